@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
-
-import tyro
+from typing import Literal
 
 from benchmarks.studies import Studies
-from twinloop.cli.commands import Outcome, console
-from twinloop.cli.main import Program
+from twinloop.cli.commands import Command, Outcome, console
+from twinloop.cli.parser import Program
 from twinloop.core.errors import InputError
 
 
@@ -388,23 +386,22 @@ def _conditions(text: str) -> tuple[int, ...]:
         raise InputError(f"--conditions {text}: give numbers from 1 to 6 separated by commas, such as 1,4.") from error
 
 
-_Commands = (
-    Annotated[BenchSpeed, tyro.conf.subcommand("speed", prefix_name=False)]
-    | Annotated[BenchGpu, tyro.conf.subcommand("gpu", prefix_name=False)]
-    | Annotated[BenchRenderers, tyro.conf.subcommand("renderers", prefix_name=False)]
-    | Annotated[BenchReal, tyro.conf.subcommand("real", prefix_name=False)]
-    | Annotated[BenchCoverage, tyro.conf.subcommand("coverage", prefix_name=False)]
-    | Annotated[BenchPolicies, tyro.conf.subcommand("policies", prefix_name=False)]
-    | Annotated[BenchLogs, tyro.conf.subcommand("logs", prefix_name=False)]
-    | Annotated[BenchGap, tyro.conf.subcommand("gap", prefix_name=False)]
-    | Annotated[BenchGate, tyro.conf.subcommand("gate", prefix_name=False)]
-    | Annotated[BenchMonitor, tyro.conf.subcommand("monitor", prefix_name=False)]
-    | Annotated[BenchRare, tyro.conf.subcommand("rare", prefix_name=False)]
-    | Annotated[BenchQuality, tyro.conf.subcommand("quality", prefix_name=False)]
-    | Annotated[BenchTransfer, tyro.conf.subcommand("transfer", prefix_name=False)]
-)
 PROGRAM = Program(
     name="python -m benchmarks",
     description="Measurements of this machine and of the engine, one table each.",
-    commands=_Commands,
+    commands=(
+        Command("speed", BenchSpeed),
+        Command("gpu", BenchGpu),
+        Command("renderers", BenchRenderers),
+        Command("real", BenchReal),
+        Command("coverage", BenchCoverage),
+        Command("policies", BenchPolicies),
+        Command("logs", BenchLogs),
+        Command("gap", BenchGap),
+        Command("gate", BenchGate),
+        Command("monitor", BenchMonitor),
+        Command("rare", BenchRare),
+        Command("quality", BenchQuality),
+        Command("transfer", BenchTransfer),
+    ),
 )

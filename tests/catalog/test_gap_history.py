@@ -7,11 +7,13 @@ import pytest
 from rich.console import Console
 
 from support.pages import fetched
-from twinloop.cli.gap import said
+from twinloop.cli.gap import GAP
 from twinloop.cli.main import main
+from twinloop.cli.parser import with_default
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.headline import Headline, headlines
 from twinloop.workflows.gap.history import past_runs, run_gap_history
+from twinloop.workflows.gap.requests import GapHistoryRequest
 from twinloop.workflows.run.results import MeasuredRun, judge, parse_conditions
 
 SKILL = Headline(name="skill", estimate=0.6, low=0.4, high=0.7, better="higher", meaning="1 − error / best baseline")
@@ -133,7 +135,9 @@ def test_the_history_is_in_order_of_time_whatever_the_folders_are_called(tmp_pat
     store(tmp_path / "a", console, skill=0.8, twin="b" * 64, made="2026-03-01T00:00:00+00:00")
     store(tmp_path / "b", console, skill=0.2, made="2026-02-01T00:00:00+00:00")
     store(tmp_path / "deep" / "c", console, skill=0.5, kind="data")
-    found = run_gap_history([tmp_path], figures=(), kind="dynamics", output=None, console=console)
+    found = run_gap_history(
+        GapHistoryRequest(runs=[tmp_path], figures=(), kind="dynamics", output=None), console=console
+    )
     assert [run["figures"]["skill"]["estimate"] for run in found["runs"]] == [0.2, 0.8]
     assert [run["twin_hash"][0] for run in found["runs"]] == ["a", "b"]
     assert set(found["runs"][0]["figures"]) == {"skill"}
@@ -145,11 +149,15 @@ def test_the_history_is_in_order_of_time_whatever_the_folders_are_called(tmp_pat
 def test_patterns_choose_figures_and_other_data_is_said(tmp_path, console):
     store(tmp_path / "a", console)
     store(tmp_path / "b", console, data="e" * 64)
-    found = run_gap_history([tmp_path], figures=("rmse/*",), kind="dynamics", output=None, console=console)
+    found = run_gap_history(
+        GapHistoryRequest(runs=[tmp_path], figures=("rmse/*",), kind="dynamics", output=None), console=console
+    )
     assert set(found["runs"][0]["figures"]) == {"rmse/elbow"}
     assert "different data" in console.export_text()
     with pytest.raises(UnknownNameError, match="Unknown figure 'speed'"):
-        run_gap_history([tmp_path], figures=("speed",), kind="dynamics", output=None, console=console)
+        run_gap_history(
+            GapHistoryRequest(runs=[tmp_path], figures=("speed",), kind="dynamics", output=None), console=console
+        )
 
 
 def test_places_without_runs_are_refused(tmp_path, console):
@@ -169,14 +177,17 @@ def test_the_page_of_the_history_needs_no_network(tmp_path, console):
     pytest.importorskip("plotly")
     store(tmp_path / "a", console)
     store(tmp_path / "b", console, skill=0.9)
-    run_gap_history([tmp_path], figures=(), kind="dynamics", output=tmp_path / "history.html", console=console)
+    run_gap_history(
+        GapHistoryRequest(runs=[tmp_path], figures=(), kind="dynamics", output=tmp_path / "history.html"),
+        console=console,
+    )
     page = (tmp_path / "history.html").read_text()
     assert "Every run, oldest first" in page
     assert fetched(page) == []
 
 
 def test_gap_without_a_word_is_dynamics(tmp_path):
-    assert said(["gap", "--twin", "x"]) == ["gap", "dynamics", "--twin", "x"]
-    assert said(["gap", "--help"]) == ["gap", "--help"]
-    assert said(["gap", "history", "runs"]) == ["gap", "history", "runs"]
+    assert with_default(["gap", "--twin", "x"], [GAP]) == ["gap", "dynamics", "--twin", "x"]
+    assert with_default(["gap", "--help"], [GAP]) == ["gap", "--help"]
+    assert with_default(["gap", "history", "runs"], [GAP]) == ["gap", "history", "runs"]
     assert main(["gap", "history", str(tmp_path)]) == 2

@@ -12,18 +12,18 @@ import pytest
 from benchmarks.commands import BenchGate
 from support.releases import policy_folder
 from twinloop.catalog import Workspace
-from twinloop.cli.arguments import check_numbers, joined
-from twinloop.cli.compare import Compare
-from twinloop.cli.evaluate import Evaluate
-from twinloop.cli.main import _Commands, main
-from twinloop.cli.run import Run
-from twinloop.cli.scenario import Augment, Loop, Scenario
-from twinloop.cli.train import Train
+from twinloop.cli.arguments import check_numbers
+from twinloop.cli.commands import Command
+from twinloop.cli.main import TWINLOOP, main
 from twinloop.core.errors import InputError
 from twinloop.release import Registry, promote
 from twinloop.release.running_steps import Ran, Step
 from twinloop.train.config import CHECKPOINT
+from twinloop.workflows.deploy.requests import RunRequest
 from twinloop.workflows.deploy.run import episode_line
+from twinloop.workflows.evaluate.requests import CompareRequest, EvaluateRequest
+from twinloop.workflows.scenario.requests import AugmentRequest, LoopRequest
+from twinloop.workflows.train.requests import TrainRequest
 
 HERE = Path("here")
 
@@ -37,14 +37,14 @@ def said(capsys, *words: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("command", "text"),
     [
-        (Train(output=HERE, seed=-1), "--seed -1 is no seed. Give a whole number from 0 to 2^63 − 1."),
-        (Train(output=HERE, threads=-1), "--threads -1: give a number of threads, or leave it out."),
-        (Evaluate(seed=-1), "--seed -1 is no seed."),
-        (Evaluate(level=95.0), "--level 95.0 is no confidence level between 0 and 1. Write 95 % as 0.95."),
-        (Compare(a="a", b="b", seed=2**63), "--seed 9223372036854775808 is no seed."),
-        (Run(robot="r", policy="p", output=HERE, run_seed=-2), "--run-seed -2 is no seed."),
-        (Scenario(action=Augment(name="n", output=HERE, seed=-1)), "--seed -1 is no seed."),
-        (Scenario(action=Loop(name="n", policy="p", output=HERE, workers=-1)), "--workers -1: give a number of"),
+        (TrainRequest(output=HERE, seed=-1), "--seed -1 is no seed. Give a whole number from 0 to 2^63 − 1."),
+        (TrainRequest(output=HERE, threads=-1), "--threads -1: give a number of threads, or leave it out."),
+        (EvaluateRequest(seed=-1), "--seed -1 is no seed."),
+        (EvaluateRequest(level=95.0), "--level 95.0 is no confidence level between 0 and 1. Write 95 % as 0.95."),
+        (CompareRequest(a="a", b="b", seed=2**63), "--seed 9223372036854775808 is no seed."),
+        (RunRequest(robot="r", policy="p", output=HERE, run_seed=-2), "--run-seed -2 is no seed."),
+        (AugmentRequest(name="n", output=HERE, seed=-1), "--seed -1 is no seed."),
+        (LoopRequest(name="n", policy="p", output=HERE, workers=-1), "--workers -1: give a number of"),
         (BenchGate(seed=-1), "--seed -1 is no seed."),
     ],
 )
@@ -55,8 +55,8 @@ def test_a_number_that_cannot_be_is_refused_by_every_command(command, text):
 
 
 def test_the_numbers_that_commands_begin_with_are_fine():
-    check_numbers(Evaluate())
-    check_numbers(Train(output=HERE, seed=0))
+    check_numbers(EvaluateRequest())
+    check_numbers(TrainRequest(output=HERE, seed=0))
     check_numbers(BenchGate())
 
 
@@ -78,18 +78,17 @@ def test_a_negative_seed_comes_to_nothing(tmp_path, monkeypatch, capsys):
 
 def test_a_flag_that_takes_several_values_may_be_given_again(monkeypatch):
     seen = list[Any]()
-    for command in (Train, Evaluate):
-        monkeypatch.setattr(command, "run", lambda self: (seen.append(self), ({}, 0))[1])
+    monkeypatch.setattr(Command, "run", lambda self, request, out: (seen.append(request), ({}, 0))[1])
     assert main(["train", "--data", "a", "b", "--output", "x", "--data=c", "--seed", "1", "--seed", "2"]) == 0
     assert main(["evaluate", "p", "--fail_under", "nominal=0.9", "--level", "0.9", "--fail-under", "worst=0.3"]) == 0
     trained, evaluated = seen
     assert (trained.data, trained.seed, str(trained.output)) == (("a", "b", "c"), 2, "x")
     assert (evaluated.fail_under, evaluated.level) == (("nominal=0.9", "worst=0.3"), 0.9)
     words = ["scenario", "counterfactual", "n", "--what", "a", "--what", "b"]
-    assert joined(words, _Commands) == words  # these are given one by one, and the parser keeps them
-    assert joined(["scenario", "loop", "n", "--data", "a", "--data", "b"], _Commands)[3:] == ["--data", "a", "b"]
+    assert TWINLOOP.joined(words) == words  # these are given one by one, and the parser keeps them
+    assert TWINLOOP.joined(["scenario", "loop", "n", "--data", "a", "--data", "b"])[3:] == ["--data", "a", "b"]
     unknown = ["nothing", "--data", "a", "--data", "b"]
-    assert joined(unknown, _Commands) == unknown
+    assert TWINLOOP.joined(unknown) == unknown
 
 
 def test_what_the_parser_says_comes_without_its_frame(capsys):
@@ -166,10 +165,10 @@ def test_promote_without_a_candidate_says_how_to_come_by_one(tmp_path, monkeypat
 
 
 def test_who_stops_training_is_told_to_resume_only_what_can_be(tmp_path, monkeypatch, capsys):
-    def stopped(self):
+    def stopped(self, request, out):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Train, "run", stopped)
+    monkeypatch.setattr(Command, "run", stopped)
     words = ["train", "--data", "d", "--output", str(tmp_path / "pick")]
     assert main(words) == 130
     assert "stopped. There is no checkpoint yet: the same command begins anew." in capsys.readouterr().err

@@ -28,6 +28,7 @@ from twinloop.curate.score_rows import scores_table
 from twinloop.curate.sources import _hashes, source_hashes
 from twinloop.workflows.curate.curate import run_curate, show_scores
 from twinloop.workflows.curate.report import short
+from twinloop.workflows.curate.requests import CurateRequest
 from twinloop.workflows.curate.scores import TwinsOfEpisodes
 
 NO_TWIN = TwinsOfEpisodes()
@@ -216,14 +217,24 @@ def test_scores_are_rows_of_the_catalog(dataset):
 
 
 def curate(dataset, console=None, **options):
-    given = {"workspace": None, "where": "", "twin": None, "only": ["recording"], "output": None, "fail_if": [],
+    given = {"workspace": None, "where": "", "twin": None, "checks": "recording", "output": None, "fail_if": (),
              "workers": 1}  # fmt: skip
-    return run_curate(dataset, **(given | options), console=console or Console(record=True, width=150))
+    return run_curate(
+        CurateRequest(dataset=dataset, **given | options), console=console or Console(record=True, width=150)
+    )
 
 
 def test_a_folder_is_scored_without_a_workspace_and_conditions_decide(dataset, tmp_path):
     console = Console(record=True, width=150)
-    figures, code = curate(dataset, console, output=tmp_path / "out", fail_if=["suspect > 0", "bad > 0"])
+    figures, code = curate(
+        dataset,
+        console,
+        output=tmp_path / "out",
+        fail_if=(
+            "suspect > 0",
+            "bad > 0",
+        ),
+    )
     assert code == 1
     assert figures["verdicts"] == {"unreadable": 0, "bad": 0, "suspect": 1, "good": 8, "unknown": 0}
     assert (tmp_path / "out" / "result.json").is_file()
@@ -243,20 +254,20 @@ def test_a_workspace_keeps_scores_and_the_selection_leaves_out_what_is_bad(datas
     with Workspace.create(tmp_path / "ws") as held:
         held.add(dataset)
         names = [recording.episode_id for recording in open_recordings(dataset)]
-    figures, code = curate(None, workspace=tmp_path / "ws", where="NOT success", only=["recording/truncated"])
+    figures, code = curate(None, workspace=tmp_path / "ws", where="NOT success", checks="recording/truncated")
     assert code == 0
     assert [row["episode_id"] for row in figures["scores"] if row["verdict"] == "suspect"] == []  # no other is there
-    curate(None, workspace=tmp_path / "ws", only=["recording/truncated", "recording/clock_jump"])
+    curate(None, workspace=tmp_path / "ws", checks="recording/truncated,recording/clock_jump")
     with Workspace.open(tmp_path / "ws") as held:
         rows = held.query("SELECT episode_id FROM scores WHERE verdict = 'suspect'").to_pylist()
         assert [row["episode_id"] for row in rows] == [names[4]]
         run = held.query("SELECT verb FROM runs").to_pylist()
         assert [row["verb"] for row in run] == ["curate", "curate"]
-        shown, code = show_scores("good:4", workspace=held.root, only=[], console=console)
+        shown, code = show_scores(CurateRequest(show="good:4", workspace=held.root), console=console)
         assert (code, shown["episode"], shown["scores"][0]["verdict"]) == (0, names[4], "suspect")
         assert "recording/clock_jump" in console.export_text()
         with pytest.raises(InputError, match="No score of good:4 is kept by these checks"):
-            show_scores("good:4", workspace=held.root, only=["learned"], console=console)
+            show_scores(CurateRequest(show="good:4", workspace=held.root, checks="learned"), console=console)
         kept = held.query(figures["selection"].replace("(NOT success) AND ", "")).to_pylist()
         assert len(kept) == EPISODES
 
@@ -272,10 +283,10 @@ def test_a_twin_that_is_named_must_be_the_robots(dataset, tmp_path):
     with pytest.raises(UnknownNameError, match="Unknown twin 'nope'"):
         curate(dataset, twin="nope")
     with pytest.raises(InputError, match=r"panda_tabletop has no joint of the data's: .*those of good are left_pan"):
-        curate(dataset, twin="panda_tabletop", only=["recording/clock_jump"], output=tmp_path / "out")
+        curate(dataset, twin="panda_tabletop", checks="recording/clock_jump", output=tmp_path / "out")
     assert not (tmp_path / "out" / "result.json").exists()
     console = Console(record=True, width=150)
-    curate(dataset, console, twin="so101_tabletop", only=["recording/clock_jump"])  # both have a gripper
+    curate(dataset, console, twin="so101_tabletop", checks="recording/clock_jump")  # both have a gripper
     assert "so101_tabletop lacks joints of good: left_pan, right_lift." in console.export_text()
 
 
@@ -304,7 +315,7 @@ def test_a_finding_that_is_mended_is_gone_with_the_next_run_and_stays_in_the_his
                  for name in (first, other)]  # fmt: skip
         held.append("scores", scores_table(wrong, check, "0"), run_id="0")
     where = f"episode_id = '{first}'"
-    curate(None, workspace=tmp_path / "ws", only=["recording/truncated"], where=where)
+    curate(None, workspace=tmp_path / "ws", checks="recording/truncated", where=where)
     with Workspace.open(tmp_path / "ws") as held:
         rows = held.query("SELECT episode_id, verdict FROM scores").to_pylist()
         assert {row["verdict"] for row in rows if row["episode_id"] == first} == {"good"}

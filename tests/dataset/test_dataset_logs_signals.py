@@ -15,7 +15,8 @@ from twinloop.core.records import Episode, Signal
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.logs.conversion import write_log_dataset
 from twinloop.dataset.logs.formats import load_log
-from twinloop.workflows.data.logs import import_log, open_log, open_logs
+from twinloop.workflows.data.logs import import_episodes, open_log, open_logs
+from twinloop.workflows.data.requests import Reading
 
 POSE = ("x", "y", "z", "qw", "qx", "qy", "qz")
 
@@ -88,12 +89,12 @@ def test_datasets_of_two_kinds_of_command_or_without_joints_are_refused(tmp_path
         write_log_dataset(mixed, tmp_path / "mixed")
     real("crazyflie_sysid")
     with pytest.raises(LogError, match=r"is of a body without joints, and a LeRobot dataset .* identify and gap take"):
-        import_log("crazyflie_sysid", tmp_path / "flight")
+        import_episodes(open_log("crazyflie_sysid"), tmp_path / "flight")
 
 
 def test_a_public_set_becomes_a_dataset_that_says_what_it_does_not_show(tmp_path):
     real("bam_servo")
-    figures = import_log("bam_servo", tmp_path / "servo")
+    figures = import_episodes(open_log("bam_servo"), tmp_path / "servo")
     assert figures["features"] == [
         f"observation.{name}" for name in ("joint_velocity", "enabled", "load", "voltage", "temperature")
     ]
@@ -109,15 +110,15 @@ def test_a_folder_laid_out_like_a_public_set(tmp_path):
     folder = tmp_path / "mine" / "square_dice"
     folder.mkdir(parents=True)
     (folder / "traj_3.csv").write_text("x,z,th,vx,vz,vth\n0,0.1,0,1,0,2\n0.1,0.2,0,1,0,3\n")
-    log = open_log(str(tmp_path / "mine"), layout="planar_impacts", task="drop it")
+    log = open_log(str(tmp_path / "mine"), Reading(layout="planar_impacts"), task="drop it")
     assert log.label == f"real log {tmp_path / 'mine'}, laid out like planar_impacts"
     assert (log.episodes[0].index, log.episodes[0].task) == (3, "drop it")
     with pytest.raises(InputError, match=r"With --layout planar_impacts everything is known of the log. Leave --units"):
-        open_log(str(tmp_path / "mine"), layout="planar_impacts", units="rad")
+        open_log(str(tmp_path / "mine"), Reading(layout="planar_impacts", units="rad"))
     with pytest.raises(
         InputError, match=r"planar_impacts is a public set, of which everything is known. Leave --topics"
     ):
-        open_log("planar_impacts", topics="state=/a")
+        open_log("planar_impacts", Reading(topics="state=/a"))
 
 
 def test_the_command_imports_a_described_table_and_names_what_it_leaves(tmp_path, capsys):

@@ -334,10 +334,13 @@ def test_without_mcap_the_command_is_named(pictured, tmp_path, monkeypatch):
 
 
 def test_labels_of_the_workspace_are_words_of_the_log(pictured, tmp_path):
+    from rich.console import Console
+
     from twinloop.catalog import Workspace
     from twinloop.catalog.label_checks import Label
     from twinloop.catalog.labels import write
     from twinloop.workflows.data.export import run_export
+    from twinloop.workflows.data.requests import ExportRequest
 
     copy = shutil.copytree(pictured, tmp_path / "work" / "data" / "set")
     workspace = Workspace.create(tmp_path / "work", name="test")
@@ -349,7 +352,8 @@ def test_labels_of_the_workspace_are_words_of_the_log(pictured, tmp_path):
     ]
     write(workspace, labels)
     workspace.close()
-    figures = run_export("mcap", copy, tmp_path / "a.mcap", episodes="1", verify=True)
+    request = ExportRequest(format="mcap", dataset=copy, output=tmp_path / "a.mcap", episodes="1", verify=True)
+    figures, _ = run_export(request, Console(quiet=True))
     assert figures["verification"]["accepted"]
     assert (figures["episodes"], figures["frames"]) == (1, LENGTHS[1])
     rows = messages(tmp_path / "a.mcap")["/log"]

@@ -9,6 +9,7 @@ from twinloop.evaluate.comparison import compare_stored
 from twinloop.evaluate.real import read_real
 from twinloop.evaluate.summary import Summary
 from twinloop.workflows.evaluate.evaluate import conditions, invalid_words
+from twinloop.workflows.generate.requests import GenerateRequest
 
 
 def table(folder, text, name="trials.csv"):
@@ -113,13 +114,12 @@ def test_a_policy_s_name_never_leads_out_of_the_folder_of_a_run(tmp_path):
     from rich.console import Console
 
     from twinloop.core.evaluation import Evaluation
-    from twinloop.workflows.evaluate.evaluate import run_evaluate_real
+    from twinloop.workflows.evaluate.evaluate import run_evaluate
+    from twinloop.workflows.evaluate.requests import EvaluateRequest
 
     text = "policy,slice,success\n../../up,s,1\n../../up,t,0\nother,s,1\n"
-    figures, code = run_evaluate_real(
-        table(tmp_path, text), tmp_path / "run", policy=None, twin=None, level=0.95, fail_under=["s/*=0.5", "t/*=0.5"],
-        console=Console(quiet=True),
-    )  # fmt: skip
+    request = EvaluateRequest(real=table(tmp_path, text), output=tmp_path / "run", fail_under=("s/*=0.5", "t/*=0.5"))
+    figures, code = run_evaluate(request, Console(quiet=True))
     assert {path.name for path in (tmp_path / "run").iterdir() if path.is_dir()} == {"up", "other"}
     assert Evaluation.read(tmp_path / "run" / "up").policy == "../../up"
     assert code == 1
@@ -165,13 +165,15 @@ def test_a_recorded_episode_is_scored_as_the_simulated_one_was(tmp_path):
     from rich.console import Console
 
     run_generate(
-        tmp_path / "g.yaml",
-        str(tmp_path / "d"),
-        episodes=4,
-        seed=0,
-        workers=1,
-        resume=False,
-        keep="all",
+        GenerateRequest(
+            file=tmp_path / "g.yaml",
+            output=str(tmp_path / "d"),
+            episodes=4,
+            seed=0,
+            workers=1,
+            resume=False,
+            keep="all",
+        ),
         console=Console(quiet=True),
     )
     twin = load_twin("so101_tabletop")

@@ -13,7 +13,8 @@ from twinloop.report import Report
 from twinloop.report.gap_attribution import share_panels
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay_logs import ReplayOptions
-from twinloop.workflows.gap.why import Asking, explain, why_section
+from twinloop.workflows.gap.requests import Attributing
+from twinloop.workflows.gap.why import explain, own_groups, why_section
 from twinloop.workflows.run.results import finite
 
 pytest.importorskip("plotly")
@@ -26,7 +27,7 @@ def why(tmp_path_factory):
     episodes = log_of(twin, backend, values, count=6, noise=2e-3)
     params = known(values, [1e-3, 0.02 * values[KP], 0.02 * values[DAMPING]], twin)
     options = ReplayOptions(window=0.5, start="measured")
-    asking = Asking(draws=4, group=("loop=actuator/*/delay,actuator/*/kp",))
+    asking = Attributing(draws=4, group=("loop=actuator/*/delay,actuator/*/kp",))
     return explain(twin, episodes, params, backend=backend, options=options, asking=asking, note="6 episodes of a test")
 
 
@@ -75,11 +76,11 @@ def test_panels_have_a_bar_for_each_cause():
 def test_groups_of_a_file_are_read_beside_those_of_the_command_line(tmp_path):
     path = tmp_path / "groups.yaml"
     path.write_text("gains: [actuator/*/kp]\nlags:\n- actuator/*/delay\n")
-    own = Asking(groups=path, group=("zero=actuator/*/bias",)).own()
+    own = own_groups(Attributing(groups=path, group=("zero=actuator/*/bias",)))
     assert own == {"gains": ("actuator/*/kp",), "lags": ("actuator/*/delay",), "zero": ("actuator/*/bias",)}
     path.write_text("gains: actuator/*/kp\n")
     with pytest.raises(InputError, match="groups.yaml holds no groups. Write `NAME: "):
-        Asking(groups=path).own()
+        own_groups(Attributing(groups=path))
 
 
 def test_noise_comes_from_what_is_left_where_no_floor_was_given(why):

@@ -9,11 +9,10 @@ from datetime import UTC, datetime
 
 import numpy as np
 import pytest
-import tyro
 from scipy.stats import norm
 
 from support.swing import TRUTH, clips, swing_twin
-from twinloop.cli.main import _STYLE, _Commands, main
+from twinloop.cli.main import TWINLOOP, main
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError
 from twinloop.core.headline import Headline
@@ -27,7 +26,6 @@ from twinloop.simulate import open_backend
 from twinloop.workflows.data.logs import Log
 from twinloop.workflows.gap import classes as gap_classes
 from twinloop.workflows.gap.classes import (
-    Request,
     _axes,
     _first_after,
     classes_section,
@@ -35,6 +33,7 @@ from twinloop.workflows.gap.classes import (
     training_support,
     twin_errors,
 )
+from twinloop.workflows.gap.requests import GapClassesRequest
 
 BACKEND = open_backend("threads", nthread=2)
 
@@ -198,7 +197,9 @@ def test_wear_after_the_calibration_and_a_clean_log_end_to_end(twin, tmp_path, m
     monkeypatch.setattr(gap_classes, "load_twin", lambda _: twin)
     log = clips(twin, BACKEND, worn, count=16, nframe=60)
     monkeypatch.setattr(gap_classes, "open_log", lambda _: Log(name="t", label="t", hash="", episodes=tuple(log)))
-    request = Request(data="log", twin="swing.yaml", params=calibrated(tmp_path), training="log", calibrated="8")
+    request = GapClassesRequest(
+        data="log", twin="swing.yaml", params=calibrated(tmp_path), training="log", calibrated="8"
+    )
     found = diagnose(request, Log(name="log", label="log", hash="", episodes=tuple(log)))
     assert found.classes == ("drift",)
     assert found.fired[0].figure.low > 1.0
@@ -276,4 +277,4 @@ def parses(command):
     """A remedy is a command of this program, flags and all."""
     words = shlex.split(command)
     assert words[0] == "twinloop"
-    tyro.cli(_Commands, prog="twinloop", args=words[1:], config=_STYLE)
+    TWINLOOP.parse(words[1:])

@@ -17,7 +17,8 @@ from twinloop.gap import measure_gap
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay_logs import ReplayOptions
 from twinloop.twin import load_twin
-from twinloop.workflows.gap.options import Request
+from twinloop.workflows.gap.options import replay_options
+from twinloop.workflows.gap.requests import Comparing
 
 WINDOWS = ReplayOptions(window=1.0, start="measured")
 SIGMA = 0.003
@@ -118,17 +119,17 @@ def test_constant_velocity_and_hold_are_what_they_say(twin, backend):
 def test_what_is_asked_on_the_command_line_becomes_options(twin, backend):
     log = arm_log(twin, backend, {}, count=1)
     cube = load_twin("cube_toss")
-    assert Request().options(twin, log).window == 1.0
-    assert Request(window=0.0).options(twin, log).window is None
-    assert not Request().options(twin, log).contacts
+    assert replay_options(Comparing(), twin, log).window == 1.0
+    assert replay_options(Comparing(window=0.0), twin, log).window is None
+    assert not replay_options(Comparing(), twin, log).contacts
     with pytest.raises(InputError, match="--window -1: give seconds"):
-        Request(window=-1.0).options(twin, log)
+        replay_options(Comparing(window=-1.0), twin, log)
     with pytest.raises(InputError, match="--stride 0.5: give seconds between windows, and a --window"):
-        Request(window=0.0, stride=0.5).options(twin, log)
+        replay_options(Comparing(window=0.0, stride=0.5), twin, log)
     with pytest.raises(InputError, match=r"--condition mass: write PARAMETER=CONDITION"):
-        Request(condition=("mass",)).options(twin, log)
+        replay_options(Comparing(condition=("mass",)), twin, log)
     with pytest.raises(InputError, match=r"no robot, and the log no pose of its free bodies \(pose/cube"):
-        Request().options(cube, log)
+        replay_options(Comparing(), cube, log)
 
 
 def test_mistakes_are_named(twin, backend):
@@ -153,7 +154,7 @@ def test_tosses_are_told_apart_by_contact(backend):
     real_set("contactnets_cube_tosses")
     tosses = load("contactnets_cube_tosses")[0][:12]
     cube = load_twin("cube_toss")
-    report = measure_gap(cube, tosses, backend=backend, options=Request().options(cube, tosses))
+    report = measure_gap(cube, tosses, backend=backend, options=replay_options(Comparing(), cube, tosses))
     assert [phase.name for phase in report.phases] == ["free", "contact onset", "contact"]
     distance = [phase.rmse["nominal"].estimate[0] for phase in report.phases]
     assert distance == sorted(distance)  # in the air nothing but the first state is wrong
@@ -179,9 +180,9 @@ def test_a_servo_is_measured_under_the_gain_that_each_log_states(backend):
     log = [piece for one in load("bam_servo")[0] for piece in resample(one, 150.0)]
     log = [replace(piece, index=number) for number, piece in enumerate(log)]
     servo = load_twin("xl330_pendulum")
-    told = Request(condition=("actuator/pendulum/firmware_gain=firmware_kp",))
-    right = measure_gap(servo, log, backend=backend, options=told.options(servo, log))
-    wrong = measure_gap(servo, log, backend=backend, options=Request().options(servo, log))
+    told = Comparing(condition=("actuator/pendulum/firmware_gain=firmware_kp",))
+    right = measure_gap(servo, log, backend=backend, options=replay_options(told, servo, log))
+    wrong = measure_gap(servo, log, backend=backend, options=replay_options(Comparing(), servo, log))
     assert right.overall_skill.low > 0.5
     assert right.rmse["nominal"].estimate[0] < 0.8 * wrong.rmse["nominal"].estimate[0]
     assert right.floor is None  # equal commands, but under unlike gains

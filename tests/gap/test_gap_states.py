@@ -21,7 +21,8 @@ from twinloop.gap.states_words import findings, verdict
 from twinloop.simulate import open_backend
 from twinloop.twin import load_twin
 from twinloop.workflows.data.logs import Log
-from twinloop.workflows.gap.data import Against, calibrated, replayed, run_gap_data
+from twinloop.workflows.gap.data import Against, calibrated, compare_logs, replayed
+from twinloop.workflows.gap.requests import GapDataRequest
 
 HZ, LAG, SECONDS = 30.0, 0.1, 8.0
 JOINTS = ("shoulder", "elbow", "gripper")
@@ -190,12 +191,10 @@ def log(name: str, rows) -> Log:
 def test_the_command_stores_figures_a_page_and_judges_conditions(real, tmp_path: Path):
     pytest.importorskip("plotly")
     screen = Console(record=True, width=200, file=(tmp_path / "out").open("w"))
-    figures, code = run_gap_data(
+    figures, code = compare_logs(
+        GapDataRequest(real="made", draws=99, output=tmp_path / "run", fail_if=("auc/elbow > 0.8",)),
         log("made", real),
-        sim=log("slower", episodes(1, lag=0.2)),
-        draws=99,
-        output=tmp_path / "run",
-        fail_if=["auc/elbow > 0.8"],
+        log("slower", episodes(1, lag=0.2)),
         console=screen,
     )
     screen.file.close()
@@ -211,9 +210,11 @@ def test_the_command_stores_figures_a_page_and_judges_conditions(real, tmp_path:
 
 def test_a_twin_and_stored_episodes_exclude_each_other(real):
     with pytest.raises(InputError, match="Both --sim and --twin"):
-        run_gap_data(log("a", real), sim=log("b", real), twin="so101_tabletop", console=Console(quiet=True))
+        compare_logs(
+            GapDataRequest(real="a", twin="so101_tabletop"), log("a", real), log("b", real), console=Console(quiet=True)
+        )
     with pytest.raises(InputError, match="no --twin was given"):
-        run_gap_data(log("a", real), params=Path("x"), console=Console(quiet=True))
+        compare_logs(GapDataRequest(real="a", params=Path("x")), log("a", real), None, console=Console(quiet=True))
 
 
 def test_joint_ranges_of_a_twin_stand_in_for_a_calibration():

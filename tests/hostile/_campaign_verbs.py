@@ -11,8 +11,6 @@ import json
 import os
 import re
 import shutil
-import types
-import typing
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -218,36 +216,11 @@ LEFT_OUT = {
 
 def leaves() -> Iterator[str]:
     """Yield the words of every command of the command line."""
-    from twinloop.cli.main import _Commands
+    from twinloop.cli.main import COMMANDS
 
-    return _leaves(_Commands, ())
-
-
-def _leaves(kind: Any, words: tuple[str, ...]) -> Iterator[str]:
-    origin = typing.get_origin(kind)
-    if origin in (typing.Union, types.UnionType):
-        for one in typing.get_args(kind):
-            yield from _leaves(one, words)
-    elif origin is typing.Annotated:
-        base, *about = typing.get_args(kind)
-        name = next((one.name for one in about if getattr(one, "name", None)), None)
-        yield from _leaves(base, (*words, name) if name else words)
-    else:
-        hints = typing.get_type_hints(kind, include_extras=True)
-        inner = [hint for hint in hints.values() if _is_choice(hint)]
-        if inner:
-            yield from _leaves(inner[0], words)
-        else:
-            yield " ".join(words)
-
-
-def _is_choice(hint: Any) -> bool:
-    """Return whether a field is a choice of subcommands."""
-    parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else ()
-    return any(
-        typing.get_origin(one) is typing.Annotated and dataclasses.is_dataclass(typing.get_args(one)[0])
-        for one in parts
-    )
+    for one in COMMANDS:
+        for part in getattr(one, "commands", [None]):
+            yield one.name if part is None else f"{one.name} {part.name}"
 
 
 def build(root: str) -> None:

@@ -18,6 +18,8 @@ from twinloop.catalog.label_checks import Label
 from twinloop.core.errors import TwinloopError
 from twinloop.dataset.lerobot.writer import DatasetWriter
 from twinloop.workflows.curate.curate import run_curate
+from twinloop.workflows.curate.requests import CurateRequest
+from twinloop.workflows.data.requests import FsckRequest
 from twinloop.workflows.data.workspace import run_fsck
 
 CAMERA = "front"
@@ -41,7 +43,7 @@ def write_cell(root: Path) -> Path:
         ws.label([Label(episode_id=name, kind="language", value=TEXT, source="hand", author="ada") for name in ids])
         ws.bury(ids[:1], "bumped", "ada")
         ws.freeze("kept", "SELECT episode_id FROM episodes")
-    curate(root, only=["recording/clock_jump"])
+    curate(root, checks="recording/clock_jump")
     return root
 
 
@@ -49,7 +51,9 @@ def fsck(root: Path, *, deep: bool = True, mend: bool = False) -> tuple[int, str
     """Return the exit code, the text for people, and the figures; 2 and the message where it is refused."""
     text = io.StringIO()
     try:
-        figures, code = run_fsck(root, deep=deep, mend=mend, join=False, console=Console(file=text, width=10_000))
+        figures, code = run_fsck(
+            FsckRequest(workspace=root, deep=deep, repair=mend, compact=False), console=Console(file=text, width=10_000)
+        )
     except TwinloopError as error:
         return error.exit_code, str(error), {"findings": [], "notes": []}
     return code, text.getvalue(), json.loads(json.dumps(figures))
@@ -57,9 +61,9 @@ def fsck(root: Path, *, deep: bool = True, mend: bool = False) -> tuple[int, str
 
 def curate(root: Path, **options: Any) -> dict[str, Any]:
     """Score the episodes of a workspace, or of ``dataset``; return the figures."""
-    given = {"workspace": root, "where": "", "twin": None, "only": [], "output": None, "fail_if": [], "workers": 1}
+    given = {"workspace": root, "where": "", "twin": None, "output": None, "workers": 1}
     dataset = options.pop("dataset", None)
-    return run_curate(dataset, **(given | options), console=Console(file=io.StringIO()))[0]
+    return run_curate(CurateRequest(dataset=dataset, **given | options), console=Console(file=io.StringIO()))[0]
 
 
 def verdicts(figures: dict[str, Any]) -> dict[int, set[str]]:

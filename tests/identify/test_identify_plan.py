@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from twinloop.core.errors import InputError
+from twinloop.identify import FitConfig
 from twinloop.identify.fisher import Information, Noise, excitation, information, left_over
 from twinloop.identify.plan import plan
 from twinloop.identify.problem import Block, Problem, linearize
@@ -15,7 +16,8 @@ from twinloop.identify.solver import solve
 from twinloop.identify.survey import Survey, SurveyOptions, survey
 from twinloop.simulate import open_backend
 from twinloop.twin import load_twin
-from twinloop.workflows.identify.excitation import PlanRequest, run_plan
+from twinloop.workflows.identify.excitation import run_plan
+from twinloop.workflows.identify.requests import IdentifyRequest, Planning
 
 BACKEND = open_backend("threads", nthread=1)
 
@@ -219,4 +221,5 @@ def test_a_thing_without_a_robot_cannot_be_excited(tmp_path):
     with pytest.raises(
         InputError, match="cube_toss has no robot that could be moved. Leave --excitation, and give --data"
     ):
-        run_plan("cube_toss", None, PlanRequest(excitation=tmp_path / "x.yaml"), console=Console())
+        request = IdentifyRequest(twin="cube_toss", planning=Planning(excitation=tmp_path / "x.yaml"))
+        run_plan(request, None, FitConfig(), Console())

@@ -23,6 +23,7 @@ from twinloop.identify.uncertainty_scores import frame_scores
 from twinloop.simulate import open_backend
 from twinloop.stats import cluster_weights
 from twinloop.workflows.identify.identify import fit_config
+from twinloop.workflows.identify.requests import Fitting
 
 NAMES = ("gain", "friction", "offset")
 
@@ -289,7 +290,7 @@ def test_refits_and_profiles_are_asked_for_in_a_fit_and_few_episodes_say_what_th
 
 
 def test_flags_of_the_command_line_and_their_mistakes():
-    config = fit_config(bootstrap=200, profile=["joint/a/damping"])
+    config = fit_config(Fitting(bootstrap=200, profile=("joint/a/damping",)))
     assert (config.bootstrap, config.profile) == (200, ("joint/a/damping",))
     with pytest.raises(InputError, match="--bootstrap 5: percentiles take at least 40 refits"):
-        fit_config(bootstrap=5)
+        fit_config(Fitting(bootstrap=5))

@@ -17,6 +17,7 @@ from twinloop.generate.config import load_plan
 from twinloop.randomize import Plan, identified_draws, identified_notes
 from twinloop.twin import load_twin
 from twinloop.workflows.generate.generate import run_generate
+from twinloop.workflows.generate.requests import GenerateRequest
 
 KP, DAMPING, OFFSET = "actuator/elbow_flex/kp", "joint/elbow_flex/damping", "sensor/elbow_flex/offset"
 FILE = "scene: {robot: so101, task: pick_and_place}\nrollout: {parallel_envs: 2, episodes_per_env: 1}\n"
@@ -134,14 +135,16 @@ def test_without_a_default_range_the_fits_own_prior_is_drawn_from_inside_its_bou
 
 def test_generate_draws_from_a_run_and_writes_down_what_it_means(run, tmp_path, capsys):
     figures = run_generate(
-        tmp_path / "g.yaml",
-        str(tmp_path / "data"),
-        episodes=None,
-        seed=None,
-        workers=1,
-        resume=False,
-        keep="all",
-        randomize_from=run,
+        GenerateRequest(
+            file=tmp_path / "g.yaml",
+            output=str(tmp_path / "data"),
+            episodes=None,
+            seed=None,
+            workers=1,
+            resume=False,
+            keep="all",
+            randomize_from=run,
+        ),
         console=Console(width=200),
     )
     printed, card = capsys.readouterr().out, (tmp_path / "data" / "README.md").read_text()

@@ -12,7 +12,8 @@ from twinloop.identify.config import FitConfig
 from twinloop.report.identification import correlation_map, coverage_curve, drift_panels, predicted_band
 from twinloop.simulate import open_backend
 from twinloop.workflows.data.logs import Log
-from twinloop.workflows.identify.identify import Beyond, run_identify, split_log
+from twinloop.workflows.identify.identify import identify_log, split_log
+from twinloop.workflows.identify.requests import IdentifyRequest, Ranging
 
 
 @pytest.fixture(scope="module")
@@ -27,12 +28,11 @@ def log(tmp_path_factory):
 def test_everything_beyond_the_fit_is_printed_stored_and_drawn(log, tmp_path, capsys):
     pytest.importorskip("plotly")
     twin, clips_of = log
-    asked = Beyond(calibrate="last:9", compare=True, structures=("quadratic_damping",), drift="2")
+    asked = Ranging(calibrate="last:9", compare=True, structures=("quadratic_damping",), drift="2")
     config = FitConfig(iterations=5, free=("joint/*/damping", "joint/*/frictionloss", "actuator/*/kp"))
     fixed = FitConfig(**{**vars(config), "fixed": {"actuator/swing/delay": TRUTH["actuator/swing/delay"]}})
-    figures = run_identify(
-        str(twin), clips_of, tmp_path / "run", holdout="last:3", console=Console(width=160), config=fixed, beyond=asked
-    )
+    request = IdentifyRequest(twin=str(twin), holdout="last:3", ranging=asked)
+    figures = identify_log(request, clips_of, tmp_path / "run", fixed, Console(width=160))
     printed = capsys.readouterr().out
     assert figures["training"] == [0, 1, 2, 3, 4, 5]
     assert sorted(map(int, figures["ranges"]["scores"])) == list(range(6, 15))
@@ -70,9 +70,10 @@ def test_calibration_clips_come_from_what_is_not_held_out(log):
         split_log(clips_of.episodes, "last:3", "16")
 
 
-def test_structures_without_compare_are_a_mistake():
+def test_structures_without_compare_are_a_mistake(log, tmp_path):
     with pytest.raises(InputError, match="Say --compare as well"):
-        Beyond(structures=("delay",))
+        request = IdentifyRequest(twin=str(log[0]), ranging=Ranging(structures=("delay",)))
+        identify_log(request, log[1], tmp_path / "run", FitConfig(), Console())
 
 
 def test_plots_refuse_what_does_not_fit_and_draw_what_does():

@@ -8,12 +8,10 @@ import shlex
 from pathlib import Path
 
 import pytest
-import tyro
 import yaml
 
 from twinloop.catalog.label_checks import FILE, KINDS, Vocabulary
-from twinloop.cli.datasets import Datasets
-from twinloop.cli.label import Label, labelled
+from twinloop.cli.main import TWINLOOP
 from twinloop.label.exchange import read_labels
 from twinloop.label.rules import RULES
 from twinloop.label.rules_sql import SqlRule
@@ -45,6 +43,5 @@ def test_yaml_and_json_of_the_page_are_read(tmp_path):
 @pytest.mark.parametrize("line", [line for line in blocks("")[0].splitlines() if line.startswith("twinloop")])
 def test_commands_of_the_page_are_understood(line):
     words = shlex.split(line.partition("#")[0])[1:]
-    kind = {"label": Label, "datasets": Datasets}[words[0]]
-    config = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
-    tyro.cli(kind, args=labelled(words)[1:], config=config)
+    assert words[0] in ("label", "datasets")
+    TWINLOOP.parse(words)

@@ -170,7 +170,9 @@ def test_no_other_file_keeps_a_table_of_quantities():
     place = "Make it a field of the quantity's declaration, in twinloop/twin/quantities."
     assert {name: found for name, found in tables.items() if found} == {}, place
     # The columns of LeRobot's statistics end in `/count`, and so do the numbers of things in a scene.
-    assert {name: found for name, found in suffixes.items() if found} == {"dataset/lerobot/tables.py": ["/count"]}, place
+    assert {name: found for name, found in suffixes.items() if found} == {"dataset/lerobot/tables.py": ["/count"]}, (
+        place
+    )
 
 
 def test_the_rule_finds_what_it_forbids():

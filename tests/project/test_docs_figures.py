@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from benchmarks.commands import PROGRAM
-from twinloop.cli.main import _parsed
 
 ROOT = Path(__file__).parents[2]
 GENERATED = "docs/parameters.md"  # a reference, written and tested by tests/twin/test_docs_parameters.py
@@ -121,6 +120,6 @@ def shown_benchmarks():
 def test_every_benchmark_that_is_shown_is_understood(words):
     with contextlib.redirect_stderr(io.StringIO()) as heard:
         try:
-            _parsed(words, PROGRAM)
+            PROGRAM.parse(words)
         except SystemExit:
             pytest.fail(heard.getvalue())

@@ -25,7 +25,7 @@ from twinloop.release.client import PolicyClient
 from twinloop.release.running_policy import LocalDecider
 from twinloop.release.running_record import EVENTS, STEPS
 from twinloop.twin import load_twin
-from twinloop.workflows.deploy.cell import RunRequest
+from twinloop.workflows.deploy.requests import RunRequest
 from twinloop.workflows.deploy.run import read_outcomes, run_policy
 
 pytest.importorskip("torch")

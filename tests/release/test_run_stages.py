@@ -14,7 +14,7 @@ from twinloop.release.registry import Registry
 from twinloop.release.running_policy import LocalDecider
 from twinloop.release.running_record import SCORES
 from twinloop.release.stages import Stages
-from twinloop.workflows.deploy.cell import RunRequest
+from twinloop.workflows.deploy.requests import RunRequest
 from twinloop.workflows.deploy.run import run_policy
 
 pytest.importorskip("torch")

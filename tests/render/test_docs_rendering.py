@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from twinloop.cli.render import Render
 from twinloop.generate import RenderConfig
 from twinloop.render import probe_renderer
+from twinloop.workflows.generate.requests import RenderRequest
 
 PAGE = (Path(__file__).parents[2] / "docs" / "rendering.md").read_text()
 WORDS = [line.split("|")[1:3] for line in PAGE.split("| word | YAML | meaning |")[1].split("\n\n")[0].splitlines()[2:]]
@@ -37,6 +37,6 @@ def test_what_is_drawn_in_the_example_is_a_picture_with_its_truth():
 
 def test_every_word_of_the_command_and_of_the_section_stands_in_the_table():
     words = {name for cell, _ in WORDS for name in re.findall(r"--(\w+)", cell)}
-    assert words == {field.name for field in dataclasses.fields(Render)} - HANDLING
+    assert words == {field.name for field in dataclasses.fields(RenderRequest)} - HANDLING
     keys = {name for _, cell in WORDS for name in re.findall(r"`(\w+)(?::[^`]*)?`", cell)}
     assert keys == set(RenderConfig.model_fields)

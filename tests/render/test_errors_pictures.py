@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 
 import numpy as np
@@ -18,11 +19,12 @@ from twinloop.render.catalog import renderer_entry
 from twinloop.sensors.camera.chain import develop
 from twinloop.sensors.camera.model import CameraModel
 from twinloop.twin import load_twin
-from twinloop.workflows.generate.render import settings_from_words
+from twinloop.workflows.generate.render import settings_of
+from twinloop.workflows.generate.requests import RenderRequest
+from twinloop.workflows.twin.requests import SensorsShowRequest
 from twinloop.workflows.twin.sensors import show_sensor
 
-WORDS = {"renderer": "auto", "cameras": (), "sizes": ("64x48",), "episodes": None, "samples": None, "quality": (),
-         "annotations": "", "sensors": ("clean",), "subframes": 4}  # fmt: skip
+ASKED = RenderRequest(dataset=Path("states"), size=("64x48",), subframes=4)
 NOWHERE = Console(file=io.StringIO())
 PREAMBLE = "import numpy as np\nfrom twinloop.render.protocol import new_channels\n"
 TIRED = (
@@ -67,10 +69,10 @@ def states(tmp_path_factory):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ({"sizes": ("640",)}, "'640' is no size of a picture. Give width x height as in 640x480"),
-        ({"sizes": ("0x0",)}, "'0x0' is no size of a picture"),
-        ({"sizes": ("64x48", "32x32")}, "--size 64x48 32x32 says the same thing twice. Keep one."),
-        ({"sizes": ("front=64x48", "front=32x32")}, "--size front=64x48 front=32x32 says the same thing twice"),
+        ({"size": ("640",)}, "'640' is no size of a picture. Give width x height as in 640x480"),
+        ({"size": ("0x0",)}, "'0x0' is no size of a picture"),
+        ({"size": ("64x48", "32x32")}, "--size 64x48 32x32 says the same thing twice. Keep one."),
+        ({"size": ("front=64x48", "front=32x32")}, "--size front=64x48 front=32x32 says the same thing twice"),
         ({"sensors": ("clean", "device")}, "--sensors clean device says the same thing twice"),
         ({"sensors": ("clean", "front=ideal")}, "give one word for all cameras, or CAMERA=DEVICE for each"),
         ({"quality": ("shadow_map",)}, "--quality shadow_map: give KEY=VALUE"),
@@ -79,7 +81,7 @@ def states(tmp_path_factory):
 )
 def test_words_that_cannot_be_meant_are_refused(words, message):
     with pytest.raises(InputError, match=message):
-        settings_from_words(**{**WORDS, **words})
+        settings_of(dataclasses.replace(ASKED, **words))
 
 
 @pytest.mark.parametrize(
@@ -164,8 +166,7 @@ def test_no_dataset_is_written_into_another_one(states, place):
 
 def test_a_sensor_is_shown_from_its_own_camera_alone(tmp_path):
     with pytest.raises(InputError, match="--camera front and --sensor wrist: a sensor has its own camera. Name one of"):
-        show_sensor("so101_tabletop", camera="front", sensor="wrist", device=None, size=(64, 48), renderer="auto",
-                    output=tmp_path / "x.png", console=NOWHERE)  # fmt: skip
+        show_sensor(SensorsShowRequest(twin="so101_tabletop", camera="front", sensor="wrist", size="64x48"), NOWHERE)
 
 
 def test_renderers_are_compared_on_a_state_and_written_where_there_is_a_place(tmp_path):

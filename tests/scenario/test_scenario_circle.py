@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -9,9 +11,10 @@ import pytest
 from twinloop.core.errors import InputError
 from twinloop.core.evaluation import Evaluation
 from twinloop.core.files import write_json
-from twinloop.workflows.scenario.circle import Change, Circle, _apart, _gated, _sources
+from twinloop.workflows.scenario.circle import Change, _apart, _gated, _sources
+from twinloop.workflows.scenario.requests import LoopRequest
 
-ASKED = Circle(name="miss", policy="old", within=0.1)
+ASKED = LoopRequest(name="miss", policy="old", output=Path("out"), within=0.1)
 
 
 def tried(policy, suite, slices):
@@ -92,9 +95,9 @@ def test_nobody_trains_on_without_knowing_what_was_trained_on(tmp_path):
         _sources(ASKED, tmp_path)
     write_json(tmp_path / "result.json", {"config": {"sources": [{"data": "sim", "units": "deg"}]}})
     assert _sources(ASKED, tmp_path) == [{"data": "sim", "units": "deg"}]
-    assert _sources(Circle(name="miss", policy="old", data=("a", "b")), tmp_path) == [
+    assert _sources(LoopRequest(name="miss", policy="old", output=Path("out"), data=("a", "b")), tmp_path) == [
         {"data": "a", "kind": "sim"},
         {"data": "b", "kind": "sim"},
     ]
     with pytest.raises(InputError, match="--share 1"):
-        _sources(Circle(name="miss", policy="old", share=1.0), tmp_path)
+        _sources(LoopRequest(name="miss", policy="old", output=Path("out"), share=1.0), tmp_path)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import tyro
-
-from twinloop.cli.scenario import Scenario
+from twinloop.cli.main import TWINLOOP
 from twinloop.scenario.terms import terms_table
 
 PAGE = (Path(__file__).parents[2] / "docs/scenarios.md").read_text()
@@ -24,4 +22,4 @@ def test_every_command_line_of_the_page_is_understood():
     assert len(lines) >= 7
     for line in lines:
         words = [word.strip('"') for word in re.findall(r'"[^"]*"|\S+', line)]
-        tyro.cli(Scenario, args=words, config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff))
+        TWINLOOP.parse(["scenario", *words])

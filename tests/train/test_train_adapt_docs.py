@@ -7,10 +7,9 @@ import shlex
 from pathlib import Path
 
 import pytest
-import tyro
 import yaml
 
-from twinloop.cli.train import Train
+from twinloop.cli.main import TWINLOOP
 from twinloop.train.config import TrainConfig
 
 PAGE = (Path(__file__).parents[2] / "docs/adaptation.md").read_text()
@@ -26,5 +25,4 @@ def test_the_sections_of_the_page_are_read():
 
 @pytest.mark.parametrize("line", [line for line in LINES if line.startswith("twinloop train")])
 def test_commands_of_the_page_are_understood(line):
-    words = shlex.split(line.partition("#")[0])[2:]
-    tyro.cli(Train, args=words, config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff))
+    TWINLOOP.parse(shlex.split(line.partition("#")[0])[1:])

@@ -18,8 +18,9 @@ from twinloop.curate.scan import Box
 from twinloop.stats.neighbours import NeighbourFigures
 from twinloop.workflows.coverage import page as pages_coverage
 from twinloop.workflows.coverage.axes import ParameterSpace
-from twinloop.workflows.coverage.measured import CoverageOptions, Measured
+from twinloop.workflows.coverage.measured import Measured
 from twinloop.workflows.coverage.page import coverage_sections
+from twinloop.workflows.coverage.requests import Sides
 from twinloop.workflows.coverage.sides import ClipSettings
 from twinloop.workflows.coverage.words import box_words, failing_words, figures_of, findings, text_lines
 
@@ -54,7 +55,7 @@ def side(label, count, prefix, success, recordings=None):
 
 def measured(*, coverage_floor=0.97, recordings=(None, None), **changed):
     made = {
-        "options": CoverageOptions(clip_s=1.5),
+        "options": Sides(clip=1.5),
         "real": side("log", 4, "real", [1, 0, 1, NAN], recordings[0]),
         "sim": side("sims", 3, "sim", [1, 0, NAN], recordings[1]),
         "real_rows": ClipRows(
@@ -341,7 +342,7 @@ def test_holes_are_shown_in_pictures_where_the_robot_has_a_camera(page):
     assert real[0, ::6, 0].tolist() == [21, 12]
     assert sim[0, ::6, 0].tolist() == [8, 5]
     assert len(kept.plots) == 1
-    wrist = strips(page, Recording(), Recording(), options=CoverageOptions(clip_s=1.5, camera="wrist"))
+    wrist = strips(page, Recording(), Recording(), options=Sides(clip=1.5, camera="wrist"))
     assert wrist.images[0][0][0, ::6, 0].tolist() == [121, 112]
 
 
@@ -402,7 +403,7 @@ def test_an_unknown_reality_has_no_share_of_its_own(page):
 def test_what_was_compared_by_parameters_has_holes_in_words_alone(page):
     encoder = {"axes": ["friction", "mass"], "source": "measured"}
     made = {"whitening": None, "settings": None, "encoder": encoder, "space": space()}
-    made |= {"options": CoverageOptions(embedding="parameters"), "holes": HOLES[:1]}
+    made |= {"options": Sides(embedding="parameters"), "holes": HOLES[:1]}
     assert text_lines(measured(**made))[:3] == [
         "log: 4 episodes, 5 episodes (real)",
         "sims: 3 episodes, 3 episodes (simulated)",

@@ -21,6 +21,7 @@ from twinloop.label.rules import RULES, open_rule
 from twinloop.stats import clopper_pearson
 from twinloop.workflows.curate.report import curate_section
 from twinloop.workflows.curate.scores import Curated
+from twinloop.workflows.data.label_requests import LabelRulesRequest
 from twinloop.workflows.data.labels import list_words
 from twinloop.workflows.evaluate.evaluate import invalid_words, print_summary
 
@@ -182,7 +183,9 @@ def test_pictures_that_are_gone_are_told():
 def listed(workspace, folder, monkeypatch):
     monkeypatch.chdir(folder)
     output = io.StringIO()
-    return list_words(workspace, Console(file=output, width=300)), output.getvalue()
+    return list_words(
+        LabelRulesRequest(workspace=workspace), console=Console(file=output, width=300)
+    ), output.getvalue()
 
 
 def test_without_a_workspace_the_built_in_words_are_listed(tmp_path, monkeypatch):

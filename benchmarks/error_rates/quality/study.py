@@ -25,6 +25,7 @@ from twinloop.dataset.logs.sets.registry import load_raw
 from twinloop.stats import wilson
 from twinloop.workflows.curate.scores import TwinsOfEpisodes
 from twinloop.workflows.generate.generate import run_generate
+from twinloop.workflows.generate.requests import GenerateRequest
 
 TWIN, REAL = "so101_tabletop", "so101_pick_place_tape"
 _WRONG = ("suspect", "bad")
@@ -51,10 +52,7 @@ def simulated(episodes: int, *, seed: int, pixels: bool) -> Generator[list[Recor
         file, output = Path(folder) / "generate.yaml", Path(folder) / "batch"
         file.write_text(yaml.safe_dump(section))
         with (Path(folder) / "said").open("w") as said:
-            run_generate(
-                file, str(output), episodes=None, seed=None, workers=1, resume=False, keep="success",
-                console=Console(file=said),
-            )  # fmt: skip
+            run_generate(GenerateRequest(file=file, output=str(output), workers=1), Console(file=said))
         yield open_recordings(output.with_name("batch-images") if pixels else output)
 
 

@@ -14,12 +14,14 @@ import mujoco
 from rich.console import Console
 from rich.table import Table
 
-from twinloop.core.approval import approvals
+from twinloop.core.approval import approvals, approve, revoke
 from twinloop.core.engine_faults import known_faults
+from twinloop.core.errors import InputError
 from twinloop.core.pool import cores
 from twinloop.dataset.logs.sets.registry import DATA_VARIABLE
 from twinloop.render import probe_all
 from twinloop.twin.compiling import ENGINE
+from twinloop.workflows.data.requests import ApproveRequest, DoctorRequest
 
 _PACKAGES = ("mujoco", "numpy", "scipy", "pyarrow", "av")
 _APPROVED = {"command": "by `twinloop approve`", "init": "made here", "use": "named by your own command"}
@@ -49,7 +51,7 @@ _EXTRAS = {
 }
 
 
-def run_doctor(console: Console) -> dict[str, Any]:
+def run_doctor(_: DoctorRequest, console: Console) -> dict[str, Any]:
     """Print what is here; returns it."""
     renderers = probe_all()
     faults = known_faults(ENGINE, mujoco.mj_versionString())
@@ -94,3 +96,21 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def run_approve(request: ApproveRequest, console: Console) -> dict[str, Any]:
+    """Approve code that data name, withdraw an approval, or list what is approved."""
+    if request.revoke and not request.files:
+        raise InputError("--revoke needs the files whose approval is withdrawn.")
+    if request.revoke:
+        rows = [row for file in request.files for row in revoke(file)]
+    else:
+        rows = [approve(file) for file in request.files] if request.files else approvals()
+    for row in rows:
+        console.print(f"{row.sha256[:12] or 'workspace':<12}  {row.time}  {row.path}", soft_wrap=True)
+    if request.files:
+        done = "revoked" if request.revoke else "approved"
+        console.print(f"{len(rows)} {done}. A changed file needs a new approval.")
+    else:
+        console.print(f"{len(rows)} approved.")
+    return {"verb": "approve", "revoked": request.revoke, "files": [asdict(row) for row in rows]}

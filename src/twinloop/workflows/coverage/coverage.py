@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +17,41 @@ from twinloop.curate.neighbours import clip_index, nearest, usual_encoder
 from twinloop.generate.coverage import dataset_coverage, dataset_history, summary
 from twinloop.report import KeyFigure, Report
 from twinloop.report.coverage import marginal_rows, pair_matrix, range_history
-from twinloop.workflows.coverage.measured import CoverageOptions, headlines, measure
+from twinloop.workflows.coverage.measured import headlines, measure, named_sides
 from twinloop.workflows.coverage.page import coverage_sections
+from twinloop.workflows.coverage.requests import CoverageRequest
 from twinloop.workflows.coverage.words import figures_of, text_lines
 from twinloop.workflows.run.results import MeasuredRun, Outcome
 
 _ROWS = 20  # parameters that are printed, the least covered first; the page and the JSON have all
 
 
-def run_coverage(dataset: Path, *, output: Path | None, triples: bool, console: Console) -> dict[str, Any]:
+def run_coverage(request: CoverageRequest, console: Console) -> dict[str, Any] | Outcome:
+    """Measure what simulation covers of reality, or of its own parameters, or name the clips nearest to one.
+
+    Raises:
+        InputError: a dataset alone, and what it is to be compared with.
+    """
+    if request.like is not None:
+        return run_like(request, request.like, console)
+    if request.dataset is None:
+        return run_coverage_of_reality(request, console)
+    sides = request.sides
+    if sides.real or sides.sim or sides.workspace:
+        raise InputError(
+            f"{request.dataset} alone is measured in its own parameter space. To compare it with reality: "
+            f"--sim {request.dataset} --real LOG."
+        )
+    return run_coverage_alone(request.dataset, request, console)
+
+
+def run_coverage_alone(dataset: Path, request: CoverageRequest, console: Console) -> dict[str, Any]:
     """Measure a generated dataset's coverage, print it, and write a page where asked for.
 
     Raises:
         InputError: the dataset was not generated from a randomization, or nothing was drawn.
     """
-    coverage = dataset_coverage(dataset, strength=3 if triples else 2)
+    coverage = dataset_coverage(request.dataset, strength=3 if request.triples else 2)
     if not coverage["axes"]:
         raise InputError(f"Nothing was drawn per episode in {dataset}, so there is no parameter space to cover.")
     history = dataset_history(dataset)
@@ -39,10 +59,10 @@ def run_coverage(dataset: Path, *, output: Path | None, triples: bool, console: 
     for line in coverage_lines(coverage, history):
         console.print(line)
     figures = {"schema": 1, "verb": "coverage", "dataset": str(dataset), **coverage, "adaptive": history}
-    if output is not None:
+    if request.output is not None:
         page = coverage_page(coverage, history, dataset)
-        figures["output"] = str(page.write(output))
-        console.print(f"Page: {output}")
+        figures["output"] = str(page.write(request.output))
+        console.print(f"Page: {request.output}")
     return figures
 
 
@@ -224,21 +244,15 @@ def clip_named(workspace: Workspace, like: str) -> tuple[str, int]:
     return resolve(workspace, [name])[0], frame
 
 
-def run_like(path: Path | None, like: str, *, most: int, embedding: str, console: Console) -> dict[str, Any]:
-    """Print the clips nearest to one.
-
-    Args:
-        path: of the workspace; None: the nearest upwards.
-        like: the clip, see `clip_named`.
-        most: how many.
-        embedding: by which encoder; its default stands for the embedding with the most clips.
-        console: where they are printed.
+def run_like(request: CoverageRequest, like: str, console: Console) -> dict[str, Any]:
+    """Print the clips nearest to one, see `clip_named`; the default encoder stands for that of the most clips.
 
     Raises:
         InputError, UnknownNameError: there are no embeddings, or no such clip.
     """
-    with Workspace.open(path) as workspace:
-        return _nearest(workspace, like, most=most, embedding=embedding, console=console)
+    sides = request.sides
+    with Workspace.open(sides.workspace) as workspace:
+        return _nearest(workspace, like, most=request.most, embedding=sides.embedding, console=console)
 
 
 def _nearest(workspace: Workspace, like: str, *, most: int, embedding: str, console: Console) -> dict[str, Any]:
@@ -262,22 +276,15 @@ def _nearest(workspace: Workspace, like: str, *, most: int, embedding: str, cons
     return {"schema": 1, "verb": "coverage", **asked, "encoder": encoder, "clips": clips, "nearest": rows}
 
 
-def run_coverage_of_reality(
-    options: CoverageOptions, *, output: Path | None, fail_if: Sequence[str], console: Console
-) -> Outcome:
+def run_coverage_of_reality(request: CoverageRequest, console: Console) -> Outcome:
     """Measure, print, and store.
-
-    Args:
-        options: what is compared.
-        output: folder for result.json and report.html.
-        fail_if: conditions on the figures.
-        console: where figures are printed.
 
     Raises:
         TwinloopError: the sides cannot be read or compared; says why.
     """
-    run = MeasuredRun.begin("coverage", "reality", output, fail_if, console)
-    measured = measure(options)
+    sides = named_sides(request.sides)
+    run = MeasuredRun.begin("coverage", "reality", request.output, request.fail_if, console)
+    measured = measure(sides, request.projection)
     for line in text_lines(measured):
         console.print(line, soft_wrap=True)
     return run.end(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -12,12 +12,13 @@ from twinloop.catalog import Workspace
 from twinloop.core.errors import InputError
 from twinloop.core.headline import Headline
 from twinloop.curate.coverage import ClipRows, CoverageOfReality, headlines_of, measure_coverage_of_reality
-from twinloop.curate.holes import FAILURE_WEIGHT, Hole, find_holes
+from twinloop.curate.holes import Hole, find_holes
 from twinloop.curate.parameters import MOST_AXES
 from twinloop.curate.projection import Projection, Whitening, fit_whitening, fitted_hash, project
 from twinloop.encoders.clips import open_clip_encoder
 from twinloop.encoders.motion import WaypointEncoder
 from twinloop.workflows.coverage.axes import Generated, ParameterSpace, generated_from, parameter_space
+from twinloop.workflows.coverage.requests import Sides
 from twinloop.workflows.coverage.sides import (
     ClipSettings,
     Side,
@@ -32,39 +33,28 @@ from twinloop.workflows.coverage.sides import (
 PARAMETERS = "parameters"
 
 
-@dataclass(frozen=True, kw_only=True)
-class CoverageOptions:
-    """What is compared, and how.
+def named_sides(sides: Sides) -> Sides:
+    """The same sides; where nothing is named, the nearest workspace upwards.
 
-    ``real`` and ``sim`` are logs and folders; with ``workspace`` they are chosen by conditions instead. ``embedding``
-    is an encoder of clips or ``parameters``. ``fit`` says whose clips whitening is fitted on. ``ranges`` names the twin
-    of `loop.coverage_ranges`.
+    Raises:
+        InputError: nothing is named, and there is no workspace.
     """
-
-    real: tuple[str, ...] = ()
-    sim: tuple[str, ...] = ()
-    workspace: Path | None = None
-    real_where: str = "source = 'real'"
-    sim_where: str = "source = 'sim'"
-    embedding: str = "waypoints"
-    clip_s: float = 2.0
-    camera: str | None = None
-    ranges: str | None = None
-    real_params: Path | None = None
-    axes: tuple[str, ...] = ()
-    fit: Literal["union", "real"] = "union"
-    k: int = 5
-    level: float = 0.95
-    failure_weight: float = FAILURE_WEIGHT
-    projection: Projection = "pca"
-    seed: int = 0
+    if sides.real or sides.sim or sides.workspace:
+        return sides
+    workspace = Workspace.find(Path.cwd())
+    if workspace is None:
+        raise InputError(
+            "Nothing was named, and there is no workspace here. Give --real LOG --sim DATASET, or --workspace "
+            "DIR; or a generated dataset alone, DIR, for its own parameter space."
+        )
+    return replace(sides, workspace=workspace)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
     """Everything that a coverage found; ``space`` is None where nothing is known of how simulation was drawn."""
 
-    options: CoverageOptions
+    options: Sides
     real: Side
     sim: Side
     real_rows: ClipRows
@@ -77,21 +67,22 @@ class Measured:
     generated: Generated | None
     space: ParameterSpace | None
     notes: tuple[str, ...]
+    projection: Projection = "pca"
 
 
-def measure(options: CoverageOptions) -> Measured:
+def measure(options: Sides, projection: Projection = "pca") -> Measured:
     """Measure both sides, clip by clip and parameter by parameter.
 
     Raises:
         TwinloopError: the sides cannot be read or compared; says why.
     """
     if options.workspace is None:
-        return _measure(options, None)
+        return _measure(options, projection, None)
     with Workspace.open(options.workspace) as workspace:
-        return _measure(options, workspace)
+        return _measure(options, projection, workspace)
 
 
-def _measure(options: CoverageOptions, workspace: Workspace | None) -> Measured:
+def _measure(options: Sides, projection: Projection, workspace: Workspace | None) -> Measured:
     real, sim = _sides(options, workspace)
     _require_apart(real, sim)
     generated, why = generated_from(sim)
@@ -117,6 +108,7 @@ def _measure(options: CoverageOptions, workspace: Workspace | None) -> Measured:
     coverage = measure_coverage_of_reality(real_rows, sim_rows, k=options.k, level=options.level, seed=options.seed)
     return Measured(
         options=options,
+        projection=projection,
         real=real,
         sim=sim,
         real_rows=real_rows,
@@ -146,12 +138,12 @@ def shown_map(measured: Measured) -> tuple[Any, Any, tuple[str, str]]:
     names = None
     if measured.whitening is None and measured.space is not None:
         names = {i: measured.space.axes[column].name for i, column in enumerate(measured.space.known)}
-    drawn = project(both, measured.options.projection, seed=measured.options.seed, names=names)
+    drawn = project(both, measured.projection, seed=measured.options.seed, names=names)
     count = len(measured.real_rows)
     return drawn.points[:count], drawn.points[count:], drawn.axes
 
 
-def _sides(options: CoverageOptions, workspace: Workspace | None) -> tuple[Side, Side]:
+def _sides(options: Sides, workspace: Workspace | None) -> tuple[Side, Side]:
     if workspace is None:
         return (
             folder_side(options.real, what="real", seed=options.seed),
@@ -207,11 +199,11 @@ def _parameter_rows(
 
 
 def _clip_rows(
-    options: CoverageOptions, real: Side, sim: Side, workspace: Workspace | None
+    options: Sides, real: Side, sim: Side, workspace: Workspace | None
 ) -> tuple[ClipRows, ClipRows, Whitening, ClipSettings, dict[str, Any], list[str]]:
     encoder = open_clip_encoder(options.embedding)
     ranges, calibrated = stand_in(options.ranges, workspace, [*real.examples, *sim.examples])
-    settings, said = agree(real, sim, clip_s=options.clip_s, ranges=ranges, camera=options.camera)
+    settings, said = agree(real, sim, clip_s=options.clip, ranges=ranges, camera=options.camera)
     raw_real, raw_sim, figures = encode_sides(real, sim, encoder, settings, workspace)
     both = np.vstack([raw_real.rows, raw_sim.rows])
     fitted, rows_of = ("the real clips", raw_real.rows)

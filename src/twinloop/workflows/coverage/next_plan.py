@@ -23,7 +23,8 @@ from twinloop.curate.scan import CELLS, Box
 from twinloop.curate.steering import steer
 from twinloop.generate.config import make_plan, resolve
 from twinloop.workflows.coverage.axes import Generated, ParameterSpace
-from twinloop.workflows.coverage.measured import PARAMETERS, CoverageOptions, Measured, measure
+from twinloop.workflows.coverage.measured import PARAMETERS, Measured, measure, named_sides
+from twinloop.workflows.coverage.requests import PlanRequest
 from twinloop.workflows.coverage.words import FEW, box_words, failing_words, findings, hole_place, opening
 
 _WIDTH = 110  # of comments
@@ -153,24 +154,8 @@ def _comment(text: str, indent: str = "") -> list[str]:
 _MOST_TARGETS = 8  # holes that are steered to, the heaviest first: more would share few episodes out thinly
 
 
-def run_plan(
-    options: CoverageOptions,
-    *,
-    output: Path | None,
-    base: Path | None,
-    episodes: int,
-    holes: int,
-    console: Console,
-) -> tuple[dict[str, Any], int]:
+def run_plan(request: PlanRequest, console: Console) -> tuple[dict[str, Any], int]:
     """Print what is missing, what leads there, and write the next generate file.
-
-    Args:
-        options: what is compared.
-        output: the file to write; None prints it.
-        base: the generate file to go on from; by default what the first simulated dataset was generated from.
-        episodes: attempts of the next run.
-        holes: the most that are to be filled.
-        console: where it is printed.
 
     Returns:
         Figures, and 1 where there is a hole and nothing to be done about any.
@@ -178,15 +163,16 @@ def run_plan(
     Raises:
         InputError: the simulated episodes were not generated here, or the file exists.
     """
+    output, episodes = request.output, request.episodes
     if output is not None and output.exists():
         raise InputError(f"{output} exists. Choose another --output, or move that one away.")
-    if holes < 1:
-        raise InputError(f"--holes {holes}: at least one hole is to be filled.")
-    measured = measure(options)
+    if request.holes < 1:
+        raise InputError(f"--holes {request.holes}: at least one hole is to be filled.")
+    measured = measure(named_sides(request.sides))
     if measured.generated is None or measured.space is None:
         raise InputError(f"There is no plan to go on from. {measured.notes[-1]} Give --sim a generated dataset.")
     targets = all_targets(measured)
-    chosen = apart(targets, most=holes)
+    chosen = apart(targets, most=request.holes)
     for line in (*opening(measured), *measured.notes, "", *findings(measured), "", *target_lines(targets)):
         console.print(line, soft_wrap=True)
     figures: dict[str, Any] = {
@@ -201,7 +187,7 @@ def run_plan(
         console.print(_NOWHERE if targets else _NOTHING, soft_wrap=True)
         return {**figures, "output": None, "episodes": 0, "boxes": []}, int(bool(targets))
     fills = _fills(measured, chosen, episodes)
-    text, notes = next_file(measured.generated, fills, base=base)
+    text, notes = next_file(measured.generated, fills, base=request.base)
     for line in notes:
         console.print(line, soft_wrap=True)
     if output is None:

@@ -148,7 +148,7 @@ def _strip(measured: Measured, clips: NDArray[np.int64], *, real: bool) -> NDArr
     """Pictures of the middle of clips of one side, next to each other; None where there are none."""
     side, rows = (measured.real, measured.real_rows) if real else (measured.sim, measured.sim_rows)
     made = []
-    frames = round(measured.options.clip_s / 2 * measured.encoder["rate_hz"])
+    frames = round(measured.options.clip / 2 * measured.encoder["rate_hz"])
     for row in clips:
         recording = side.members[int(rows.episode[row])].recording
         if recording is None or not recording.cameras:

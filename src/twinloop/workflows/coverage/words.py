@@ -36,7 +36,7 @@ def text_lines(measured: Measured) -> list[str]:
 
 def opening(measured: Measured) -> list[str]:
     """What was compared, in which space."""
-    unit = "episodes" if measured.options.embedding == PARAMETERS else f"clips of {measured.options.clip_s:g} s"
+    unit = "episodes" if measured.options.embedding == PARAMETERS else f"clips of {measured.options.clip:g} s"
     lines = [
         f"{side.label}: {len(side.members)} episodes, {len(rows)} {unit} ({what})"
         for what, side, rows in (

@@ -24,91 +24,65 @@ from twinloop.curate.run import score_all
 from twinloop.curate.score_rows import scores_table
 from twinloop.report import Report
 from twinloop.workflows.curate.report import curate_section, print_curated, print_scores
+from twinloop.workflows.curate.requests import CurateRequest
 from twinloop.workflows.curate.scores import Curated, TwinsOfEpisodes, figure_names, require_fit
 from twinloop.workflows.run.results import check_names, claim_output, judge, parse_conditions, write_run
 
 _FEW = 32  # recordings from which on another process is worth its start
 
 
-def run_curate(
-    dataset: Path | None,
-    *,
-    workspace: Path | None,
-    where: str,
-    twin: str | None,
-    only: Sequence[str],
-    output: Path | None,
-    fail_if: Sequence[str],
-    workers: int,
-    console: Console,
-) -> tuple[dict[str, Any], int]:
+def run_curate(request: CurateRequest, console: Console) -> tuple[dict[str, Any], int]:
     """Score episodes, print what is wrong, store the scores.
-
-    Args:
-        dataset: a LeRobot v3.0 folder; None for what the workspace holds.
-        workspace: folder of the workspace; None for the nearest one upwards, or none where a dataset is given.
-        where: SQL of a condition over the view ``episodes``.
-        twin: what episodes without a twin of their own are held against; by default the workspace's.
-        only: checks or families; none for all.
-        output: folder for result.json and report.html.
-        fail_if: conditions on which to exit with 1.
-        workers: processes; 0 for every core.
-        console: for people.
 
     Raises:
         InputError: neither a dataset nor a workspace, nothing to score, or a twin of another robot.
         UnknownNameError: no such check or twin.
     """
-    started = datetime.now(UTC)
-    conditions = parse_conditions(fail_if)
-    if output is not None:
-        claim_output(output)
+    if request.show:
+        return show_scores(request, console)
+    started, where, dataset = datetime.now(UTC), request.where, request.dataset
+    conditions = parse_conditions(request.fail_if)
+    if request.output is not None:
+        claim_output(request.output)
     if dataset is not None and where:
         raise InputError("--where chooses among the episodes of a workspace. Leave DATASET out, or `twinloop add` it.")
-    held = None if dataset is not None and workspace is None else Workspace.open(workspace)
+    held = None if dataset is not None and request.workspace is None else Workspace.open(request.workspace)
     try:
-        named = twin or (str(held.config.get("twin") or "") if held is not None else "")
+        named = request.twin or (str(held.config.get("twin") or "") if held is not None else "")
         twins = TwinsOfEpisodes(named=named)
-        checks = with_readable(open_checks(only, twins), twins)
+        checks = with_readable(open_checks(_only(request), twins), twins)
         check_names(conditions, figure_names(checks))
         recordings = open_recordings(dataset) if dataset is not None else []
         if held is not None:
             recordings = _chosen(held, recordings, where)
         if not recordings:
-            raise InputError(f"There is no episode to score in {dataset or workspace or 'the workspace'}.")
-        for line in require_fit(twin, recordings) if twin else ():
+            raise InputError(f"There is no episode to score in {dataset or request.workspace or 'the workspace'}.")
+        for line in require_fit(request.twin, recordings) if request.twin else ():
             console.print(line, soft_wrap=True)
-        scores = _scored(recordings, checks, workers)
+        scores = _scored(recordings, checks, request.workers)
         curated = Curated(
             label=str(dataset or (held.root if held else "")), recordings=recordings, checks=checks, scores=scores,
             where=where,
         )  # fmt: skip
         figures = _figures(curated)
         if held is not None:
-            _remember(held, curated, output, figures, started)
+            _remember(held, curated, request.output, figures, started)
     finally:
         if held is not None:
             held.close()
     print_curated(console, curated, stored=held is not None)
-    return _end(curated, figures, output, conditions, console)
+    return _end(curated, figures, request.output, conditions, console)
 
 
-def show_scores(
-    episode: str, *, workspace: Path | None, only: Sequence[str], console: Console
-) -> tuple[dict[str, Any], int]:
+def show_scores(request: CurateRequest, console: Console) -> tuple[dict[str, Any], int]:
     """Print what the checks said of one episode when it was last scored.
-
-    Args:
-        episode: its id, the beginning of it, or ``BATCH:INDEX``.
-        workspace: folder of the workspace; None for the nearest one upwards.
-        only: checks or families; none for all.
-        console: for people.
 
     Raises:
         UnknownNameError: no such episode.
         InputError: no such workspace, or the episode was never scored.
     """
-    with Workspace.open(workspace) as held:
+    episode, only = request.show, _only(request)
+    with Workspace.open(request.workspace) as held:
         (name,) = resolve(held, [episode])
         rows = held.query("SELECT * FROM scores WHERE episode_id = ?", [name]).to_pylist()
     chosen = [row for row in rows if not only or row["check"] in only or row["check"].partition("/")[0] in only]
@@ -117,6 +91,11 @@ def show_scores(
     chosen.sort(key=lambda row: (VERDICTS.index(row["verdict"]), row["check"], row["channel"]))
     print_scores(console, name, chosen)
     return {"schema": 1, "verb": "curate", "episode": name, "scores": chosen}, 0
+
+
+def _only(request: CurateRequest) -> list[str]:
+    """The checks and families that are asked for; none for all."""
+    return [word.strip() for word in request.checks.split(",") if word.strip()]
 
 
 def _chosen(held: Workspace, given: Sequence[Recording], where: str) -> list[Recording]:

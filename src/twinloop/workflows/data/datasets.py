@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.table import Table
@@ -14,7 +14,16 @@ from twinloop.catalog import Workspace
 from twinloop.catalog.frozen import Frozen, difference
 from twinloop.catalog.naming import LEAST, resolve
 from twinloop.core.errors import DatasetError, InputError, UnknownNameError
-from twinloop.dataset.edit.writing import Edited, write_selection
+from twinloop.dataset.edit.writing import write_selection
+from twinloop.workflows.data.requests import (
+    DatasetsDiffRequest,
+    DatasetsFreezeRequest,
+    DatasetsLineageRequest,
+    DatasetsListRequest,
+    DatasetsMaterializeRequest,
+    DatasetsShowRequest,
+)
+from twinloop.workflows.run.request import InWorkspace
 
 _SHOWN = 20
 # What a dataset is made of, as the catalog knows its episodes today; those it no longer has an index of count too.
@@ -33,15 +42,32 @@ _PARTS = {
 }
 
 
-def freeze(ws: Workspace, name: str, sql: str, note: str, console: Console) -> dict[str, Any]:
+_R = TypeVar("_R", bound=InWorkspace)
+_T = TypeVar("_T")
+
+
+def in_workspace(work: Callable[[_R, Workspace, Console], _T]) -> Callable[[_R, Console], _T]:
+    """Open the workspace that a request names, by default the nearest upwards, for the work on it."""
+
+    @wraps(work)
+    def opened(request: _R, console: Console) -> _T:
+        with Workspace.open(request.workspace) as workspace:
+            return work(request, workspace, console)
+
+    return opened
+
+
+@in_workspace
+def freeze(request: DatasetsFreezeRequest, ws: Workspace, console: Console) -> dict[str, Any]:
     """Freeze a selection and say what it holds."""
-    found = ws.freeze(name, sql, note)
+    found = ws.freeze(request.name, request.sql, request.note)
     state = "frozen" if found.new else "is this list already"
     console.print(f"{found.reference} {state}: {len(found)} episodes, hash {found.hash[:16]}")
     return {"schema": 1, "verb": "datasets freeze", **found.to_json()}
 
 
-def overview(ws: Workspace, console: Console) -> dict[str, Any]:
+@in_workspace
+def overview(_: DatasetsListRequest, ws: Workspace, console: Console) -> dict[str, Any]:
     """Every frozen dataset, and how many policies it trained."""
     rows = ws.query(
         "SELECT d.name, d.version, d.hash, d.episodes, d.created, d.note, count(p.policy) AS policies FROM datasets d "
@@ -55,9 +81,10 @@ def overview(ws: Workspace, console: Console) -> dict[str, Any]:
     return {"schema": 1, "verb": "datasets list", "datasets": rows}
 
 
-def show(ws: Workspace, reference: str, console: Console) -> dict[str, Any]:
+@in_workspace
+def show(request: DatasetsShowRequest, ws: Workspace, console: Console) -> dict[str, Any]:
     """What a dataset is made of, how it was selected, and which policies it trained."""
-    found = ws.frozen(reference)
+    found = ws.frozen(request.dataset)
     parts = {name: _counts(ws, found, expression) for name, expression in _PARTS.items()}
     totals = _totals(ws, found)
     policies = ws.query(
@@ -81,9 +108,10 @@ def show(ws: Workspace, reference: str, console: Console) -> dict[str, Any]:
     }
 
 
-def compare(ws: Workspace, first: str, second: str, console: Console) -> dict[str, Any]:
+@in_workspace
+def compare(request: DatasetsDiffRequest, ws: Workspace, console: Console) -> dict[str, Any]:
     """What two datasets do not have in common."""
-    found = difference(ws, first, second)
+    found = difference(ws, request.first, request.second)
     sides = ((found.first, found.only_first), (found.second, found.only_second))
     console.print(f"{found.both} episodes in both")
     for dataset, only in sides:
@@ -101,7 +129,8 @@ def compare(ws: Workspace, first: str, second: str, console: Console) -> dict[st
     }
 
 
-def trace(ws: Workspace, word: str, console: Console) -> dict[str, Any]:
+@in_workspace
+def trace(request: DatasetsLineageRequest, ws: Workspace, console: Console) -> dict[str, Any]:
     """Which episodes trained a policy; which policies a dataset trained; which policies saw an episode.
 
     Raises:
@@ -113,14 +142,14 @@ def trace(ws: Workspace, word: str, console: Console) -> dict[str, Any]:
         "policy IN (SELECT v.policy FROM policy_versions v LEFT JOIN policy_aliases a "
         "ON a.policy = concat(v.name, '@', v.version) WHERE concat(v.name, '@', v.version) = $word "
         "OR concat(a.deployment, '/', a.alias) IN ($word, concat('main/', $word))) ORDER BY created DESC",
-        {"word": word},
+        {"word": request.what},
     ).to_pylist()
     if policy:
-        return _of_policy(ws, policy, word, console)
+        return _of_policy(ws, policy, request.what, console)
     try:
-        dataset = ws.frozen(word)
+        dataset = ws.frozen(request.what)
     except UnknownNameError:
-        return _of_episode(ws, _episode(ws, word), console)
+        return _of_episode(ws, _episode(ws, request.what), console)
     rows = ws.query(
         "SELECT b.policy, p.name, nullif(b.base, b.policy) AS base FROM policy_datasets d JOIN policy_bases b ON "
         "b.base = d.policy JOIN policies p ON p.policy = b.policy WHERE d.dataset = ? ORDER BY ALL",
@@ -134,24 +163,17 @@ def trace(ws: Workspace, word: str, console: Console) -> dict[str, Any]:
     return {"schema": 1, "verb": "datasets lineage", "dataset": dataset.to_json(), "policies": rows}
 
 
-def materialize(
-    ws: Workspace,
-    reference: str,
-    output: Path,
-    *,
-    codec: str | None,
-    same_units: bool,
-    common: bool,
-    console: Console,
-) -> dict[str, Any]:
+@in_workspace
+def materialize(request: DatasetsMaterializeRequest, ws: Workspace, console: Console) -> dict[str, Any]:
     """Write exactly the episodes of a dataset as one LeRobot v3.0 folder.
 
     Raises:
         DatasetError: an episode lies nowhere any more; or see `dataset.edit.writing.write_selection`.
     """
-    found = ws.frozen(reference)
-    made = write_selection(_places(ws, found), output, codec=codec, same_units=same_units, common=common)
-    console.print(f"{found.reference}: {made.episodes} episodes, {made.frames} frames: {output}")
+    found = ws.frozen(request.dataset)
+    how = {"codec": request.codec, "same_units": request.same_units, "common": request.common}
+    made = write_selection(_places(ws, found), request.output, **how)
+    console.print(f"{found.reference}: {made.episodes} episodes, {made.frames} frames: {request.output}")
     for note in made.notes:
         console.print(f"  {note}")
     return {
@@ -260,39 +282,3 @@ def _places(ws: Workspace, found: Frozen) -> list[tuple[Path, int]]:
             )
             raise problem.get(name, nowhere)
     return [places[name] for name in found.episode_ids]
-
-
-def run_edit(verb: str, work: Callable[[], Edited | dict[str, Edited]], *, console: Console) -> dict[str, Any]:
-    """Do an edit and say what was written; returns its figures.
-
-    Raises:
-        TwinloopError: see `dataset.edit.operations`.
-    """
-    start = time.perf_counter()
-    made = work()
-    seconds = time.perf_counter() - start
-    figures: dict[str, Any] = {"schema": 1, "verb": f"edit {verb}", "seconds": seconds}
-    if isinstance(made, Edited):
-        _tell(made, console)
-        return {**figures, **made.to_json()}
-    for part in made.values():
-        _tell(part, console)
-    return {**figures, "parts": {name: part.to_json() for name, part in made.items()}}
-
-
-def _tell(made: Edited, console: Console) -> None:
-    console.print(f"{made.output}: {made.episodes} episodes, {made.frames} frames.")
-    for key, row in made.videos.items():
-        ways = [f"{count} {way}" for way, count in row.items() if count]
-        console.print(f"  {key}: {', '.join(ways)}")
-    for kind, row in _groups(made.details):
-        console.print(f"  {kind}: {row['before']} before, {row['after']} now")
-    left = made.details.get("left_out") or ()
-    if left:
-        console.print(f"  left out: {len(left)} episodes, listed by --json")
-    for note in made.notes:
-        console.print(f"  {note}", style="dim")
-
-
-def _groups(details: Mapping[str, Any]) -> list[tuple[str, Mapping[str, int]]]:
-    return list(details.get("groups", {}).items())

@@ -13,6 +13,7 @@ from typing import Any
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
+from rich.console import Console
 
 from twinloop.catalog import Workspace
 from twinloop.core.errors import InputError, TwinloopError
@@ -41,6 +42,8 @@ from twinloop.simulate.protocol import STATE_SPEC, state_poses
 from twinloop.twin import Twin
 from twinloop.twin.model_limits import ENGINE_ERRORS, check_model_text
 from twinloop.twin.model_text import model_text, world_model_inplace
+from twinloop.workflows.data.requests import ExportRequest
+from twinloop.workflows.run.results import Outcome
 
 _LABELS = """
     SELECT places.episode_index, kind, value, first_frame, last_frame, labels.source, author
@@ -259,20 +262,16 @@ _LABELS_OF_BATCH = """
 """
 
 
-def run_card(
-    dataset: Path, output: Path | None, settings: Mapping[str, str], *, workspace: Path | None = None
-) -> dict[str, Any]:
-    """Write the card of a dataset folder; returns the figures.
-
-    Args:
-        dataset: a v3.0 folder.
-        output: the file; by default ``README.md`` in the folder.
-        settings: as `SETTINGS` names them.
-        workspace: whose labels and scores to count; by default the nearest one above the dataset that knows it.
+def run_card(request: ExportRequest, console: Console) -> dict[str, Any]:
+    """Write the card of a dataset folder, by default ``README.md`` in the folder; returns the figures.
 
     Raises:
         InputError: see the message.
     """
+    if request.episodes is not None or request.verify:
+        raise InputError("A card is of the whole dataset and nothing is compared: leave --episodes and --verify.")
+    dataset, output, workspace = request.dataset, request.output, request.workspace
+    settings = parsed_settings(request.set)
     if unknown := sorted(set(settings) - set(SETTINGS)):
         raise InputError(f"A card has no setting {unknown[0]}. It has: {', '.join(SETTINGS)}.")
     target = output or dataset / layout.CARD
@@ -281,9 +280,10 @@ def run_card(
     write_text(target, text)
     if output is None:
         _add_again(dataset, workspace)
-    return {"schema": 1, "verb": "export", "format": "card", "dataset": str(dataset), "output": str(target)} | {
-        "sections": [line[3:] for line in text.splitlines() if line.startswith("## ")]
-    }
+    sections = [line[3:] for line in text.splitlines() if line.startswith("## ")]
+    console.print(f"{target}: {', '.join(sections)}")
+    made = {"schema": 1, "verb": "export", "format": "card", "dataset": str(dataset), "output": str(target)}
+    return {**made, "sections": sections}
 
 
 def known_tables(dataset: Path, workspace: Path | None = None) -> dict[str, Rows]:
@@ -321,32 +321,44 @@ def _add_again(dataset: Path, workspace: Path | None) -> None:
                 known.add(dataset)
 
 
-def run_export(
-    name: str,
-    dataset: Path,
-    output: Path,
-    *,
-    episodes: str | None = None,
-    settings: Sequence[str] = (),
-    verify: bool = False,
-) -> dict[str, Any]:
-    """Export a dataset folder; returns the figures, with the comparison under ``verification`` where it was asked for.
+def run_export(request: ExportRequest, console: Console) -> Outcome:
+    """Export a dataset folder, or write its card; 1 where a comparison was asked for and shows a difference.
 
     Raises:
         InputError: see the message.
     """
-    chosen = with_truth(exporter(name), dataset)
-    options = ExportOptions(episodes=episode_list(episodes), settings=parsed_settings(settings))
+    if request.format == "card":
+        return run_card(request, console), 0
+    if request.output is None:
+        raise InputError(f"Nothing to do: give --output, where the {request.format} export is written.")
+    figures = export(request, request.output)
+    console.print(
+        f"{figures['episodes']} episodes, {figures['frames']} frames, {figures['bytes'] / 1e6:.1f} MB in "
+        f"{figures['files']} files: {request.output}"
+    )
+    for note in figures["notes"]:
+        console.print(f"  {note}", style="dim")
+    verification = figures.get("verification")
+    if verification:
+        console.print(verification["text"])
+    return figures, 0 if verification is None or verification["accepted"] else 1
+
+
+def export(request: ExportRequest, output: Path) -> dict[str, Any]:
+    """Export a dataset folder; the comparison, where it was asked for, is under ``verification``."""
+    dataset = request.dataset
+    chosen = with_truth(exporter(request.format), dataset)
+    options = ExportOptions(episodes=episode_list(request.episodes), settings=parsed_settings(request.set))
     done = chosen.export(dataset, output, options)
     figures: dict[str, Any] = {
         "schema": 1,
         "verb": "export",
-        "format": name,
+        "format": request.format,
         "dataset": str(dataset),
         **done.to_json(),
         "lost": chosen.lost,
     }
-    if verify:
+    if request.verify:
         pictures = options.settings.get("pictures") != "none"
         order = {episode: place for place, episode in enumerate(open_source(dataset, pictures=pictures).episodes)}
         places = [order[episode] for episode in done.episodes]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import getpass
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -30,6 +32,15 @@ from twinloop.label.rules_sql import SqlRule
 from twinloop.stats import Interval
 from twinloop.tasks import Task, open_task
 from twinloop.twin import load_twin
+from twinloop.workflows.data.datasets import in_workspace
+from twinloop.workflows.data.label_requests import (
+    LabelAgreementRequest,
+    LabelExportRequest,
+    LabelListRequest,
+    LabelRulesRequest,
+    LabelSayRequest,
+    LabelShowRequest,
+)
 
 
 def world_of(reader: DatasetReader, index: int) -> tuple[Task | None, str]:
@@ -55,11 +66,11 @@ def _opened(twin: str, task: str) -> tuple[Task, str]:
     return open_task(task, loaded), loaded.hash
 
 
-def list_words(workspace: Path | None, console: Console) -> dict[str, Any]:
+def list_words(request: LabelRulesRequest, console: Console) -> dict[str, Any]:
     """Print the rules with what they mean, the failure classes, and the subtasks that rules write."""
     root = Workspace.find(Path.cwd())
-    if workspace is not None:
-        with Workspace.open(workspace) as opened:
+    if request.workspace is not None:
+        with Workspace.open(request.workspace) as opened:
             root = opened.root
     words = Vocabulary() if root is None else Vocabulary.of(root)
     rules = {name: open_rule(name).meaning for name in RULES}
@@ -82,32 +93,33 @@ def list_words(workspace: Path | None, console: Console) -> dict[str, Any]:
 _ROWS = 10
 
 
-def run_agreement(
-    ws: Workspace, kind: str, *, where: str | None, tolerance_s: float, console: Console
-) -> dict[str, Any]:
+@in_workspace
+def run_agreement(request: LabelAgreementRequest, ws: Workspace, console: Console) -> dict[str, Any]:
     """Measure and print.
 
     Raises:
         InputError: fewer than two who speak of the kind, or of the same episodes.
         UnknownNameError: agreement is not measured of that kind.
     """
+    if request.tolerance < 0:
+        raise InputError(f"--tolerance {request.tolerance:g} is negative. Give seconds, such as 0.2.")
     rows = ws.query(
         "SELECT l.*, e.fps FROM labels l JOIN episodes e ON e.episode_id = l.episode_id WHERE l.kind = ? ORDER BY seq",
-        [kind],
+        [request.kind],
     ).to_pylist()
-    if where is not None:
-        chosen = set(select(ws, where))
+    if request.where is not None:
+        chosen = set(select(ws, request.where))
         rows = [row for row in rows if row["episode_id"] in chosen]
-    if kind == "subtask":
+    if request.kind == "subtask":
         fps = {row["episode_id"]: row["fps"] for row in rows}
-        pairs, worst = boundary_agreement(rows, fps, tolerance_s=tolerance_s)
+        pairs, worst = boundary_agreement(rows, fps, tolerance_s=request.tolerance)
         _print_boundaries(pairs, worst, console)
         figures: dict[str, Any] = {"pairs": [pair.to_json() for pair in pairs], "disagreements": worst}
     else:
-        found = agreement(rows, kind)
+        found = agreement(rows, request.kind)
         _print(found, console)
         figures = found.to_json()
-    return {"schema": 1, "verb": "label agreement", **figures, "kind": kind}
+    return {"schema": 1, "verb": "label agreement", **figures, "kind": request.kind}
 
 
 def _print(found: Agreement, console: Console) -> None:
@@ -169,8 +181,84 @@ def _said(interval: Interval, *, share: bool = False) -> str:
 
 
 _SHOWN = 20
+_SUBTASK = re.compile(r"(?P<word>.+):(?P<first>\d+)-(?P<last>\d+)")
 _MOST_REASONS = 5
 MOST_FINDINGS = 2_000_000  # rows of a rule in SQL: each becomes an object of some 700 bytes
+
+
+def run_say(request: LabelSayRequest, console: Console) -> dict[str, Any]:
+    """Say something of episodes by hand, from a file or by rule.
+
+    Raises:
+        InputError: nothing is said, or in more than one way.
+    """
+    said = _labels_of(request)
+    _require_one_way(request, said=bool(said))
+    with Workspace.open(request.workspace) as ws:
+        if request.file is not None:
+            return read_file(ws, request.file, request, console)
+        if request.rule is not None:
+            some = request.episodes or request.where is not None
+            chosen = episodes_of(ws, request.episodes, request.where) if some else None
+            return run_rule(ws, request.rule, chosen, console)
+        chosen = episodes_of(ws, request.episodes, request.where)
+        who: dict[str, Any] = {"author": request.author or getpass.getuser(), "source": request.source or "hand"}
+        if request.retract:
+            return take_back(ws, chosen, dict(map(_taken_back, request.retract)), **who, console=console)
+        return say(ws, chosen, said, add=request.add, **who, console=console)
+
+
+def _require_one_way(request: LabelSayRequest, *, said: bool) -> None:
+    ways = [
+        name
+        for name, given in (
+            ("labels", said),
+            ("--retract", bool(request.retract)),
+            ("--from", request.file is not None),
+            ("--rule", request.rule is not None),
+        )
+        if given
+    ]
+    if len(ways) != 1:
+        what = " and ".join(ways) if ways else "nothing"
+        raise InputError(
+            f"The command says {what}. Give labels (--success, --failure, --subtask, --language, --tag, --number), "
+            "or one of --retract, --from and --rule."
+        )
+    if request.file is not None and (request.episodes or request.where is not None):
+        raise InputError("--from names its episodes itself. Leave EPISODE and --where out.")
+
+
+def _labels_of(request: LabelSayRequest) -> list[dict[str, Any]]:
+    more = {"reason": request.reason, "confidence": request.confidence, "author_hash": request.author_hash}
+    pairs = [(kind, getattr(request, kind)) for kind in ("success", "failure", "language")]
+    said = [{"kind": kind, "value": value} for kind, value in pairs if value is not None]
+    said += [{"kind": "tag", "value": word} for word in request.tag]
+    said += [_subtask(text) for text in request.subtask]
+    said += [_number(text) for text in request.number]
+    return [one | more for one in said]
+
+
+def _subtask(text: str) -> dict[str, Any]:
+    found = _SUBTASK.fullmatch(text)
+    if found is None and text != "unknown":
+        raise InputError(f"--subtask {text} is not WORD:FIRST-LAST. Write frames as in reach:0-45.")
+    if found is None:
+        return {"kind": "subtask", "value": text}
+    frames = {"first_frame": int(found["first"]), "last_frame": int(found["last"])}
+    return {"kind": "subtask", "value": found["word"], **frames}
+
+
+def _number(text: str) -> dict[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals or not name or not value:
+        raise InputError(f"--number {text} is not NAME=VALUE. Write it as in quality=4.")
+    return {"kind": f"number/{name}", "value": value}
+
+
+def _taken_back(text: str) -> tuple[str, str | None]:
+    kind, _, value = text.partition("=")
+    return kind, value or None
 
 
 def episodes_of(ws: Workspace, words: Sequence[str], where: str | None) -> list[str]:
@@ -224,22 +312,16 @@ def take_back(
     return {"schema": 1, "verb": "label", "retracted": taken}
 
 
-def read_file(
-    ws: Workspace, path: Path, given: Mapping[str, str | None], *, default: str, console: Console
-) -> dict[str, Any]:
+def read_file(ws: Workspace, path: Path, request: LabelSayRequest, console: Console) -> dict[str, Any]:
     """Every label of a file, or none of them.
 
-    Args:
-        ws: the workspace.
-        path: the file.
-        given: ``source``, ``author`` and ``author_hash`` as the command says them, None where it does not; a line that
-            says another is refused, so that a model's file cannot speak for a person.
-        default: author of lines for which nobody says one.
-        console: for people.
+    A line that says another source, author or hash than the command is refused, so that a model's file cannot speak
+    for a person.
     """
     lines = read_labels(path)
     for number, line in enumerate(lines, start=1):
-        for name, value in given.items():
+        for name in ("source", "author", "author_hash"):
+            value = getattr(request, name)
             if value is not None and getattr(line, name) not in (None, value):
                 raise InputError(
                     f"{path}: label {number} says the {name} {getattr(line, name)!r} and the command says {value!r}. "
@@ -247,8 +329,7 @@ def read_file(
                 )
     names = list(dict.fromkeys(line.episode_id for line in lines))
     known = dict(zip(names, resolve(ws, names), strict=True))
-    source: Source = "model" if given["source"] == "model" else "hand"
-    author, author_hash = given["author"] or default, given["author_hash"]
+    source, author, author_hash = request.source or "hand", request.author or getpass.getuser(), request.author_hash
     labels = [
         replace(line.label(source=source, author=author, author_hash=author_hash), episode_id=known[line.episode_id])
         for line in lines
@@ -281,9 +362,10 @@ def run_rule(ws: Workspace, word: str, episodes: Sequence[str] | None, console: 
     }
 
 
-def show(ws: Workspace, word: str, console: Console) -> dict[str, Any]:
+@in_workspace
+def show(request: LabelShowRequest, ws: Workspace, console: Console) -> dict[str, Any]:
     """Everything that was ever said of an episode, what holds first, and the answer where several speak."""
-    episode = resolve(ws, [word])[0]
+    episode = resolve(ws, [request.episode])[0]
     held = ws.query("SELECT * FROM labels WHERE episode_id = ? ORDER BY kind, first_frame, source, author", [episode])
     history = ws.query("SELECT * FROM label_history WHERE episode_id = ? ORDER BY seq", [episode])
     consensus = ws.query("SELECT * FROM consensus WHERE episode_id = ? ORDER BY kind", [episode])
@@ -304,7 +386,8 @@ def show(ws: Workspace, word: str, console: Console) -> dict[str, Any]:
     }
 
 
-def overview(ws: Workspace, console: Console) -> dict[str, Any]:
+@in_workspace
+def overview(_: LabelListRequest, ws: Workspace, console: Console) -> dict[str, Any]:
     """How often each author says what."""
     rows = ws.query(
         "SELECT kind, source, author, CASE WHEN kind IN ('language') OR number IS NOT NULL THEN '' ELSE value END AS "
@@ -315,14 +398,15 @@ def overview(ws: Workspace, console: Console) -> dict[str, Any]:
     return {"schema": 1, "verb": "label list", "labels": rows}
 
 
-def export(ws: Workspace, path: Path, where: str | None, console: Console) -> dict[str, Any]:
+@in_workspace
+def export(request: LabelExportRequest, ws: Workspace, console: Console) -> dict[str, Any]:
     """The labels that hold, as a file that `read_file` reads."""
-    chosen = None if where is None else set(select(ws, where))
+    chosen = None if request.where is None else set(select(ws, request.where))
     rows = ws.query("SELECT * FROM labels ORDER BY seq").to_pylist()
     kept = [row for row in rows if chosen is None or row["episode_id"] in chosen]
-    write_labels(path, kept)
-    console.print(f"{len(kept)} labels: {path}")
-    return {"schema": 1, "verb": "label export", "labels": len(kept), "file": str(path)}
+    write_labels(request.file, kept)
+    console.print(f"{len(kept)} labels: {request.file}")
+    return {"schema": 1, "verb": "label export", "labels": len(kept), "file": str(request.file)}
 
 
 def _of_sql(ws: Workspace, rule: SqlRule, episodes: Sequence[str] | None) -> list[tuple[str, Finding]]:

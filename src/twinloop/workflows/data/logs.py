@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 import mujoco
 import numpy as np
@@ -26,6 +26,8 @@ from twinloop.dataset.signals import shared_signals
 from twinloop.dataset.spec import ReadingSpec
 from twinloop.simulate.inverse_dynamics import InverseDynamics
 from twinloop.twin import Twin, load_twin
+from twinloop.workflows.data.requests import ImportRequest, Mend, Reading
+from twinloop.workflows.run.results import Outcome
 
 _SAME_RATE = 0.02  # episodes whose rates differ by less are of one rate, as for a replay
 
@@ -84,32 +86,16 @@ class RawLog:
         )
 
 
-class Words(TypedDict, total=False):
-    """What a person says about a log on the command line.
-
-    ``units``, ``joints``: one, or several with commas. ``topics``: ``ROLE=TOPIC`` with commas. ``describe``: a YAML
-    file that says what a table's columns are. ``layout``: the public set that a folder is laid out like.
-    """
-
-    units: str | None
-    joints: str | None
-    calibration: Path | None
-    topics: str | None
-    describe: Path | None
-    layout: str | None
-    task: str
-
-
-def open_log(reference: str, **words: Unpack[Words]) -> Log:
+def open_log(reference: str, reading: Reading | None = None, *, task: str = "") -> Log:
     """The log that ``reference`` names: a path first, else a public set of the registry.
 
     Raises:
         UnknownNameError, LogError, UnitsError, DatasetError: see the message.
     """
-    return open_raw(reference, **words).checked()
+    return open_raw(reference, reading, task=task).checked()
 
 
-def open_logs(references: Sequence[str], **words: Unpack[Words]) -> Log:
+def open_logs(references: Sequence[str], reading: Reading | None = None) -> Log:
     """Several logs as one, such as a robot at work and the same robot excited; their episodes are counted through.
 
     Raises:
@@ -118,7 +104,7 @@ def open_logs(references: Sequence[str], **words: Unpack[Words]) -> Log:
     """
     if not references:
         raise InputError("No log was given. Name a log or dataset, or a public set.")
-    logs = [open_log(reference, **words) for reference in references]
+    logs = [open_log(reference, reading) for reference in references]
     if len(logs) == 1:
         return logs[0]
     episodes = [episode for log in logs for episode in log.episodes]
@@ -137,17 +123,16 @@ def open_logs(references: Sequence[str], **words: Unpack[Words]) -> Log:
     )
 
 
-def open_raw(reference: str, **words: Unpack[Words]) -> RawLog:
+def open_raw(reference: str, reading: Reading | None = None, *, task: str = "") -> RawLog:
     """As `open_log`, with whatever is wrong left as it is.
 
     Raises:
         UnknownNameError, UnitsError, DatasetError: see the message.
     """
-    path, task = Path(reference), words.get("task", "")
-    given = [f"--{name}" for name, value in words.items() if value and name != "task"]
+    path, words = Path(reference), reading or Reading()
+    given = [f"--{name}" for name, value in vars(words).items() if value]
     if path.exists():
-        layout = words.get("layout")
-        return _from_path(path, words) if layout is None else _like(layout, path, task, given)
+        return _from_path(path, words, task) if words.layout is None else _like(words.layout, path, task, given)
     if "/" in reference or path.suffix:
         raise InputError(f"{reference} does not exist. Check the path, or name one of: {', '.join(registry.SETS)}.")
     if reference not in registry.SETS:
@@ -192,16 +177,16 @@ def _like(layout: str, path: Path, task: str, given: list[str]) -> RawLog:
     return _with_task(RawLog(name=path.name, label=label, hash=sha256_tree(path), episodes=tuple(episodes)), task)
 
 
-def _from_path(path: Path, words: Words) -> RawLog:
-    units, joints = words.get("units"), words.get("joints")
+def _from_path(path: Path, words: Reading, task: str) -> RawLog:
+    units, joints = words.units, words.joints
     episodes = read_raw(
         path,
         units=units.split(",") if units and "," in units else units,
         joints=joints.split(",") if joints else None,
-        calibration=words.get("calibration"),
-        topics=_topics(words.get("topics") or ""),
-        description=words.get("describe"),
-        task=words.get("task", ""),
+        calibration=words.calibration,
+        topics=_topics(words.topics or ""),
+        description=words.describe,
+        task=task,
     )
     kind = {"real": "real log", "sim": "simulated log"}.get(episodes[0].source, f"{episodes[0].source} log")
     return RawLog(name=path.stem, label=f"{kind} {path}", hash=sha256_tree(path), episodes=tuple(episodes))
@@ -214,14 +199,6 @@ def _topics(words: str) -> dict[str, str]:
         if not (role and sign and topic):
             raise InputError(f"--topics {role}{sign}{topic}: write ROLE=TOPIC, such as command=/arm/commands.")
     return {role: topic for role, _, topic in pairs}
-
-
-def import_log(
-    reference: str, output: Path, *, mending: Mending | None = None, **words: Unpack[Words]
-) -> dict[str, Any]:
-    """Write a log as a LeRobot v3.0 dataset, mended on request; returns its figures."""
-    log = open_raw(reference, **words)
-    return import_episodes(log.checked(mending), output)
 
 
 def import_episodes(log: Log, output: Path) -> dict[str, Any]:
@@ -288,34 +265,72 @@ def expectations_of(twin: Twin) -> Expectations:
     )
 
 
-def run_import_check(
-    reference: str,
-    *,
-    twin: str | None,
-    output: Path | None,
-    mending: Mending,
-    console: Console,
-    **reading: Any,
-) -> dict[str, Any]:
-    """Check a log as it is after mending; where there are no errors and ``output`` is given, import it.
+def run_import(request: ImportRequest, console: Console) -> Outcome:
+    """Check a log as it is after mending, import it, or both: what has errors is not imported.
 
-    Args:
-        reference: see `loop.logs.open_log`, as is ``reading``.
-        twin: the twin that the log is meant for; without one it is judged by itself.
-        output: folder of the dataset.
-        mending: what is to be changed before.
-        console: where the findings are printed.
-        **reading: what the log does not say of itself.
+    Raises:
+        InputError: neither was asked for.
     """
-    log = open_raw(reference, **reading)
-    expectations = None if twin is None else expectations_of(load_twin(twin))
-    report = check_log([mending.mended(episode) for episode in log.episodes], expectations)
-    console.print(f"Data: {log.label}")
-    show(report, console)
-    figures: dict[str, Any] = {"schema": 1, "verb": "import", "check": report.to_json(), "twin": twin, "log": log.label}
-    if output is not None and not report.errors:
+    output, mending = request.output, mending_of(request.mend)
+    if not request.check and output is None:
+        raise InputError("Nothing to do: give --output DIR to import the log, --check to look for defects, or both.")
+    log, code = open_raw(request.log, request.reading, task=request.task), 0
+    figures: dict[str, Any] = {}
+    if request.check:
+        expectations = None if request.twin is None else expectations_of(load_twin(request.twin))
+        report = check_log([mending.mended(episode) for episode in log.episodes], expectations)
+        console.print(f"Data: {log.label}")
+        show(report, console)
+        figures = {"schema": 1, "verb": "import", "check": report.to_json(), "twin": request.twin, "log": log.label}
+        code = 0 if figures["check"]["passed"] else 1
+        output = None if report.errors else output
+    if output is not None:
         figures |= import_episodes(log.checked(mending), output)
-    return figures
+        console.print(
+            f"{figures['episodes']} episodes, {figures['frames']} frames at {figures['fps']} Hz "
+            f"in {figures['units']}: {output}"
+        )
+        for note in figures["notes"]:
+            console.print(f"  {note}", style="dim")
+    return figures, code
+
+
+def mending_of(mend: Mend) -> Mending:
+    """The changes that a person asked for.
+
+    Raises:
+        InputError: names the flag that is not understood.
+    """
+    if mend.quaternions not in ("wxyz", "xyzw"):
+        raise InputError(f"--quaternions {mend.quaternions}: give wxyz or xyzw.")
+    return Mending(
+        time_scale=mend.time_scale,
+        scale=_named("--scale", mend.scale),
+        quaternions_xyzw=mend.quaternions == "xyzw",
+        flip=mend.flip,
+        shift=_named("--shift", mend.shift, alone=True),
+        clock_rate=mend.clock_rate,
+        unwrap=mend.unwrap,
+        drop_missing=mend.drop_missing,
+        drop_duplicates=mend.drop_duplicates,
+        resample_hz=mend.resample,
+    )
+
+
+def _named(flag: str, words: tuple[str, ...], *, alone: bool = False) -> dict[str, float]:
+    """Numbers by name from words ``NAME=NUMBER``, or by "" from a number alone."""
+    found: dict[str, float] = {}
+    for word in words:
+        name, _, number = word.rpartition("=")
+        try:
+            found[name] = float(number)
+        except ValueError:
+            raise InputError(
+                f"{flag} {word}: give NAME=NUMBER{', or a number for all joints' if alone else ''}."
+            ) from None
+        if not name and not alone:
+            raise InputError(f"{flag} {word}: name what the number is for, as NAME={word}.")
+    return found
 
 
 def show(report: LogReport, console: Console) -> None:

@@ -23,6 +23,7 @@ from twinloop.core.documents import DocumentError
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import atomic_open, dumps
 from twinloop.core.yaml_documents import parse_yaml
+from twinloop.workflows.data.requests import QueryRequest
 from twinloop.workflows.run.results import finite
 
 Format = Literal["table", "json", "parquet", "arrow", "csv"]
@@ -42,45 +43,27 @@ _PAGE = 200  # columns of a table that goes to a file
 _MOST_IN_LINE = 64_000_000  # bytes of an answer that --json holds as objects and as one line
 
 
-def run_query(
-    sql: str,
-    *,
-    params: Sequence[str],
-    format: Format | None,  # noqa: A002 - as the option is called
-    output: Path | None,
-    workspace: Path | None,
-    console: Console,
-    quiet: bool,
-) -> dict[str, Any]:
+def run_query(request: QueryRequest, console: Console) -> dict[str, Any]:
     """Ask, and show or write the answer.
-
-    Args:
-        sql: a statement, or the name of one of the written questions.
-        params: ``NAME=VALUE`` for each ``$NAME`` in it, values as YAML.
-        format: of the answer; None takes what the output's name ends in, else a table.
-        output: file for it; else standard output.
-        workspace: folder of the workspace; by default the nearest upwards.
-        console: for people.
-        quiet: print no rows, because standard output is kept for the figures.
 
     Raises:
         UnknownNameError: no such table, column or question.
         InputError: what cannot be asked, a binary answer without a file to go to, or an output over the workspace's
             own files.
     """
-    format = format or (_BY_SUFFIX.get(output.suffix, "table") if output else "table")  # noqa: A001
-    if format in ("parquet", "arrow") and output is None and (quiet or sys.stdout.isatty()):
+    format = request.format or (_BY_SUFFIX.get(request.output.suffix, "table") if request.output else "table")  # noqa: A001
+    if format in ("parquet", "arrow") and request.output is None and (request.json or sys.stdout.isatty()):
         raise InputError(f"--format {format} is not for reading. Name a file with --output.")
-    with Workspace.open(workspace) as opened:
-        _require_outside(output, opened.root)
-        answer = opened.query(statement(sql), given(params))
+    with Workspace.open(request.workspace) as opened:
+        _require_outside(request.output, opened.root)
+        answer = opened.query(statement(request.sql), given(request.params))
     figures = {"schema": 1, "verb": "query", "rows": len(answer), "columns": answer.column_names}
-    if output is not None:
-        with atomic_open(output) as file:
+    if request.output is not None:
+        with atomic_open(request.output) as file:
             _write(answer, format, file)
-        console.print(f"{len(answer)} rows: {output}")
-        return {**figures, "output": str(output)}
-    if quiet:
+        console.print(f"{len(answer)} rows: {request.output}")
+        return {**figures, "output": str(request.output)}
+    if request.json:
         if answer.nbytes > _MOST_IN_LINE:
             raise InputError(
                 f"The answer takes {answer.nbytes / 1e6:,.0f} MB, and --json prints at most {_MOST_IN_LINE / 1e6:.0f} "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,43 +15,30 @@ from twinloop.dataset.logs.conversion import write_log_dataset
 from twinloop.hardware import open_robot
 from twinloop.hardware.driver import RobotDriver, RobotLostError
 from twinloop.hardware.excite import ExcitationPlan, load_excitation
-from twinloop.hardware.excite_drive import Excited, OnAbort, excite, refuse_misfit
+from twinloop.hardware.excite_drive import Excited, excite, refuse_misfit
 from twinloop.hardware.excite_guard import GuardOptions, Vitals
 from twinloop.hardware.limits import Clearance
 from twinloop.hardware.protocol import Robot
 from twinloop.twin import Twin, load_twin
+from twinloop.workflows.data.requests import RecordRequest
 from twinloop.workflows.run.results import claim_output
 
 _RECORD = "twinloop/recording.json"
 _PATIENCE_S = 2.0  # for an answer; a servo bus gives one in milliseconds
 
 
-@dataclass(frozen=True, kw_only=True)
-class RecordRequest:
-    """How a plan is recorded: how often, whether at all, what counts as trouble, and what then."""
-
-    repeat: int | None = None
-    dry_run: bool = False
-    on_abort: OnAbort = "hold"
-    following: float = GuardOptions.following
-    temperature: float = GuardOptions.temperature
-    anyway: bool = False
-
-
-def run_record(
-    address: str, path: Path, output: Path | None, request: RecordRequest, *, console: Console
-) -> tuple[dict[str, Any], int]:
+def run_record(request: RecordRequest, console: Console) -> tuple[dict[str, Any], int]:
     """Drive a robot through a plan and write what it did; returns figures, and 1 where it was cut short."""
-    plan = load_excitation(path)
-    robot = RobotDriver(open_robot(address), patience_s=_PATIENCE_S)
+    plan = load_excitation(request.excitation)
+    robot = RobotDriver(open_robot(request.robot), patience_s=_PATIENCE_S)
     try:
-        return _recorded(robot, plan, output, request, console)
+        return _recorded(robot, plan, request, console)
     finally:
         robot.close()
 
 
 def _recorded(
-    robot: RobotDriver, plan: ExcitationPlan, output: Path | None, request: RecordRequest, console: Console
+    robot: RobotDriver, plan: ExcitationPlan, request: RecordRequest, console: Console
 ) -> tuple[dict[str, Any], int]:
     twin = _twin(plan, request)
     refuse_misfit(robot, plan)
@@ -66,7 +53,7 @@ def _recorded(
     console.print(_described(plan, robot, repeat), soft_wrap=True)
     if request.dry_run:
         return {"schema": 1, "verb": "record", "dry_run": True, **_figures(plan, repeat)}, 0
-    output = _claimed(output)
+    output = _claimed(request.output)
     driven = _drive(robot, plan, twin, repeat, request, console)
     if not driven.episodes:
         raise InputError(f"Nothing was recorded: {driven.reason}.")

@@ -24,6 +24,7 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.tasks import DEFAULT_TASK
 from twinloop.twin import load_twin
 from twinloop.twin.library import ROBOTS
+from twinloop.workflows.data.requests import AddRequest, FsckRequest, InitRequest
 
 _SHOWN = 5  # files that a line names
 _GITIGNORE = "data/\ncatalog/\nruns/\npolicies/\n"
@@ -39,49 +40,53 @@ seed: 0
 """
 
 
-def run_init(
-    folder: Path, *, robot: str | None, twin: str | None, name: str | None, console: Console
-) -> dict[str, Any]:
+def run_init(request: InitRequest, console: Console) -> dict[str, Any]:
     """Make a workspace; where its robot is known, with a first `generate.yaml`.
 
     Raises:
         InputError: robot and twin are both given, or a workspace is there already.
         UnknownNameError: no such robot or twin.
     """
-    if robot and twin:
+    if request.robot and request.twin:
         raise InputError("--robot and --twin both say what the twin is. Give one of them.")
-    if robot and robot not in ROBOTS:
-        raise UnknownNameError("robot", robot, ROBOTS, where="the built-in twins; --twin takes a twin of your own")
-    reference = ROBOTS[robot] if robot else twin
+    if request.robot and request.robot not in ROBOTS:
+        raise UnknownNameError(
+            "robot", request.robot, ROBOTS, where="the built-in twins; --twin takes a twin of your own"
+        )
+    reference = ROBOTS[request.robot] if request.robot else request.twin
     if reference is not None:
         load_twin(reference)  # a twin that does not load is refused before anything is made
         at = Path(reference)
         reference = str(at.resolve()) if at.is_file() else reference
     files = {".gitignore": _GITIGNORE}
-    if robot:
-        files["generate.yaml"] = _PLAN.format(task=DEFAULT_TASK, scene=f"robot: {robot}", twin=reference)
-    made = Workspace.create(folder, name=name or folder.resolve().name, twin=reference, files=files)
+    if request.robot:
+        files["generate.yaml"] = _PLAN.format(task=DEFAULT_TASK, scene=f"robot: {request.robot}", twin=reference)
+    made = Workspace.create(
+        request.folder, name=request.name or request.folder.resolve().name, twin=reference, files=files
+    )
     made.close()
     console.print(f"Workspace {made.root}")
-    if robot:
+    if request.robot:
         console.print("Next, in that folder: twinloop generate generate.yaml --output data/first --episodes 100")
     console.print("A robot's own data: twinloop import LOG --output data/NAME, or twinloop add DATASET")
     return {"schema": 1, "verb": "init", "workspace": str(made.root), "twin": reference}
 
 
-def run_add(datasets: Sequence[Path], *, batch: str | None, workspace: Path | None, console: Console) -> dict[str, Any]:
+def run_add(request: AddRequest, console: Console) -> dict[str, Any]:
     """Add dataset folders to a workspace, each whole or not at all.
 
     Raises:
         InputError: no folder, or one name for several.
         DatasetError: a folder is no LeRobot v3.0 dataset; those before it stay added.
     """
-    if not datasets:
+    if not request.datasets:
         raise InputError("Nothing to add. Name folders of datasets, such as data/real.")
-    if batch and len(datasets) > 1:
-        raise InputError(f"--batch {batch} names one dataset, and {len(datasets)} were given. Add them one by one.")
-    with Workspace.open(workspace) as opened:
-        rows = [_added(opened, folder, batch, console) for folder in datasets]
+    if request.batch and len(request.datasets) > 1:
+        raise InputError(
+            f"--batch {request.batch} names one dataset, and {len(request.datasets)} were given. Add them one by one."
+        )
+    with Workspace.open(request.workspace) as opened:
+        rows = [_added(opened, folder, request.batch, console) for folder in request.datasets]
     return {"schema": 1, "verb": "add", "workspace": str(opened.root), "batches": rows}
 
 
@@ -122,18 +127,8 @@ def _figures(added: Added, folder: Path) -> dict[str, Any]:
     }
 
 
-def run_fsck(
-    workspace: Path | None, *, deep: bool, mend: bool, join: bool, console: Console, meant: Sequence[Path] = ()
-) -> tuple[dict[str, Any], int]:
+def run_fsck(request: FsckRequest, console: Console) -> tuple[dict[str, Any], int]:
     """Check everything, put right what can be, and tell.
-
-    Args:
-        workspace: its folder; by default the nearest upwards.
-        deep: read every file whole and decode videos.
-        mend: repair what loses nothing.
-        join: join small parts into large ones afterwards.
-        console: for people.
-        meant: files and folders of recorded runs that were changed on purpose: they are known as they are now.
 
     Returns:
         The figures, and 1 where something is wrong still.
@@ -141,11 +136,11 @@ def run_fsck(
     Raises:
         InputError: there is no workspace, or one of ``meant`` is of no recorded run.
     """
-    root = Workspace.find(workspace or Path.cwd())
-    if root is None or (workspace is not None and root != workspace.absolute()):
-        raise InputError(f"{workspace or 'Here'} is no workspace. Make one: `twinloop init FOLDER`.")
+    root = Workspace.find(request.workspace or Path.cwd())
+    if root is None or (request.workspace is not None and root != request.workspace.absolute()):
+        raise InputError(f"{request.workspace or 'Here'} is no workspace. Make one: `twinloop init FOLDER`.")
     at = root / "catalog" / STATE
-    found, done = _of_state(root, at, mend=mend)
+    found, done = _of_state(root, at, mend=request.repair)
     notes = list[str]()
     if not any(finding.kind == "state" and finding not in done for finding in found):
         with contextlib.closing(State(at)) as state:
@@ -153,13 +148,13 @@ def run_fsck(
             said = (*check_frozen(parts.folder, state), *check_release(root, state))
             said += (*check_order(parts), *check_secrets(state))
             more = [*check_rows(state), *check_parts(parts), *check_kept(parts), *check_index(parts)]
-            notes += accept(root, state, meant)
-            more += check_run_files(root, state, notes.append, deep=deep)
-            more += [*check_batches(parts, deep=deep, note=notes.append), *said]
+            notes += accept(root, state, request.accept)
+            more += check_run_files(root, state, notes.append, deep=request.deep)
+            more += [*check_batches(parts, deep=request.deep, note=notes.append), *said]
             found += more
-            if mend:
+            if request.repair:
                 done |= _mended(root, parts, more)
-            if join:
+            if request.compact:
                 for table, count in compact(parts).items():
                     console.print(f"{count} parts of {table} became fewer.")
     for note in notes:
@@ -170,7 +165,7 @@ def run_fsck(
         "schema": 1,
         "verb": "fsck",
         "workspace": str(root),
-        "deep": deep,
+        "deep": request.deep,
         "findings": [{**vars(finding), "repaired": done.get(finding)} for finding in found],
         "notes": notes,
         "wrong": len(left),

@@ -38,12 +38,13 @@ from twinloop.workflows.demo.virtual_robots.settings import (
     TransferSettings,
 )
 from twinloop.workflows.demo.virtual_robots.trials import policy_actor, robot_trials, run_trials
-from twinloop.workflows.deploy.cell import RunRequest
 from twinloop.workflows.deploy.gate import run_gate
+from twinloop.workflows.deploy.requests import GateRequest, RunRequest
 from twinloop.workflows.deploy.run import run_policy
 from twinloop.workflows.run.results import write_result
-from twinloop.workflows.scenario.circle import Circle, run_circle
-from twinloop.workflows.scenario.failure import Asked, run_from_failure
+from twinloop.workflows.scenario.circle import run_circle
+from twinloop.workflows.scenario.failure import run_from_failure
+from twinloop.workflows.scenario.requests import FromFailureRequest, LoopRequest
 
 TRAINED_ON = {
     "nominal": "the nominal twin",
@@ -208,7 +209,7 @@ def second_half(output: Path, *, workers: int, console: Console, step: Step) -> 
         console.print("It never failed here: there is nothing to mend, and the demo ends with the policy as it is.")
         return half
     with step("Round again from there: data, training, trials, gate"):
-        half.circle, _ = run_circle(_circle(old), output / "circle", scenarios=_scenarios(output), console=console)
+        half.circle, _ = run_circle(_circle(old, output), console)
         for name, policy in (("posterior", old), ("after", half.new)):
             made = robot_trials(policy, SETTINGS.episodes, output / "robot" / name)
             half.success[name] = np.asarray(made.trials["success"])
@@ -230,7 +231,7 @@ def _scenario(half: SecondHalf, policy: Path, console: Console) -> Mapping[str, 
         ran, _ = run_policy(RunRequest(robot=address, policy=str(policy), output=folder), console=console)
         if ran["successes"]:
             continue
-        asked = Asked(
+        asked = FromFailureRequest(
             episode=f"{folder}:0",
             name=f"{_NAME}-{number}",
             policy=str(policy),
@@ -238,16 +239,19 @@ def _scenario(half: SecondHalf, policy: Path, console: Console) -> Mapping[str, 
             tries=_TRIES,
             reason="failed on the virtual robot",
             anyway=True,
+            scenarios=_scenarios(output),
         )
-        found, _ = run_from_failure(asked, _scenarios(output), console)
+        found, _ = run_from_failure(asked, console)
         half.place = number
         if found["again"]:
             return found
     return found
 
 
-def _circle(policy: Path) -> Circle:
-    return Circle(
+def _circle(policy: Path, output: Path) -> LoopRequest:
+    return LoopRequest(
+        output=output / "circle",
+        scenarios=_scenarios(output),
         name=next(path.name for path in sorted(_scenarios(policy.parents[2]).iterdir(), reverse=True)),
         policy=str(policy),
         episodes=_TARGETED,
@@ -278,7 +282,9 @@ def _released(half: SecondHalf, console: Console) -> tuple[dict[str, Any], str]:
     file = root / "candidate.yaml"
     identified = os.path.relpath(output / "identified", root)
     write_text(file, yaml.safe_dump(gate_file(candidate, evidence, identified), sort_keys=False))
-    decision, code = run_gate(file, output / "gate", workspace=root, deployment="main", console=console)
+    decision, code = run_gate(
+        GateRequest(file=file, output=output / "gate", workspace=root, deployment="main"), console=console
+    )
     if code:
         return decision, first
     with Workspace.open(root) as held:

@@ -29,6 +29,7 @@ from twinloop.report.page import KeyFigure
 from twinloop.twin import load_twin
 from twinloop.workflows.data.logs import Log, open_public
 from twinloop.workflows.demo.circle import SecondHalf, before_and_after, circle_section, second_half, transfer_figure
+from twinloop.workflows.demo.requests import DemoRequest
 from twinloop.workflows.generate.generate import (
     checked_workers,
     opened,
@@ -146,15 +147,15 @@ class _Clock:
         self.seconds[name] = time.perf_counter() - began
 
 
-def run_demo(output: Path, *, seed: int, workers: int, console: Console) -> dict[str, Any]:
+def run_demo(request: DemoRequest, console: Console) -> dict[str, Any]:
     """Run the demo in a folder; returns its figures.
 
     Raises:
         InputError: the folder holds something that the demo did not make.
         CheckFailedError: a validator refused the dataset, or an episode did not replay.
     """
-    _begin(output)
-    clock, workers = _Clock(console=console), checked_workers(workers)
+    _begin(request.output)
+    clock, workers = _Clock(console=console), checked_workers(request.workers)
     with clock.step("A log of an SO-101"):
         log = _log(console)
     with clock.step("How far is the nominal twin, and what does the log say about it?"):
@@ -162,20 +163,20 @@ def run_demo(output: Path, *, seed: int, workers: int, console: Console) -> dict
         console.print(found.result.text(), soft_wrap=True)
         if found.gap is not None:
             console.print("\n" + found.gap.text(), soft_wrap=True)
-        identified = write_result(output / "identify", found.figures())
+        identified = write_result(request.output / "identify", found.figures())
     with clock.step("Worlds around that result: pick and place, states"):
-        config = _config(output, seed)
+        config = _config(request.output, request.seed)
         with opened(config, "local", workers=workers) as engine:
-            states = states_pass(config, output / "states", engine)
-        console.print(states_line(states, output / "states"))
+            states = states_pass(config, request.output / "states", engine)
+        console.print(states_line(states, request.output / "states"))
     with clock.step("Pixels from the states"):
-        images = _render(output, workers)
+        images = _render(request.output, workers)
         console.print(render_line(images))
     with clock.step("Does it hold?"):
-        verified = verify([output / "states", output / "images"], seed=seed)
+        verified = verify([request.output / "states", request.output / "images"], seed=request.seed)
         console.print(verified.text())
-        sheet = write_pictures(output / "images", output)
-    circle = _second(output, workers, clock)
+        sheet = write_pictures(request.output / "images", request.output)
+    circle = _second(request.output, workers, clock)
     figures = {
         "schema": 1,
         "verb": "demo",
@@ -189,12 +190,12 @@ def run_demo(output: Path, *, seed: int, workers: int, console: Console) -> dict
         "total_seconds": sum(clock.seconds.values()),
     }
     console.print()
-    result = write_result(output, figures)
-    page = Report("twinloop: the loop once", f"{log.label}. Twin {TWIN}, seed {seed}.")
+    result = write_result(request.output, figures)
+    page = Report("twinloop: the loop once", f"{log.label}. Twin {TWIN}, seed {request.seed}.")
     write_report(
         page,
         lambda p: _fill(p, found, config, states, images, verified, sheet, circle),
-        output / "report.html",
+        request.output / "report.html",
         console,
     )
     console.print(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rich.console import Console
 
@@ -19,44 +19,18 @@ from twinloop.release.client import is_address, open_decider
 from twinloop.release.envelope import Envelope
 from twinloop.release.envelope_settings import EnvelopeSettings
 from twinloop.release.registry import Registry
-from twinloop.release.running_monitor import MonitorWatcher, OnAlarm, open_watcher
+from twinloop.release.running_monitor import MonitorWatcher, open_watcher
 from twinloop.release.running_policy import Decider, open_saved
 from twinloop.release.running_robot import Spoken, offered_contract
-from twinloop.release.serve import PolicyServer, ServeOptions
+from twinloop.release.serve import PolicyServer, ServeOptions, read_token
 from twinloop.release.stages import Stages
 from twinloop.tasks import DEFAULT_TWIN
 from twinloop.twin import Twin, load_twin
+from twinloop.workflows.deploy.requests import RunRequest, ServeRequest
 
-OnTrip = Literal["stop", "go-on", "rollback"]
 PATIENCE_S = 30.0  # for answers while a virtual robot's time stands still
 _VIRTUAL = "virtual:"
 _SECONDS = 20.0  # of an episode where no task says; about what teleoperated tabletop episodes last
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunRequest:
-    """How a policy is run; see `cli.run.Run` for what each means."""
-
-    robot: str
-    policy: str
-    output: Path
-    episodes: int = 1
-    first: int = 0
-    seconds: float | None = None
-    hz: float | None = None
-    twin: str | None = None
-    envelope: Path | None = None
-    instruction: str = ""
-    outcome: Path | None = None
-    ask: bool = False
-    home: bool = True
-    realtime: bool = False
-    stop_on_success: bool = False
-    on_trip: OnTrip = "stop"
-    monitor: Path | None = None
-    on_alarm: OnAlarm = "stop"
-    run_seed: int = 0
-    token: str | None = None
 
 
 @dataclass(kw_only=True)
@@ -98,7 +72,9 @@ def open_cell(request: RunRequest, registry: Registry | None, held: ExitStack) -
     stages = Stages(registry) if registry is not None and request.policy == "champion" else None
     deciders: dict[str, Decider] = {}
     for arm, reference in _arms(request, stages).items():
-        deciders[arm] = open_decider(reference, registry, token=request.token, run_seed=request.run_seed)
+        deciders[arm] = open_decider(
+            reference, registry, token=read_token(request.token_file), run_seed=request.run_seed
+        )
         held.callback(deciders[arm].close)
         require_fitting(deciders[arm], offered, robot.origin)
     if robot.source == "real":
@@ -178,16 +154,19 @@ def episode_steps(cell: RunCell, request: RunRequest) -> int:
     return int(cell.task.nstep) if cell.task is not None else round(_SECONDS * hz)
 
 
-def serve_policy(reference: str, options: ServeOptions, *, console: Console) -> dict[str, Any]:
+def serve_policy(request: ServeRequest, console: Console) -> dict[str, Any]:
     """Serve a policy until Ctrl-C; returns how many observations were answered.
 
     Raises:
         InputError: no such policy, a server's address instead of one, or a port that cannot be had.
     """
-    if is_address(reference):
-        raise InputError(f"{reference} is a server already. Give a folder, or a name of the registry.")
+    options = ServeOptions(
+        host=request.host, port=request.port, token=read_token(request.token_file), sessions=request.sessions
+    )
+    if is_address(request.policy):
+        raise InputError(f"{request.policy} is a server already. Give a folder, or a name of the registry.")
     with ExitStack() as held:
-        policy = open_saved(reference, open_registry(held))
+        policy = open_saved(request.policy, open_registry(held))
         server = PolicyServer(policy.copy, options)
         console.print(
             f"Serving {policy.name} ({policy.hash[:12]}) at {server.address}. Ctrl-C ends it.", soft_wrap=True

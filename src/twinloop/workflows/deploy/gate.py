@@ -21,6 +21,7 @@ from twinloop.release.trained import trained_on
 from twinloop.report import KeyFigure, Report
 from twinloop.report.page import Tone
 from twinloop.rollout.pinned_files import stored
+from twinloop.workflows.deploy.requests import GateRequest
 from twinloop.workflows.run.results import claim_output, finishing, write_report, write_result
 
 _MOST_ROWS = 30
@@ -87,17 +88,8 @@ def _cell(value: Any) -> Any:
     return f"{value[0]:.4g} to {value[1]:.4g}" if isinstance(value, list) and len(value) == 2 else value
 
 
-def run_gate(
-    file: Path, output: Path | None, *, workspace: Path | None, deployment: str, console: Console
-) -> tuple[dict[str, Any], int]:
+def run_gate(request: GateRequest, console: Console) -> tuple[dict[str, Any], int]:
     """Print and store a decision; in a workspace it is written down there, and a yes makes the candidate's alias.
-
-    Args:
-        file: YAML, see `release.gate_config`.
-        output: folder for decision.json, result.json and report.html; None stores none of them.
-        workspace: its folder; by default the nearest one upwards from the file. Without one, policies are folders.
-        deployment: whose champion is meant.
-        console: for people.
 
     Returns:
         The decision, and 1 where it is a no.
@@ -106,25 +98,25 @@ def run_gate(
         InputError: the file or an evaluation is wrong, or a policy is no folder and there is no workspace.
         UnknownNameError: no such version, or no champion yet.
     """
-    config = read_gate(file)
-    if output is not None:
-        claim_output(output)
-    root = workspace or Workspace.find(file.absolute().parent)
+    config = read_gate(request.file)
+    if request.output is not None:
+        claim_output(request.output)
+    root = request.workspace or Workspace.find(request.file.absolute().parent)
     with nullcontext() if root is None else Workspace.open(root) as held:
-        registry = None if held is None else Registry(held, deployment=deployment)
-        decision = _decide(config, file, registry)
+        registry = None if held is None else Registry(held, deployment=request.deployment)
+        decision = _decide(config, request.file, registry)
         if registry is not None:
             registry.record_decision(decision)
     for line in decision.lines():
         console.print(line, soft_wrap=True)
-    figures = {**decision.to_json(), "verb": "gate", "hash": decision.hash, "deployment": deployment}
+    figures = {**decision.to_json(), "verb": "gate", "hash": decision.hash, "deployment": request.deployment}
     figures["workspace"] = None if root is None else str(root)
-    if output is not None:
-        page = Report(f"Gate of {decision.candidate}", f"{file}, decided {decision.made}")
-        with finishing(output):
-            write_json(output / "decision.json", decision.to_json())
-            write_report(page, lambda page: gate_section(page, decision), output / "report.html", console)
-            figures = write_result(output, figures)
+    if request.output is not None:
+        page = Report(f"Gate of {decision.candidate}", f"{request.file}, decided {decision.made}")
+        with finishing(request.output):
+            write_json(request.output / "decision.json", decision.to_json())
+            write_report(page, lambda page: gate_section(page, decision), request.output / "report.html", console)
+            figures = write_result(request.output, figures)
     return figures, 0 if decision.passed else 1
 
 

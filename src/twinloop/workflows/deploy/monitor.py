@@ -34,6 +34,7 @@ from twinloop.workflows.deploy.monitor_episodes import (
     rows_of,
     watch,
 )
+from twinloop.workflows.deploy.requests import MonitorCalibrateRequest, MonitorCheckRequest
 from twinloop.workflows.evaluate.evaluate import opened_twin
 from twinloop.workflows.run.results import claim_output, write_result, write_run
 from twinloop.workflows.scenario.places import policy_folder
@@ -79,36 +80,26 @@ def monitor_section(page: Report, told: Sequence[Watched], figures: Mapping[str,
 _TRIED = 8  # episodes whose commands the faults are tried with: signatures are means (our choice)
 
 
-def run_monitor_calibrate(
-    data: Path,
-    output: Path,
-    *,
-    policy: str | None,
-    twin: str | None,
-    params: Path | None = None,
-    rate: float = RATE,
-    cameras: tuple[str, ...] = (),
-    seed: int = 0,
-    nthread: int = 0,
-    console: Console,
-) -> tuple[dict[str, Any], int]:
+def run_monitor_calibrate(request: MonitorCalibrateRequest, console: Console) -> tuple[dict[str, Any], int]:
     """Calibrate a monitor on the successes of a dataset and keep it in a folder.
 
     Raises:
         InputError: too few successes for the rate, no labels, a policy that does not fit the data, or bad input.
     """
-    if not 0.0 < rate < 1.0:
-        raise InputError(f"--rate {rate:g} is no chance of a false alarm per episode; give one between 0 and 1.")
-    claim_output(output)
-    model, (acting, name) = opened_twin(twin, output), _policy(policy)
-    row = _row(model, params)
-    require_actor(data, name, getattr(acting, "hash", ""))
-    recorded = read_recorded(data, cameras=cameras)
+    if not 0.0 < request.rate < 1.0:
+        raise InputError(
+            f"--rate {request.rate:g} is no chance of a false alarm per episode; give one between 0 and 1."
+        )
+    claim_output(request.output)
+    model, (acting, name) = opened_twin(request.twin, request.output), _policy(request.policy)
+    row = _row(model, request.params)
+    require_actor(request.data, name, getattr(acting, "hash", ""))
+    recorded = read_recorded(request.data, cameras=request.camera)
     known = np.isfinite(recorded.success)
     if not known.any():
-        raise InputError(f"{data} does not say which episodes succeeded. Label them first: twinloop label.")
+        raise InputError(f"{request.data} does not say which episodes succeeded. Label them first: twinloop label.")
     good = recorded.take(recorded.success == 1.0)
-    contract = contract_of(data, model) if acting is None else acting.contract
+    contract = contract_of(request.data, model) if acting is None else acting.contract
     calibration = calibrated(
         good,
         model,
@@ -116,19 +107,21 @@ def run_monitor_calibrate(
         params=row,
         policy=acting,
         name=name,
-        cameras=cameras,
-        rate=rate,
-        seed=seed,
-        nthread=nthread,
+        cameras=request.camera,
+        rate=request.rate,
+        seed=request.seed,
+        nthread=request.threads,
         success_rate=float(recorded.success[known].mean()),
     )
-    made = save(calibration, output)
-    figures = _said(calibration, made, output)
-    write_result(output, figures)
-    console.print(f"{figures['episodes']} successes of {data}; {calibration.band.count} of them set the thresholds.")
+    made = save(calibration, request.output)
+    figures = _said(calibration, made, request.output)
+    write_result(request.output, figures)
+    console.print(
+        f"{figures['episodes']} successes of {request.data}; {calibration.band.count} of them set the thresholds."
+    )
     console.print(f"Signals: {', '.join(calibration.signals)}")
-    console.print(f"False alarms promised: {100 * rate:g} % of episodes, of all signals together.")
-    console.print(f"Monitor {made[:12]}: {output}")
+    console.print(f"False alarms promised: {100 * request.rate:g} % of episodes, of all signals together.")
+    console.print(f"Monitor {made[:12]}: {request.output}")
     return figures, 0
 
 
@@ -185,40 +178,31 @@ def calibrated(
     )
 
 
-def run_monitor_check(
-    data: Path,
-    folder: Path,
-    *,
-    policy: str | None,
-    twin: str | None,
-    output: Path | None = None,
-    nthread: int = 0,
-    console: Console,
-) -> tuple[dict[str, Any], int]:
+def run_monitor_check(request: MonitorCheckRequest, console: Console) -> tuple[dict[str, Any], int]:
     """Show recorded episodes to a monitor; 1 where more of them alarm than chance allows, or the course has drifted.
 
     Raises:
         InputError: another policy or twin than the monitor's, or bad input.
     """
-    if output is not None:
-        claim_output(output)
-    model, (acting, name) = opened_twin(twin, output), _policy(policy)
-    monitor = Monitor.open(folder, model, nthread=nthread)
+    if request.output is not None:
+        claim_output(request.output)
+    model, (acting, name) = opened_twin(request.twin, request.output), _policy(request.policy)
+    monitor = Monitor.open(request.monitor, model, nthread=request.threads)
     origin = monitor.calibration.origin
     if acting is None and origin.policy_hash:
         raise InputError(
-            f"{folder} was calibrated with the policy {origin.policy or origin.policy_hash[:12]}. Give it: --policy "
-            f"{origin.policy or 'FOLDER'}."
+            f"{request.monitor} was calibrated with the policy {origin.policy or origin.policy_hash[:12]}. Give it: "
+            f"--policy {origin.policy or 'FOLDER'}."
         )
-    check_policy(origin.policy_hash, getattr(acting, "hash", ""), where=str(folder))
-    require_actor(data, name, getattr(acting, "hash", ""))
+    check_policy(origin.policy_hash, getattr(acting, "hash", ""), where=str(request.monitor))
+    require_actor(request.data, name, getattr(acting, "hash", ""))
     cameras = tuple(monitor.calibration.pictures)
-    told = watch(read_recorded(data, cameras=cameras), monitor, acting)
-    figures = {**_figures(told, monitor, data), "policy": name, "policy_hash": getattr(acting, "hash", "")}
+    told = watch(read_recorded(request.data, cameras=cameras), monitor, acting)
+    figures = {**_figures(told, monitor, request.data), "policy": name, "policy_hash": getattr(acting, "hash", "")}
     _print(told, figures, console)
-    if output is not None:
-        page = Report(f"What the monitor says of {data.name}", f"monitor {monitor.hash[:12]}")
-        write_run(output, figures, page, lambda made: monitor_section(made, told, figures), console)
+    if request.output is not None:
+        page = Report(f"What the monitor says of {request.data.name}", f"monitor {monitor.hash[:12]}")
+        write_run(request.output, figures, page, lambda made: monitor_section(made, told, figures), console)
     return figures, int(bool(figures["course"]) or figures["low"] > monitor.calibration.band.rate)
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.table import Table
@@ -15,37 +14,50 @@ from twinloop.catalog import Workspace, audit
 from twinloop.catalog.fsck_versions import check_release
 from twinloop.core.errors import InputError
 from twinloop.release import Registry, Stages, promote, rollback
-from twinloop.release.promotion import Target
 from twinloop.release.version import Version
+from twinloop.workflows.deploy.requests import (
+    OfDeployment,
+    PoliciesAddRequest,
+    PoliciesAuditRequest,
+    PoliciesListRequest,
+    PoliciesShowRequest,
+    PoliciesVerifyRequest,
+    PromoteRequest,
+    RollbackRequest,
+)
 
 _TOLD = ("reason", "from", "forced", "passed", "stage")  # of an entry's details, in one line
 
 
-@contextmanager
-def opened(workspace: Path | None, deployment: str, who: str | None = None) -> Iterator[Registry]:
-    """The registry of a workspace, by default the nearest one upwards from here.
-
-    Raises:
-        InputError: there is none.
-    """
-    with Workspace.open(workspace) as held:
-        yield Registry(held, deployment=deployment, who=who)
+_R = TypeVar("_R", bound=OfDeployment)
+_T = TypeVar("_T")
 
 
-def run_promote(
-    registry: Registry, policy: str, *, to: Target | None, force: bool, reason: str, console: Console
-) -> dict[str, Any]:
+def of_deployment(work: Callable[[_R, Registry, Console], _T]) -> Callable[[_R, Console], _T]:
+    """Open the registry of the workspace that a request names, by default the nearest upwards, for the work on it."""
+
+    @wraps(work)
+    def opened(request: _R, console: Console) -> _T:
+        with Workspace.open(request.workspace) as held:
+            registry = Registry(held, deployment=request.deployment, who=getattr(request, "who", None))
+            return work(request, registry, console)
+
+    return opened
+
+
+@of_deployment
+def run_promote(request: PromoteRequest, registry: Registry, console: Console) -> dict[str, Any]:
     """Move a version one stage on; see `release.promote`.
 
     Raises:
         InputError: there is no candidate; says how there comes to be one.
     """
-    where, _, alias = policy.rpartition("/")
+    where, _, alias = request.policy.rpartition("/")
     if alias == "candidate" and "candidate" not in (
         registry.aliases() if where in ("", registry.deployment) else [alias]
     ):
         raise InputError(_no_candidate(registry))
-    moved = promote(registry, policy, to=to, force=force, reason=reason)
+    moved = promote(registry, request.policy, to=request.to, force=request.force, reason=request.reason)
     if moved.stage == "champion":
         before = f", {moved.before} the previous one" if moved.before else ""
         console.print(f"{moved.policy} is the champion of {registry.deployment}{before}.")
@@ -69,10 +81,11 @@ def _no_candidate(registry: Registry) -> str:
     )
 
 
-def run_rollback(registry: Registry, reason: str, console: Console) -> dict[str, Any]:
+@of_deployment
+def run_rollback(request: RollbackRequest, registry: Registry, console: Console) -> dict[str, Any]:
     """Make the previous champion the champion again; see `release.rollback`."""
     began = time.perf_counter()
-    moved = rollback(registry, reason)
+    moved = rollback(registry, request.reason)
     seconds = time.perf_counter() - began
     console.print(f"{moved.policy} is the champion of {registry.deployment} again, checked, in {seconds:.3f} s.")
     aliases = registry.aliases()
@@ -81,15 +94,19 @@ def run_rollback(registry: Registry, reason: str, console: Console) -> dict[str,
     }
 
 
-def run_add(registry: Registry, folder: Path, name: str | None, console: Console) -> dict[str, Any]:
+@of_deployment
+def run_add(request: PoliciesAddRequest, registry: Registry, console: Console) -> dict[str, Any]:
     """Copy a saved policy into the registry."""
-    reference = registry.add(folder, name=name)
+    reference = registry.add(request.folder, name=request.name)
     version = registry.version(reference)
-    console.print(f"{reference} ({_called(version)}): {len(version.record['files'])} files of {folder}", soft_wrap=True)
+    console.print(
+        f"{reference} ({_called(version)}): {len(version.record['files'])} files of {request.folder}", soft_wrap=True
+    )
     return {"verb": "policies add", **version.to_json()}
 
 
-def run_list(registry: Registry, console: Console) -> dict[str, Any]:
+@of_deployment
+def run_list(_: PoliciesListRequest, registry: Registry, console: Console) -> dict[str, Any]:
     """Every version, what it is called, and where it is on its way."""
     aliases, stages = registry.aliases(), Stages(registry)
     standing = {one.policy: one for one in stages.history()}
@@ -128,10 +145,11 @@ def run_list(registry: Registry, console: Console) -> dict[str, Any]:
     }
 
 
-def run_show(registry: Registry, reference: str, console: Console) -> dict[str, Any]:
+@of_deployment
+def run_show(request: PoliciesShowRequest, registry: Registry, console: Console) -> dict[str, Any]:
     """What a version is made of, and what the gate said of it."""
-    version = registry.version(reference)
-    folder = registry.folder(reference)
+    version = registry.version(request.policy)
+    folder = registry.folder(request.policy)
     record = version.record
     contract = record.get("contract") or {}
     rows = {
@@ -169,7 +187,8 @@ def _meant(digest: str | None, of: str) -> str | None:
     return f"{digest} ({of})" if digest else None
 
 
-def run_audit(registry: Registry, console: Console) -> dict[str, Any]:
+@of_deployment
+def run_audit(_: PoliciesAuditRequest, registry: Registry, console: Console) -> dict[str, Any]:
     """Who did what, oldest first, and the hash by which this log can be told from another."""
     log = registry.audit()
     for entry in log:
@@ -182,7 +201,8 @@ def run_audit(registry: Registry, console: Console) -> dict[str, Any]:
     return {"verb": "policies audit", "entries": [entry.to_json() for entry in log], "head": f"{seq}:{digest}"}
 
 
-def run_verify(registry: Registry, noted: str | None, console: Console) -> tuple[dict[str, Any], int]:
+@of_deployment
+def run_verify(request: PoliciesVerifyRequest, registry: Registry, console: Console) -> tuple[dict[str, Any], int]:
     """Every file of every version, the chain of the log, and that an entry that was noted elsewhere is in it.
 
     Raises:
@@ -190,10 +210,10 @@ def run_verify(registry: Registry, noted: str | None, console: Console) -> tuple
     """
     workspace = registry.workspace
     found = [finding.what for finding in check_release(workspace.root, workspace.state)]
-    if noted is not None:
-        seq, _, digest = noted.partition(":")
+    if request.head is not None:
+        seq, _, digest = request.head.partition(":")
         if not (seq.isdigit() and digest):
-            raise InputError(f"--head {noted} is not NUMBER:HASH, as `twinloop policies audit` ends with.")
+            raise InputError(f"--head {request.head} is not NUMBER:HASH, as `twinloop policies audit` ends with.")
         lost = audit.missing_head(workspace.state, int(seq), digest)
         found += [lost] if lost else []
     for what in found:

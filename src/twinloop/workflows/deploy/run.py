@@ -26,7 +26,8 @@ from twinloop.release.running_home import Homing
 from twinloop.release.running_record import RunFacts, RunWriter
 from twinloop.release.running_shadow import ShadowWatcher
 from twinloop.release.running_steps import Ran, RunOptions
-from twinloop.workflows.deploy.cell import PATIENCE_S, RunCell, RunRequest, episode_steps, open_cell, open_registry
+from twinloop.workflows.deploy.cell import PATIENCE_S, RunCell, episode_steps, open_cell, open_registry
+from twinloop.workflows.deploy.requests import RunRequest
 from twinloop.workflows.run.results import claim_output
 
 _WORDS = {"1": True, "true": True, "yes": True, "y": True, "0": False, "false": False, "no": False, "n": False}
@@ -85,7 +86,7 @@ class _Stop:
     reason: str = ""
 
 
-def run_policy(request: RunRequest, *, console: Console) -> tuple[dict[str, Any], int]:
+def run_policy(request: RunRequest, console: Console) -> tuple[dict[str, Any], int]:
     """Run a policy and record it; returns figures, and 1 where an episode was cut short or could not begin.
 
     Raises:
@@ -192,7 +193,7 @@ class _Run:
             spoken.connect()
         if virtual:
             return
-        if self._request.home:
+        if not self._request.no_home:
             self._go_home()
         if sys.stdin.isatty():
             self._console.input("Set the scene, step back, then press Enter. ")

@@ -14,63 +14,46 @@ from twinloop.core.evaluation import Evaluation
 from twinloop.evaluate.comparison import PairedComparison, compare_running, compare_stored
 from twinloop.evaluate.run import Arena, evaluation
 from twinloop.simulate import open_backend
-from twinloop.workflows.evaluate.evaluate import EvaluateRequest, opened, opened_twin, remembered, suite_on
+from twinloop.workflows.evaluate.evaluate import opened, opened_twin, remembered, suite_on
 from twinloop.workflows.evaluate.page import comparison_section
+from twinloop.workflows.evaluate.requests import CompareRequest
 from twinloop.workflows.run.results import MeasuredRun, Outcome
 
 _STORED = "evaluation.json"
 
 
-def run_compare(
-    a: str,
-    b: str,
-    request: EvaluateRequest,
-    output: Path | None,
-    *,
-    alpha: float,
-    margin: float | None,
-    most: int,
-    fail_if: tuple[str, ...],
-    console: Console,
-) -> Outcome:
-    """Print and store which of two policies is better.
-
-    Args:
-        a: a policy, or the folder of a stored evaluation.
-        b: another one; differences are a minus b.
-        request: where they are tried; nothing of it counts for stored evaluations.
-        output: folder for result.json, report.html and the trials of both in ``a/`` and ``b/``; None stores nothing.
-        alpha: the chance of calling one better where there is no difference.
-        margin: the largest difference that does not matter; None asks for differences alone.
-        most: pairs after which it gives up.
-        fail_if: conditions on which to exit with 1.
-        console: for people.
+def run_compare(request: CompareRequest, console: Console) -> Outcome:
+    """Print and store which of two policies is better; of stored evaluations, where they were tried does not count.
 
     Raises:
         InputError: one is a stored evaluation and the other is not, or they were not tried alike.
     """
+    a, b, alpha, margin = request.a, request.b, request.alpha, request.margin
     if not 0 < alpha < 1:
         raise InputError(f"--alpha {alpha:g} is no chance between 0 and 1. Write 5 % as 0.05.")
-    run = MeasuredRun.begin("compare", "stored" if _is_stored(a) else request.suite, output, fail_if, console)
+    run = MeasuredRun.begin(
+        "compare", "stored" if _is_stored(a) else request.suite, request.output, request.fail_if, console
+    )
     started = datetime.now(UTC)
     if _is_stored(a) != _is_stored(b):
         stored, other = (a, b) if _is_stored(a) else (b, a)
-        opened(replace(request, policy=other, name=""))
+        opened(other)
         raise InputError(
             f"{stored} is a stored evaluation and {other} is a policy. Evaluate {other} in the same suite first, or "
             "give two policies."
         )
     if _is_stored(a):
         made = [Evaluation.read(Path(name)) for name in (a, b)]
-        found = compare_stored(made[0], made[1], alpha=alpha, margin=margin, seed=request.run_seed)
+        found = compare_stored(made[0], made[1], alpha=alpha, margin=margin, seed=request.seed)
         console.print(found.words(), soft_wrap=True)
         console.print(f"McNemar's exact p, for pairs fixed beforehand as these were: {found.fixed_p_value:.2g}.")
         return _ended(run, found, {"stored": [a, b]})
-    found, made = _run(a, b, request, output, alpha=alpha, margin=margin, most=most, console=console)
+    found, made = _run(request, console)
     console.print(found.words(), soft_wrap=True)
     short = {key: found.to_json()[key] for key in ("a", "b", "answer", "decided", "pairs")}
     minutes = sum(one.extra["seconds"] for one in made[:1]) / 60.0
     with run.storing():
+        output = request.output
         if output is not None:
             for side, one in zip(("a", "b"), made, strict=True):
                 one.write(output / side)
@@ -78,24 +61,14 @@ def run_compare(
         return _ended(run, found, {"run_id": run_id, "suite": request.suite, "minutes": minutes})
 
 
-def _run(
-    a: str,
-    b: str,
-    request: EvaluateRequest,
-    output: Path | None,
-    *,
-    alpha: float,
-    margin: float | None,
-    most: int,
-    console: Console,
-) -> tuple[PairedComparison, list[Evaluation]]:
-    first, second = (opened(replace(request, policy=name, name="")) for name in (a, b))
-    twin = opened_twin(request.twin, output)
-    suite = suite_on(request, first if first.pictures else second, twin, output)
+def _run(request: CompareRequest, console: Console) -> tuple[PairedComparison, list[Evaluation]]:
+    first, second = (opened(name) for name in (request.a, request.b))
+    twin = opened_twin(request.twin, request.output)
+    suite = suite_on(request, first if first.pictures else second, twin)
     arena = Arena(
         suite=suite,
         task=request.task,
-        run_seed=request.run_seed,
+        run_seed=request.seed,
         backend=open_backend(request.backend),
         batch=request.batch,
     )
@@ -103,7 +76,9 @@ def _run(
     def tell(pairs: int, only_a: int, only_b: int) -> None:
         console.print(f"{pairs} pairs: {only_a} won by {first.name} alone, {only_b} by {second.name} alone")
 
-    found, rows_a, rows_b = compare_running(first, second, arena, alpha=alpha, margin=margin, most=most, done=tell)
+    found, rows_a, rows_b = compare_running(
+        first, second, arena, alpha=request.alpha, margin=request.margin, most=request.max_episodes, done=tell
+    )
     made = [
         evaluation(who, arena, rows, twin=twin, latency=arena.latency(who))
         for who, rows in ((first, rows_a), (second, rows_b))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,10 @@ from twinloop.evaluate.summary import OVERALL, SUCCESS, WORST, SliceSummary, Sum
 from twinloop.evaluate.worlds import Suite, on_twin
 from twinloop.report import Report
 from twinloop.simulate import open_backend
-from twinloop.tasks import DEFAULT_TASK, DEFAULT_TWIN, open_task
+from twinloop.tasks import DEFAULT_TWIN, open_task
 from twinloop.twin import Twin, load_twin
 from twinloop.workflows.evaluate.page import evaluation_section
+from twinloop.workflows.evaluate.requests import CompareRequest, EvaluateRequest
 from twinloop.workflows.run.results import MeasuredRun, Outcome
 from twinloop.workflows.scenario.places import policy_folder
 
@@ -88,39 +89,20 @@ def _cells(item: SliceSummary) -> list[str]:
 _SCENARIOS = "scenarios"
 
 
-@dataclass(frozen=True, kw_only=True)
-class EvaluateRequest:
-    """What is to be tried where. ``twin`` None: the workspace's, or ``so101_tabletop``."""
+def run_evaluate(request: EvaluateRequest, console: Console) -> Outcome:
+    """Try a policy in every slice of a suite, print what came of it, and store it; or take real trials, or list suites.
 
-    policy: str = EXPERT
-    suite: str = "nominal"
-    twin: str | None = None
-    task: str = DEFAULT_TASK
-    episodes: int | None = None
-    slices: tuple[str, ...] = ()
-    run_seed: int = 0
-    scenarios: Path | None = None
-    backend: str = "threads"
-    batch: int = 256
-    name: str = ""
-    level: float = 0.95
-
-
-def run_evaluate(
-    request: EvaluateRequest, output: Path | None, *, fail_under: Sequence[str] = (), console: Console
-) -> Outcome:
-    """Try a policy in every slice of a suite, print what came of it, and store it.
-
-    Args:
-        request: who and where.
-        output: folder for evaluation.json, trials.parquet, result.json and report.html; None stores nothing.
-        fail_under: ``SLICE=RATE``: exit with 1 if a slice's success rate is lower.
-        console: for people.
+    Of several policies of real trials, each has a folder of its own in the output.
     """
+    if request.list_suites or request.show_suite is not None:
+        return run_list_suites(request, console)
+    if request.real is not None:
+        return run_evaluate_real(request, request.real, console)
+    output, fail_under = request.output, request.fail_under
     run = MeasuredRun.begin("evaluate", request.suite, output, conditions(fail_under), console)
     started = datetime.now(UTC)
-    who, twin = opened(request), opened_twin(request.twin, output)
-    suite = suite_on(request, who, twin, output)
+    who, twin = opened(request.policy, request.name), opened_twin(request.twin, output)
+    suite = suite_on(request, who, twin)
     suite.selected([stem for stem, _, _ in map(_asked, fail_under) if stem not in (OVERALL, WORST)])
     with counted(label=f"{who.name} in {suite.name}", total=suite.episodes) as done:
         made = evaluate(
@@ -128,7 +110,7 @@ def run_evaluate(
             twin,
             request.task,
             suite,
-            run_seed=request.run_seed,
+            run_seed=request.seed,
             backend=open_backend(request.backend),
             batch=request.batch,
             done=done,
@@ -137,47 +119,29 @@ def run_evaluate(
         return _ended(run, [made], request.level, started)
 
 
-def run_evaluate_real(
-    path: Path,
-    output: Path | None,
-    *,
-    policy: str | None,
-    twin: str | None,
-    level: float,
-    fail_under: Sequence[str],
-    console: Console,
-) -> Outcome:
-    """Take real trials as evaluations, print and store them like simulated ones.
-
-    Args:
-        path: a table, a LeRobot dataset, or a folder with one per policy.
-        output: as in `run_evaluate`; of several policies a folder each in it.
-        policy: of trials that do not name theirs.
-        twin: of the robot, for smoothness and limits of a dataset's episodes.
-        level: of intervals.
-        fail_under: as in `run_evaluate`.
-        console: for people.
-    """
-    run = MeasuredRun.begin("evaluate", "real", output, conditions(fail_under), console)
+def run_evaluate_real(request: EvaluateRequest, path: Path, console: Console) -> Outcome:
+    """Take real trials as evaluations, print and store them like simulated ones."""
+    output, twin = request.output, request.twin
+    run = MeasuredRun.begin("evaluate", "real", output, conditions(request.fail_under), console)
     started = datetime.now(UTC)
     outcomes = _labelled(path, output)
     if outcomes:
         console.print(f"{len(outcomes)} outcomes are taken from the workspace's labels.")
     known = opened_twin(twin, output) if twin is not None else None
-    made = list(read_real(path, policy=policy, twin=known, outcomes=outcomes))
+    made = list(read_real(path, policy=request.name or None, twin=known, outcomes=outcomes))
     with run.storing():
-        return _ended(run, made, level, started)
+        return _ended(run, made, request.level, started)
 
 
-def run_list_suites(console: Console, *, twin: str | None, task: str, show: str | None = None) -> Outcome:
+def run_list_suites(request: EvaluateRequest, console: Console) -> Outcome:
     """Print the suites that have a name, or one of them as YAML."""
-    if show is not None:
-        spec = open_suite(show)
+    if request.show_suite is not None:
+        spec = open_suite(request.show_suite)
         plain = spec.model_dump(mode="json", exclude_defaults=True)
         console.print(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=110), soft_wrap=True)
         return {"suite": plain, "hash": spec.hash}, 0
-    opened_on = opened_twin(twin, None)
-    made = open_task(task, opened_on)
+    opened_on = opened_twin(request.twin, None)
+    made = open_task(request.task, opened_on)
     table = Table("suite", "slices", "episodes", "with pictures", "what it tries", title=f"on {opened_on.name}")
     rows: list[dict[str, Any]] = []
     for name, spec in builtin_suites().items():
@@ -221,19 +185,18 @@ def _asked(text: str) -> tuple[str, str, str]:
     return name.removesuffix(".low"), ".low" if name.endswith(".low") else "", rate
 
 
-def opened(request: EvaluateRequest) -> Candidate:
+def opened(policy: str, name: str = "") -> Candidate:
     """Who is to be tried: the expert, or a policy by folder, version or alias.
 
     Raises:
         InputError, UnknownNameError: there is none of that name.
     """
-    if request.policy == EXPERT:
-        return candidate(EXPERT, name=request.name)
+    if policy == EXPERT:
+        return candidate(EXPERT, name=name)
     from twinloop.policies import open_policy
 
-    folder = policy_folder(request.policy)
-    name = request.name or (folder.name if Path(request.policy).is_dir() else request.policy)
-    return candidate(open_policy(folder), name=name)
+    folder = policy_folder(policy)
+    return candidate(open_policy(folder), name=name or (folder.name if Path(policy).is_dir() else policy))
 
 
 def opened_twin(name: str | None, output: Path | None) -> Twin:
@@ -246,13 +209,13 @@ def opened_twin(name: str | None, output: Path | None) -> Twin:
     return load_twin(name or DEFAULT_TWIN)
 
 
-def suite_on(request: EvaluateRequest, who: Candidate, twin: Twin, output: Path | None) -> Suite:
+def suite_on(request: EvaluateRequest | CompareRequest, who: Candidate, twin: Twin) -> Suite:
     """The suite that is asked for, on a twin, with the slices and numbers of trials that are asked for."""
-    root = Workspace.find(output or Path.cwd())
+    root = Workspace.find(request.output or Path.cwd())
     folder = request.scenarios or (root / _SCENARIOS if root is not None else None)
     spec, task = open_suite(request.suite), open_task(request.task, twin)
     suite = on_twin(spec, twin, task, pictures=who.pictures, scenarios=folder)
-    return suite.with_episodes(request.episodes).selected(request.slices)
+    return suite.with_episodes(getattr(request, "episodes", None)).selected(request.slices)
 
 
 def remembered(

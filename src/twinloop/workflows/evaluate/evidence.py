@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from twinloop.core.errors import InputError
 from twinloop.core.headline import Headline
 from twinloop.report import KeyFigure, Report
 from twinloop.stats.proportion import chance_to_show, rate_shown, trials_to_claim, watched_claim
+from twinloop.workflows.evaluate.requests import EvidenceRequest
 from twinloop.workflows.run.results import MeasuredRun
 
 
@@ -58,40 +58,17 @@ def evidence_section(page: Report, figures: Mapping[str, Any], simulation: Seque
 _BETTER = (2, 5, 10)  # times better than the claim a policy may truly be
 
 
-@dataclass(frozen=True, kw_only=True)
-class Claim:
-    """What is to be claimed, what was seen, and what is assumed of simulation; see `twinloop evidence --help`."""
-
-    failure_rate: float
-    confidence: float
-    failures: int
-    seen_trials: int
-    seen_failures: int
-    sim: Path | None
-    gap: float | None
-    correlation: float | None
-    region: float | None
-
-
-def run_evidence(
-    claim: Claim, output: Path | None, *, fail_if: Sequence[str] = (), console: Console
-) -> tuple[dict[str, Any], int]:
+def run_evidence(request: EvidenceRequest, console: Console) -> tuple[dict[str, Any], int]:
     """Print and store what a claim needs.
-
-    Args:
-        claim: what is to be claimed.
-        output: folder for result.json and report.html; None stores nothing.
-        fail_if: conditions on which to exit with 1.
-        console: for people.
 
     Raises:
         InputError: a share that is none, or a search that cannot carry a claim.
     """
-    _check(claim)
-    run = MeasuredRun.begin("evidence", "claim", output, fail_if, console)
+    _check(request)
+    claim, run = request, MeasuredRun.begin("evidence", "claim", request.output, request.fail_if, console)
     figures: dict[str, Any] = {
         "schema": 1,
-        "claim": {key: value for key, value in asdict(claim).items() if key in ("failure_rate", "confidence")},
+        "claim": {"failure_rate": claim.failure_rate, "confidence": claim.confidence},
         "demonstrations": _demonstrations(claim),
         "seen": _seen(claim),
         "simulation": _simulation(claim),
@@ -125,7 +102,7 @@ def _headline(figures: Mapping[str, Any]) -> list[Headline]:
     ]
 
 
-def _check(claim: Claim) -> None:
+def _check(claim: EvidenceRequest) -> None:
     for name in ("gap", "correlation", "region"):
         value = getattr(claim, name)
         if value is not None and not 0.0 <= value <= 1.0:
@@ -139,7 +116,7 @@ def _check(claim: Claim) -> None:
         )
 
 
-def _demonstrations(claim: Claim) -> list[dict[str, Any]]:
+def _demonstrations(claim: EvidenceRequest) -> list[dict[str, Any]]:
     """By failures allowed: trials fixed beforehand, trials when one looks after each, and the chance to pass."""
     rate, confidence = claim.failure_rate, claim.confidence
     watched = watched_claim(rate, confidence=confidence, failures=claim.failures).trials
@@ -158,7 +135,7 @@ def _demonstrations(claim: Claim) -> list[dict[str, Any]]:
     return rows
 
 
-def _seen(claim: Claim) -> dict[str, Any] | None:
+def _seen(claim: EvidenceRequest) -> dict[str, Any] | None:
     """What trials that were made show, and how many more without a failure the claim still needs."""
     if not claim.seen_trials:
         return None
@@ -172,7 +149,7 @@ def _seen(claim: Claim) -> dict[str, Any] | None:
     }
 
 
-def _simulation(claim: Claim) -> dict[str, Any]:
+def _simulation(claim: EvidenceRequest) -> dict[str, Any]:
     """What simulation adds under each assumption that was given; nothing without one."""
     found: dict[str, Any] = {"without_assumption": 0}
     if claim.gap is not None:
@@ -214,7 +191,7 @@ def _searched(path: Path, confidence: float) -> dict[str, Any]:
     return {key: rate[key] for key in ("rate", "low", "high", "level", "draws")}
 
 
-def _say(claim: Claim, figures: dict[str, Any], console: Console) -> None:
+def _say(claim: EvidenceRequest, figures: dict[str, Any], console: Console) -> None:
     rate = claim.failure_rate
     console.print(
         f"To claim a failure rate of at most {rate:g} with {claim.confidence:.0%} confidence:", soft_wrap=True

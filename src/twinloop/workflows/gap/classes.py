@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -31,6 +30,7 @@ from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import prepare_replay
 from twinloop.twin import Twin, load_twin
 from twinloop.workflows.data.logs import Log, open_log
+from twinloop.workflows.gap.requests import GapClassesRequest
 from twinloop.workflows.run.results import MeasuredRun, Outcome
 
 
@@ -69,42 +69,28 @@ _MEASURED = ("dynamics", "why")  # runs whose figures say how wide a gap is
 _SIGMAS = 1.96
 
 
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """What a person has; see the help of ``twinloop gap classes`` for each."""
-
-    data: str | None = None
-    twin: str | None = None
-    params: Path | None = None
-    training: str | None = None
-    trials: tuple[Path, ...] = ()
-    gap: Path | None = None
-    other: str | None = None
-    calibrated: str | None = None
-    least_skill: float = 0.5
-    most_unexplained: float = 0.25
-    least_success: float = 0.5
-
-    def __post_init__(self) -> None:
-        if not any((self.training and self.data, self.trials, self.gap, self.other, self.calibrated)):
-            raise InputError(
-                "Nothing to diagnose. Give --data with --training (coverage), with --twin and --calibrated (drift) or "
-                "--other (environments); --gap with a run of `twinloop gap`; or --trials with scored trials."
-            )
-        for flag in ("least_skill", "most_unexplained", "least_success"):
-            value = getattr(self, flag)
-            if not 0.0 <= value <= 1.0:
-                raise InputError(f"--{flag.replace('_', '-')} {value:g}: give a share, such as 0.5 for 50 %.")
-        for flag in ("other", "calibrated"):
-            if getattr(self, flag) and not (self.data and self.twin):
-                raise InputError(f"--{flag} compares the errors of a twin on a log. Give --twin and --data as well.")
+def _require_enough(request: GapClassesRequest) -> None:
+    """Refuse a request from which nothing can be diagnosed, or whose shares are none."""
+    training = request.training and request.data
+    if not any((training, request.trials, request.gap, request.other, request.calibrated)):
+        raise InputError(
+            "Nothing to diagnose. Give --data with --training (coverage), with --twin and --calibrated (drift) or "
+            "--other (environments); --gap with a run of `twinloop gap`; or --trials with scored trials."
+        )
+    for flag in ("least_skill", "most_unexplained", "least_success"):
+        value = getattr(request, flag)
+        if not 0.0 <= value <= 1.0:
+            raise InputError(f"--{flag.replace('_', '-')} {value:g}: give a share, such as 0.5 for 50 %.")
+    for flag in ("other", "calibrated"):
+        if getattr(request, flag) and not (request.data and request.twin):
+            raise InputError(f"--{flag} compares the errors of a twin on a log. Give --twin and --data as well.")
 
 
-def run_gap_classes(
-    request: Request, log: Log | None, output: Path | None, *, fail_if: Sequence[str] = (), console: Console
-) -> Outcome:
+def run_gap_classes(request: GapClassesRequest, console: Console) -> Outcome:
     """Check every class that the data allow, print and store what fires with its remedy."""
-    run = MeasuredRun.begin("gap", "classes", output, fail_if, console)
+    _require_enough(request)
+    log = None if request.data is None else open_log(request.data, request.reading)
+    run = MeasuredRun.begin("gap", "classes", request.output, request.fail_if, console)
     found = diagnose(request, log)
     for sentence in found.sentences():
         console.print(f"- {sentence}", soft_wrap=True)
@@ -129,7 +115,7 @@ def classes_headline(found: Diagnosis) -> list[Headline]:
     ]
 
 
-def diagnose(request: Request, log: Log | None) -> Diagnosis:
+def diagnose(request: GapClassesRequest, log: Log | None) -> Diagnosis:
     """Every check that the request allows."""
     checks: list[Check] = []
     skipped: dict[Kind, str] = {}
@@ -143,7 +129,7 @@ def diagnose(request: Request, log: Log | None) -> Diagnosis:
     return decided(checks, skipped)
 
 
-def _coverage(request: Request, log: Log | None, checks: list[Check], skipped: dict[Kind, str]) -> None:
+def _coverage(request: GapClassesRequest, log: Log | None, checks: list[Check], skipped: dict[Kind, str]) -> None:
     if request.training is None or log is None:
         skipped["never_covered"] = "give --data and --training (a dataset, or the folder of an identify run)"
         return
@@ -208,7 +194,7 @@ def _axes(episodes: Sequence[Episode]) -> tuple[tuple[str, ...], NDArray[np.floa
     return names, np.array([[row.get(name, np.nan) for name in names] for row in tables], dtype=np.float64)
 
 
-def _width(request: Request, checks: list[Check], skipped: dict[Kind, str]) -> None:
+def _width(request: GapClassesRequest, checks: list[Check], skipped: dict[Kind, str]) -> None:
     if request.gap is None:
         skipped["gap_too_wide"] = "give --gap with the folder of a run of `twinloop gap`"
         return
@@ -230,7 +216,7 @@ def _width(request: Request, checks: list[Check], skipped: dict[Kind, str]) -> N
     checks += found
 
 
-def _twin_errors(request: Request, log: Log | None, checks: list[Check], skipped: dict[Kind, str]) -> None:
+def _twin_errors(request: GapClassesRequest, log: Log | None, checks: list[Check], skipped: dict[Kind, str]) -> None:
     if request.calibrated is None:
         skipped["drift"] = "give --calibrated (the first episode's number after it, or its date), --twin and --data"
     if request.other is None and not request.trials:
@@ -285,7 +271,7 @@ def _first_after(episodes: Sequence[Episode], calibrated: str) -> int:
     return sum(float(episode.time[0]) < moment for episode in episodes)
 
 
-def _trials(request: Request, checks: list[Check], skipped: dict[Kind, str]) -> None:
+def _trials(request: GapClassesRequest, checks: list[Check], skipped: dict[Kind, str]) -> None:
     if not request.trials:
         why = "give --trials with real and simulated scored trials"
         skipped["weak_in_simulation"] = skipped["beyond_what_is_modelled"] = why

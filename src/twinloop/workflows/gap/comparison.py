@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from rich.table import Table
 
 from twinloop.core.errors import InputError
 from twinloop.core.headline import Headline
-from twinloop.core.trials import Domain
 from twinloop.dataset.trials import read_trials
 from twinloop.gap.comparison import Comparison, TaskComparison, compare_policies
 from twinloop.gap.comparison_sequential import SequentialComparison
@@ -30,38 +28,20 @@ from twinloop.stats import (
     trials_for_rates,
 )
 from twinloop.workflows.gap.comparison_page import comparison_section, estimate_section, power_section
+from twinloop.workflows.gap.requests import GapCompareRequest, GapEstimateRequest, GapPowerRequest
 from twinloop.workflows.run.results import MeasuredRun, Outcome
 
 
-def run_gap_estimate(
-    trials: Path,
-    output: Path | None,
-    *,
-    measure: str,
-    level: float,
-    seed: int,
-    fail_if: Sequence[str],
-    console: Console,
-) -> Outcome:
-    """Print and store every policy's real score with simulation's help.
-
-    Args:
-        trials: a table, dataset or folder of real and simulated trials.
-        output: folder for result.json and report.html; None stores nothing.
-        measure: ``success``, ``score`` or ``auto``.
-        level: confidence level.
-        seed: of resamples.
-        fail_if: conditions on which to exit with 1.
-        console: for people.
-    """
-    run = MeasuredRun.begin("gap", "estimate", output, fail_if, console)
-    found = estimate_real(read_trials(trials), measure=measure, level=level, seed=seed)
+def run_gap_estimate(request: GapEstimateRequest, console: Console) -> Outcome:
+    """Print and store every policy's real score with simulation's help."""
+    run = MeasuredRun.begin("gap", "estimate", request.output, request.fail_if, console)
+    found = estimate_real(read_trials(request.trials), measure=request.measure, level=request.level, seed=request.seed)
     _print(console, found)
     return run.end(
-        {**found.to_json(), "trials": str(trials), "data": str(trials)},
+        {**found.to_json(), "trials": str(request.trials), "data": str(request.trials)},
         found.headline(),
         title="Real scores with simulation's help",
-        subtitle=str(trials),
+        subtitle=str(request.trials),
         fill=lambda page: estimate_section(page, found),
     )
 
@@ -102,51 +82,20 @@ _POINTS = 16  # numbers of trials at which the power is drawn
 _SURELY = 0.9  # share of sequences that must decide before the time they take on average says anything
 
 
-def run_gap_compare(
-    trials: Path,
-    a: str,
-    b: str,
-    output: Path | None,
-    *,
-    domain: Domain,
-    measure: str,
-    within: float | None,
-    paired: bool,
-    sequential: bool,
-    level: float,
-    seed: int,
-    fail_if: Sequence[str],
-    console: Console,
-) -> Outcome:
-    """Print and store how two policies compare.
-
-    Args:
-        trials: a table, dataset or folder of trials.
-        a: a policy.
-        b: another.
-        output: folder for result.json and report.html; None stores nothing.
-        domain: ``real`` or ``sim``.
-        measure: ``success``, ``score`` or ``auto``.
-        within: margin of equivalence.
-        paired: insist on common starts.
-        sequential: decide pair by pair.
-        level: 1 − α.
-        seed: of resamples.
-        fail_if: conditions on which to exit with 1.
-        console: for people.
-    """
-    run = MeasuredRun.begin("gap", "compare", output, fail_if, console)
+def run_gap_compare(request: GapCompareRequest, console: Console) -> Outcome:
+    """Print and store how two policies compare."""
+    run = MeasuredRun.begin("gap", "compare", request.output, request.fail_if, console)
     found = compare_policies(
-        read_trials(trials),
-        a,
-        b,
-        domain=domain,
-        measure=measure,
-        within=within,
-        paired=paired or None,
-        sequential=sequential,
-        level=level,
-        seed=seed,
+        read_trials(request.trials),
+        request.a,
+        request.b,
+        domain=request.domain,
+        measure=request.measure,
+        within=request.within,
+        paired=request.paired or None,
+        sequential=request.sequential,
+        level=request.level,
+        seed=request.seed,
     )
     words = {task.arms.task: comparison_words(found, task) for task in found.tasks}
     for task in found.tasks:
@@ -154,10 +103,10 @@ def run_gap_compare(
         for note in task.notes:
             console.print(note, soft_wrap=True)
     return run.end(
-        {**found.to_json(), "trials": str(trials), "data": str(trials), "words": words},
+        {**found.to_json(), "trials": str(request.trials), "data": str(request.trials), "words": words},
         found.headline(),
-        title=f"{a} against {b}",
-        subtitle=f"{domain} trials of {trials}",
+        title=f"{request.a} against {request.b}",
+        subtitle=f"{request.domain} trials of {request.trials}",
         fill=lambda page: comparison_section(page, found, words),
     )
 
@@ -218,59 +167,34 @@ def _better(found: Comparison, difference: float) -> str:
     return found.a if difference > 0 else found.b
 
 
-def run_gap_power(
-    p: tuple[float, float],
-    output: Path | None,
-    *,
-    power: float,
-    alpha: float,
-    within: float | None,
-    ratio: float,
-    only_one: bool,
-    test: str,
-    most: int,
-    seed: int,
-    console: Console,
-) -> Outcome:
+def run_gap_power(request: GapPowerRequest, console: Console) -> Outcome:
     """Print and store how many trials a comparison of two success rates needs.
-
-    Args:
-        p: the rates; with ``only_one`` the chances that of a pair only a, or only b, succeeds.
-        output: folder for result.json and report.html; None stores nothing.
-        power: wished.
-        alpha: level of the test.
-        within: margin, for the test of equivalence.
-        ratio: trials of b per trial of a.
-        only_one: whether starts are shared, for McNemar's test.
-        test: ``barnard`` or ``fisher``.
-        most: pairs after which a sequential test gives up.
-        seed: of the simulated sequences.
-        console: for people.
 
     Raises:
         InputError: options that contradict each other, or too many trials.
     """
-    run = MeasuredRun.begin("gap", "power", output, (), console)
-    if only_one and within is not None:
+    run = MeasuredRun.begin("gap", "power", request.output, (), console)
+    p, alpha, within, ratio, paired = request.p, request.alpha, request.within, request.ratio, request.paired
+    if paired and within is not None:
         raise InputError("Equivalence on shared starts is not offered by --paired; give the rates and --within alone.")
-    if only_one and ratio != 1:
+    if paired and ratio != 1:
         raise InputError(
             f"With --paired every start is tried by both, so that --ratio {ratio:g} says nothing. Leave it out."
         )
-    needed, at = _needed(p, power, alpha, within, ratio, only_one, "fisher" if test == "fisher" else "barnard")
+    needed, at = _needed(p, request.power, alpha, within, ratio, paired, request.test)
     figures: dict[str, Any] = {"p": list(p), "within": within, "needed": needed.to_json()}
     numbers = np.unique(np.linspace(2, 1.4 * needed.trials_a, _POINTS).astype(int))
     figures["curve"] = sorted({int(n): at(int(n)) for n in (*numbers, needed.trials_a)}.items())
-    if not only_one and within is None:
-        timed = sequential_power(p[0], p[1], most=most, alpha=alpha, seed=seed)
+    if not paired and within is None:
+        timed = sequential_power(*p, most=request.most, alpha=alpha, seed=request.seed)
         figures["sequential"] = {
             "pairs, mean": timed.mean,
             "pairs, median": timed.quantile(0.5),
             "pairs, nine of ten end by": timed.quantile(0.9),
-            "pairs, at most": most,
+            "pairs, at most": request.most,
             "decided, share": timed.decided,
         }
-    figures["text"] = _power_words(p, needed, within, only_one, figures.get("sequential"))
+    figures["text"] = _power_words(p, needed, within, paired, figures.get("sequential"))
     console.print(figures["text"], soft_wrap=True)
     headline = [
         Headline(
@@ -278,14 +202,14 @@ def run_gap_power(
             estimate=float(needed.trials_a),
             unit="trials",
             method="none: added up exactly",
-            meaning=f"trials of a for a power of {power:g}",
+            meaning=f"trials of a for a power of {request.power:g}",
         )
     ]
     return run.end(
         figures,
         headline,
         title="Trials needed",
-        subtitle=f"for {'chances' if only_one else 'success rates'} of {p[0]:g} and {p[1]:g}",
+        subtitle=f"for {'chances' if paired else 'success rates'} of {p[0]:g} and {p[1]:g}",
         fill=lambda page: power_section(page, figures),
     )
 

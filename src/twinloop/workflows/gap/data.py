@@ -16,7 +16,7 @@ from twinloop.core.headline import Headline
 from twinloop.core.records import Episode
 from twinloop.core.seeds import generator
 from twinloop.core.units import UnitMap, require_joints
-from twinloop.gap.states import CLIP_S, SIDES, StatesGap, measure_states
+from twinloop.gap.states import SIDES, StatesGap, measure_states
 from twinloop.gap.states_words import findings, verdict
 from twinloop.randomize import read_identified
 from twinloop.report import KeyFigure, Report
@@ -26,8 +26,9 @@ from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import prepare_replay
 from twinloop.stats import ClassifierTest, Interval
 from twinloop.twin import Twin, load_twin
-from twinloop.workflows.data.logs import Log
+from twinloop.workflows.data.logs import Log, open_log
 from twinloop.workflows.gap.options import require_two_sides
+from twinloop.workflows.gap.requests import GapDataRequest
 from twinloop.workflows.run.results import MeasuredRun, Outcome
 
 _DRAWN = 6
@@ -191,52 +192,36 @@ class Against:
     sides: tuple[str, str] = SIDES
 
 
-def run_gap_data(
-    real: Log,
-    *,
-    sim: Log | None = None,
-    twin: str | None = None,
-    params: Path | None = None,
-    ranges: str | None = None,
-    clip_s: float = CLIP_S,
-    level: float = 0.95,
-    draws: int = 999,
-    seed: int = 0,
-    output: Path | None = None,
-    fail_if: Sequence[str] = (),
-    console: Console,
-) -> Outcome:
+def run_gap_data(request: GapDataRequest, console: Console) -> Outcome:
+    """Open the logs and compare them; see `compare_logs`."""
+    real = open_log(request.real, request.reading)
+    return compare_logs(request, real, None if request.sim is None else open_log(request.sim), console)
+
+
+def compare_logs(request: GapDataRequest, real: Log, sim: Log | None, console: Console) -> Outcome:
     """Print and store how far simulated trajectories are from real ones as distributions.
 
     Args:
+        request: what was asked for; see its fields.
         real: the recorded episodes.
         sim: simulated ones.
-        twin: a twin that replays the real commands, instead of ``sim``.
-        params: folder of an identify run whose estimates the twin takes.
-        ranges: a twin whose joint ranges stand in for the calibration of logs that have none.
-        clip_s: length of a clip in s.
-        level: of intervals; tests are at 1 − ``level``.
-        draws: relabellings of episodes; 0 for no test.
-        seed: of relabellings, resamples and halves.
-        output: folder for result.json and report.html.
-        fail_if: conditions on the figures.
-        console: where figures are printed.
+        console: for people.
 
     Raises:
         InputError: both ``sim`` and ``twin`` are given, or ``params`` without ``twin``.
     """
-    run = MeasuredRun.begin("gap", "data", output, fail_if, console)
-    against = _against(real, sim, twin, params, seed)
-    if ranges is not None:
-        against = calibrated(against, load_twin(ranges))
+    run = MeasuredRun.begin("gap", "data", request.output, request.fail_if, console)
+    against = _against(real, sim, request.twin, request.params, request.seed)
+    if request.ranges is not None:
+        against = calibrated(against, load_twin(request.ranges))
     gap = measure_states(
         against.real,
         against.sim,
-        clip_s=clip_s,
+        clip_s=request.clip,
         paired=against.paired,
-        level=level,
-        draws=draws,
-        seed=seed,
+        level=request.level,
+        draws=request.draws,
+        seed=request.seed,
         sides=against.sides,
     )
     headline = headlines_of(gap)

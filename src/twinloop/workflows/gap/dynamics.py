@@ -24,8 +24,9 @@ from twinloop.simulate import open_backend
 from twinloop.simulate.replay_logs import ReplayOptions
 from twinloop.stats import Interval
 from twinloop.twin import Twin, load_twin
-from twinloop.workflows.data.logs import Log
-from twinloop.workflows.gap.options import Request, held_out_split, name_and_hash
+from twinloop.workflows.data.logs import open_logs
+from twinloop.workflows.gap.options import held_out_split, name_and_hash, replay_options
+from twinloop.workflows.gap.requests import GapDynamicsRequest
 from twinloop.workflows.gap.why import Why, explain, why_section
 from twinloop.workflows.run.results import MeasuredRun, Outcome
 from twinloop.workflows.run.sections import gap_section, gap_tables_section
@@ -145,28 +146,19 @@ def _curve(name: str, values: Interval) -> Curve:
     return Curve(name=name, estimate=values.estimate, low=values.low, high=values.high)
 
 
-def run_gap(
-    reference: str,
-    log: Log,
-    output: Path | None,
-    *,
-    params: Path | None,
-    request: Request,
-    why: bool = True,
-    fail_if: Sequence[str],
-    console: Console,
-) -> Outcome:
+def run_gap(request: GapDynamicsRequest, console: Console) -> Outcome:
     """Print and store the gap between a twin and a log.
 
-    With ``params`` from a run on the same log, only that run's held-out episodes are measured, and with ``why`` the
-    nominal twin's error is shared out among groups of parameters.
+    With ``params`` from a run on the same log, only that run's held-out episodes are measured, and unless
+    ``no_why`` is set the nominal twin's error is shared out among groups of parameters.
     """
-    started = MeasuredRun.begin("gap", "dynamics", output, fail_if, console)
-    twin = load_twin(reference)
-    run = None if params is None else read_identified(params)
+    log = open_logs(request.data, request.reading)
+    started = MeasuredRun.begin("gap", "dynamics", request.output, request.fail_if, console)
+    twin = load_twin(request.twin)
+    run = None if request.params is None else read_identified(request.params)
     split = held_out_split(log, run)
     distribution = None if run is None else ParamDistribution.from_json(run["distribution"])
-    options = request.options(twin, split.measured)
+    options = replay_options(request.comparing, twin, split.measured)
     report = measure_gap(
         twin,
         split.measured,
@@ -179,7 +171,7 @@ def run_gap(
     console.print(f"{log.label}; {split.note}", soft_wrap=True)
     console.print(report.text(), soft_wrap=True)
     reason, unsaid = None, ""
-    if why and distribution is not None:
+    if distribution is not None and not request.no_why:
         try:
             reason = explain(
                 twin,
@@ -188,14 +180,14 @@ def run_gap(
                 backend=open_backend(),
                 options=options,
                 note=split.note,
-                names=(reference, log.name),
+                names=(request.twin, log.name),
             )
         except (InputError, LogError) as error:  # the gap is measured all the same
             unsaid = f"Why the twin errs is not told: {error}"
         console.print("\n" + (reason.text() if reason else unsaid), soft_wrap=True)
     return started.end(
         {**report.to_json(), "twin": name_and_hash(twin), "data": log.describe(), "note": split.note}
-        | {"params": None if params is None else params.name}
+        | {"params": None if request.params is None else request.params.name}
         | {"why": None if reason is None else reason.to_json(), "why_not": unsaid or None},
         [*report.headline(), *(reason.headline() if reason else [])],
         title=f"Gap of {twin.name}",

@@ -17,6 +17,7 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.headline import Headline, headlines
 from twinloop.report import Report
 from twinloop.report.history import history_curves
+from twinloop.workflows.gap.requests import GapHistoryRequest
 from twinloop.workflows.run.results import write_report
 
 _SIDE_BY_SIDE = 4  # runs that fit the width of a terminal with their intervals
@@ -66,27 +67,25 @@ def past_runs(places: Sequence[Path], kind: str) -> list[PastRun]:
     return sorted(runs, key=lambda run: (run.made, str(run.folder)))
 
 
-def run_gap_history(
-    places: Sequence[Path], *, figures: Sequence[str], kind: str, output: Path | None, console: Console
-) -> dict[str, Any]:
+def run_gap_history(request: GapHistoryRequest, console: Console) -> dict[str, Any]:
     """Print the figures of earlier runs, one row a run, and draw them with ``output``.
 
     Raises:
         InputError: see `past_runs`.
         UnknownNameError: a figure that no run has.
     """
-    if output is not None:
-        _refuse_output(output)
-    runs = past_runs(places, kind)
-    names = _chosen(runs, figures)
-    console.print(_table(runs, names, kind))
+    if request.output is not None:
+        _refuse_output(request.output)
+    runs = past_runs(request.runs, request.kind)
+    names = _chosen(runs, request.figures)
+    console.print(_table(runs, names, request.kind))
     if len({run.data_hash or run.data for run in runs}) > 1:
         console.print("These runs measured different data; compare only rows of the same data.", soft_wrap=True)
-    if output is not None:
-        page = Report(f"How the gap moved: {kind}", f"{len(runs)} runs, {runs[0].made} to {runs[-1].made}")
-        write_report(page, lambda report: _fill(report, runs, names), output, console)
+    if request.output is not None:
+        page = Report(f"How the gap moved: {request.kind}", f"{len(runs)} runs, {runs[0].made} to {runs[-1].made}")
+        write_report(page, lambda report: _fill(report, runs, names), request.output, console)
     return {
-        "kind": kind,
+        "kind": request.kind,
         "runs": [
             {
                 "folder": str(run.folder),

@@ -14,51 +14,41 @@ from twinloop.core.records import Episode
 from twinloop.simulate.replay_logs import ReplayOptions
 from twinloop.twin import Twin
 from twinloop.workflows.data.logs import Log
+from twinloop.workflows.gap.requests import Comparing
 
 # Long against the delays (0.1 to 0.2 s) and time constants (0.05 to 0.1 s) of servos, so that they show; short against
 # the time after which a chaotic or drifting replay says more of its first state than of the twin.
 WINDOW = 1.0  # s
 
 
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """The words of `twinloop gap` that say what is replayed and compared; see its help for each."""
+def replay_options(comparing: Comparing, twin: Twin, episodes: Sequence[Episode]) -> ReplayOptions:
+    """Options for a twin and a log.
 
-    window: float | None = None
-    stride: float | None = None
-    compare: tuple[str, ...] = ()
-    contacts: bool = False
-    measured_torque: bool = False
-    condition: tuple[str, ...] = ()
-    repeats: str = "auto"
+    Raises:
+        InputError: a window or stride that is no length of time, a stride without windows, a wrong condition.
+    """
+    window, stride = _window(comparing.window, episodes), comparing.stride
+    if stride is not None and (window is None or not stride > 0):
+        raise InputError(f"--stride {stride:g}: give seconds between windows, and a --window longer than 0.")
+    robot = twin.spec.robot is not None
+    return ReplayOptions(
+        window=window,
+        stride=stride,
+        start="measured",
+        compare=comparing.compare or (("position",) if robot else _poses(twin, episodes[0])),
+        contacts=comparing.contacts or not robot,
+        torque="measured" if comparing.measured_torque else "command",
+        conditions=_conditions(comparing.condition),
+    )
 
-    def options(self, twin: Twin, episodes: Sequence[Episode]) -> ReplayOptions:
-        """Options for a twin and a log.
 
-        Raises:
-            InputError: a window or stride that is no length of time, a stride without windows, a wrong condition.
-        """
-        window = self._window(episodes)
-        if self.stride is not None and (window is None or not self.stride > 0):
-            raise InputError(f"--stride {self.stride:g}: give seconds between windows, and a --window longer than 0.")
-        robot = twin.spec.robot is not None
-        return ReplayOptions(
-            window=window,
-            stride=self.stride,
-            start="measured",
-            compare=self.compare or (("position",) if robot else _poses(twin, episodes[0])),
-            contacts=self.contacts or not robot,
-            torque="measured" if self.measured_torque else "command",
-            conditions=_conditions(self.condition),
-        )
-
-    def _window(self, episodes: Sequence[Episode]) -> float | None:
-        if self.window is None:
-            usual = np.median([episode.time[-1] - episode.time[0] for episode in episodes])
-            return WINDOW if usual >= WINDOW else None
-        if not (np.isfinite(self.window) and self.window >= 0):
-            raise InputError(f"--window {self.window:g}: give seconds, such as 0.5, or 0 for whole episodes.")
-        return self.window or None
+def _window(window: float | None, episodes: Sequence[Episode]) -> float | None:
+    if window is None:
+        usual = np.median([episode.time[-1] - episode.time[0] for episode in episodes])
+        return WINDOW if usual >= WINDOW else None
+    if not (np.isfinite(window) and window >= 0):
+        raise InputError(f"--window {window:g}: give seconds, such as 0.5, or 0 for whole episodes.")
+    return window or None
 
 
 def _poses(twin: Twin, episode: Episode) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from twinloop.report.gap_policies import gap_rows, score_scatter
 from twinloop.stats import Interval
 from twinloop.stats.predictivity import PredictivityFigure
 from twinloop.stats.ranking_scores import PolicyScores
+from twinloop.workflows.gap.requests import GapPoliciesRequest, GapPredictivityRequest
 from twinloop.workflows.run.results import MeasuredRun, Outcome
 
 _KEY = ("pearson", "mmrv", "pairwise_accuracy", "bias")
@@ -209,40 +210,20 @@ def _level(gap: MeasureGap) -> str:
     return f"{gap.overall.difference.level:.0%}"
 
 
-def run_gap_policies(
-    trials: Path | None,
-    output: Path | None,
-    *,
-    real: Path | None,
-    sim: Path | None,
-    level: float,
-    seed: int,
-    fail_if: Sequence[str],
-    console: Console,
-) -> Outcome:
+def run_gap_policies(request: GapPoliciesRequest, console: Console) -> Outcome:
     """Print and store where simulated trials of policies differ from real ones.
-
-    Args:
-        trials: trials of both domains in one place.
-        output: folder for result.json and report.html; None stores nothing.
-        real: real trials, where they are kept apart.
-        sim: simulated trials.
-        level: confidence level.
-        seed: of permutations.
-        fail_if: conditions on which to exit with 1.
-        console: for people.
 
     Raises:
         InputError: nothing to read, or nothing that was tried in both domains.
     """
-    if trials is None and (real is None or sim is None):
+    if request.trials is None and (request.real is None or request.sim is None):
         raise InputError("Two sets of trials are compared. Give --real FILE --sim FILE, or one table with both.")
-    run = MeasuredRun.begin("gap", "policies", output, fail_if, console)
-    known = read_both(real, sim, trials)
-    gaps = [measure_policies(known, measure, level=level, seed=seed) for measure in measures_of(known)]
+    run = MeasuredRun.begin("gap", "policies", request.output, request.fail_if, console)
+    known = read_both(request.real, request.sim, request.trials)
+    gaps = [measure_policies(known, measure, level=request.level, seed=request.seed) for measure in measures_of(known)]
     console.print("\n\n".join(policies_text(gap) for gap in gaps), soft_wrap=True, highlight=False)
     return run.end(
-        {"schema": 1, "measures": [gap.to_json() for gap in gaps], "data": known.origin, "seed": seed},
+        {"schema": 1, "measures": [gap.to_json() for gap in gaps], "data": known.origin, "seed": request.seed},
         [figure for gap in gaps for figure in gap.headlines()],
         title="Policies in simulation and in reality",
         subtitle=f"{len(known.real)} real and {len(known.sim)} simulated trials from {known.origin}",
@@ -261,40 +242,18 @@ def measures_of(trials: Trials) -> tuple[Measure, ...]:
 Asked = Literal["auto", "success", "score"]
 
 
-def run_gap_predictivity(
-    scores: Path | None,
-    output: Path | None,
-    *,
-    real: Path | None,
-    sim: Path | None,
-    measure: Asked,
-    level: float,
-    seed: int,
-    fail_if: Sequence[str],
-    console: Console,
-) -> Outcome:
+def run_gap_predictivity(request: GapPredictivityRequest, console: Console) -> Outcome:
     """Print and store how well simulated scores predict real ones.
-
-    Args:
-        scores: trials or means of both domains in one place.
-        output: folder for result.json and report.html; None stores nothing.
-        real: real trials, where they are kept apart.
-        sim: simulated trials.
-        measure: what of a trial is compared.
-        level: confidence level.
-        seed: of the draws behind the intervals.
-        fail_if: conditions on which to exit with 1.
-        console: for people.
 
     Raises:
         InputError: nothing to read, a table that cannot be read, or too few policies.
     """
-    run = MeasuredRun.begin("gap", "predictivity", output, fail_if, console)
-    tables, notes, data = _read(scores, real, sim, measure)
-    report = measure_predictivity(tables, notes=notes, level=level, seed=seed)
+    run = MeasuredRun.begin("gap", "predictivity", request.output, request.fail_if, console)
+    tables, notes, data = _read(request.scores, request.real, request.sim, request.measure)
+    report = measure_predictivity(tables, notes=notes, level=request.level, seed=request.seed)
     console.print(report.text(), soft_wrap=True, highlight=False)
     return run.end(
-        {**report.to_json(), "data": data, "seed": seed, "measure": measure},
+        {**report.to_json(), "data": data, "seed": request.seed, "measure": request.measure},
         report.headlines(),
         title="How well simulation predicts reality",
         subtitle=f"{_policies(report)} policies from {data}",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Column, Table
@@ -14,8 +13,9 @@ from twinloop.gap.sensors import ALPHA, SensorDifference, SensorGap, measure_sen
 from twinloop.report import Report
 from twinloop.report.gap_sensors import allan_pair, spectra_pair
 from twinloop.twin import load_twin
-from twinloop.workflows.data.logs import Log
+from twinloop.workflows.data.logs import open_log
 from twinloop.workflows.gap.options import require_two_sides
+from twinloop.workflows.gap.requests import GapSensorsRequest
 from twinloop.workflows.run.results import MeasuredRun, Outcome
 
 _SHOWN = ("noise", "lag", "jitter", "missing", "repeated", "step")
@@ -99,31 +99,14 @@ def _chosen(gap: SensorGap) -> list[str]:
     return list(dict.fromkeys([*(row.channel for row in gap.found), *gap.figures]))[:_MOST_PLOTS]
 
 
-def run_gap_sensors(
-    real: Log,
-    sim: Log,
-    output: Path | None,
-    *,
-    twin: str | None,
-    same: Sequence[str],
-    fail_if: Sequence[str],
-    console: Console,
-) -> Outcome:
-    """Print and store how far the simulated sensors are from the real ones.
-
-    Args:
-        real: the real log.
-        sim: the simulated one.
-        output: folder for result.json and report.html; None stores nothing.
-        twin: what the simulated log was made with; its nominal values make remedies exact.
-        same: ``REAL=SIM``, names of one signal that differ.
-        fail_if: conditions on which to exit with 1.
-        console: for people.
-    """
-    run = MeasuredRun.begin("gap", "sensors", output, fail_if, console)
+def run_gap_sensors(request: GapSensorsRequest, console: Console) -> Outcome:
+    """Print and store how far the simulated sensors are from the real ones."""
+    real, sim = open_log(request.real, request.reading), open_log(request.sim)
+    run = MeasuredRun.begin("gap", "sensors", request.output, request.fail_if, console)
     require_two_sides(real, sim)
-    nominal = {} if twin is None else {name: param.nominal for name, param in load_twin(twin).params.items()}
-    gap = measure_sensors(real.episodes, sim.episodes, same=_names(same), nominal=nominal)
+    params = {} if request.twin is None else load_twin(request.twin).params
+    nominal = {name: param.nominal for name, param in params.items()}
+    gap = measure_sensors(real.episodes, sim.episodes, same=_names(request.same), nominal=nominal)
     console.print(f"real: {real.label}\nsimulated: {sim.label}", soft_wrap=True)
     _print(console, gap)
     return run.end(

@@ -40,6 +40,7 @@ from twinloop.sensors.camera.optics import lens_of
 from twinloop.stats import Interval
 from twinloop.twin import load_twin
 from twinloop.twin.devices import find_device
+from twinloop.workflows.gap.requests import GapVisionRequest
 from twinloop.workflows.run.results import MeasuredRun, Outcome
 
 _SHEET = 4  # pictures of each side
@@ -244,62 +245,34 @@ class SimulatedCamera:
     known: str
 
 
-def run_gap_vision(
-    real: str,
-    sim: str,
-    output: Path | None,
-    *,
-    camera: str | None,
-    sim_camera: str | None,
-    embedding: str,
-    frames: int,
-    size: str | None,
-    twin: str | None,
-    seed: int,
-    draws: int,
-    fail_if: Sequence[str],
-    console: Console,
-) -> Outcome:
-    """Print and store how far simulated pictures are from real ones.
-
-    Args:
-        real: a LeRobot dataset, or a folder with pictures of each episode.
-        sim: the simulated one.
-        output: folder for result.json and report.html; None stores nothing.
-        camera: of the real pictures, and of the simulated ones where they have one of that name.
-        sim_camera: of the simulated ones.
-        embedding: what turns pictures into numbers, see `open_encoder`.
-        frames: pictures of each episode, at most.
-        size: ``320x240``, to which all pictures are scaled.
-        twin: what the simulated pictures were made with, where the dataset does not say it.
-        seed: of what is sampled, relabelled and resampled.
-        draws: relabellings of episodes for each test.
-        fail_if: conditions on which to exit with 1.
-        console: for people.
-    """  # fmt: skip
-    run = MeasuredRun.begin("gap", "vision", output, fail_if, console)
-    refuse_draws(draws, 0.95)
+def run_gap_vision(request: GapVisionRequest, console: Console) -> Outcome:
+    """Print and store how far simulated pictures are from real ones."""  # fmt: skip
+    run = MeasuredRun.begin("gap", "vision", request.output, request.fail_if, console)
+    refuse_draws(request.draws, 0.95)
+    real, sim, camera, seed = request.real, request.sim, request.camera, request.seed
     if Path(real).resolve() == Path(sim).resolve():
         raise InputError(f"--real and --sim are the same folder, {real}: nothing can differ. Give simulated pictures.")
-    encoder = open_encoder(embedding)
-    pictures = open_pictures(real, camera), open_pictures(sim, sim_camera or _same_camera(sim, camera))
+    encoder = open_encoder(request.embedding)
+    pictures = open_pictures(real, camera), open_pictures(sim, request.sim_camera or _same_camera(sim, camera))
     for one in pictures:
         one.require()
     scaled: Size | None = None
-    if size is not None:
-        width, height = picture_size(size)
+    if request.size is not None:
+        width, height = picture_size(request.size)
         scaled = (height, width)
-    seen = simulated_camera(Path(sim), pictures[1].camera, twin)
-    chosen = {"frames": frames, "size": scaled}
+    seen = simulated_camera(Path(sim), pictures[1].camera, request.twin)
+    chosen = {"frames": request.frames, "size": scaled}
     seen_real = gather(pictures[0], encoder, **chosen, seed=seed)
     seen_sim = gather(pictures[1], encoder, **chosen, seed=seed + 1)
-    gap = measure_vision(seen_real, seen_sim, encoder, look=seen.look, sensor=seen.sensor, draws=draws, seed=seed)
+    how = {"draws": request.draws, "seed": seed}
+    gap = measure_vision(seen_real, seen_sim, encoder, look=seen.look, sensor=seen.sensor, **how)
     console.print(f"real: {gap.real.label}\nsimulated: {gap.sim.label}; {seen.known}", soft_wrap=True)
     _print(console, gap)
     again = developed_again(gap.sim.kept, seen.look, remedied(seen.look, gap.remedies))
     tones = _tones(gap, again)
     return run.end(
-        {**gap.to_json(), "camera": {"sensor": seen.sensor, "known": seen.known}, "seed": seed, "frames": frames},
+        gap.to_json()
+        | {"camera": {"sensor": seen.sensor, "known": seen.known}, "seed": seed, "frames": request.frames},
         gap.headline(),
         title="Real and simulated pictures",
         subtitle=f"{gap.real.label}; {gap.sim.label}; {seen.known}",

@@ -17,8 +17,8 @@ from twinloop.core.records import Episode
 from twinloop.core.yaml_documents import load_yaml
 from twinloop.gap.attribution import AttributionOptions, attribute
 from twinloop.gap.attribution_result import OVERALL, Attribution, Explanation, percent
-from twinloop.gap.groups import By, changed_params, parameter_groups, read_groups
-from twinloop.gap.sensitivity import Over, Sensitivity, SensitivityOptions, sensitivity
+from twinloop.gap.groups import changed_params, parameter_groups, read_groups
+from twinloop.gap.sensitivity import Sensitivity, SensitivityOptions, sensitivity
 from twinloop.gap.unexplained_result import Unexplained
 from twinloop.randomize import read_identified
 from twinloop.report import Report
@@ -26,8 +26,9 @@ from twinloop.report.gap_attribution import index_matrix, share_panels
 from twinloop.simulate import Backend, open_backend
 from twinloop.simulate.replay_logs import ReplayOptions
 from twinloop.twin import Twin, load_twin
-from twinloop.workflows.data.logs import Log
-from twinloop.workflows.gap.options import Request, held_out_split, name_and_hash
+from twinloop.workflows.data.logs import open_logs
+from twinloop.workflows.gap.options import held_out_split, name_and_hash, replay_options
+from twinloop.workflows.gap.requests import Attributing, GapWhyRequest
 from twinloop.workflows.gap.where import nested_of, nested_section, where_it_lives, where_section
 from twinloop.workflows.run.results import MeasuredRun, Outcome
 
@@ -146,25 +147,14 @@ def _index(moved: Sensitivity, row: int, column: int) -> str:
     return " / ".join(parts)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Asking:
-    """How an attribution is asked for; see `cli.gap_why`. ``over`` is "none" for no sensitivity."""
+def own_groups(attributing: Attributing) -> dict[str, tuple[str, ...]]:
+    """A user's groups, of the file and of the command line.
 
-    by: By = "quantity"
-    group: tuple[str, ...] = ()
-    groups: Path | None = None
-    draws: int = 12
-    over: Over | str = "identified"
-    seed: int = 0
-
-    def own(self) -> dict[str, tuple[str, ...]]:
-        """A user's groups, of the file and of the command line.
-
-        Raises:
-            InputError: the file is no mapping of names to lists of patterns; see `read_groups`.
-        """
-        found = {} if self.groups is None else _groups_of_file(self.groups)
-        return found | read_groups(self.group)
+    Raises:
+        InputError: the file is no mapping of names to lists of patterns; see `read_groups`.
+    """
+    found = {} if attributing.groups is None else _groups_of_file(attributing.groups)
+    return found | read_groups(attributing.group)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,7 +244,7 @@ def explain(
     *,
     backend: Backend,
     options: ReplayOptions,
-    asking: Asking | None = None,
+    asking: Attributing | None = None,
     note: str = "",
     names: tuple[str, str] = ("TWIN", "LOG"),
 ) -> Why:
@@ -270,9 +260,9 @@ def explain(
         note: what a reader must know of the episodes.
         names: of twin and log, for commands in the answer.
     """
-    asked = asking or Asking()
+    asked = asking or Attributing()
     told = {name: value for name, value in params.estimate.items() if name not in options.conditions}
-    groups = parameter_groups(twin, changed_params(twin, told), by=asked.by, own=asked.own())
+    groups = parameter_groups(twin, changed_params(twin, told), by=asked.by, own=own_groups(asked))
     how = AttributionOptions(replay=options, draws=asked.draws, seed=asked.seed)
     shared = attribute(backend, twin, episodes, params, groups, options=how, note=note)
     where = where_it_lives(
@@ -280,44 +270,34 @@ def explain(
     )
     moved = None
     if asked.over != "none" and any(params.determined):
-        over: Over = "ranges" if asked.over == "ranges" else "identified"
-        how_much = SensitivityOptions(over=over, replay=options, seed=asked.seed)
+        how_much = SensitivityOptions(over=asked.over, replay=options, seed=asked.seed)
         moved = sensitivity(backend, twin, episodes, params, groups, options=how_much)
     return Why(twin=names[0], data=names[1], attribution=shared, where=where, moved=moved)
 
 
-def run_why(
-    reference: str,
-    data: Sequence[str],
-    log: Log,
-    output: Path | None,
-    *,
-    params: Path,
-    request: Request,
-    asking: Asking,
-    fail_if: Sequence[str],
-    console: Console,
-) -> Outcome:
+def run_why(request: GapWhyRequest, console: Console) -> Outcome:
     """Print and store why a twin errs on a log.
 
     With ``params`` from a run on the same log, only that run's held-out episodes are used.
     """
-    started = MeasuredRun.begin("gap", "why", output, fail_if, console)
-    twin, run = load_twin(reference), read_identified(params)
+    log = open_logs(request.data, request.reading)
+    started = MeasuredRun.begin("gap", "why", request.output, request.fail_if, console)
+    twin, run = load_twin(request.twin), read_identified(request.params)
     split = held_out_split(log, run)
     found = explain(
         twin,
         split.measured,
         ParamDistribution.from_json(run["distribution"]),
         backend=open_backend(),
-        options=request.options(twin, split.measured),
-        asking=asking,
+        options=replay_options(request.comparing, twin, split.measured),
+        asking=request.attributing,
         note=split.note,
-        names=(reference, " ".join(data)),
+        names=(request.twin, " ".join(request.data)),
     )
     console.print(f"{log.label}; {split.note}", soft_wrap=True)
     console.print(found.text(), soft_wrap=True)
-    nested = nested_of(run, params.name)
+    fitted = request.params.name
+    nested = nested_of(run, fitted)
     for sentence in nested.sentences() if nested else ():
         console.print(f"- {sentence}", soft_wrap=True)
 
@@ -328,7 +308,7 @@ def run_why(
 
     told = {**found.to_json(), "nested": None if nested is None else nested.to_json()}
     return started.end(
-        {**told, "twin": name_and_hash(twin), "data": log.describe(), "note": split.note, "params": params.name},
+        {**told, "twin": name_and_hash(twin), "data": log.describe(), "note": split.note, "params": fitted},
         found.headline(),
         title=f"Why {twin.name} errs",
         subtitle=f"{log.label}; {split.note}",

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -25,10 +25,13 @@ from twinloop.generate import (
     open_engine,
     read_config,
     render_dataset,
+    replay_aside,
+    replay_episode,
 )
 from twinloop.generate.states import batches
 from twinloop.twin import load_twin
 from twinloop.workflows.coverage.coverage import draws_lines
+from twinloop.workflows.generate.requests import GenerateRequest, ReplayRequest
 
 # In the order of an episode's life, with what each step covers.
 STEPS = {
@@ -101,41 +104,32 @@ def profile_table(figures: dict[str, Any]) -> Table:
 _NOTHING = {"attempted": 0, "episodes": 0, "frames": 0}  # done before a run that does not go on
 
 
-def run_generate(
-    file: Path,
-    output: str,
-    *,
-    episodes: int | None,
-    seed: int | None,
-    workers: int,
-    resume: bool,
-    keep: Literal["success", "all"],
-    backend: str | None = None,
-    engine: str = "local",
-    profile: bool = False,
-    randomize_from: Path | None = None,
-    console: Console,
-) -> dict[str, Any]:
+def run_generate(request: GenerateRequest, console: Console) -> dict[str, Any]:
     """Generate what a YAML file asks for and print its figures."""
-    config = read_config(file, episodes=episodes, seed=seed, keep=keep, backend=backend, randomize_from=randomize_from)
+    names = ("episodes", "seed", "keep", "backend", "randomize_from")
+    config = read_config(request.file, **{name: getattr(request, name) for name in names})
     ranges = identified_ranges(config.identified, config.kappa, load_twin(config.twin)) if config.identified else []
     for line in ranges:
         console.print(f"Ranges: {line}", soft_wrap=True)
-    images = _images_folder(config, output, resume=resume)
-    with opened(config, engine, workers=workers) as place:
-        figures = states_pass(config, output, place, resume=resume, profile=Profile() if profile else None)
-    console.print(states_line(figures, output))
+    images = _images_folder(config, request.output, resume=request.resume)
+    with opened(config, request.engine, workers=request.workers) as place:
+        figures = states_pass(
+            config, request.output, place, resume=request.resume, profile=Profile() if request.profile else None
+        )
+    console.print(states_line(figures, request.output))
     for line in draws_lines(figures):
         console.print(line)
-    if profile:
+    if request.profile:
         console.print(profile_table(figures["profile"]))
     if not figures["episodes"]:
         raise CheckFailedError(
-            f"None of {figures['attempted']} attempts succeeded, so {output} holds no episode. Look at some with "
-            "--keep all, narrow the randomization, or check the twin with `twinloop twin check`."
+            f"None of {figures['attempted']} attempts succeeded, so {request.output} holds no episode. Look at some "
+            "with --keep all, narrow the randomization, or check the twin with `twinloop twin check`."
         )
     if config.render is not None and images is not None:
-        figures["render"] = pictures_pass(local_path(output), images, config.render, workers=workers, resume=resume)
+        figures["render"] = pictures_pass(
+            local_path(request.output), images, config.render, workers=request.workers, resume=request.resume
+        )
         console.print(render_line(figures["render"]))
     return {**figures, "ranges": ranges} if ranges else figures
 
@@ -268,3 +262,10 @@ def _log(output: Path | str, entry: Mapping[str, Any]) -> None:
     folder = local_path(output)
     with folder.with_name(f"{folder.name}.log.jsonl").open("a") as file:
         file.write(dumps(finished) + "\n")
+
+
+def run_replay(request: ReplayRequest, console: Console) -> tuple[dict[str, Any], int]:
+    """Simulate a stored episode again and compare; 1 where equality was asked for and does not hold."""
+    result = (replay_aside if request.aside else replay_episode)(request.dataset, request.episode)
+    console.print(result.line())
+    return result.to_json(), 1 if request.verify and not result.equal else 0

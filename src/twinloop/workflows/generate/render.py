@@ -12,20 +12,14 @@ from twinloop.core.errors import InputError
 from twinloop.generate import RenderConfig, render_config
 from twinloop.generate.render_settings import CLEAN, DEVICE, picture_size
 from twinloop.workflows.generate.generate import pictures_pass, render_line
+from twinloop.workflows.generate.requests import RenderRequest
 
 
-def run_render(
-    dataset: Path,
-    settings: RenderConfig,
-    *,
-    output: Path | None,
-    workers: int,
-    resume: bool,
-    console: Console,
-) -> dict[str, Any]:
+def run_render(request: RenderRequest, console: Console) -> dict[str, Any]:
     """Render a dataset into a new one and print its figures; beside the source where no place is named."""
-    target = output or dataset.with_name(f"{dataset.resolve().name}-{_suffix(settings)}")
-    figures = pictures_pass(dataset, target, settings, workers=workers, resume=resume)
+    settings = settings_of(request)
+    target = request.output or request.dataset.with_name(f"{request.dataset.resolve().name}-{_suffix(settings)}")
+    figures = pictures_pass(request.dataset, target, settings, workers=request.workers, resume=request.resume)
     console.print(render_line(figures))
     return figures
 
@@ -36,50 +30,35 @@ def _suffix(settings: RenderConfig) -> str:
     return name if settings.sensors == CLEAN else f"{name}-{DEVICE}"
 
 
-def settings_from_words(
-    *,
-    renderer: str,
-    cameras: Sequence[str],
-    sizes: Sequence[str],
-    episodes: str | None,
-    samples: int | None,
-    quality: Sequence[str],
-    annotations: str,
-    sensors: Sequence[str],
-    subframes: int,
-) -> RenderConfig:
-    """The settings that a command line asks for.
-
-    Args:
-        sizes: ``640x480`` for all cameras, ``front=640x480`` for one.
-        quality: ``KEY=VALUE``.
-        annotations: names with commas, or ``all``.
-        sensors: ``clean``, ``device``, or ``front=uvc_webcam`` for one camera.
+def settings_of(request: RenderRequest) -> RenderConfig:
+    """The settings that a request asks for.
 
     Raises:
         InputError: names the word that is not understood.
     """
     values: dict[str, Any] = {
-        "renderer": renderer,
-        "cameras": list(cameras) or None,
-        "episodes": episodes,
-        "samples": samples,
-        "subframes": subframes,
+        "renderer": request.renderer,
+        "cameras": list(request.camera) or None,
+        "episodes": request.episodes,
+        "samples": request.samples,
+        "subframes": request.subframes,
     }
-    own, everywhere = _pairs(sizes, "--size")
+    own, everywhere = _pairs(request.size, "--size")
     values["sizes"] = own
     if everywhere:
         values["width"], values["height"] = picture_size(everywhere[-1])
-    named, alone = _pairs(quality, "--quality")
+    named, alone = _pairs(request.quality, "--quality")
     if alone:
         raise InputError(f"--quality {alone[0]}: give KEY=VALUE, as in shadow_map=2048.")
     values["quality"] = {key: _scalar(text) for key, text in named.items()}
-    names = [name.strip() for name in annotations.split(",") if name.strip()]
+    names = [name.strip() for name in request.annotations.split(",") if name.strip()]
     values["annotations"] = "all" if names == ["all"] else names
-    own, everywhere = _pairs(sensors, "--sensors")
+    own, everywhere = _pairs(request.sensors, "--sensors")
     values["sensors"] = own or (everywhere[-1] if everywhere else CLEAN)
     if own and everywhere:
-        raise InputError(f"--sensors {' '.join(sensors)}: give one word for all cameras, or CAMERA=DEVICE for each.")
+        raise InputError(
+            f"--sensors {' '.join(request.sensors)}: give one word for all cameras, or CAMERA=DEVICE for each."
+        )
     return render_config(values, where="what is asked for")
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
 
 from twinloop.core.errors import InputError
 from twinloop.hardware.excite import ExcitationPlan, refuse_plan_name, save_excitation
-from twinloop.hardware.limits import SPEED_SHARE, motion_limits
+from twinloop.hardware.limits import motion_limits
 from twinloop.identify import FitConfig
-from twinloop.identify.excitation import Criterion, Excitation, ExcitationOptions, suggest
+from twinloop.identify.excitation import Excitation, ExcitationOptions, suggest
 from twinloop.identify.excitation_trial import Trials
 from twinloop.identify.plan import plan
 from twinloop.identify.plan_result import Plan
@@ -21,55 +20,37 @@ from twinloop.identify.survey import Survey, SurveyOptions, survey
 from twinloop.simulate import open_backend
 from twinloop.twin import Twin, load_twin
 from twinloop.workflows.data.logs import Log
+from twinloop.workflows.identify.requests import IdentifyRequest, Planning
 from twinloop.workflows.run.results import claim_output, write_result
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlanRequest:
-    """What is asked of a plan: whether to suggest an excitation, where to, and how it is looked for."""
-
-    excitation: Path | None = None
-    duration: float = 30.0
-    repeat: int = 4
-    criterion: Criterion = "D"
-    speed: float = SPEED_SHARE
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.speed <= 1:
-            raise InputError(f"--speed-share {self.speed:g} is no share. Give more than 0 and at most 1, such as 0.6.")
-
-    def options(self) -> ExcitationOptions:
-        """How the excitation is looked for."""
-        return ExcitationOptions(
-            duration=self.duration,
-            piece=min(5.0, self.duration),
-            repeat=self.repeat,
-            criterion=self.criterion,
-            seed=self.seed,
-        )
+def _options(planning: Planning) -> ExcitationOptions:
+    """How the excitation is looked for."""
+    return ExcitationOptions(
+        duration=planning.duration,
+        piece=min(5.0, planning.duration),
+        repeat=planning.repeat,
+        criterion=planning.optimal,
+        seed=planning.plan_seed,
+    )
 
 
-def run_plan(
-    reference: str,
-    log: Log | None,
-    request: PlanRequest,
-    *,
-    console: Console,
-    config: FitConfig | None = None,
-    output: Path | None = None,
-) -> dict[str, Any]:
+def run_plan(asked: IdentifyRequest, log: Log | None, config: FitConfig, console: Console) -> dict[str, Any]:
     """Print what a log, or none, can tell about a twin; store an excitation, and figures where a folder is given."""
-    twin, config = load_twin(reference), config or FitConfig()
+    request, reference, output = asked.planning, asked.twin, asked.output
+    if not 0 < request.speed_share <= 1:
+        share = f"--speed-share {request.speed_share:g} is no share."
+        raise InputError(f"{share} Give more than 0 and at most 1, such as 0.6.")
+    twin = load_twin(reference)
     if output is not None:
         claim_output(output)
     if request.excitation is not None:
         refuse_plan_name(request.excitation)
-        request.options()
+        _options(request)
     if twin.spec.robot is None and (log is None or request.excitation is not None):
         raise InputError(f"The twin {twin.name} has no robot that could be moved. Leave --excitation, and give --data.")
     console.print(f"Data: {log.label}" if log else "Data: none yet")
-    options = SurveyOptions(seed=request.seed)
+    options = SurveyOptions(seed=request.plan_seed)
     seen = survey(twin, log.episodes if log else (), backend=open_backend(), config=config, options=options)
     suggested = None if request.excitation is None else _suggest(twin, seen, config, request)
     repeat = request.repeat if suggested else 1
@@ -84,7 +65,7 @@ def run_plan(
     return write_result(output, figures) if output is not None else figures
 
 
-def _suggest(twin: Twin, seen: Survey, config: FitConfig, request: PlanRequest) -> Excitation:
+def _suggest(twin: Twin, seen: Survey, config: FitConfig, request: Planning) -> Excitation:
     trials = Trials(
         twin=twin,
         space=replace(seen.space, twin=twin),
@@ -92,14 +73,14 @@ def _suggest(twin: Twin, seen: Survey, config: FitConfig, request: PlanRequest) 
         noise=seen.joint_noise(),
         config=config,
         backend=open_backend(),
-        limits=motion_limits(twin, speed=request.speed),
+        limits=motion_limits(twin, speed=request.speed_share),
     )
     open_now = plan(seen).open
     columns = [i for i, name in enumerate(seen.space.names) if name in open_now] or range(len(seen.space.names))
-    return suggest(trials, seen.told, list(columns), request.options())
+    return suggest(trials, seen.told, list(columns), _options(request))
 
 
-def _file(reference: str, twin: Twin, suggested: Excitation, found: Plan, request: PlanRequest) -> ExcitationPlan:
+def _file(reference: str, twin: Twin, suggested: Excitation, found: Plan, request: Planning) -> ExcitationPlan:
     expected: dict[str, Mapping[str, Any]] = {}
     for row in found.parameters:
         then = row.then or row.now
@@ -117,31 +98,31 @@ def _file(reference: str, twin: Twin, suggested: Excitation, found: Plan, reques
         hz=twin.control_hz,
         commands=suggested.commands,
         home=twin.home()[1],
-        limits=motion_limits(twin, speed=request.speed),
+        limits=motion_limits(twin, speed=request.speed_share),
         following=suggested.following,
         repeat=request.repeat,
         expected=expected,
         made={
-            "seed": request.seed,
-            "criterion": request.criterion,
+            "seed": request.plan_seed,
+            "criterion": request.optimal,
             "pieces": list(suggested.kinds),
             "gain": suggested.gain,
             "random_gain_mean": suggested.random_gain[0],
             "random_gain_best": suggested.random_gain[1],
-            "speed_share": request.speed,
+            "speed_share": request.speed_share,
             "data": found.data or "none",
         },
     )
 
 
-def _said(made: ExcitationPlan, suggested: Excitation, request: PlanRequest) -> str:
+def _said(made: ExcitationPlan, suggested: Excitation, request: Planning) -> str:
     """What was made, and how much more it tells than chance."""
     mean, best = suggested.random_gain
-    unit = " nats" if request.criterion == "D" else ""
+    unit = " nats" if request.optimal == "D" else ""
     return (
         f"Excitation of {made.seconds:.0f} s, to be recorded {made.repeat} times: {request.excitation}\n"
         f"  pieces: {', '.join(suggested.kinds)}; {suggested.refused} of the pieces drawn break a limit.\n"
-        f"  {request.criterion}-criterion {suggested.gain:.2f}{unit}; as many random Fourier series: {mean:.2f} on "
+        f"  {request.optimal}-criterion {suggested.gain:.2f}{unit}; as many random Fourier series: {mean:.2f} on "
         f"average, {best:.2f} the best of 100.\n"
         f"  Next: twinloop record --robot ADDRESS --excitation {request.excitation} --output DIR"
     )

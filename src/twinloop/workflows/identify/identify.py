@@ -30,9 +30,11 @@ from twinloop.report import Report
 from twinloop.simulate import open_backend
 from twinloop.twin import Twin, load_twin
 from twinloop.twin.spec import describe
-from twinloop.workflows.data.logs import Log
+from twinloop.workflows.data.logs import Log, open_logs
 from twinloop.workflows.gap.options import name_and_hash
+from twinloop.workflows.identify.excitation import run_plan
 from twinloop.workflows.identify.page import drift_section, identify_section, ranges_section, structures_section
+from twinloop.workflows.identify.requests import Fitting, IdentifyRequest, Ranging
 from twinloop.workflows.run.results import claim_output, write_run
 from twinloop.workflows.run.sections import gap_section, gap_tables_section
 
@@ -56,36 +58,29 @@ def read_fit(path: Path) -> FitConfig:
         raise InputError(describe(error, where=str(path))) from error
 
 
-def fit_config(
-    fit: Path | None = None,
-    window: float | None = None,
-    free: Sequence[str] = (),
-    bootstrap: int = 0,
-    profile: Sequence[str] = (),
-    measured_torque: bool = False,
-) -> FitConfig:
+def fit_config(fitting: Fitting) -> FitConfig:
     """The configuration in a file, or the default one, with what was said besides.
 
     Raises:
-        InputError: a window that is not longer than 0, or as `read_fit`.
+        InputError: a fitting.window that is not longer than 0, or as `read_fit`.
     """
-    config = FitConfig() if fit is None else read_fit(fit)
-    if window is not None:
-        if not window > 0:
-            raise InputError(f"--window {window:g}: give seconds, such as 0.5.")
-        config = replace(config, replay=replace(config.replay, window=window, start="measured"))
-    if bootstrap:
-        if bootstrap < _LEAST_REFITS:
+    config = FitConfig() if fitting.fit is None else read_fit(fitting.fit)
+    if fitting.window is not None:
+        if not fitting.window > 0:
+            raise InputError(f"--window {fitting.window:g}: give seconds, such as 0.5.")
+        config = replace(config, replay=replace(config.replay, window=fitting.window, start="measured"))
+    if fitting.bootstrap:
+        if fitting.bootstrap < _LEAST_REFITS:
             raise InputError(
-                f"--bootstrap {bootstrap}: percentiles take at least {_LEAST_REFITS} refits. Give as many, or "
+                f"--bootstrap {fitting.bootstrap}: percentiles take at least {_LEAST_REFITS} refits. Give as many, or "
                 "leave it out."
             )
-        config = replace(config, bootstrap=bootstrap)
-    if profile:
-        config = replace(config, profile=tuple(profile))
-    if measured_torque:
+        config = replace(config, bootstrap=fitting.bootstrap)
+    if fitting.profile:
+        config = replace(config, profile=tuple(fitting.profile))
+    if fitting.measured_torque:
         config = replace(config, replay=replace(config.replay, torque="measured"))
-    return replace(config, free=tuple(free)) if free else config
+    return replace(config, free=tuple(fitting.free)) if fitting.free else config
 
 
 def _known_keys(kind: type, value: Mapping[str, Any], *, where: str, prefix: str = "") -> None:
@@ -116,23 +111,6 @@ def _is_mapping(hint: Any) -> bool:
     if origin is types.UnionType:
         return any(_is_mapping(part) for part in get_args(hint))
     return isinstance(origin, type) and issubclass(origin, Mapping)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Beyond:
-    """What is asked for beyond the fit; see `cli.ranging`."""
-
-    calibrate: str | None = None
-    compare: bool = False
-    structures: tuple[str, ...] = ()
-    structure_file: Path | None = None
-    folds: int = 3
-    drift: str | None = None
-    posterior: str | None = None
-
-    def __post_init__(self) -> None:
-        if (self.structures or self.structure_file) and not self.compare:
-            raise InputError("--structures and --structure-file name what --compare fits. Say --compare as well.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,18 +236,44 @@ def split_log(
     )
 
 
-def run_identify(
-    reference: str,
-    log: Log,
-    output: Path,
-    *,
-    holdout: str | None,
-    console: Console,
-    config: FitConfig | None = None,
-    beyond: Beyond | None = None,
+def run_identify(request: IdentifyRequest, console: Console) -> dict[str, Any]:
+    """Print and store what a log says about a twin; or plan what to record for it.
+
+    Raises:
+        InputError: flags that would do nothing, or no data or output.
+    """
+    planning = request.planning
+    if planning.plan:
+        _refuse_with_plan(request)
+    config = fit_config(request.fitting)
+    log = open_logs(request.data, request.reading) if request.data else None
+    if planning.plan:
+        return run_plan(request, log, config, console)
+    if planning.excitation is not None:
+        raise InputError("--excitation suggests a motion before a fit. Say --plan as well.")
+    if log is None or request.output is None:
+        raise InputError("A fit needs --data and --output. Say --plan to see what data, or none, could tell.")
+    return identify_log(request, log, request.output, config, console)
+
+
+def _refuse_with_plan(request: IdentifyRequest) -> None:
+    """Refuse what only a fit could do, because a plan fits nothing."""
+    of_fit = {**vars(request.ranging), "holdout": request.holdout}
+    of_fit |= {name: getattr(request.fitting, name) for name in ("bootstrap", "profile")}
+    usual = {**vars(Ranging()), "holdout": None, "bootstrap": 0, "profile": ()}
+    said = [f"--{name.replace('_', '-')}" for name, value in of_fit.items() if value != usual[name]]
+    if said:
+        raise InputError(f"--plan fits nothing, so {', '.join(said)} would do nothing. Leave out one or the other.")
+
+
+def identify_log(
+    request: IdentifyRequest, log: Log, output: Path, config: FitConfig, console: Console
 ) -> dict[str, Any]:
-    """Print and store what a log says about a twin."""
-    twin, asked = load_twin(reference), beyond or Beyond()
+    """Fit a log, and what is asked for beyond the fit; print and store it."""
+    asked, holdout = request.ranging, request.holdout
+    if (asked.structures or asked.structure_file) and not asked.compare:
+        raise InputError("--structures and --structure-file name what --compare fits. Say --compare as well.")
+    twin = load_twin(request.twin)
     claim_output(output)
     _refuse_early(log, asked, holdout)
     found = fit(twin, log, holdout, config, calibration=asked.calibrate)
@@ -280,7 +284,7 @@ def run_identify(
     return write_run(output, found.figures(), page, found.page, console)
 
 
-def _refuse_early(log: Log, asked: Beyond, holdout: str | None) -> None:
+def _refuse_early(log: Log, asked: Ranging, holdout: str | None) -> None:
     """Refuse before the fit what would only be refused after it."""
     if asked.compare:
         chosen_structures(asked.structures, asked.structure_file)
@@ -291,7 +295,7 @@ def _refuse_early(log: Log, asked: Beyond, holdout: str | None) -> None:
         require_sbi()
 
 
-def _further(found: Identified, asked: Beyond, holdout: str | None, console: Console) -> Identified:
+def _further(found: Identified, asked: Ranging, holdout: str | None, console: Console) -> Identified:
     """Rival structures, drift and a posterior, where they are asked for."""
     compared = drifted = None
     backend, episodes = open_backend(), found.log.episodes

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from twinloop.core.errors import TwinloopError
 from twinloop.core.files import dumps
@@ -16,27 +16,33 @@ from twinloop.dataset.lerobot import layout
 from twinloop.dataset.storage.targets import is_address, local_path
 from twinloop.workflows.run.results import finite
 
-# Commands that measure or make something; of these, those that make datasets. Some write down their own runs, with
-# what the catalog's tables hold of them (evaluate, compare, curate, train), and say which: ``run_id``.
-MEASURING = ("compare", "coverage", "evidence", "gap", "gate", "identify", "monitor", "plan")
-MAKING = ("edit", "fetch", "generate", "import", "pull", "record", "render", "run", "scenario")
-STORING = ("curate", "evaluate", "train")  # these write themselves down
-_LOOKING = ("list", "show")  # actions of these that come to no result
+# What a workspace keeps of a command's runs: of those that measure the figures, of those that make something the
+# datasets too. Those that store their own runs (evaluate, curate, train) say which: ``run_id``.
+Record = Literal["measures", "makes", "stores"]
 _SHOWN = 5  # sentences on files that cannot be read
 _MOST_BYTES = 4096  # of one figure; a run's result.json has the rest
 
 
 def remember(
-    words: Sequence[str], figures: Mapping[str, Any], code: int, *, started: datetime, ended: datetime
+    record: Record | None,
+    words: Sequence[str],
+    figures: Mapping[str, Any],
+    code: int,
+    *,
+    started: datetime,
+    ended: datetime,
 ) -> str | None:
     """Write a command down as `_recorded` does, and seal the files that it wrote; returns lines for people."""
-    lines = [_recorded(words, figures, code, started=started, ended=ended), _sealed(words, figures)]
+    lines = [
+        _recorded(record, words, figures, code, started=started, ended=ended),
+        _sealed(words, figures) if record else None,
+    ]
     return "\n".join(line for line in lines if line) or None
 
 
 def _sealed(words: Sequence[str], figures: Mapping[str, Any]) -> str | None:
     """Seal the files that a command wrote into a workspace, so that `fsck` notices changes."""
-    written = _written(words, figures) if words and words[0] in (*MEASURING, *MAKING, *STORING) else None
+    written = _written(words, figures)
     if written is None or not any((folder / "twinloop.yaml").is_file() for folder in written.parents):
         return None
     from twinloop.catalog import Workspace
@@ -53,7 +59,13 @@ def _sealed(words: Sequence[str], figures: Mapping[str, Any]) -> str | None:
 
 
 def _recorded(
-    words: Sequence[str], figures: Mapping[str, Any], code: int, *, started: datetime, ended: datetime
+    record: Record | None,
+    words: Sequence[str],
+    figures: Mapping[str, Any],
+    code: int,
+    *,
+    started: datetime,
+    ended: datetime,
 ) -> str | None:
     """Write a command down in the workspace it ran in, and add the dataset that it made.
 
@@ -63,8 +75,7 @@ def _recorded(
     Returns:
         A line for people: what was added, or why the run was not written down.
     """
-    verb = words[0] if words else ""
-    if verb not in MEASURING + MAKING or figures.get("run_id") or any(word in _LOOKING for word in words[1:2]):
+    if record not in ("measures", "makes") or figures.get("run_id"):
         return None
     written = _written(words, figures)
     place = written or Path(str(figures.get("workspace") or Path.cwd()))
@@ -77,8 +88,8 @@ def _recorded(
     try:
         with Workspace.open(root) as workspace:
             result = {**_short(finite(figures)), "exit_code": code}
-            run = workspace.record_run(verb, written, result, started, ended, list(words))
-            added = [workspace.add(path, run_id=run) for path in _datasets(verb, written)]
+            run = workspace.record_run(words[0], written, result, started, ended, list(words))
+            added = [workspace.add(path, run_id=run) for path in _datasets(written if record == "makes" else None)]
     except (TwinloopError, OSError, sqlite3.Error) as error:
         return f"Not written down in the workspace {root}: {error}"
     lines = [f"Batch {one.batch} of the workspace: {one.new} new episodes, {one.known} known." for one in added]
@@ -99,9 +110,9 @@ def _written(words: Sequence[str], figures: Mapping[str, Any]) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def _datasets(verb: str, folder: Path | None) -> list[Path]:
+def _datasets(folder: Path | None) -> list[Path]:
     """The datasets that a command made: its output, parts of it, and the pixels beside it."""
-    if verb not in MAKING or folder is None:
+    if folder is None:
         return []
     parts = sorted(path for path in folder.iterdir() if path.is_dir())
     here = [folder, folder.with_name(f"{folder.name}-images")]

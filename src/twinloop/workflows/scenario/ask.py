@@ -28,6 +28,7 @@ from twinloop.twin import Twin
 from twinloop.workflows.run.results import MeasuredRun
 from twinloop.workflows.scenario import places
 from twinloop.workflows.scenario.failure import rate_words
+from twinloop.workflows.scenario.requests import AblateRequest, CounterfactualRequest
 
 _SHOWN = 6
 
@@ -161,19 +162,18 @@ class Asking:
     level: float
 
     @classmethod
-    def begin(
-        cls, name: str, policy: str, scenarios: Path | None, *, tries: int, chance: Chance, level: float
-    ) -> Asking:
+    def begin(cls, request: CounterfactualRequest | AblateRequest) -> Asking:
         """Open the scenario and find who acts; nothing is tried yet.
 
         Raises:
             InputError: nobody is named who acts and nobody was stored, or the tries are too few.
         """
+        tries, chance, level = request.tries, request.chance, request.level
         if tries < 1:
             raise InputError(f"--tries {tries}: give at least one.")
-        _, pinned = places.opened(name, scenarios)
+        _, pinned = places.opened(request.name, request.scenarios)
         twin, task = pinned.open()
-        actor = places.actor(who(pinned, policy), twin, task)
+        actor = places.actor(who(pinned, request.policy), twin, task)
         backend = open_backend()
         attempt = functools.partial(_attempt, pinned, twin, task, actor, tries, chance, backend)
         own = pinned.beginning(tries, twin=twin, task=task, chance=chance).params
@@ -214,46 +214,36 @@ def who(pinned: PinnedWorld, policy: str) -> str:
     return reference
 
 
-def run_counterfactual(
-    name: str,
-    what: Sequence[str],
-    policy: str,
-    output: Path | None,
-    *,
-    scenarios: Path | None,
-    tries: int,
-    chance: Chance,
-    refine: int,
-    level: float,
-    fail_if: Sequence[str],
-    console: Console,
-) -> tuple[dict[str, Any], int]:
+def run_counterfactual(request: CounterfactualRequest, console: Console) -> tuple[dict[str, Any], int]:
     """Success with and without changes, in the same worlds with the same chance."""
-    if not what:
+    if not request.what:
         raise InputError("Say what would have been different: --what 'object/cube/mass=0.05,0.1'.")
-    run = MeasuredRun.begin("scenario", "counterfactual", output, fail_if, console)
-    asking = Asking.begin(name, policy, scenarios, tries=tries, chance=chance, level=level)
-    whats = [parse_what(text, asking.twin) for text in what]
+    run = MeasuredRun.begin("scenario", "counterfactual", request.output, request.fail_if, console)
+    asking = Asking.begin(request)
+    whats = [parse_what(text, asking.twin) for text in request.what]
     run.expect(
-        [f"{one.text}{dose:.4g}" for one in whats for dose in one.doses] + [f"{w.text}*" for w in whats if refine]
+        [f"{one.text}{dose:.4g}" for one in whats for dose in one.doses]
+        + [f"{w.text}*" for w in whats if request.refine]
     )
-    contrasts, crossings = counterfactual(asking.attempt, asking.base, asking.own, whats, refine=refine, level=level)
+    contrasts, crossings = counterfactual(
+        asking.attempt, asking.base, asking.own, whats, refine=request.refine, level=request.level
+    )
     console.print(f"As it is, {rate_words(asking.base)}.", soft_wrap=True)
-    console.print(_contrasts_table(contrasts, level))
+    console.print(_contrasts_table(contrasts, request.level))
     for one in crossings:
         console.print(
             f"{one.what}: half of the worlds turn between {one.low:.4g} and {one.high:.4g} "
-            f"(success {' and '.join(_of(rate, asking.base.trials, level) for rate in one.rates)}).",
+            f"(success {' and '.join(_of(rate, asking.base.trials, request.level) for rate in one.rates)}).",
             soft_wrap=True,
         )
 
     def fill(page: Report) -> None:
-        scenario_section(page, asking.pinned, asking.base, level)
-        doses_section(page, whats, contrasts, crossings, asking.base, level)
+        scenario_section(page, asking.pinned, asking.base, request.level)
+        doses_section(page, whats, contrasts, crossings, asking.base, request.level)
 
     figures = {
         **_facts(asking),
-        "contrasts": [one.to_json(level) for one in contrasts],
+        "contrasts": [one.to_json(request.level) for one in contrasts],
         "crossings": [{"what": c.what, "low": c.low, "high": c.high, "rates": list(c.rates)} for c in crossings],
     }
     return run.end(
@@ -261,29 +251,17 @@ def run_counterfactual(
         [_headline(f"{one.what}{one.dose:.4g}", one, "success with the change less that without") for one in contrasts],
         title=f"What if: {asking.pinned.name}",
         subtitle=_subtitle(asking),
-        fill=_page(output, fill),
+        fill=_page(request.output, fill),
     )
 
 
-def run_ablate(
-    name: str,
-    policy: str,
-    output: Path | None,
-    *,
-    terms: Sequence[str],
-    scenarios: Path | None,
-    tries: int,
-    chance: Chance,
-    level: float,
-    fail_if: Sequence[str],
-    console: Console,
-) -> tuple[dict[str, Any], int]:
+def run_ablate(request: AblateRequest, console: Console) -> tuple[dict[str, Any], int]:
     """Terms of the physics switched off one by one, and all but one."""
-    run = MeasuredRun.begin("scenario", "ablate", output, fail_if, console)
-    asking = Asking.begin(name, policy, scenarios, tries=tries, chance=chance, level=level)
-    chosen = terms_of(asking.twin, terms, pictures=asking.pictures)
+    run = MeasuredRun.begin("scenario", "ablate", request.output, request.fail_if, console)
+    asking = Asking.begin(request)
+    chosen = terms_of(asking.twin, request.term, pictures=asking.pictures)
     run.expect([term.name for term in chosen if term.acts(asking.own)])
-    found = ablate(asking.attempt, asking.base, asking.own, chosen, level=level)
+    found = ablate(asking.attempt, asking.base, asking.own, chosen, level=request.level)
     console.print(
         f"As it is, {rate_words(asking.base)}; with all of these terms off it {rate_words(found.bare)}.", soft_wrap=True
     )
@@ -291,13 +269,13 @@ def run_ablate(
     console.print(_first_words(found.terms[0]), soft_wrap=True)
 
     def fill(page: Report) -> None:
-        scenario_section(page, asking.pinned, asking.base, level)
-        terms_section(page, found, level)
+        scenario_section(page, asking.pinned, asking.base, request.level)
+        terms_section(page, found, request.level)
 
     figures = {
         **_facts(asking),
-        "bare": found.bare.to_json(level),
-        "terms": [row.to_json(level) for row in found.terms],
+        "bare": found.bare.to_json(request.level),
+        "terms": [row.to_json(request.level) for row in found.terms],
         "idle": list(found.idle),
     }
     return run.end(
@@ -305,7 +283,7 @@ def run_ablate(
         [_headline(row.term.name, row.without, "success without the term less that with it") for row in found.terms],
         title=f"Ablation: {asking.pinned.name}",
         subtitle=_subtitle(asking),
-        fill=_page(output, fill),
+        fill=_page(request.output, fill),
     )
 
 

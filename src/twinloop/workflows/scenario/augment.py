@@ -18,35 +18,32 @@ from twinloop.rollout.pinned import PinnedWorld
 from twinloop.scenario.targeted import WIDTH, Box, box_around
 from twinloop.tasks.protocol import is_tracked
 from twinloop.workflows.generate.generate import run_generate
+from twinloop.workflows.generate.requests import GenerateRequest
 from twinloop.workflows.run.results import claim_output
 from twinloop.workflows.scenario import places
+from twinloop.workflows.scenario.requests import AugmentRequest
 
 _FILE, _DATA = "generate.yaml", "data"
 _WRAP = 110
 
 
-def run_augment(
-    name: str,
-    output: Path,
-    *,
-    episodes: int,
-    width: float = WIDTH,
-    only: Sequence[str] = (),
-    seed: int = 0,
-    scenarios: Path | None = None,
-    workers: int = 0,
-    run: bool = True,
-    console: Console,
-) -> dict[str, Any]:
+def run_augment(request: AugmentRequest, console: Console) -> dict[str, Any]:
     """Write ``OUTPUT/generate.yaml`` and run it into ``OUTPUT/data``.
 
     Raises:
         InputError: the scenario is nominal in everything, or the box cannot be drawn from.
         CheckFailedError: no attempt succeeded.
     """
-    claim_output(output)
-    _, pinned = places.opened(name, scenarios)
-    file, box = write_plan(pinned, output / _FILE, episodes=episodes, width=width, only=only, seed=seed)
+    claim_output(request.output)
+    _, pinned = places.opened(request.name, request.scenarios)
+    file, box = write_plan(
+        pinned,
+        request.output / _FILE,
+        episodes=request.episodes,
+        width=request.width,
+        only=request.only,
+        seed=request.seed,
+    )
     ranged = len(box.ranges) - len(box.fixed)
     console.print(f"{file}: {ranged} parameters drawn around the scenario, {len(box.fixed)} kept at its values.")
     figures: dict[str, Any] = {
@@ -58,20 +55,27 @@ def run_augment(
         "fixed": list(box.fixed),
         "data": None,
     }
-    if not run:
-        console.print(f"Run it with `twinloop generate {file} --output {output / _DATA}`.")
+    if request.plan_only:
+        console.print(f"Run it with `twinloop generate {file} --output {request.output / _DATA}`.")
         return figures
     made = run_generate(
-        file,
-        str(output / _DATA),
-        episodes=None,
-        seed=None,
-        workers=workers,
-        resume=_begun(output / _DATA),
-        keep="success",
+        GenerateRequest(
+            file=file,
+            output=str(request.output / _DATA),
+            episodes=None,
+            seed=None,
+            workers=request.workers,
+            resume=_begun(request.output / _DATA),
+            keep="success",
+        ),
         console=console,
     )
-    return {**figures, "data": str(output / _DATA), "attempted": made["attempted"], "episodes": made["episodes"]}
+    return {
+        **figures,
+        "data": str(request.output / _DATA),
+        "attempted": made["attempted"],
+        "episodes": made["episodes"],
+    }
 
 
 def _begun(data: Path) -> bool:

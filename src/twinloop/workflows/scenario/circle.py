@@ -24,6 +24,7 @@ from twinloop.stats.two_by_two_paired import PairedCounts, mcnemar, paired_diffe
 from twinloop.workflows.run.results import MeasuredRun
 from twinloop.workflows.scenario import places
 from twinloop.workflows.scenario.augment import run_augment
+from twinloop.workflows.scenario.requests import AugmentRequest, LoopRequest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,29 +156,7 @@ _RESULT, _NOMINAL, _THIS = "result.json", "nominal", "this failure"
 _KEPT = ("batch", "task", "weight_decay", "ema", "clip")  # of the configuration that the champion was trained with
 
 
-@dataclass(frozen=True, kw_only=True)
-class Circle:
-    """What `twinloop scenario loop` was asked; see the command."""
-
-    name: str
-    policy: str
-    data: tuple[str, ...] = ()
-    episodes: int = 64
-    width: float = 0.125
-    only: tuple[str, ...] = ()
-    share: float = SHARE
-    steps: int = 2000
-    lr: float | None = None
-    tries: int = 32
-    trials: int = 100
-    within: float = 0.1
-    alpha: float = 0.05
-    seed: int = 0
-
-
-def run_circle(
-    circle: Circle, output: Path, *, scenarios: Path | None, workers: int = 0, console: Console
-) -> tuple[dict[str, Any], int]:
+def run_circle(circle: LoopRequest, console: Console) -> tuple[dict[str, Any], int]:
     """Regenerate, retrain, try, gate; the new policy lies in ``OUTPUT/policy``, whatever the gate says.
 
     Returns:
@@ -186,20 +165,23 @@ def run_circle(
     Raises:
         InputError: the scenario or the policy cannot be opened, or nobody knows what the policy was trained on.
     """
+    output, scenarios = circle.output, circle.scenarios
     run = MeasuredRun.begin("scenario", "loop", output, (), console)
     _, pinned = places.opened(circle.name, scenarios)
     folder = places.policy_folder(circle.policy)
     sources = _sources(circle, folder)
     console.print(f"1. Demonstrations around {pinned.name}", soft_wrap=True)
     augmented = run_augment(
-        circle.name,
-        output / "targeted",
-        episodes=circle.episodes,
-        width=circle.width,
-        only=circle.only,
-        seed=circle.seed,
-        scenarios=scenarios,
-        workers=workers,
+        AugmentRequest(
+            name=circle.name,
+            output=output / "targeted",
+            episodes=circle.episodes,
+            width=circle.width,
+            only=circle.only,
+            seed=circle.seed,
+            scenarios=scenarios,
+            workers=circle.workers,
+        ),
         console=console,
     )
     console.print(f"2. Training on from {circle.policy}: {circle.share:.0%} of every batch around the failure")
@@ -239,7 +221,7 @@ def run_circle(
     return result, int(not decision.passed)
 
 
-def _sources(circle: Circle, folder: Path) -> list[dict[str, Any]]:
+def _sources(circle: LoopRequest, folder: Path) -> list[dict[str, Any]]:
     """What the policy was trained on: what is given, or what its result says."""
     if not 0 < circle.share < 1:
         raise InputError(f"--share {circle.share:g}: give a part of every batch, between 0 and 1.")
@@ -261,7 +243,7 @@ def _said(folder: Path) -> dict[str, Any]:
 
 
 def _train(
-    circle: Circle, folder: Path, sources: Sequence[Mapping[str, Any]], targeted: Path, output: Path
+    circle: LoopRequest, folder: Path, sources: Sequence[Mapping[str, Any]], targeted: Path, output: Path
 ) -> dict[str, Any]:
     """The champion's weights, trained on with old and targeted data in the shares asked for."""
     from twinloop.policies import open_policy
@@ -290,7 +272,7 @@ def _train(
     return train(config, output, base=champion).figures
 
 
-def _evaluated(circle: Circle, pinned: PinnedWorld, policy: Path, home: Path, output: Path) -> list[Evaluation]:
+def _evaluated(circle: LoopRequest, pinned: PinnedWorld, policy: Path, home: Path, output: Path) -> list[Evaluation]:
     """A policy in the nominal suite and in every stored scenario, on the same trials for all; stored beside."""
     from twinloop.evaluate.acting import candidate
     from twinloop.evaluate.run import evaluate
@@ -322,7 +304,7 @@ def _apart(made: Sequence[Evaluation], name: str) -> list[Evaluation]:
 
 
 def _gated(
-    circle: Circle, after: Sequence[Evaluation], before: Sequence[Evaluation], names: Sequence[str]
+    circle: LoopRequest, after: Sequence[Evaluation], before: Sequence[Evaluation], names: Sequence[str]
 ) -> GateDecision:
     """Not worse nominally, better at the failure, and no other stored failure lost: what a round can show by itself.
 

@@ -26,10 +26,11 @@ from twinloop.scenario.rebuild import LoggedEpisode, pin_log
 from twinloop.scenario.regress import expectation
 from twinloop.scenario.trials import Tried, try_actor, try_commands
 from twinloop.simulate import Backend, open_backend, rollout
-from twinloop.tasks import DEFAULT_TASK, DEFAULT_TWIN, Task, open_task
+from twinloop.tasks import Task, open_task
 from twinloop.twin import Twin, load_twin
 from twinloop.workflows.scenario import places
 from twinloop.workflows.scenario.places import Located
+from twinloop.workflows.scenario.requests import FromFailureRequest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,27 +244,7 @@ def _name(located: Located, failure: str) -> str:
 LEAST = 0.1
 
 
-@dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What `twinloop scenario from-failure` was asked; see the command."""
-
-    episode: str
-    name: str = ""
-    policy: str = ""
-    twin: str = DEFAULT_TWIN
-    task: str = DEFAULT_TASK
-    identified: Path | None = None
-    tries: int = 32
-    least: float = LEAST
-    reason: str = ""
-    meaning: str = ""
-    anyway: bool = False
-    seed: int = 0
-
-
-def run_from_failure(
-    asked: Asked, scenarios: Path | None, console: Console, *, nthread: int = 0
-) -> tuple[dict[str, Any], int]:
+def run_from_failure(asked: FromFailureRequest, console: Console, *, nthread: int = 0) -> tuple[dict[str, Any], int]:
     """Rebuild a failed episode, try it again and keep it.
 
     Returns:
@@ -273,7 +254,7 @@ def run_from_failure(
         InputError: the episode did not fail, cannot be rebuilt, or the name is taken.
     """
     if asked.name:
-        check_free(places.home(scenarios) / check_name(asked.name))
+        check_free(places.home(asked.scenarios) / check_name(asked.name))
     if asked.tries < 1:
         raise InputError(f"--tries {asked.tries}: give at least one.")
     if not 0 < asked.least <= 1:
@@ -300,12 +281,12 @@ def run_from_failure(
             soft_wrap=True,
         )
         return {**figures, "stored": None}, 1
-    folder = write_pinned(world, places.home(scenarios) / world.name)
+    folder = write_pinned(world, places.home(asked.scenarios) / world.name)
     console.print(f"Stored: {folder}", soft_wrap=True)
     return {**figures, "stored": str(folder)}, 0
 
 
-def _rebuilt(asked: Asked, backend: Backend) -> Rebuilt:
+def _rebuilt(asked: FromFailureRequest, backend: Backend) -> Rebuilt:
     located = places.locate(asked.episode)
     if simulated(located):
         return from_provenance(located, asked.name, asked.reason, asked.meaning, backend)

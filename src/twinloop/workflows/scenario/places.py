@@ -18,6 +18,7 @@ from twinloop.rollout.pinned import PinnedWorld
 from twinloop.rollout.pinned_files import SCENARIO, read_pinned, stored
 from twinloop.tasks import Task
 from twinloop.twin import Twin
+from twinloop.workflows.scenario.requests import ScenarioListRequest, ScenarioShowRequest
 
 EXPERT = "expert"
 _HOME = "scenarios"
@@ -164,21 +165,21 @@ def is_here(reference: str, digest: str) -> bool:
     return found is not None and digest in ("", found)
 
 
-def run_list(scenarios: Path | None, console: Console) -> dict[str, Any]:
+def run_list(request: ScenarioListRequest, console: Console) -> dict[str, Any]:
     """Every scenario with where it comes from and how often it failed when it was stored."""
-    found = [read_pinned(folder) for folder in stored(home(scenarios))]
+    found = [read_pinned(folder) for folder in stored(home(request.scenarios))]
     table = Table("scenario", "from", "twin", "failed", "why")
     for pinned in found:
         table.add_row(
             pinned.name, pinned.origin.source, pinned.twin, _failed(pinned), pinned.meaning or pinned.reason or "–"
         )
-    console.print(table if found else f"{home(scenarios)} holds no scenario.")
+    console.print(table if found else f"{home(request.scenarios)} holds no scenario.")
     return {"verb": "scenario", "kind": "list", "scenarios": [_plain(pinned) for pinned in found]}
 
 
-def run_show(name: str, scenarios: Path | None, console: Console) -> dict[str, Any]:
+def run_show(request: ScenarioShowRequest, console: Console) -> dict[str, Any]:
     """One scenario: where it comes from, its own parameters, and what was measured of it."""
-    folder, pinned = opened(name, scenarios)
+    folder, pinned = opened(request.name, request.scenarios)
     console.print(f"{pinned.name} ({folder})", soft_wrap=True)
     for line in filter(None, (pinned.meaning, pinned.reason)):
         console.print(line, soft_wrap=True, markup=False)

@@ -22,23 +22,12 @@ from twinloop.twin import Twin, load_twin
 from twinloop.workflows.run.results import MeasuredRun
 from twinloop.workflows.scenario import places
 from twinloop.workflows.scenario.ask import who
+from twinloop.workflows.scenario.requests import RegressRequest
 
 _TRIES = 32  # of a scenario of which nothing was stored to compare with
 
 
-def run_regress(
-    names: Sequence[str],
-    output: Path | None,
-    *,
-    policy: str = "",
-    twin: str = "",
-    scenarios: Path | None,
-    accept: bool = False,
-    alpha: float = 0.05,
-    level: float = 0.95,
-    console: Console,
-    nthread: int = 0,
-) -> tuple[dict[str, Any], int]:
+def run_regress(request: RegressRequest, console: Console) -> tuple[dict[str, Any], int]:
     """Try the scenarios again in the same worlds, and compare try by try.
 
     Returns:
@@ -48,39 +37,39 @@ def run_regress(
     Raises:
         InputError: there is no scenario, or nothing to compare any with and ``accept`` is not given.
     """
-    run = MeasuredRun.begin("scenario", "regress", output, (), console)
-    backend = open_backend(nthread=nthread)
-    found = places.every(names, scenarios)
-    if not accept:
+    run = MeasuredRun.begin("scenario", "regress", request.output, (), console)
+    backend = open_backend()
+    found = places.every(request.names, request.scenarios)
+    if not request.accept:
         _any_expected([pinned for _, pinned in found])
-    loaded = load_twin(twin) if twin else None
+    loaded = load_twin(request.twin) if request.twin else None
     rows: list[Verdict] = []
     moved: list[tuple[Path, PinnedWorld]] = []
     for folder, pinned in found:
-        verdict, world = _one(pinned, policy, loaded, twin, backend, accept=accept)
+        verdict, world = _one(pinned, request.policy, loaded, request.twin, backend, accept=request.accept)
         rows.append(verdict)
         moved.append((folder, world))
     real = [pinned.readings is not None for _, pinned in found] if loaded is not None else ()
-    verdicts = judged(rows, alpha=alpha, real=real)
+    verdicts = judged(rows, alpha=request.alpha, real=real)
     console.print(_table(verdicts))
     for row in verdicts:
         if row.note:
             console.print(f"{row.name}: {row.note}", soft_wrap=True)
     failed = [row.name for row in verdicts if row.fails]
-    if accept:
-        _accept(moved, verdicts, policy, console)
+    if request.accept:
+        _accept(moved, verdicts, request.policy, console)
     figures = {
-        "policy": policy,
-        "twin": twin,
-        "alpha": alpha,
-        "accepted": accept,
-        "scenarios": [row.to_json(level) for row in verdicts],
+        "policy": request.policy,
+        "twin": request.twin,
+        "alpha": request.alpha,
+        "accepted": request.accept,
+        "scenarios": [row.to_json(request.level) for row in verdicts],
         "regressed": failed,
     }
     result, _ = run.end(figures, [])
-    if failed and not accept:
+    if failed and not request.accept:
         console.print(f"{len(failed)} of {len(verdicts)} scenarios fail: {', '.join(failed)}.", soft_wrap=True)
-    return result, int(bool(failed) and not accept)
+    return result, int(bool(failed) and not request.accept)
 
 
 def _one(

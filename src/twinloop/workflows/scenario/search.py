@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,24 +25,11 @@ from twinloop.simulate import open_backend
 from twinloop.tasks import open_task
 from twinloop.workflows.run.results import MeasuredRun
 from twinloop.workflows.scenario import places
+from twinloop.workflows.scenario.requests import ScenarioSearchRequest
 
 _NAMED = 6  # parameters of a failure that are shown: those farthest from the middle of what is drawn
 _SHOWN = 8  # failures that are shown
 _OFF = 1.0  # standard normals from the middle, below which a parameter is not named
-
-
-@dataclass(frozen=True, kw_only=True)
-class Hunt:
-    """What is asked of a search; see `twinloop scenario search --help`."""
-
-    file: Path
-    policy: str
-    search: Search
-    illuminate: int
-    simplify: int
-    by: tuple[str, ...]
-    keep: int
-    level: float
 
 
 class _Counted:
@@ -60,11 +45,9 @@ class _Counted:
         return Seen.joined(done)
 
 
-def run_search(
-    asked: Hunt, output: Path | None, scenarios: Path | None, *, fail_if: Sequence[str], console: Console
-) -> tuple[dict[str, Any], int]:
+def run_search(asked: ScenarioSearchRequest, console: Console) -> tuple[dict[str, Any], int]:
     """Search, say what was found, and keep the most probable failures."""
-    run = MeasuredRun.begin("scenario", "search", output, fail_if, console)
+    run = MeasuredRun.begin("scenario", "search", asked.output, asked.fail_if, console)
     config = read_config(asked.file, seed=None, keep="all")
     plan = load_plan(config)
     task = open_task(config.task, plan.twin)
@@ -72,12 +55,13 @@ def run_search(
     backend = open_backend(config.file.rollout.backend)
     worlds = PlanSearch(plan, task, actor, backend)
     try_ = _Counted(worlds, console)
-    found = failure_rate(try_, len(worlds.axes), asked.search, level=asked.level)
+    search = Search(round_size=asked.worlds, rounds=asked.rounds, modes=asked.modes, draws=asked.draws, seed=asked.seed)
+    found = failure_rate(try_, len(worlds.axes), search, level=asked.level)
     archive = _archived(asked, found, worlds, try_)
     plain = _simplified(asked, archive, try_)
     figures = _figures(asked, found, archive, plain, worlds, actor.name) | {"worlds": try_.worlds}
     _say(figures, console)
-    figures["kept"] = _keep(asked, plain, worlds, plan.twin, task, config.twin, scenarios)
+    figures["kept"] = _keep(asked, plain, worlds, plan.twin, task, config.twin, asked.scenarios)
     for folder in figures["kept"]:
         console.print(f"Kept {folder}", soft_wrap=True)
     rate = found.rate.interval
@@ -101,24 +85,24 @@ def run_search(
     )
 
 
-def _archived(asked: Hunt, found: Found, worlds: PlanSearch, try_: _Counted) -> Archive:
+def _archived(asked: ScenarioSearchRequest, found: Found, worlds: PlanSearch, try_: _Counted) -> Archive:
     axes = map_axes(worlds.axes, asked.by, found.proposal, found.seen)
     archive = Archive.of(axes, found.seen)
     if asked.illuminate and found.seen.failed.any():
-        rng = np.random.default_rng([asked.search.seed, 1])
-        size = asked.search.round_size
+        rng = np.random.default_rng([asked.seed, 1])
+        size = asked.worlds
         rounds = -(-asked.illuminate // size)
         illuminate(archive, try_, active_axes(found.proposal), worlds=size, rounds=rounds, rng=rng)
     return archive
 
 
-def _simplified(asked: Hunt, archive: Archive, try_: _Counted) -> Seen:
+def _simplified(asked: ScenarioSearchRequest, archive: Archive, try_: _Counted) -> Seen:
     """The failures that are shown and kept, each with no more off the middle than it needs, most probable first."""
     rows = archive.failures[: max(asked.keep, _SHOWN)]
     z = archive.seen.z[rows]
     if not rows or not asked.simplify:
         return Seen(z=z, score=archive.seen.score[rows], failed=archive.seen.failed[rows], lost=archive.seen.lost[rows])
-    rng = np.random.default_rng([asked.search.seed, 2])
+    rng = np.random.default_rng([asked.seed, 2])
     best, tried = simplified(try_, z, rounds=asked.simplify, rng=rng)
     known = Seen.joined([tried, archive.seen])
     order = np.argsort(-log_density(best), kind="stable")
@@ -128,7 +112,7 @@ def _simplified(asked: Hunt, archive: Archive, try_: _Counted) -> Seen:
 
 
 def _figures(
-    asked: Hunt, found: Found, archive: Archive, plain: Seen, worlds: PlanSearch, actor: str
+    asked: ScenarioSearchRequest, found: Found, archive: Archive, plain: Seen, worlds: PlanSearch, actor: str
 ) -> dict[str, Any]:
     fresh = found.seen.failed[-found.fresh :]
     return {
@@ -191,7 +175,13 @@ def _say(figures: dict[str, Any], console: Console) -> None:
 
 
 def _keep(
-    asked: Hunt, plain: Seen, worlds: PlanSearch, twin: Any, task: Any, reference: str, scenarios: Path | None
+    asked: ScenarioSearchRequest,
+    plain: Seen,
+    worlds: PlanSearch,
+    twin: Any,
+    task: Any,
+    reference: str,
+    scenarios: Path | None,
 ) -> list[str]:
     kept: list[str] = []
     for number in range(min(asked.keep, len(plain))):

@@ -25,41 +25,55 @@ from twinloop.train.config import CHECKPOINT, RESULT
 from twinloop.train.lerobot import PREFIX, report_rows, train_lerobot
 from twinloop.workflows.run.results import claim_output, write_report
 from twinloop.workflows.train.page import train_page, train_section
+from twinloop.workflows.train.requests import TrainRequest
 
 _REPORT = "report.html"
 
 
-def run_train(
-    file: Path | None,
-    output: Path,
-    *,
-    flags: Mapping[str, Any],
-    workspace: Path | None = None,
-    resume: bool = False,
-    lerobot_python: Path | None = None,
-    console: Console,
-) -> dict[str, Any]:
-    """Train, print what came of it, write the report, and remember it in the workspace.
+def begun(request: TrainRequest) -> bool:
+    """Whether a checkpoint lies there that --resume can go on from, ours or LeRobot's."""
+    output = request.output
+    theirs = output.with_name(f"{output.name}.lerobot").glob("*/checkpoints/[0-9]*/pretrained_model")
+    return (output / CHECKPOINT).is_file() or any(theirs)
 
-    Args:
-        file: YAML, see `train.config`; None where flags say all.
-        output: folder of the policy.
-        flags: fields of `TrainConfig` that are said beside the file; None where nothing is.
-        workspace: its folder; by default the nearest one upwards from ``output``.
-        resume: go on from a run that was stopped.
-        lerobot_python: interpreter of the environment that has LeRobot, for its policies; by default this one.
-        console: for people.
+
+_SAME = ("policy", "steps", "batch", "lr", "sim_fraction", "holdout", "patience", "keep", "seed", "device", "threads")
+
+
+def said_of_config(request: TrainRequest) -> dict[str, Any]:
+    """Fields of `TrainConfig` that flags say beside the file; None where nothing is said."""
+    return {name: getattr(request, name) for name in _SAME} | {
+        "sources": [{"data": one} for one in request.data] or None,
+        "settings": read_settings_words(request.set) or None,
+        "inputs": list(request.inputs) or None,
+        "curriculum": {} if request.curriculum else None,
+        "domain_token": {} if request.domain_token else None,
+        "keep_failures": True if request.keep_failures else None,
+        "adapt": _said(**{"from": request.adapt}, method=request.method, rank=request.rank, l2_start=request.l2_start),
+        "align": _said(method=request.align, weight=request.align_weight),
+        "pixels": _said(method=request.pixels),
+    }
+
+
+def _said(**section: Any) -> dict[str, Any] | None:
+    """What of a section the command line says, if anything."""
+    return {key: value for key, value in section.items() if value is not None} or None
+
+
+def run_train(request: TrainRequest, console: Console) -> dict[str, Any]:
+    """Train, print what came of it, write the report, and remember it in the workspace.
 
     Raises:
         TwinloopError: see `train.run.train`.
     """
+    flags, output, resume = said_of_config(request), request.output, request.resume
     for name in ("steps", "batch", "lr"):
         if flags.get(name) == 0:  # of a config it means the recipe's own
             raise InputError(f"--{name} 0 trains nothing. Give a number above 0, or leave it out for the recipe's own.")
-    config = read_config(file, **flags)
-    root = workspace or Workspace.find(output.absolute())
+    config = read_config(request.file, **flags)
+    root = request.workspace or Workspace.find(output.absolute())
     if config.policy.startswith(PREFIX):
-        return _run_lerobot(config, output, root, resume=resume, python=lerobot_python, console=console)
+        return _run_lerobot(config, output, root, resume=resume, python=request.lerobot_python, console=console)
     require_torch()
     from twinloop.train.checkpoint import read_checkpoint
     from twinloop.train.prepared import prepare, resolved

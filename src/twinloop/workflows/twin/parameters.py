@@ -12,18 +12,20 @@ import mujoco
 from rich.console import Console
 from rich.table import Column, Table
 
+from twinloop.checks import run_checks
 from twinloop.core.engine_faults import ENGINE_FAULTS
 from twinloop.core.files import write_text
 from twinloop.twin import Param, Twin, builtin_names, load_twin
 from twinloop.twin.compiling import solver_settings
 from twinloop.twin.quantities import QUANTITIES, Quantity
+from twinloop.workflows.twin.requests import TwinCheckRequest, TwinShowRequest
 
 _WIDE = 140  # columns; in fewer a source has no room beside the figures
 
 
-def show_twin(reference: str, console: Console) -> dict[str, Any]:
+def show_twin(request: TwinShowRequest, console: Console) -> dict[str, Any]:
     """Print every parameter of a twin; returns them."""
-    twin = load_twin(reference)
+    twin = load_twin(request.twin)
     table = Table(Column("parameter", no_wrap=True), "unit", "nominal", "bounds", "default range")
     sources = console.width >= _WIDE
     if sources:
@@ -191,3 +193,9 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 if __name__ == "__main__":
     write_text(Path(sys.argv[1]), parameters_page())
+
+
+def check_twin(request: TwinCheckRequest, console: Console) -> tuple[dict[str, Any], int]:
+    """Check whether a twin holds up, and print each check; 1 where one fails."""
+    report = run_checks(request.twin, progress=lambda check: console.print(check.line()))
+    return report.to_json(), 0 if report.passed else 1

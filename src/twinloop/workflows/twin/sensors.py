@@ -13,6 +13,7 @@ from rich.table import Column, Table
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.params import ParamTable, SeedPath
+from twinloop.generate.render_settings import picture_size
 from twinloop.hardware.teleop_motion import teleop_commands
 from twinloop.render import Fields, Renderer, SceneStates, contact_sheet, encode_srgb, open_renderer, write_png
 from twinloop.render.cameras import intrinsics
@@ -28,6 +29,7 @@ from twinloop.twin import Twin, load_twin
 from twinloop.twin.devices import device_presets
 from twinloop.twin.spec import SensorSpec
 from twinloop.twin.variant import equipped
+from twinloop.workflows.twin.requests import SensorsListRequest, SensorsShowRequest
 
 _SECONDS = 4.0  # a hand's way to a thing and back
 _EARLIEST = 0.5  # s; before that nothing has come up to speed, and cameras with a latency have shown nothing
@@ -92,38 +94,20 @@ _NEAR_TO_FAR = np.array(
 _NOTHING = (0, 0, 0)
 
 
-def show_sensor(
-    reference: str,
-    *,
-    camera: str | None,
-    sensor: str | None,
-    device: str | None,
-    size: tuple[int, int],
-    renderer: str,
-    output: Path | None,
-    console: Console,
-) -> dict[str, Any]:
+def show_sensor(request: SensorsShowRequest, console: Console) -> dict[str, Any]:
     """Write a picture of what a sensor makes of a moment in which the twin moves; returns what is on it.
-
-    Args:
-        reference: the twin.
-        camera: of the twin; the first if neither it nor a sensor is named.
-        sensor: a camera or depth camera among the twin's sensors.
-        device: what to put before the camera, instead of the twin's own sensor.
-        size: width and height of each picture on the sheet.
-        output: the PNG; by default named after twin, sensor and device.
 
     Raises:
         UnknownNameError: no such twin, camera, sensor, device or renderer.
         InputError: the camera has no sensor and no device is named, or a device that makes no pictures.
     """
-    twin, name = _chosen(load_twin(reference), camera, sensor, device)
+    twin, name = _chosen(load_twin(request.twin), request.camera, request.sensor, request.device)
     kind, seen_from = twin.devices[name].kind, sensor_camera(twin, name)
-    moving, (width, height) = MovingTwin(twin), size
+    moving, (width, height) = MovingTwin(twin), picture_size(request.size)
     time = moving.busiest(seen_from, height=height, width=width)
     made = _camera_stages if kind == KIND else _depth_stages
-    stages = made(moving, name, time, height=height, width=width, renderer=renderer)
-    path = output or Path(f"{twin.name}-{name}-{twin.devices[name].name}.png".replace("/", "-"))
+    stages = made(moving, name, time, height=height, width=width, renderer=request.renderer)
+    path = request.output or Path(f"{twin.name}-{name}-{twin.devices[name].name}.png".replace("/", "-"))
     write_png(path, contact_sheet([picture for _, picture in stages], [label for label, _ in stages], columns=_COLUMNS))
     console.print(
         f"{twin.name}, {name} as {twin.devices[name].name} from {seen_from}, {time:.2f} s after home: "
@@ -135,7 +119,7 @@ def show_sensor(
             "output": str(path)}  # fmt: skip
 
 
-def list_devices(console: Console) -> dict[str, Any]:
+def list_devices(_: SensorsListRequest, console: Console) -> dict[str, Any]:
     """Print every built-in sensing device; returns them."""
     table = Table(Column("device", no_wrap=True), Column("kind", no_wrap=True), "what it is")
     devices = sorted(device_presets().values(), key=lambda device: device.kind)

@@ -1,0 +1,10 @@
+"""The commands ``twinloop demo`` and ``doctor``."""
+
+from __future__ import annotations
+
+from twinloop.cli.commands import Command
+from twinloop.workflows.data.requests import DoctorRequest
+from twinloop.workflows.demo.requests import DemoRequest
+
+DEMO = Command("demo", DemoRequest, "twinloop.workflows.demo.demo:run_demo")
+DOCTOR = Command("doctor", DoctorRequest, "twinloop.workflows.doctor:run_doctor")

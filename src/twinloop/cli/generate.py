@@ -1,0 +1,10 @@
+"""The command ``twinloop generate``."""
+
+from __future__ import annotations
+
+from twinloop.cli.commands import Command
+from twinloop.workflows.generate.requests import GenerateRequest
+
+GENERATE = Command(
+    "generate", GenerateRequest, "twinloop.workflows.generate.generate:run_generate", "makes", resumable=lambda _: True
+)

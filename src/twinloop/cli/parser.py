@@ -1,0 +1,142 @@
+"""What tyro parses of a command line, and what it lacks: default words, flags given twice, messages for programs."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import tyro
+
+from twinloop.cli.commands import Command, Group, union
+from twinloop.core.console import visible
+from twinloop.core.files import dumps
+from twinloop.core.redaction import redacted_words
+
+_STYLE = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
+_FRAME = re.compile(r"[╭╮╰╯│─]|(?<!\S)-{3,}(?!\S)")  # drawn around what the parser says
+_HELP = ("-h", "--help")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """A set of commands under one name.
+
+    Attributes:
+        name: what is typed before a command.
+        description: heads the help.
+        commands: to choose from.
+        recorded: whether workspaces keep a record of runs.
+    """
+
+    name: str
+    description: str
+    commands: Sequence[Command | Group]
+    recorded: bool = False
+
+    def parse(self, words: Sequence[str]) -> tuple[Command, Any]:
+        """Parse a command line; returns the command and its request.
+
+        Where the words are wrong, the message holds no credentials and, with ``--json``, follows as JSON too.
+
+        Raises:
+            SystemExit: help was asked for, or the words are wrong.
+        """
+        safe, for_programs = redacted_words(words), "--json" in words
+        if safe == words and not for_programs:
+            return self._parsed(words)
+        heard = io.StringIO()
+        try:
+            with contextlib.redirect_stderr(heard):
+                return self._parsed(words)
+        except SystemExit as end:
+            text = heard.getvalue() if safe == words else self._complaint(safe)
+            sys.stderr.write(text)
+            if end.code and for_programs:
+                message = " ".join(_FRAME.sub(" ", text).split())
+                print(visible(dumps({"error": "UsageError", "message": message})))
+            raise
+
+    def joined(self, words: Sequence[str]) -> list[str]:
+        """The words of a command line in which ``--data A --data B`` says ``--data A B``.
+
+        The parser keeps the last values alone of a flag that takes several and is given twice.
+        """
+        made = list(words)
+        flags = [_flag(word) for word in made if word.startswith("--")]
+        twice = sorted({flag for flag in flags if flags.count(flag) > 1})
+        several = _several(made, self.commands) if twice else ()
+        for flag in twice:
+            made = _together(made, flag) if flag in several else made
+        return made
+
+    def _parsed(self, words: Sequence[str]) -> tuple[Command, Any]:
+        made: Any = tyro.cli(
+            union(self.commands),
+            prog=self.name,
+            args=self.joined(with_default(words, self.commands)),
+            description=self.description,
+            config=_STYLE,
+        )
+        request = getattr(made, "action", made)
+        every = (one for named in self.commands for one in (named.commands if isinstance(named, Group) else (named,)))
+        return next(one for one in every if one.request is type(request)), request
+
+    def _complaint(self, words: Sequence[str]) -> str:
+        """What the parser says of words: its lines break within words, where no credential would be found."""
+        heard = io.StringIO()
+        with contextlib.redirect_stderr(heard), contextlib.suppress(SystemExit):
+            self._parsed(words)
+        return heard.getvalue() or f"The arguments are not understood. See `{self.name} --help`.\n"
+
+
+def with_default(words: Sequence[str], commands: Sequence[Command | Group]) -> list[str]:
+    """The words in which ``gap --flag`` says ``gap dynamics --flag``, and ``label EPISODE`` ``label say EPISODE``."""
+    given = list(words)
+    group = next((one for one in commands if isinstance(one, Group) and one.default and given[:1] == [one.name]), None)
+    if group is None or len(given) < 2 or given[1] in (*_HELP, *(one.name for one in group.commands)):
+        return given
+    if group.any_word or given[1].startswith("-"):
+        given.insert(1, group.default)
+    return given
+
+
+def _flag(word: str) -> str:
+    return word.split("=", 1)[0].replace("_", "-")
+
+
+def _several(words: Sequence[str], commands: Sequence[Command | Group]) -> set[str]:
+    """The flags that take several values each time, of the command that the words name."""
+    named = next((one for one in commands if words and one.name == words[0]), None)
+    if named is None:
+        return set()
+    if isinstance(named, Group):
+        return _several(words[1:], named.commands)
+    hints = get_type_hints(named.request, include_extras=True)
+    return {f"--{name.replace('_', '-')}" for name, hint in hints.items() if _takes_several(hint)}
+
+
+def _takes_several(hint: Any) -> bool:
+    marks = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+    kind = get_args(hint)[0] if marks else hint
+    return get_origin(kind) is tuple and get_args(kind)[-1] is ... and tyro.conf.UseAppendAction not in marks
+
+
+def _together(words: Sequence[str], flag: str) -> list[str]:
+    """The words with all values of a flag behind its first mention."""
+    rest, values = list[str](), list[str]()
+    place, inside = None, False
+    for word in words:
+        if word.startswith("--"):
+            inside = _flag(word) == flag
+            if inside and place is None:
+                place = len(rest)
+            if inside:
+                values += word.split("=", 1)[1:]
+                continue
+        (values if inside else rest).append(word)
+    return [*rest[:place], flag, *values, *rest[place:]]

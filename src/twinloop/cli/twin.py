@@ -1,0 +1,15 @@
+"""The command ``twinloop twin``."""
+
+from __future__ import annotations
+
+from twinloop.cli.commands import Command, Group
+from twinloop.workflows.twin import requests
+
+TWIN = Group(
+    name="twin",
+    description="Look at a twin.",
+    commands=(
+        Command("check", requests.TwinCheckRequest, "twinloop.workflows.twin.parameters:check_twin"),
+        Command("show", requests.TwinShowRequest, "twinloop.workflows.twin.parameters:show_twin"),
+    ),
+)

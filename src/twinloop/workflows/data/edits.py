@@ -1,0 +1,194 @@
+"""Edits of datasets: from datasets to a new one, and what was written."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+
+from twinloop.core.errors import InputError
+from twinloop.dataset.edit import operations
+from twinloop.dataset.edit.videos import Pixels
+from twinloop.dataset.edit.writing import Edited, Settings
+from twinloop.dataset.media.video_copy import Encoding
+from twinloop.workflows.data.edit_requests import (
+    EditDeleteRequest,
+    EditMergeRequest,
+    EditRebalanceRequest,
+    EditReencodeRequest,
+    EditRetaskRequest,
+    EditSelectRequest,
+    EditSplitRequest,
+    Writing,
+)
+
+
+def run_select(request: EditSelectRequest, console: Console) -> dict[str, Any]:
+    """Write some episodes, in the order given."""
+    return _told(
+        console,
+        "select",
+        lambda: operations.select(request.dataset, request.output, request.episodes, settings=_settings(request)),
+    )
+
+
+def run_delete(request: EditDeleteRequest, console: Console) -> dict[str, Any]:
+    """Write all episodes but some."""
+    return _told(
+        console,
+        "delete",
+        lambda: operations.delete(request.dataset, request.output, request.episodes, settings=_settings(request)),
+    )
+
+
+def run_split(request: EditSplitRequest, console: Console) -> dict[str, Any]:
+    """Write the parts of a dataset."""
+    sizes = _sizes(named("--parts", request.parts))
+    return _told(
+        console,
+        "split",
+        lambda: operations.split(
+            request.dataset, request.output, **sizes, by=request.by, seed=request.seed, settings=_settings(request)
+        ),
+    )
+
+
+def run_merge(request: EditMergeRequest, console: Console) -> dict[str, Any]:
+    """Write all episodes of several datasets into one."""
+    encoding = None if request.codec is None else Encoding(codec=request.codec)
+    settings = _settings(
+        request, encoding=encoding, same_units=request.same_units, common=request.common, twice=request.twice
+    )
+    return _told(console, "merge", lambda: operations.merge(request.datasets, request.output, settings=settings))
+
+
+def run_retask(request: EditRetaskRequest, console: Console) -> dict[str, Any]:
+    """Write all episodes, some of them with another task text."""
+    rename = named("--rename", request.rename) if request.rename else None
+    return _told(
+        console,
+        "retask",
+        lambda: operations.retask(
+            request.dataset,
+            request.output,
+            task=request.task,
+            episodes=request.episodes,
+            rename=rename,
+            settings=_settings(request),
+        ),
+    )
+
+
+def run_reencode(request: EditReencodeRequest, console: Console) -> dict[str, Any]:
+    """Write all episodes with their videos encoded anew."""
+    height, width = _size(request.size) if request.size is not None else (None, None)
+    encoding = Encoding(codec=request.codec, gop=request.gop, crf=request.crf, height=height, width=width)
+    return _told(
+        console,
+        "reencode",
+        lambda: operations.reencode(request.dataset, request.output, encoding, settings=_settings(request)),
+    )
+
+
+def run_rebalance(request: EditRebalanceRequest, console: Console) -> dict[str, Any]:
+    """Write episodes so that groups have equal or given shares."""
+    shares = {k: _number(v, f"--shares {k}={v}") for k, v in named("--shares", request.shares).items()} or None
+    settings = _settings(request, same_units=request.same_units)
+    return _told(
+        console,
+        "rebalance",
+        lambda: operations.rebalance(
+            request.datasets,
+            request.output,
+            request.by,
+            shares=shares,
+            seed=request.seed,
+            repeat=request.repeat,
+            settings=settings,
+        ),
+    )
+
+
+def _settings(request: Writing, *, encoding: Encoding | None = None, **more: Any) -> Settings:
+    return Settings(pixels=Pixels(encoding=encoding, link=not request.copy), leave_out=request.leave_out, **more)
+
+
+def _told(console: Console, verb: str, work: Callable[[], Edited | dict[str, Edited]]) -> dict[str, Any]:
+    """Do an edit and say what was written; returns its figures.
+
+    Raises:
+        TwinloopError: see `dataset.edit.operations`.
+    """
+    start = time.perf_counter()
+    made = work()
+    seconds = time.perf_counter() - start
+    figures: dict[str, Any] = {"schema": 1, "verb": f"edit {verb}", "seconds": seconds}
+    if isinstance(made, Edited):
+        _tell(made, console)
+        return {**figures, **made.to_json()}
+    for part in made.values():
+        _tell(part, console)
+    return {**figures, "parts": {name: part.to_json() for name, part in made.items()}}
+
+
+def _tell(made: Edited, console: Console) -> None:
+    console.print(f"{made.output}: {made.episodes} episodes, {made.frames} frames.")
+    for key, row in made.videos.items():
+        ways = [f"{count} {way}" for way, count in row.items() if count]
+        console.print(f"  {key}: {', '.join(ways)}")
+    for kind, row in _groups(made.details):
+        console.print(f"  {kind}: {row['before']} before, {row['after']} now")
+    left = made.details.get("left_out") or ()
+    if left:
+        console.print(f"  left out: {len(left)} episodes, listed by --json")
+    for note in made.notes:
+        console.print(f"  {note}", style="dim")
+
+
+def _groups(details: Mapping[str, Any]) -> list[tuple[str, Mapping[str, int]]]:
+    return list(details.get("groups", {}).items())
+
+
+def named(option: str, words: Sequence[str]) -> dict[str, str]:
+    """``NAME=VALUE`` words by name.
+
+    Raises:
+        InputError: one is not written so, or a name is there twice.
+    """
+    found: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name or name in found:
+            raise InputError(f"{option} {word}: give each name once, as NAME=VALUE.")
+        found[name] = value
+    return found
+
+
+def _sizes(parts: Mapping[str, str]) -> dict[str, Any]:
+    """Which way to split the sizes of parts mean: whole numbers, shares with a point, or lists.
+
+    One whole number in a list of one episode is a count; write 7:8 to mean episode 7.
+    """
+    if not parts:
+        raise InputError("Name the parts, as in --parts train=0.8 val=0.2.")
+    if all(text.isdigit() for text in parts.values()):
+        return {"counts": {name: int(text) for name, text in parts.items()}}
+    if all("." in text for text in parts.values()):
+        return {"shares": {name: _number(text, f"--parts {name}={text}") for name, text in parts.items()}}
+    return {"lists": dict(parts)}
+
+
+def _number(text: str, where: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise InputError(f"{where}: {text!r} is no number.") from error
+
+
+def _size(text: str) -> tuple[int, int]:
+    height, _, width = text.partition("x")
+    if not (height.isdigit() and width.isdigit()):
+        raise InputError(f"--size {text}: give HEIGHTxWIDTH in pixels, such as 240x320.")
+    return int(height), int(width)

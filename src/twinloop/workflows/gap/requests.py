@@ -1,0 +1,320 @@
+"""Requests of ``twinloop gap``, one per measurement."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from twinloop.workflows.data.requests import Reading
+from twinloop.workflows.run.request import Reported, Request, request
+
+_Trials = tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="TRIALS")]]
+
+
+@request
+class Comparing:
+    """How a log is cut, what of it is compared, and what is simulated."""
+
+    window: float | None = None
+    """Replay windows of so many seconds from measured states; default 1, or whole episodes where half of them are
+    shorter. 0 replays whole episodes."""
+    stride: float | None = None
+    """Seconds from one window's beginning to the next; by default windows meet."""
+    compare: tuple[str, ...] = ()
+    """Kinds of measurement: position, velocity, pose/BODY, pose_error/BODY (distance and angle), twist/BODY,
+    acceleration/SITE, angular_velocity/SITE. Default: joint positions, or the pose errors of a twin without a robot."""
+    contacts: bool = False
+    """Simulate contacts and joint stops, which a log of joint positions alone does not tell; always done for a twin
+    without a robot. Errors are then told apart by contact."""
+    measured_torque: bool = False
+    """Drive a torque-controlled twin by the torques that were measured, instead of those that were commanded."""
+    condition: tuple[str, ...] = ()
+    """PARAMETER=CONDITION where every episode states a parameter's value, as in
+    actuator/pendulum/firmware_gain=firmware_kp."""
+
+
+@request
+class GapDynamicsRequest(Reported):
+    """Measure how far a twin is from real logs: error over time, delay, skill, and real against real."""
+
+    twin: str
+    """A built-in name, a twin YAML, an MJCF or URDF file, or menagerie:NAME."""
+    data: tuple[str, ...]
+    """A log or dataset, or the name of a public set; of several, the episodes are counted through."""
+    params: Path | None = None
+    """Folder of an identify run, whose estimates replace the twin's nominal values. Of the log that it was fitted to,
+    only its held-out episodes are measured."""
+    no_why: bool = False
+    """With --params: leave out why the nominal twin errs (`twinloop gap why`), which takes most of the time."""
+    comparing: Comparing = field(default_factory=Comparing)
+    repeats: str = "auto"
+    """Which episodes repeat one motion, for the noise floor: auto (equal commands), task (episodes of one task), none,
+    or numbers such as 0-9,12/20-24, where slashes part groups."""
+    fail_if: tuple[str, ...] = ()
+    """Exit with 1 if a figure is such, as in 'skill < 0.5' or 'delay/elbow_flex > 0.02'."""
+    reading: Reading = field(default_factory=Reading)
+
+
+@request
+class Attributing:
+    """Which groups the error is shared out among, and how surely."""
+
+    by: Literal["quantity", "joint", "quantity and joint", "parameter"] = "quantity"
+    """How parameters that differ from nominal are grouped: by what they mean, by joint, by both, or each alone."""
+    group: tuple[str, ...] = ()
+    """Groups of your own, NAME=PATTERN,PATTERN; parameters that none takes are grouped as --by says."""
+    groups: Path | None = None
+    """YAML file with groups of your own: NAME: [PATTERN, …]."""
+    draws: int = 12
+    """Draws of the identified parameters, so that what is not known of them counts; 0 for the estimate alone."""
+    over: Literal["identified", "ranges", "none"] = "identified"
+    """Drawn from to see what moves the predictions: what was identified, the default ranges, or none."""
+    seed: int = 0
+    """Run seed."""
+
+
+@request
+class GapWhyRequest(Reported):
+    """Say why a twin errs: the share of each group of parameters, and what no parameter explains and where it sits."""
+
+    twin: str
+    """A built-in name, a twin YAML, an MJCF or URDF file, or menagerie:NAME."""
+    data: tuple[str, ...]
+    """A log or dataset, or the name of a public set; of several, the episodes are counted through."""
+    params: Path
+    """Folder of an identify run. Of the log that it was fitted to, only its held-out episodes are used."""
+    attributing: Attributing = field(default_factory=Attributing)
+    comparing: Comparing = field(default_factory=Comparing)
+    fail_if: tuple[str, ...] = ()
+    """Exit with 1 if a figure is such, as in 'unexplained > 0.3' or 'unexplained/elbow_flex > 0.5'."""
+    reading: Reading = field(default_factory=Reading)
+
+
+@request
+class GapSensorsRequest(Reported):
+    """How far simulated sensors are from real ones: noise spectra, Allan deviation, lag, lost samples, counts."""
+
+    real: str
+    """The real log or dataset, or the name of a public set."""
+    sim: str
+    """The simulated one, such as a generated dataset with `rollout: {sensors: all}`."""
+    twin: str | None = None
+    """The twin that the simulated log was made with: its nominal values make the values that close a gap exact."""
+    same: tuple[str, ...] = ()
+    """REAL=SIM for a signal that has two names, such as acceleration/imu=acceleration/tool_imu."""
+    fail_if: tuple[str, ...] = ()
+    """Exit with 1 if a figure is such, as in 'sensors_differ > 0.1' or 'noise/position/elbow_flex.low > 0'."""
+    reading: Reading = field(default_factory=Reading)
+    """What the real log does not say of itself."""
+
+
+@request
+class GapVisionRequest(Reported):
+    """How far simulated pictures are from real ones, where it shows, and which camera parameter would close it."""
+
+    real: str
+    """A LeRobot dataset with pictures, or a folder with one folder of pictures (or one array) for each episode."""
+    sim: str
+    """The simulated one, such as what `twinloop render` wrote."""
+    camera: str | None = None
+    """Camera, as in observation.images.NAME; may be left out where there is one."""
+    sim_camera: str | None = None
+    """Camera of the simulated pictures where it has another name."""
+    embedding: str = "classical"
+    """classical, onnx:FILE, torch:FILE (TorchScript), policy:FOLDER, or my_file.py:Encoder."""
+    frames: int = 8
+    """Pictures of each episode, at most, chosen by seed."""
+    size: str | None = None
+    """WIDTHxHEIGHT to scale all pictures to; by default both sides must have one size."""
+    twin: str | None = None
+    """The twin whose sensor the simulated pictures were seen through, where the dataset does not say it."""
+    seed: int = 0
+    """Of frames, relabellings and resamples."""
+    draws: int = 4999
+    """Relabellings of episodes for each test."""
+    fail_if: tuple[str, ...] = ()
+    """Exit with 1 if a figure is such, as in 'auc > 0.8' or 'mmd.low > 0'."""
+
+
+@request
+class GapDataRequest(Reported):
+    """Compare real trajectories with simulated ones as distributions: distances, a classifier, and what gives it away.
+
+    With neither --sim nor --twin the real episodes are compared half with half: what is seen where there is no gap.
+    """
+
+    real: str
+    """A log or dataset, or the name of a public set."""
+    sim: str | None = None
+    """Simulated episodes: a dataset or log."""
+    twin: str | None = None
+    """Instead of --sim: a twin that replays the real commands; trials are then compared in pairs."""
+    params: Path | None = None
+    """Folder of an identify run, whose estimates replace the twin's nominal values."""
+    ranges: str | None = None
+    """A twin whose joint ranges stand in for the calibration of a log that has none, as for identify."""
+    fail_if: tuple[str, ...] = ()
+    """Exit with 1 where this holds, such as 'auc > 0.7'."""
+    clip: float = 2.0
+    """Length of a clip in s; every clip becomes one row of features."""
+    level: float = 0.95
+    """Confidence level of intervals; tests are at one minus it."""
+    draws: int = 999
+    """Relabellings of episodes in every test; 0 for distances without tests."""
+    seed: int = 0
+    """Run seed."""
+    reading: Reading = field(default_factory=Reading)
+
+
+@request
+class GapPoliciesRequest(Reported):
+    """Success and progress of policies, simulated against real: by policy, task and condition, with exact tests."""
+
+    trials: Annotated[Path | None, tyro.conf.Positional] = None
+    """Trials of both domains in one table: policy,domain,success,score,task,condition,pair (CSV or JSON)."""
+    real: Path | None = None
+    """Real trials: a table, a LeRobot dataset whose episodes say how they ended, or a folder with one per policy."""
+    sim: Path | None = None
+    """Simulated trials, likewise."""
+    fail_if: tuple[str, ...] = ()
+    """Exit with 1 if a figure is such, as in 'success_gap.low > 0' or 'success_largest > 0.3'."""
+    level: float = 0.95
+    """Confidence level of the intervals."""
+    seed: int = 0
+    """Seed of permutations."""
+
+
+@request
+class GapPredictivityRequest(Reported):
+    """How well simulated scores of policies predict real ones: correlations, rankings and distances, with intervals."""
+
+    scores: Annotated[Path | None, tyro.conf.Positional] = None
+    """CSV or JSON: trials (policy,domain,success…), counts (…,successes,trials), or means (policy,real,sim,trials)."""
+    real: Path | None = None
+    """Real trials, where they are kept apart from the simulated ones: a table, a dataset or a folder of them."""
+    sim: Path | None = None
+    """Simulated trials."""
+    measure: Literal["auto", "success", "score"] = "auto"
+    """What is compared; by default success where every trial tells it, else the score."""
+    fail_if: tuple[str, ...] = ()
+    """Exit with 1 if a figure is such, as in 'pearson.low < 0.5' or 'mmrv > 0.1'."""
+    level: float = 0.95
+    """Confidence level of the intervals."""
+    seed: int = 0
+    """Seed of the draws behind the intervals."""
+
+
+@request
+class GapClassesRequest(Reported):
+    """Why it fails in practice: name the failure class by rule, with its evidence and the command that mends it."""
+
+    data: str | None = None
+    """A real log or dataset, or the name of a public set."""
+    twin: str | None = None
+    """The twin that was calibrated: a built-in name, a twin YAML, an MJCF or URDF file, or menagerie:NAME."""
+    params: Path | None = None
+    """Folder of the identify run that calibrated it."""
+    training: str | None = None
+    """What the policy was trained on: a dataset, or the folder of an identify run whose ranges were drawn from."""
+    trials: tuple[Path, ...] = ()
+    """Scored trials, real and simulated: tables or datasets with policy, domain, success and condition."""
+    gap: Path | None = None
+    """Folder of a run of `twinloop gap`."""
+    other: str | None = None
+    """A real log of another environment, such as one in which the policy fails."""
+    calibrated: str | None = None
+    """Number of the first episode of --data after the calibration, or its date (2026-03-01T08:00)."""
+    least_skill: float = 0.5
+    """Skill below which a gap is too wide."""
+    most_unexplained: float = 0.25
+    """Unexplained share above which a gap is too wide."""
+    least_success: float = 0.5
+    """Success in simulation below which a policy is weak."""
+    fail_if: tuple[str, ...] = ()
+    """Exit with 1 if a figure is such, as in 'classes > 0' or 'class/drift > 0'."""
+    reading: Reading = field(default_factory=Reading)
+
+
+@request
+class GapCompareRequest(Reported):
+    """Is one policy better than another, as good within a margin, or can neither be said yet?"""
+
+    trials: _Trials
+    """CSV or JSON with policy, domain, success or score (and task, condition, pair), a dataset, or a folder of them."""
+    a: str
+    """A policy."""
+    b: str
+    """The other one; differences are a minus b."""
+    domain: Literal["real", "sim"] = "real"
+    """Which trials are compared."""
+    measure: Literal["auto", "success", "score"] = "auto"
+    """What is compared; by default success where every trial tells it, else the score."""
+    within: float | None = None
+    """The largest difference that does not matter, such as 0.1: asks whether the policies are equivalent within it."""
+    paired: bool = False
+    """Insist that trials share their starts (column pair); where all do, they are paired anyway."""
+    sequential: bool = False
+    """Decide after every pair of trials, in their order; holds however often one looks and whenever one stops."""
+    level: float = 0.95
+    """1 − α."""
+    seed: int = 0
+    """Seed of permutations and resamples."""
+    fail_if: tuple[str, ...] = ()
+    """Exit with 1 if a figure is such, as in 'difference.low < 0' or 'p_equivalent > 0.05'."""
+
+
+@request
+class GapPowerRequest(Reported):
+    """How many trials does a comparison of two success rates need?"""
+
+    p: tuple[float, float]
+    """The success rates, such as 0.56 0.92; with --paired the chances that only a, and only b, succeeds."""
+    power: float = 0.9
+    """The wished chance of finding what is there."""
+    alpha: float = 0.05
+    """The chance of finding what is not there."""
+    within: float | None = None
+    """Show that the rates are equivalent within this margin, instead of different."""
+    ratio: float = 1.0
+    """Trials of b for each trial of a."""
+    paired: bool = False
+    """Starts are shared: McNemar's test."""
+    test: Literal["barnard", "fisher"] = "barnard"
+    """Exact test; Barnard's needs fewer trials."""
+    most: int = 500
+    """Pairs after which the sequential test would give up."""
+    seed: int = 0
+    """Seed of the simulated sequences."""
+
+
+@request
+class GapEstimateRequest(Reported):
+    """Real scores from few real and many simulated trials, and how many real trials that saves."""
+
+    trials: _Trials
+    """Real and simulated trials; those of one start share their name in the column pair."""
+    measure: Literal["auto", "success", "score"] = "auto"
+    """What is estimated; by default success where every trial tells it, else the score."""
+    level: float = 0.95
+    """Confidence level of the intervals."""
+    seed: int = 0
+    """Seed of resamples."""
+    fail_if: tuple[str, ...] = ()
+    """Exit with 1 if a figure is such, as in 'real/act.low < 0.8'."""
+
+
+@request
+class GapHistoryRequest(Request):
+    """How the gap moved over runs: every figure of earlier `gap` runs in order of time, beside the twin's version."""
+
+    runs: tyro.conf.Positional[tuple[Annotated[Path, tyro.conf.arg(metavar="DIR")], ...]]
+    """Folders of gap runs, or folders that hold such folders at any depth."""
+    figures: tuple[str, ...] = ()
+    """Names or patterns of figures, such as skill or 'rmse/*'; default those without a slash."""
+    kind: str = "dynamics"
+    """Which measurement: dynamics, sensors, vision, data, policies, predictivity."""
+    output: Path | None = None
+    """Write a page with the curves to this file."""

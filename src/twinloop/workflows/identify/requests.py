@@ -1,0 +1,87 @@
+"""Request of ``twinloop identify``."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from pathlib import Path
+from typing import Literal
+
+from twinloop.workflows.data.requests import Reading
+from twinloop.workflows.run.request import Reported, request
+
+
+@request
+class Fitting:
+    """How the fit walks, where the defaults do not suit the log."""
+
+    fit: Path | None = None
+    """YAML with the options of the fit (docs/identification.md); the flags below replace what it says."""
+    window: float | None = None
+    """Replay windows of so many seconds instead of whole episodes, from measured positions and speeds."""
+    free: tuple[str, ...] = ()
+    """Parameters to fit, as patterns such as 'joint/*/damping'; by default those of the robot that a log can tell."""
+    bootstrap: int = 0
+    """Fit so many times again to episodes (or blocks of time) drawn anew, for the intervals."""
+    profile: tuple[str, ...] = ()
+    """Parameters whose profile likelihood is walked: how much worse the fit is where each is held elsewhere."""
+    measured_torque: bool = False
+    """Drive a torque-controlled twin by the torques that were measured, instead of those that were commanded."""
+
+
+@request
+class Planning:
+    """Look before the fit: what the data can tell, and a motion that would tell the rest."""
+
+    plan: bool = False
+    """Say what the data, or none, can tell about each parameter; fit nothing. Needs neither --data nor --output."""
+    excitation: Path | None = None
+    """With --plan: write the motion that would tell the rest, within the robot's limits, to this .yaml."""
+    duration: float = 30.0
+    """Seconds of one pass of that motion."""
+    repeat: int = 4
+    """How often it will be recorded, each pass an episode."""
+    optimal: Literal["D", "A", "E"] = "D"
+    """What of the open parameters' covariance is made small: determinant, trace or largest eigenvalue."""
+    speed_share: float = 0.6
+    """Part of the servos' no-load speed, and of the acceleration that their torque gives, that it may use."""
+    plan_seed: int = 0
+    """Seed of the plausible parameters and of the search."""
+
+
+@request
+class Ranging:
+    """Beyond the fit: ranges that cover real clips, physics that is missing, change in time."""
+
+    calibrate: str | None = None
+    """Clips of their own that widen the ranges until they cover: last:K of those not held out, every:K, or numbers."""
+    compare: bool = False
+    """Fit rival structures (delay, backlash, Stribeck friction, …) and say which physics is missing."""
+    structures: tuple[str, ...] = ()
+    """Names of the structures to compare; by default all."""
+    structure_file: Path | None = None
+    """YAML with structures of your own (docs/hypotheses.md)."""
+    folds: int = 3
+    """Folds of episodes over which structures are cross-fitted; with --holdout they are judged on that instead."""
+    drift: str | None = None
+    """Test for change between groups of episodes: a number of groups in order, hour, day, or a condition's name."""
+    posterior: Literal["sbi"] | None = None
+    """Learn a posterior by simulation-based inference beside the fit, and check it (docs/posterior.md)."""
+
+
+@request
+class IdentifyRequest(Reported):
+    """Identify a twin's parameters from logs, and test them on held-out episodes.
+
+    Intervals are clustered by episode, or by blocks of time where episodes are few; the result says which.
+    """
+
+    twin: str
+    """A built-in name, a twin YAML, an MJCF or URDF file, or menagerie:NAME."""
+    data: tuple[str, ...] = ()
+    """A log or dataset, or the name of a public set; of several, the episodes are counted through."""
+    holdout: str | None = None
+    """Held-out episodes: last:K, every:K, or episode numbers separated by commas; without them the fit says so."""
+    fitting: Fitting = field(default_factory=Fitting)
+    planning: Planning = field(default_factory=Planning)
+    ranging: Ranging = field(default_factory=Ranging)
+    reading: Reading = field(default_factory=Reading)

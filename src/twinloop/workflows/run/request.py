@@ -1,0 +1,59 @@
+"""Requests: one dataclass per verb, which makes the flags of the command line and is handed to the verb's workflow.
+
+A field is a flag: its name, type, default and docstring are the flag's. Files of requests import nothing heavy, because
+the command line reads all of them before it knows which verb it was given.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, dataclass_transform
+
+import tyro
+
+_T = TypeVar("_T")
+Texts = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
+"""Words given one by one, with the flag again for each."""
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+def request(cls: type[_T]) -> type[_T]:
+    """Make a class a request: a frozen, keyword-only dataclass whose own fields come before the common ones."""
+    made: Any = dataclass(frozen=True, kw_only=True)(cls)
+    order = dict.fromkeys(name for base in cls.__mro__ for name in inspect.get_annotations(base))
+    made.__dataclass_fields__ = {name: made.__dataclass_fields__[name] for name in order}
+    return made
+
+
+@request
+class Request:
+    """Common to all commands."""
+
+    json: bool = False
+    """End with one line of JSON on standard output."""
+
+
+@request
+class InWorkspace(Request):
+    """Common to commands that need a workspace."""
+
+    workspace: Path | None = None
+    """Folder of the workspace; by default the nearest one upwards from here."""
+
+
+@request
+class Reported(Request):
+    """Common to commands that write a result and a report."""
+
+    output: Path | None = None
+    """Folder for result.json and report.html."""
+
+
+@request
+class AmongScenarios(Request):
+    """Common to commands on stored scenarios."""
+
+    scenarios: Path | None = None
+    """Folder of scenarios; by default the workspace's, or scenarios here."""

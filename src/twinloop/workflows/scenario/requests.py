@@ -1,0 +1,209 @@
+"""Requests of ``twinloop scenario``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from twinloop.tasks import DEFAULT_TASK, DEFAULT_TWIN
+from twinloop.workflows.run.request import AmongScenarios, Reported, Texts, request
+
+_Name = tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="NAME", help="Of the scenario, or its folder.")]]
+
+
+@request
+class FromFailureRequest(AmongScenarios):
+    """Rebuild a failed episode, see whether the failure happens again in simulation and how often, and keep it."""
+
+    episode: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="EPISODE")]]
+    """Beginning of its id in the workspace, or FOLDER:INDEX."""
+    name: str = ""
+    """What to call it; by default its failure class and where it comes from."""
+    policy: str = ""
+    """Who acts again: a policy's folder or name, or expert; by default whoever the episode says acted."""
+    twin: str = DEFAULT_TWIN
+    """Of a log: the twin of the robot. A simulated episode knows its own."""
+    task: str = DEFAULT_TASK
+    """Of a log: the task."""
+    identified: Path | None = None
+    """Of a log: a run of `twinloop identify` whose distribution parameters come from; else the twin's."""
+    tries: int = 32
+    """How many worlds like it are tried: with other chance and, of a log, other draws of what is not known."""
+    least: float = 0.1
+    """Share of tries that must fail for the failure to have happened again."""
+    reason: str = ""
+    """Why it failed, in words; by default what the task's rule says."""
+    meaning: str = ""
+    """Why it is kept, in words."""
+    anyway: bool = False
+    """Keep it even where the failure does not happen again."""
+    seed: int = 0
+    """Of a log: seed of draws and chance."""
+
+
+@request
+class CounterfactualRequest(Reported, AmongScenarios):
+    """Would it have succeeded, had something been different? Same worlds, same chance, with the change and without."""
+
+    name: _Name
+    what: Texts = ()
+    """PARAMETER=0.05,0.1 sets it, PARAMETER*=2 scales it, PARAMETER+=0.01 shifts it, PARAMETER=0.02..0.2:7 asks for
+    seven values; * stands for any name, units are SI; again for each question."""
+    policy: str = ""
+    """Who acts: a policy's folder or name, or expert; by default whoever was stored with the scenario."""
+    tries: int = 16
+    """Worlds, the pinned one first."""
+    chance: Literal["varied", "held"] = "varied"
+    """Whether worlds differ in chance from each other; with a change and without it is the same either way."""
+    refine: int = 0
+    """How many times the doses between which half of the worlds turn are halved."""
+    level: float = 0.95
+    """Of intervals."""
+    fail_if: Texts = ()
+    """Exit with 1 if a figure is such, as in 'actuator/*/delay*=0.5 < 0.2'."""
+
+
+@request
+class AblateRequest(Reported, AmongScenarios):
+    """Which term of the physics does the failure need? Each is switched off alone, and all but each."""
+
+    name: _Name
+    term: Texts = ()
+    """Only these terms; again for each. See docs/scenarios.md for all."""
+    policy: str = ""
+    """Who acts: a policy's folder or name, or expert; by default whoever was stored with the scenario."""
+    tries: int = 16
+    """Worlds, the pinned one first."""
+    chance: Literal["varied", "held"] = "varied"
+    """Whether worlds differ in chance from each other."""
+    level: float = 0.95
+    """Of intervals."""
+    fail_if: Texts = ()
+    """Exit with 1 if a figure is such, as in 'backlash > 0.5'."""
+
+
+@request
+class RegressRequest(AmongScenarios):
+    """Run every stored scenario under a policy, or on another version of its twin; exit code 1 on a regression."""
+
+    names: tyro.conf.Positional[
+        Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME", help="Of the scenario, or its folder.")]
+    ] = ()
+    """Scenarios; all of them by default."""
+    policy: str = ""
+    """Who acts: a policy's folder or name, or expert; by default whoever was stored with each scenario."""
+    twin: str = ""
+    """Another version of the twin: a file or a name. Scenarios are moved over, or refused with the difference."""
+    accept: bool = False
+    """What is found becomes what is expected, and the twin theirs."""
+    alpha: float = 0.05
+    """Chance that any scenario is called regressed where none is."""
+    level: float = 0.95
+    """Of intervals."""
+    output: Path | None = None
+    """Folder for result.json."""
+
+
+@request
+class AugmentRequest(AmongScenarios):
+    """Demonstrations around a failure: a generate file with a box around the scenario, and the data it makes."""
+
+    name: _Name
+    output: Path
+    """Folder for generate.yaml and data."""
+    episodes: int = 64
+    """Attempts; those that succeed are kept."""
+    width: float = 0.125
+    """Half the width of the box, in parts of each parameter's default range."""
+    only: Texts = ()
+    """Patterns of parameters that the box is about; all that the scenario departs in by default. All others are drawn
+    from their default ranges. Again for each."""
+    seed: int = 0
+    """Run seed."""
+    workers: int = 0
+    """Processes; 0 for every core."""
+    plan_only: bool = False
+    """Write the file and run nothing."""
+
+
+@request
+class LoopRequest(AmongScenarios):
+    """The whole circle from a failure: demonstrations around it, training on, trials before and after, the gate."""
+
+    name: _Name
+    policy: str
+    """The present champion: a policy's folder or name. Training goes on from its weights."""
+    output: Path
+    """Folder for the targeted data, the new policy, evaluations, result.json and report.html."""
+    data: tuple[str, ...] = ()
+    """What the champion was trained on; by default what its folder says."""
+    episodes: int = 64
+    """Attempts at demonstrations around the failure."""
+    width: float = 0.125
+    """Half the width of their box, in parts of each parameter's default range."""
+    only: Texts = ()
+    """Patterns of parameters that the box is about; again for each."""
+    share: float = 0.5
+    """Part of every batch that comes from around the failure."""
+    steps: int = 2000
+    """Steps of training."""
+    lr: float | None = None
+    """Learning rate; by default a tenth of the champion's."""
+    tries: int = 32
+    """Trials of every stored scenario."""
+    trials: int = 100
+    """Nominal trials."""
+    within: float = 0.1
+    """The gate: nominal success must not be lower by that much."""
+    alpha: float = 0.05
+    """The gate: chance of a wrong yes."""
+    seed: int = 0
+    """Run seed of data, training and trials."""
+    workers: int = 0
+    """Processes that generate; 0 for every core."""
+
+
+@request
+class ScenarioListRequest(AmongScenarios):
+    """The scenarios that there are."""
+
+
+@request
+class ScenarioShowRequest(AmongScenarios):
+    """All that is known of a scenario."""
+
+    name: _Name
+
+
+@request
+class ScenarioSearchRequest(Reported, AmongScenarios):
+    """Find failures that nobody logged: how often they happen, even if rarely, where, and the most probable ones."""
+
+    file: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="FILE.yaml")]]
+    """A generate file: twin, task, and what is drawn, which the failure rate is asked about."""
+    policy: str = "expert"
+    """Who acts: a policy's folder or name, or expert."""
+    worlds: int = 256
+    """Worlds per round of the search."""
+    rounds: int = 6
+    """Most rounds of the search towards failures; 0 draws plainly."""
+    draws: int = 1024
+    """Worlds of the estimate, drawn afresh where failures were found."""
+    modes: int = 4
+    """Regions of failures that the search can hold at once."""
+    illuminate: int = 512
+    """Further worlds that fill the map of failures; 0 for none."""
+    simplify: int = 8
+    """Rounds in which what a failure does not need goes back to the middle of what is drawn; 0 for none."""
+    by: Texts = ()
+    """A parameter that the map is drawn over; again for the second. By default those that failures depend on most."""
+    keep: int = 0
+    """How many failures to keep as scenarios, the most probable of each cell, most probable first."""
+    seed: int = 0
+    """Of the search."""
+    level: float = 0.95
+    """Of the interval."""
+    fail_if: Texts = ()
+    """Exit with 1 if a figure is such, as in 'failure rate > 1e-3'."""
