@@ -143,6 +143,14 @@ def test_a_damaged_or_short_video_is_named(tmp_path):
     assert sorted(item.name for item in tmp_path.iterdir()) == ["in", "short"]
 
 
+def test_h264_is_encoded_without_the_stage_whose_bytes_vary(tmp_path):
+    """The encoder writes its settings into the video."""
+    encoding = Settings(pixels=Pixels(encoding=Encoding(codec="h264"), everything=True))
+    merge([foreign(tmp_path / "in", [9], codec="libx264")], tmp_path / "out", settings=encoding)
+    (video,) = (tmp_path / "out/videos" / KEY).rglob("*.mp4")
+    assert b"mbtree=0" in video.read_bytes()
+
+
 def test_a_file_behind_a_link_is_shared_itself(tmp_path):
     """As in the Hub's cache, where files are links to others."""
     source = foreign(tmp_path / "in", [14, 9], codec="libx264")

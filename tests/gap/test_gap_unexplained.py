@@ -184,7 +184,8 @@ def test_every_rule_names_structures_that_exist_and_a_command_that_parses(twin):
     )
     assert found[0].note() == ""
     (none,) = hints("c", [("time", 0.2, "said")], [], [])
-    assert "first declare actuator/*/thermal_resistance or" in none.note("my.yaml")
+    for pattern in ("actuator/*/thermal_resistance", "actuator/*/thermal_time", "supply/bus/resistance"):
+        assert pattern in none.note("my.yaml").split(" under ")[0].removeprefix("first declare ").split(" or ")
     both = hints("c", [("linear", 0.7, "l"), ("limit", 0.1, "m")], [("fast", 0.4, "f")], [])
     assert [hint.rule.name for hint in both] == ["saturation", "refit"]
     both = hints("c", [("limit", 0.2, "m")], [("fast", 0.4, "f"), ("effort", 0.3, "e")], [], tried=False)

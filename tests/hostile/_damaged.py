@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def write_cell(root: Path) -> Path:
         ws.label([Label(episode_id=name, kind="language", value=TEXT, source="hand", author="ada") for name in ids])
         ws.bury(ids[:1], "bumped", "ada")
         ws.freeze("kept", "SELECT episode_id FROM episodes")
-    curate(root, checks="recording/clock_jump")
+    curate(root, only=["recording/clock_jump"])
     return root
 
 
@@ -59,11 +60,10 @@ def fsck(root: Path, *, deep: bool = True, mend: bool = False) -> tuple[int, str
     return code, text.getvalue(), json.loads(json.dumps(figures))
 
 
-def curate(root: Path, **options: Any) -> dict[str, Any]:
+def curate(root: Path | None, *, only: Sequence[str] = (), **options: Any) -> dict[str, Any]:
     """Score the episodes of a workspace, or of ``dataset``; return the figures."""
-    given = {"workspace": root, "where": "", "twin": None, "output": None, "workers": 1}
-    dataset = options.pop("dataset", None)
-    return run_curate(CurateRequest(dataset=dataset, **given | options), console=Console(file=io.StringIO()))[0]
+    request = CurateRequest(workspace=root, workers=1, checks=",".join(only), **options)
+    return run_curate(request, console=Console(file=io.StringIO()))[0]
 
 
 def verdicts(figures: dict[str, Any]) -> dict[int, set[str]]:

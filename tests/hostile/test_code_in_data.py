@@ -6,7 +6,6 @@ import importlib.util
 import json
 import os
 import py_compile
-import re
 import shutil
 import subprocess
 import sys
@@ -16,15 +15,14 @@ import pytest
 import yaml
 from _sent import GENERATE, make_workspace, send_dataset, send_scenario, write_code
 
-from twinloop.cli import main as command_line
-from twinloop.cli.main import main
+from twinloop.cli.main import COMMANDS, main
 from twinloop.core import approval
 from twinloop.core.approval import NotApprovedError, approvals, approve, in_data, mark, revoke, split_mark
 from twinloop.core.extension import load_class
 from twinloop.core.files import sha256_file
 
 NOT_RUN = "the file does not run"
-VERBS = set(re.findall(r'subcommand\("(\w+)"', Path(command_line.__file__).read_text()))
+VERBS = {command.name for command in COMMANDS}
 
 
 @pytest.fixture(autouse=True)

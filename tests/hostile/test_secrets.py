@@ -498,7 +498,7 @@ def test_what_commands_print(tmp_path, capfd, monkeypatch):
     table.add_row(address)
     console(json=False).print(address, table)
     monkeypatch.setattr(
-        "twinloop.dataset.storage.targets.fetch_dataset", lambda *_: {**_FETCHED, "address": address, "token": S}
+        "twinloop.workflows.data.transfer.fetch_dataset", lambda *_: {**_FETCHED, "address": address, "token": S}
     )
     assert main(["fetch", "memory://b/x", str(tmp_path / "y"), "--json"]) == 0
     said = capfd.readouterr()

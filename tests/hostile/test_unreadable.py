@@ -333,7 +333,7 @@ def test_states_that_cannot_be_read_are_found(folder, observed):
     root = folder.parents[1]
     with Workspace.create(root) as ws, pytest.raises(DatasetError, match=r"file-000.parquet is truncated"):
         ws.add(folder)
-    figures = curate(root, dataset=folder, workspace=None, only=["recording/clock_jump"])
+    figures = curate(None, dataset=folder, only=["recording/clock_jump"])
     observed(figures["scores"][0]["reason"])
     assert {index for index, of in verdicts(figures).items() if of == {"unreadable"}} == {0, 1, 2}
 

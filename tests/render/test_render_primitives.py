@@ -26,7 +26,9 @@ def test_distances_and_normals_are_those_of_the_engine(worlds: dict, kind: str, 
     (model, data), rng = worlds[kind], np.random.default_rng(seed)
     model.geom_size[0] = rng.uniform(0.02, 0.5, 3)
     pose, camera = random_pose(rng, 0.3), random_pose(rng, 0.3)
-    camera[:3, 3] = pose[:3, 3] + rng.normal(size=3) + 2.0 * unit(rng.normal(size=3))
+    away = rng.normal(size=3) + 2.0 * unit(rng.normal(size=3))
+    # From outside, and no geom here reaches farther than 1 m; of a ray from within the engine says where it leaves.
+    camera[:3, 3] = pose[:3, 3] + away * max(1.0, 1.1 / np.linalg.norm(away))
     data.geom_xpos[0], data.geom_xmat[0] = pose[:3, 3], pose[:3, :3].ravel()
     towards = (pose[:3, 3] + rng.uniform(-0.4, 0.4, (40, 3)) - camera[:3, 3]) @ camera[:3, :3]
     rays = towards * rng.uniform(0.2, 3.0, (40, 1))  # of any length

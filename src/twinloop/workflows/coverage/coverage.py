@@ -51,7 +51,7 @@ def run_coverage_alone(dataset: Path, request: CoverageRequest, console: Console
     Raises:
         InputError: the dataset was not generated from a randomization, or nothing was drawn.
     """
-    coverage = dataset_coverage(request.dataset, strength=3 if request.triples else 2)
+    coverage = dataset_coverage(dataset, strength=3 if request.triples else 2)
     if not coverage["axes"]:
         raise InputError(f"Nothing was drawn per episode in {dataset}, so there is no parameter space to cover.")
     history = dataset_history(dataset)
