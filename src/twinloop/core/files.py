@@ -11,12 +11,11 @@ import stat
 import tempfile
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any, BinaryIO, cast
-
-import numpy as np
+from typing import Any, BinaryIO
 
 from twinloop.core.documents import open_regular
 from twinloop.core.errors import DatasetError, InputError, is_full, refused
+from twinloop.core.plain import plain
 
 
 @contextlib.contextmanager
@@ -89,16 +88,8 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def dumps(value: Any, *, indent: int | None = None) -> str:
-    """JSON text with numpy values as numbers, paths as text and sorted keys left as given."""
-    return json.dumps(value, indent=indent, default=_plain, ensure_ascii=False, allow_nan=True)
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, np.ndarray | np.generic):
-        return cast("object", value.tolist())
-    if isinstance(value, Path):
-        return str(value)
-    raise TypeError(f"{type(value).__name__} has no JSON form")
+    """JSON text with values as `plain` has them and keys in the order given."""
+    return json.dumps(value, indent=indent, default=plain, ensure_ascii=False, allow_nan=True)
 
 
 def sha256_bytes(*parts: bytes) -> str:
@@ -112,7 +103,7 @@ def sha256_bytes(*parts: bytes) -> str:
 
 def sha256_json(value: Any) -> str:
     """SHA-256 of the canonical JSON form of ``value`` (keys sorted)."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=_plain).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=plain).encode()).hexdigest()
 
 
 def sha256_file(path: Path) -> str:

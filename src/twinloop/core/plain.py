@@ -1,0 +1,61 @@
+"""What is written to JSON: values as JSON holds them, and dataclasses by their fields."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar, cast
+
+import numpy as np
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON holds it: dataclasses as objects, arrays and tuples as lists, paths and times as text.
+
+    What has a ``to_json`` of its own is asked for it.
+
+    Raises:
+        TypeError: there is no such form; names the type.
+    """
+    if value is None or (isinstance(value, str | bool | int | float) and type(value).__module__ == "builtins"):
+        return value
+    if hasattr(value, "to_json"):
+        return value.to_json()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {key if isinstance(key, str) else str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in cast("list[Any]", value)]
+    if isinstance(value, np.ndarray | np.generic):
+        return cast("object", value.tolist())
+    from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+    try:
+        return to_jsonable_python(value)
+    except PydanticSerializationError:
+        raise TypeError(f"{type(value).__name__} has no JSON form") from None
+
+
+class JsonRecord:
+    """A base of dataclasses that are written to files, each as an object of its fields in their order.
+
+    Attributes:
+        json_schema: the version of the form, written first as ``schema``; None where the form has none.
+        json_names: the keys of fields that are called otherwise there; None leaves a field out.
+        json_also: properties that are written after the fields; as a mapping, with their keys.
+    """
+
+    json_schema: ClassVar[int | None] = None
+    json_names: ClassVar[Mapping[str, str | None]] = {}
+    json_also: ClassVar[tuple[str, ...] | Mapping[str, str]] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a plain form for files."""
+        also = self.json_also
+        keys = {
+            field.name: self.json_names.get(field.name, field.name) for field in dataclasses.fields(cast("Any", self))
+        }
+        keys |= also if isinstance(also, Mapping) else {name: name for name in also}
+        schema = {} if self.json_schema is None else {"schema": self.json_schema}
+        return schema | {key: plain(getattr(self, name)) for name, key in keys.items() if key is not None}
