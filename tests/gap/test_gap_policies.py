@@ -1,5 +1,6 @@
 """``twinloop gap policies``: planted gaps are found where they are, and what a table cannot tell is said."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -13,6 +14,7 @@ from twinloop.gap.policies import measure_policies
 from twinloop.gap.policies_text import policies_text
 from twinloop.stats import TwoByTwo, difference_interval
 from twinloop.stats.strata import paired_scores, stratified_difference, stratified_permutation
+from twinloop.workflows.gap.requests import GapPoliciesRequest
 from twinloop.workflows.run.results import parse_conditions
 
 
@@ -166,6 +168,10 @@ def test_the_command_stores_figures_and_a_page(tmp_path, capsys):
     assert (result["kind"], [m["measure"] for m in result["measures"]]) == ("policies", ["success", "score"])
     assert result["measures"][0]["overall"]["trials_real"] == 16
     assert "NaN" not in (out / "result.json").read_text()
+    saved = json.loads((out / "request.json").read_text())
+    assert (saved["schema"], saved["command"]) == (1, "gap")
+    assert saved["request"]["fail_if"] == ["success_gap > 0.2"]
+    assert set(saved["request"]) == {field.name for field in dataclasses.fields(GapPoliciesRequest)}
     assert "Score (progress)" in capsys.readouterr().out
     pytest.importorskip("plotly")
     assert "Does simulation show the same success rate as reality?" in (out / "report.html").read_text()

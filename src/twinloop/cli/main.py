@@ -135,7 +135,7 @@ def main(arguments: Sequence[str] | None = None, program: Program = TWINLOOP) ->
         check_local_paths(request)
         figures, code = command.run(request, console(json=request.json))
         if program.recorded:
-            _remember(command, words, figures, code, started)
+            _remember(command, request, words, figures, code, started)
     except BrokenPipeError:
         raise
     except (TwinloopError, OSError) as caught:
@@ -164,11 +164,13 @@ def _how_to_go_on(command: Command, request: Any) -> str:
     return _RESUME if command.resumable(request) else _ANEW
 
 
-def _remember(command: Command, words: Sequence[str], figures: Mapping[str, Any], code: int, started: datetime) -> None:
-    """Tell the workspace that the command ran in, if there is one."""
+def _remember(
+    command: Command, request: Any, words: Sequence[str], figures: Mapping[str, Any], code: int, started: datetime
+) -> None:
+    """Save the request beside the result, and tell the workspace that the command ran in, if there is one."""
     from twinloop.workflows.run.remember import remember
 
-    line = remember(command.record, words, figures, code, started=started, ended=datetime.now(UTC))
+    line = remember(command.record, request, words, figures, code, started=started, ended=datetime.now(UTC))
     if line:
         _say(f"[dim]{escape(line)}[/]")
 
