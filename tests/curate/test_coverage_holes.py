@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from twinloop.core.errors import InputError
-from twinloop.curate.coverage import ClipRows, measure_coverage_of_reality, nearest_rows, own_distance
-from twinloop.curate.holes import find_holes
+from twinloop.curate.coverage import ClipRows, find_holes, measure_coverage_of_reality, nearest_rows, own_distance
 from twinloop.curate.projection import fit_whitening, project
 
 

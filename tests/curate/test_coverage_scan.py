@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from twinloop.curate.scan import scan
+from twinloop.curate.cells import scan
 
 
 def points(count: int, seed: int, d: int = 4) -> np.ndarray:

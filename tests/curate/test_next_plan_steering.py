@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from twinloop.curate.coverage import ClipRows
-from twinloop.curate.steering import steer
+from twinloop.curate.plan import steer
 
 COUNT = 150
 REACH = np.tile([-1.0, 2.0], (20, 1))

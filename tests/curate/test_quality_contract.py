@@ -19,13 +19,11 @@ from twinloop.catalog import Workspace
 from twinloop.catalog.schema import SCORES
 from twinloop.core.errors import InputError, LogError, UnknownNameError
 from twinloop.core.pool import LocalProcesses
-from twinloop.curate.check import Check, Score, worst
-from twinloop.curate.limits import LEAST, usual_limit
+from twinloop.curate.check import Check, Score, _hashes, source_hashes, worst
+from twinloop.curate.judging import LEAST, usual_limit
 from twinloop.curate.recording import open_recordings
 from twinloop.curate.registry import CHECKS, open_checks
-from twinloop.curate.run import score_all
-from twinloop.curate.score_rows import scores_table
-from twinloop.curate.sources import _hashes, source_hashes
+from twinloop.curate.run import score_all, scores_table
 from twinloop.workflows.curate.curate import run_curate, show_scores
 from twinloop.workflows.curate.report import short
 from twinloop.workflows.curate.requests import CurateRequest
@@ -153,8 +151,8 @@ def test_a_task_that_is_done_and_undone_again_has_failed(foreign, monkeypatch):
         ("demonstration/path", "stats/novelty.py"),
         ("learned/fake", "encoders/trajectory.py"),
         ("recording/clock_jump", "dataset/logs/checks/timing.py"),
-        ("recording/blur", "curate/looks.py"),
-        ("physics/torque", "curate/limits.py"),
+        ("recording/blur", "curate/recording_checks/frames.py"),
+        ("physics/torque", "curate/judging.py"),
     ],
 )
 def test_a_hash_covers_the_files_that_figures_come_from(name, file):

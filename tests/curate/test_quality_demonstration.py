@@ -15,13 +15,10 @@ from support.demonstrations import CLOSED, HZ, OPEN, changed, demonstration, fla
 from twinloop.core.errors import InputError
 from twinloop.curate.demonstration.consistency import ActionConsistency
 from twinloop.curate.demonstration.duplicates import NearDuplicates
-from twinloop.curate.demonstration.grip import grip_events
-from twinloop.curate.demonstration.gripper import FLUTTER, HOLD, Gripper
-from twinloop.curate.demonstration.hesitation import Hesitation, pauses
+from twinloop.curate.demonstration.gripper import FLUTTER, HOLD, Gripper, grip_events
 from twinloop.curate.demonstration.movement import Movement
 from twinloop.curate.demonstration.outcome import OutcomeFits, predict_outcomes
-from twinloop.curate.demonstration.path import PathEfficiency
-from twinloop.curate.demonstration.smoothness import Jerk, Smoothness
+from twinloop.curate.demonstration.smoothness import Hesitation, Jerk, PathEfficiency, Smoothness, pauses
 from twinloop.stats.near_duplicates import aligned_distances, nearest_pairs
 from twinloop.stats.novelty import fence
 from twinloop.stats.ridge import cross_validated_logistic, fit_logistic
@@ -325,7 +322,7 @@ def test_recorded_tape_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_the_hand_is_where_the_twin_says(tmp_path: Path) -> None:
-    from twinloop.curate.demonstration.hand import Hands
+    from twinloop.curate.demonstration.movement import Hands
     from twinloop.twin import load_twin
 
     twin = load_twin("so101_tabletop")

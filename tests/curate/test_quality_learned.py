@@ -11,9 +11,8 @@ import pytest
 
 from support.demonstrations import changed, flagged, many, recordings
 from twinloop.core.errors import InputError
-from twinloop.curate.learned.fakes import Fakes
-from twinloop.curate.learned.picture_numbers import _numbers
-from twinloop.curate.learned.support import Support
+from twinloop.curate.learned.clips import _numbers
+from twinloop.curate.learned.realism import Fakes, Support
 from twinloop.stats.conformal import conformal_p_values
 from twinloop.stats.discriminant import cross_fit
 from twinloop.stats.multiplicity import benjamini_hochberg

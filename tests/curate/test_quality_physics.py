@@ -9,9 +9,8 @@ from benchmarks.error_rates.quality.planted.edited import Edited
 from benchmarks.error_rates.quality.planted.physics import PHYSICS
 from benchmarks.error_rates.quality.study import TWIN, Bench, simulated
 from twinloop.curate.check import worst
-from twinloop.curate.physics.account import account_of
-from twinloop.curate.physics.states import Penetration
-from twinloop.curate.physics.torque import force_limits
+from twinloop.curate.physics.joints import force_limits
+from twinloop.curate.physics.states import Penetration, account_of
 from twinloop.curate.recording import open_recordings
 from twinloop.curate.registry import open_checks
 from twinloop.dataset.logs.conversion import write_log_dataset

@@ -15,7 +15,7 @@ from twinloop.curate.check import worst
 from twinloop.curate.motion import motion_of
 from twinloop.curate.recording import open_recordings
 from twinloop.curate.recording_checks.cameras import FrozenCamera
-from twinloop.curate.recording_checks.endings import Truncated
+from twinloop.curate.recording_checks.channels import Truncated
 from twinloop.curate.recording_checks.frames import DroppedFrames
 from twinloop.curate.recording_checks.profiles import Swaps, Units
 

@@ -12,7 +12,7 @@ from twinloop.cli.main import main
 from twinloop.core.records import Episode, Signal, Source
 from twinloop.core.units import JointUnit, UnitMap
 from twinloop.dataset.logs.conversion import write_log_dataset
-from twinloop.gap.sensors import measure_sensors
+from twinloop.gap.sensors.measure import measure_sensors
 
 HZ = 30.0
 
@@ -162,7 +162,7 @@ def test_wrong_logs_and_folders_are_named(folder, capsys, words, answer):
 
 def test_bodies_without_joints_are_sent_elsewhere():
     from twinloop.core.errors import LogError
-    from twinloop.gap.states import measure_states
+    from twinloop.gap.trajectories.measure import measure_states
 
     flying = [pose(episode) for episode in log(0)]
     with pytest.raises(LogError, match=r"has no joints .*its signals: pose/cube.*'twinloop gap dynamics'"):

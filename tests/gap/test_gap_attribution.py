@@ -13,10 +13,9 @@ from support.one_joint import joints_twin
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import BoundsError, InputError
 from twinloop.core.seeds import generator
-from twinloop.gap.attribution import AttributionOptions, attribute
-from twinloop.gap.attribution_causes import Cause, joined_groups
-from twinloop.gap.attribution_result import OVERALL, Explanation
-from twinloop.gap.groups import changed_params, parameter_groups
+from twinloop.gap.attribution.attribute import AttributionOptions, attribute
+from twinloop.gap.attribution.groups import changed_params, parameter_groups
+from twinloop.gap.attribution.result import OVERALL, Cause, Explanation, joined_groups
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import prepare_replay

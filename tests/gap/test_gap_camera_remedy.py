@@ -6,11 +6,11 @@ import pytest
 from benchmarks.error_rates.gap.vision_scenes import camera_pictures
 from twinloop.core.imaging import display_of
 from twinloop.core.params import SeedPath
-from twinloop.gap.camera_remedy import developed_again, find_remedies, remedied, statistics_of
-from twinloop.gap.camera_remedy_detail import fit_blur
-from twinloop.gap.camera_remedy_develop import Look, noise_variance, redeveloped
-from twinloop.gap.picture_statistics import edge_spread, noise_levels, picture_statistics, sampled_pixels
-from twinloop.gap.vision_difference import figures_of
+from twinloop.gap.vision.camera_detail import fit_blur
+from twinloop.gap.vision.camera_remedy import developed_again, find_remedies, remedied, statistics_of
+from twinloop.gap.vision.develop import Look, noise_variance, redeveloped
+from twinloop.gap.vision.difference import figures_of
+from twinloop.gap.vision.picture_statistics import edge_spread, noise_levels, picture_statistics, sampled_pixels
 from twinloop.sensors.camera import CameraModel, CameraSeeds, develop
 from twinloop.sensors.camera.blur import blurred
 from twinloop.sensors.camera.tone import display_of_linear

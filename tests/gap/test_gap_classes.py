@@ -17,10 +17,18 @@ from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError
 from twinloop.core.headline import Headline
 from twinloop.core.trials import Trials
-from twinloop.gap.classes import Errors, drift_since, errors_of, gap_too_wide, other_environment
-from twinloop.gap.classes_coverage import Support, combination_covered, never_covered, outside_p_value
-from twinloop.gap.classes_result import ALPHA, MEANINGS, decided
-from twinloop.gap.classes_trials import easier_in_simulation, failing_conditions, weak_policies
+from twinloop.gap.policies.classes import (
+    Errors,
+    drift_since,
+    easier_in_simulation,
+    errors_of,
+    failing_conditions,
+    gap_too_wide,
+    other_environment,
+    weak_policies,
+)
+from twinloop.gap.policies.classes_coverage import Support, combination_covered, never_covered, outside_p_value
+from twinloop.gap.policies.classes_result import ALPHA, MEANINGS, decided
 from twinloop.report import Report
 from twinloop.simulate import open_backend
 from twinloop.workflows.data.logs import Log

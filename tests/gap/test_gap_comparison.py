@@ -12,8 +12,8 @@ import pytest
 from twinloop.cli.main import main
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.trials import Trials
-from twinloop.gap.comparison import compare_policies
-from twinloop.gap.comparison_trials import arms_by_task
+from twinloop.gap.policies.comparison import compare_policies
+from twinloop.gap.policies.paired_trials import arms_by_task
 
 
 def counts(*rows, task=""):

@@ -203,7 +203,7 @@ def test_repeated_rollouts_of_a_pendulum_have_a_floor(backend):
 def test_many_episodes_share_rows_of_sums_with_their_neighbours(twin, backend, monkeypatch):
     log = arm_log(twin, backend, {"joint/elbow/damping": 0.3}, noise=SIGMA, count=12, seconds=2.0)
     plain = measure_gap(twin, log, backend=backend, batch=5)
-    monkeypatch.setattr("twinloop.gap.measure_intervals._MOST_ROWS", 4)
+    monkeypatch.setattr("twinloop.gap.dynamics.intervals._MOST_ROWS", 4)
     shared = measure_gap(twin, log, backend=backend, batch=5)
     assert shared.drawn == "bca bootstrap over 4 groups of neighbours among 12 episodes"
     assert shared.best.estimate == pytest.approx(plain.best.estimate)

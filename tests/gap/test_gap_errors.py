@@ -8,7 +8,7 @@ import pytest
 from support.gap_logs import log_of
 from twinloop.core.errors import InputError, LogError
 from twinloop.core.records import Episode
-from twinloop.gap.errors import stream_windows, window_errors
+from twinloop.gap.dynamics.errors import stream_windows, window_errors
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import ReplayOptions, prepare_replay
@@ -71,7 +71,7 @@ def test_portions_of_an_iterator_give_the_same_sums(twin, backend, episodes):
 def test_rows_in_portions_give_the_same_sums(twin, backend, episodes, monkeypatch):
     table = twin.table(3, {KP: [5.0, 12.0, 30.0]})
     whole = window_errors(backend, twin, episodes, table, options=OPTIONS, edges=EDGES)
-    monkeypatch.setattr("twinloop.gap.errors._MOST_NUMBERS", 1)
+    monkeypatch.setattr("twinloop.gap.dynamics.errors._MOST_NUMBERS", 1)
     parts = window_errors(backend, twin, episodes, table, options=OPTIONS, edges=EDGES)
     np.testing.assert_array_equal(parts.squared, whole.squared)
 

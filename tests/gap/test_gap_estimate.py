@@ -11,7 +11,7 @@ import pytest
 from twinloop.cli.main import main
 from twinloop.core.errors import InputError
 from twinloop.core.trials import Trials
-from twinloop.gap.estimate import estimate_real
+from twinloop.gap.policies.estimate import estimate_real
 
 
 def planted(*, pairs=40, more=4000, agree=0.95, seed=0):

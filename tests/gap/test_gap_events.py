@@ -8,9 +8,17 @@ from hypothesis import strategies as st
 from support.swing import TRUTH, swing_twin
 from twinloop.core.records import Episode, Signal
 from twinloop.core.units import UnitMap
-from twinloop.gap.events import MEANINGS, event_masks
-from twinloop.gap.events_kinematics import Thresholds
-from twinloop.gap.events_motion import about, breakaways, directions, onsets, reading_noise, reversals, speeds
+from twinloop.gap.dynamics.events import MEANINGS, event_masks
+from twinloop.gap.dynamics.motion import (
+    Thresholds,
+    about,
+    breakaways,
+    directions,
+    onsets,
+    reading_noise,
+    reversals,
+    speeds,
+)
 from twinloop.simulate.replay_logs import ReplayOptions, prepare_replay
 from twinloop.twin import load_twin
 

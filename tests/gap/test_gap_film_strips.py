@@ -7,7 +7,7 @@ from support.gap_logs import log_of
 from support.pages import fetched
 from twinloop.core.errors import InputError
 from twinloop.gap import measure_gap
-from twinloop.gap.film_strips import film_strips, measured_qpos
+from twinloop.gap.dynamics.film_strips import film_strips, measured_qpos
 from twinloop.report import Report
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay import replay_motion

@@ -8,8 +8,7 @@ import pytest
 from support.gap_logs import arm_log, arm_twin
 from twinloop.core.errors import InputError
 from twinloop.gap import measure_gap
-from twinloop.gap.noise_floor import Pairs, floor_resampling, pair_sums
-from twinloop.gap.noise_floor_repeats import find_repeats
+from twinloop.gap.dynamics.noise_floor import Pairs, find_repeats, floor_resampling, pair_sums
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay_logs import ReplayOptions, prepare_replay
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twinloop.core.errors import BoundsError, InputError, UnknownNameError
-from twinloop.gap.groups import CAUSES, cause, changed_params, parameter_groups, read_groups
+from twinloop.gap.attribution.groups import CAUSES, cause, changed_params, parameter_groups, read_groups
 from twinloop.twin import load_twin
 from twinloop.twin.quantities import QUANTITIES
 

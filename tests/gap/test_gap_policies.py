@@ -10,8 +10,7 @@ from scipy import stats
 from twinloop.cli.main import main
 from twinloop.core.errors import InputError
 from twinloop.core.trials import Trials
-from twinloop.gap.policies import measure_policies
-from twinloop.gap.policies_text import policies_text
+from twinloop.gap.policies.measure import measure_policies, policies_text
 from twinloop.stats import TwoByTwo, difference_interval
 from twinloop.stats.strata import paired_scores, stratified_difference, stratified_permutation
 from twinloop.workflows.gap.requests import GapPoliciesRequest

@@ -10,7 +10,7 @@ from twinloop.cli.main import main
 from twinloop.core.errors import InputError
 from twinloop.core.trials import DOMAINS, Trials
 from twinloop.dataset.trials_table import read_scores
-from twinloop.gap.predictivity import measure_predictivity, scores_by_task
+from twinloop.gap.policies.predictivity import measure_predictivity, scores_by_task
 from twinloop.stats.ranking_scores import PolicyScores, Scores
 
 MOVE_NEAR = """policy,real,sim,trials

@@ -8,8 +8,8 @@ import pytest
 
 from support.gap_attribution import DAMPING, DELAY, KP, LIMIT, known, log_of, moved
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.gap.groups import parameter_groups
-from twinloop.gap.sensitivity import SensitivityOptions, sensitivity
+from twinloop.gap.attribution.groups import parameter_groups
+from twinloop.gap.attribution.sensitivity import SensitivityOptions, sensitivity
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import prepare_replay

@@ -11,8 +11,8 @@ from twinloop.core.errors import LogError, UnitsError
 from twinloop.core.records import Episode, Signal
 from twinloop.core.seeds import generator
 from twinloop.core.units import JointUnit, UnitMap
-from twinloop.gap.sensor_channels import sensor_channels
-from twinloop.gap.sensors import measure_sensors
+from twinloop.gap.sensors.channels import sensor_channels
+from twinloop.gap.sensors.measure import measure_sensors
 from twinloop.stats import octaves, spectrum, welch_test
 
 HZ, SECONDS = 100.0, 8.0

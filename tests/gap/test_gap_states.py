@@ -15,9 +15,8 @@ from twinloop.core.errors import InputError, LogError, UnitsError
 from twinloop.core.records import Episode
 from twinloop.core.units import JointUnit, UnitMap
 from twinloop.encoders.trajectory import trajectory_features
-from twinloop.gap.states import measure_states
-from twinloop.gap.states_match import match
-from twinloop.gap.states_words import findings, verdict
+from twinloop.gap.trajectories.match import match
+from twinloop.gap.trajectories.measure import findings, measure_states, verdict
 from twinloop.simulate import open_backend
 from twinloop.twin import load_twin
 from twinloop.workflows.data.logs import Log

@@ -5,7 +5,7 @@ import pytest
 
 from support.gap_logs import episode
 from support.one_joint import joints_twin
-from twinloop.gap.thinning import part_within, physics_steps
+from twinloop.gap.attribution.thinning import part_within, physics_steps
 from twinloop.simulate.replay_logs import ReplayOptions, prepare_replay
 
 

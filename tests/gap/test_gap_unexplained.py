@@ -9,9 +9,9 @@ import pytest
 from support.swing import TRUTH, clips, swing_twin
 from twinloop.core.distribution import ParamDistribution, ResidualNoise
 from twinloop.core.errors import InputError
-from twinloop.gap.unexplained import unexplained
-from twinloop.gap.unexplained_places import new_errors, places
-from twinloop.gap.unexplained_rules import RULES, hints
+from twinloop.gap.dynamics.unexplained import unexplained
+from twinloop.gap.dynamics.unexplained_places import new_errors, places
+from twinloop.gap.dynamics.unexplained_rules import RULES, hints
 from twinloop.identify.structures import BUILTIN, chosen_structures
 from twinloop.report import Report
 from twinloop.simulate import open_backend

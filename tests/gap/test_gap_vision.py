@@ -7,10 +7,9 @@ from benchmarks.error_rates.gap.vision_scenes import camera_pictures
 from twinloop.core.errors import InputError
 from twinloop.dataset.media.pictures import picture_arrays
 from twinloop.encoders.pictures import open_encoder
-from twinloop.gap.camera_remedy_develop import Look
-from twinloop.gap.vision import measure_vision
-from twinloop.gap.vision_regions import GRID, region_features, tell_regions
-from twinloop.gap.vision_side import gather
+from twinloop.gap.vision.develop import Look
+from twinloop.gap.vision.measure import measure_vision
+from twinloop.gap.vision.side import GRID, gather, region_features, tell_regions
 from twinloop.sensors.camera import CameraModel
 from twinloop.stats import mmd
 

@@ -9,7 +9,7 @@ from twinloop.hardware.arms import SETTLE_S, VirtualArms
 from twinloop.hardware.gear import with_gears
 from twinloop.hardware.hidden import Hidden
 from twinloop.hardware.teleop_motion import teleop_commands
-from twinloop.sensors.encoder import STS3215_RESOLUTION
+from twinloop.sensors.servo import STS3215_RESOLUTION
 from twinloop.simulate import InitialState, open_backend, rollout
 from twinloop.twin import load_twin
 

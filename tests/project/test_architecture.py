@@ -83,7 +83,7 @@ def test_robots_and_tasks_are_named_only_by_the_library_of_twins_and_tasks():
 
 # Groups of small files that will be one file each, which ends their cycles.
 TO_BE_MERGED = [
-    ["twinloop.gap.report", "twinloop.gap.report_headline", "twinloop.gap.report_text"],
+    ["twinloop.gap.dynamics.report", "twinloop.gap.dynamics.report", "twinloop.gap.dynamics.report"],
     ["twinloop.tasks.pick_and_place", "twinloop.tasks.pick_and_place_expert"],
 ]
 
@@ -108,7 +108,7 @@ COMPUTING = (
     "rollout/readings.py",
     "rollout/sensing.py",
     "hardware/hidden",  # a virtual robot has effects that its twin need not declare
-    "gap/camera_remedy_tone.py",  # it develops pictures again, by the camera's own formulas
+    "gap/vision/camera_tone.py",  # it develops pictures again, by the camera's own formulas
 )
 
 

@@ -11,7 +11,7 @@ from twinloop.core.errors import InputError
 from twinloop.core.units import RADIANS
 from twinloop.randomize import Plan, default_draws
 from twinloop.rollout import run_batch, software_versions
-from twinloop.sensors.encoder import STS3215_RESOLUTION
+from twinloop.sensors.servo import STS3215_RESOLUTION
 from twinloop.tasks import open_task
 from twinloop.twin import load_twin
 

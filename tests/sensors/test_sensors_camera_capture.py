@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from twinloop.core.errors import InputError
 from twinloop.core.params import SeedPath
-from twinloop.sensors.camera.capture import CaptureClock, captures
-from twinloop.sensors.camera.optics import OPTICS_QUANTITIES, clock_of, lens_of, shutter_of
+from twinloop.sensors.camera.model import OPTICS_QUANTITIES, clock_of, lens_of, shutter_of
+from twinloop.sensors.camera.shutter import CaptureClock, captures
 from twinloop.twin.quantities.sensing import CAMERA_OPTICS
 
 SEEDS = SeedPath.of(7, [3])

@@ -12,8 +12,7 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.render import decode_srgb
 from twinloop.sensors.camera import Camera, CameraModel, develop, develop_steps, stages
 from twinloop.sensors.camera.codec import open_codec
-from twinloop.sensors.camera.model import QUANTITY_FIELDS
-from twinloop.sensors.camera.optics import OPTICS_QUANTITIES
+from twinloop.sensors.camera.model import OPTICS_QUANTITIES, QUANTITY_FIELDS
 from twinloop.sensors.camera.stages import processing_stages, sensing_stages
 from twinloop.twin import load_twin
 from twinloop.twin.devices import device_presets

@@ -7,8 +7,7 @@ import pytest
 
 from support.cameras import scene
 from twinloop.sensors.camera import Camera, CameraModel, develop
-from twinloop.sensors.camera.codec import through_jpeg
-from twinloop.sensors.camera.yuyv import through_yuyv
+from twinloop.sensors.camera.codec import through_jpeg, through_yuyv
 
 CLEAN = develop(scene(96, 128, count=1), CameraModel(), time=[0.0], numbers=[0])[0]
 

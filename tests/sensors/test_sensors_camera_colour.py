@@ -9,10 +9,8 @@ from hypothesis import strategies as st
 
 from support.cameras import camera_seeds, flat, scene
 from twinloop.sensors.camera import CameraModel, develop
-from twinloop.sensors.camera.colour import LUMA, Waves, filtered, pattern
-from twinloop.sensors.camera.demosaic import demosaic
-from twinloop.sensors.camera.sharpen import sharpened
-from twinloop.sensors.camera.tone import display_of_linear, linear_of_display, tone, tone_steps
+from twinloop.sensors.camera.colour import LUMA, Waves, demosaic, filtered, pattern
+from twinloop.sensors.camera.tone import display_of_linear, linear_of_display, sharpened, tone, tone_steps
 
 PI = (2.00971, -0.51461, -0.49511, -0.52109, 2.01003, -0.48894, -0.09527, -0.67318, 1.76845)
 CURVE = (0.0, 0.0, 0.1, 0.35, 0.5, 0.8, 1.0, 1.0)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from support.cameras import flat, scene
 from twinloop.sensors.camera import Camera, CameraModel, develop
+from twinloop.sensors.camera.chain import wanted
 from twinloop.sensors.camera.exposure import followed, full_scale, manual, settled, split
-from twinloop.sensors.camera.metering import wanted
 from twinloop.sensors.camera.tone import linear_of_display
 
 LIT = CameraModel(exposure_time=0.02, electron_rate=1e5, full_well=4e3)

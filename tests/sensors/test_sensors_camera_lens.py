@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.imaging import Intrinsics
 from twinloop.sensors.camera.lens import Lens
-from twinloop.sensors.camera.optics import lens_of
-from twinloop.sensors.camera.remap import Remap
-from twinloop.sensors.camera.view import lens_rays, rendered_view
+from twinloop.sensors.camera.model import lens_of
+from twinloop.sensors.camera.remap import Remap, lens_rays, rendered_view
 from twinloop.twin.devices import device_presets
 
 TARGET = Intrinsics.from_fovy(math.radians(55.0), width=64, height=48)

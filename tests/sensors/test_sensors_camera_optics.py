@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.cameras import camera_seeds, flat, scene
-from twinloop.sensors.camera.glare import CELL, between_cells, veil
-from twinloop.sensors.camera.shading import dust_shadows, falloff
+from twinloop.sensors.camera.shading import CELL, between_cells, dust_shadows, falloff, veil
 
 
 def through(light, **how):

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.imaging import Intrinsics
 from twinloop.sensors.camera.lens import Lens
-from twinloop.sensors.camera.remap import Remap
+from twinloop.sensors.camera.remap import Remap, rendered_view
 from twinloop.sensors.camera.shutter import Shutter, combine, row_weights, subframe_times
-from twinloop.sensors.camera.view import rendered_view
 
 HEIGHT, WIDTH = 96, 128
 TIMES = st.floats(1e-4, 0.1)

@@ -21,10 +21,8 @@ from twinloop.sensors.depth import (
     TimeOfFlightDepth,
     TimeOfFlightSpec,
 )
-from twinloop.sensors.depth.chance import normal_field
-from twinloop.sensors.depth.disparity import fattened, hidden
-from twinloop.sensors.depth.returns import GRAZING_POWER, Returns
-from twinloop.sensors.depth.structured_light import agreeing
+from twinloop.sensors.depth.frames import GRAZING_POWER, Returns, normal_field
+from twinloop.sensors.depth.triangulation import agreeing, fattened, hidden
 from twinloop.twin.devices import device_presets
 from twinloop.twin.quantities.sensing import RANGING
 

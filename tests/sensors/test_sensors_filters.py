@@ -7,8 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinloop.sensors.drift import ALLAN_FLOOR, FLICKER_TIMES, flicker, random_walk
-from twinloop.sensors.filters import digitized, low_pass, low_pass_noise, play
+from twinloop.sensors.filters import (
+    ALLAN_FLOOR,
+    FLICKER_TIMES,
+    digitized,
+    flicker,
+    low_pass,
+    low_pass_noise,
+    play,
+    random_walk,
+)
 from twinloop.stats import allan_curve
 
 

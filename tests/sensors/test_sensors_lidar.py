@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from twinloop.core.errors import InputError
 from twinloop.sensors.lidar import Beams, Lidar, LidarSpec, NonRepetitivePattern, SpinningPattern
-from twinloop.sensors.lidar.beam import strongest_echo, subrays
-from twinloop.sensors.lidar.lidar import LEAST_COSINE
+from twinloop.sensors.lidar.lidar import LEAST_COSINE, strongest_echo, subrays
 from twinloop.twin.devices import device_presets
 from twinloop.twin.quantities.sensing import RANGING
 

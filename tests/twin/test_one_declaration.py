@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from twinloop.gap.groups import parameter_groups
-from twinloop.gap.unexplained_rules import RULES
+from twinloop.gap.attribution.groups import parameter_groups
+from twinloop.gap.dynamics.unexplained_rules import RULES
 from twinloop.identify.plan import planned_param
 from twinloop.identify.plan_result import Outlook
 from twinloop.identify.space import free_space

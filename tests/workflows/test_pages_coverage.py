@@ -11,10 +11,8 @@ from scipy.stats import binomtest
 
 from support.pages import KeptReport, ends, interval
 from twinloop.core.errors import InputError
-from twinloop.curate.cells import Cell, PairCell
-from twinloop.curate.coverage import ClipRows, CoverageOfReality
-from twinloop.curate.holes import Hole
-from twinloop.curate.scan import Box
+from twinloop.curate.cells import Box, Cell, PairCell
+from twinloop.curate.coverage import ClipRows, CoverageOfReality, Hole
 from twinloop.stats.neighbours import NeighbourFigures
 from twinloop.workflows.coverage import page as pages_coverage
 from twinloop.workflows.coverage.axes import ParameterSpace

@@ -10,8 +10,8 @@ import pytest
 
 from support.pages import KeptReport, ends, interval, lines_at
 from twinloop.encoders.trajectory import Feature
-from twinloop.gap.policies import MeasureGap
-from twinloop.gap.policies_rows import GapRow
+from twinloop.gap.policies.gap_rows import GapRow
+from twinloop.gap.policies.measure import MeasureGap
 from twinloop.stats.predictivity import PredictivityFigure
 from twinloop.workflows.gap.comparison_page import comparison_section, estimate_section, power_section
 from twinloop.workflows.gap.data import data_section

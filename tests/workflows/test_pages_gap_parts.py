@@ -10,17 +10,16 @@ import pytest
 
 from support.pages import KeptReport, ends, interval, lines_at
 from twinloop.core.errors import InputError
-from twinloop.gap.attribution_causes import Cause
-from twinloop.gap.attribution_result import Explanation
-from twinloop.gap.camera_remedy import Remedy as CameraRemedy
-from twinloop.gap.classes_result import Check, Diagnosis
-from twinloop.gap.film_strips import FilmStrip
-from twinloop.gap.sensors import BandDifference, SensorDifference, SensorGap
-from twinloop.gap.unexplained_places import Place
-from twinloop.gap.unexplained_result import Moment, StateShare, Unexplained
-from twinloop.gap.unexplained_rules import Hint, Rule
-from twinloop.gap.vision_difference import Difference
-from twinloop.gap.vision_regions import Regions
+from twinloop.gap.attribution.result import Cause, Explanation
+from twinloop.gap.dynamics.film_strips import FilmStrip
+from twinloop.gap.dynamics.unexplained_places import Place
+from twinloop.gap.dynamics.unexplained_result import Moment, StateShare, Unexplained
+from twinloop.gap.dynamics.unexplained_rules import Hint, Rule
+from twinloop.gap.policies.classes_result import Check, Diagnosis
+from twinloop.gap.sensors.measure import BandDifference, SensorDifference, SensorGap
+from twinloop.gap.vision.camera_remedy import Remedy as CameraRemedy
+from twinloop.gap.vision.difference import Difference
+from twinloop.gap.vision.side import Regions
 from twinloop.report.figure import BLUE, GREY, ORANGE, VIOLET
 from twinloop.stats import AllanCurve
 from twinloop.stats.series import Spectrum

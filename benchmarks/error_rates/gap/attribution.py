@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from benchmarks.studies import Study, StudyTable, share
 from twinloop.core.seeds import generator
-from twinloop.gap.attribution_design import DrawDesign, design
-from twinloop.gap.attribution_shares import Tally
+from twinloop.gap.attribution.attribute import Tally
+from twinloop.gap.attribution.design import DrawDesign, design
 from twinloop.stats import bias_reduced_sandwich, sobol_indices, sobol_rows, sobol_terms
 
 Array = NDArray[np.float64]

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from benchmarks.studies import Study, StudyTable, share
 from twinloop.core.seeds import generator
-from twinloop.gap.errors import WindowErrors
-from twinloop.gap.measure_figures import skill_of
-from twinloop.gap.measure_intervals import by_episodes
-from twinloop.gap.noise_floor import Pairs, floor_resampling, noise_floor
+from twinloop.gap.dynamics.errors import WindowErrors
+from twinloop.gap.dynamics.intervals import by_episodes
+from twinloop.gap.dynamics.metrics import skill_of
+from twinloop.gap.dynamics.noise_floor import Pairs, floor_resampling, noise_floor
 from twinloop.simulate.measure import Channel
 
 Array = NDArray[np.float64]

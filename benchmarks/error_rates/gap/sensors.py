@@ -8,7 +8,7 @@ from benchmarks.studies import Study, StudyTable, share
 from twinloop.core.records import Episode
 from twinloop.core.seeds import generator
 from twinloop.core.units import JointUnit, UnitMap
-from twinloop.gap.sensors import measure_sensors
+from twinloop.gap.sensors.measure import measure_sensors
 
 _HZ, _SECONDS, _JOINTS = 50.0, 6.0, 3
 _UNITS = UnitMap(

@@ -14,10 +14,10 @@ from scipy.signal import lfilter
 from benchmarks.studies import Study, StudyTable, share
 from twinloop.core.records import Episode
 from twinloop.core.seeds import generator
-from twinloop.gap.classes import Errors, drift_since
-from twinloop.gap.classes_coverage import Support, combination_covered, never_covered
-from twinloop.gap.classes_result import ALPHA, Check, decided
-from twinloop.gap.unexplained import unexplained
+from twinloop.gap.dynamics.unexplained import unexplained
+from twinloop.gap.policies.classes import Errors, drift_since
+from twinloop.gap.policies.classes_coverage import Support, combination_covered, never_covered
+from twinloop.gap.policies.classes_result import ALPHA, Check, decided
 from twinloop.identify.structures import chosen_structures
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay import replay

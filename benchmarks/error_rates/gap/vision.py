@@ -12,9 +12,9 @@ from benchmarks.error_rates.gap.vision_scenes import camera_pictures
 from benchmarks.studies import Study, StudyTable, share
 from twinloop.core.seeds import generator
 from twinloop.encoders.classical import ClassicalEncoder
-from twinloop.gap.camera_remedy import find_remedies, statistics_of
-from twinloop.gap.camera_remedy_develop import Look
-from twinloop.gap.picture_statistics import sampled_pixels
+from twinloop.gap.vision.camera_remedy import find_remedies, statistics_of
+from twinloop.gap.vision.develop import Look
+from twinloop.gap.vision.picture_statistics import sampled_pixels
 from twinloop.sensors.camera import CameraModel
 from twinloop.stats import classifier_test, kid, mmd
 

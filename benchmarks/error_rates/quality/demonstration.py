@@ -18,10 +18,8 @@ from twinloop.curate.check import Measured, MeasuringCheck, Score
 from twinloop.curate.demonstration.consistency import ActionConsistency
 from twinloop.curate.demonstration.duplicates import NearDuplicates
 from twinloop.curate.demonstration.gripper import Gripper
-from twinloop.curate.demonstration.hesitation import Hesitation
 from twinloop.curate.demonstration.outcome import OutcomeFits
-from twinloop.curate.demonstration.path import PathEfficiency
-from twinloop.curate.demonstration.smoothness import Jerk, Smoothness
+from twinloop.curate.demonstration.smoothness import Hesitation, Jerk, PathEfficiency, Smoothness
 from twinloop.curate.recording import Recording
 from twinloop.stats.proportion import wilson
 

@@ -18,8 +18,7 @@ from benchmarks.studies import Study, StudyTable
 from twinloop.core.records import Episode, Source
 from twinloop.core.seeds import generator
 from twinloop.curate.check import Measured, MeasuringCheck, Score
-from twinloop.curate.learned.fakes import Fakes
-from twinloop.curate.learned.support import Support
+from twinloop.curate.learned.realism import Fakes, Support
 from twinloop.curate.recording import Recording
 
 Pictures = NDArray[np.uint8]

@@ -1,4 +1,10 @@
-"""Cells of parameters, alone and in pairs: how many episodes lie there, how many succeeded, how sure that is."""
+"""Count episodes in cells of parameters, and find the boxes that one kind of episode fills and another does not.
+
+Kulldorff's spatial scan for Bernoulli data ("A spatial scan statistic", Communications in Statistics 26, 1997): of
+every box on a grid, along one axis and in pairs of axes, the log likelihood ratio of cases being more frequent inside
+than outside. The best box is held against the best ones of relabelled episodes, so that looking everywhere is paid for.
+Cases are real episodes and controls simulated ones (holes), or failures and successes.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +16,156 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.core.seeds import generator
 from twinloop.curate.parameters import Axis
-from twinloop.curate.scan import Box, scan
 from twinloop.stats import wilson
 
 Array = NDArray[np.float64]
+BOX_CELLS = 10  # parts of an axis that a box's ends lie between: as the pairs of `twinloop coverage DIR`
+MOST_PAIR_AXES = 12  # 66 pairs of 3025 boxes, scanned again for every relabelling
+DRAWS = 199  # relabellings: p-values down to 0.005
+_ALPHA = 0.05
+_MOST_BOXES = 5  # boxes that are told one after the other (our choice)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Box:
+    """A box: ``axes`` are columns, ``low`` and ``high`` its ends as cell borders from 0 to ``CELLS``.
+
+    ``cases`` and ``controls`` lie inside it; ``p_value`` is the chance of one as unlikely anywhere, given the
+    boxes that were found before it.
+    """
+
+    axes: tuple[int, ...]
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+    cases: int
+    controls: int
+    ratio: float
+    p_value: float
+
+    def holds(self, u: Array) -> NDArray[np.bool_]:
+        """Which points ``(n, d)`` lie inside; a box that begins or ends with the axis goes on beyond it."""
+        inside = np.ones(len(u), dtype=bool)
+        for axis, low, high in zip(self.axes, self.low, self.high, strict=True):
+            inside &= (u[:, axis] >= low / BOX_CELLS) | (low == 0)
+            inside &= (u[:, axis] < high / BOX_CELLS) | (high == BOX_CELLS)
+        return inside
+
+
+def scan(
+    cases: Array, controls: Array, *, pair_axes: Sequence[int] = (), draws: int = DRAWS, seed: int = 0
+) -> tuple[Box, ...]:
+    """The boxes in which cases are significantly more frequent than elsewhere, the most unlikely first.
+
+    Points in a box that was found are left out before the next is sought.
+
+    Args:
+        cases: points ``(n, d)`` of the unit cube.
+        controls: ``(m, d)``.
+        pair_axes: columns whose pairs are scanned too.
+        draws: relabellings.
+        seed: of them.
+    """
+    found: list[Box] = []
+    while len(found) < _MOST_BOXES and len(cases) and len(controls):
+        box = _best(cases, controls, pair_axes, draws, seed + len(found))
+        if box is None or box.p_value > _ALPHA:
+            break
+        found.append(box)
+        cases, controls = cases[~box.holds(cases)], controls[~box.holds(controls)]
+    return tuple(found)
+
+
+def _best(cases: Array, controls: Array, pair_axes: Sequence[int], draws: int, seed: int) -> Box | None:
+    points = np.vstack([cases, controls])
+    cell = np.clip((points * BOX_CELLS).astype(np.int64), 0, BOX_CELLS - 1)
+    is_case = np.arange(len(points)) < len(cases)
+    grids = _Grids(cell, pair_axes)
+    ratio, where = grids.best(is_case)
+    if where is None:
+        return None
+    chance = generator(seed, "curate/scan")
+    drawn = [grids.best(chance.permutation(is_case))[0] for _ in range(draws)]
+    p = (1 + sum(value >= ratio for value in drawn)) / (1 + draws)
+    axes, low, high = where
+    box = Box(axes=axes, low=low, high=high, cases=0, controls=0, ratio=ratio, p_value=p)
+    counts = {"cases": int(box.holds(cases).sum()), "controls": int(box.holds(controls).sum())}
+    return Box(**{**vars(box), **counts})
+
+
+class _Grids:
+    """Counts of cells, and the best box for any labels."""
+
+    def __init__(self, cell: NDArray[np.int64], pair_axes: Sequence[int]) -> None:
+        self.cell = cell
+        self.pairs = list(itertools.combinations(pair_axes, 2))
+        self.spans = np.array([(a, b) for a in range(BOX_CELLS) for b in range(a + 1, BOX_CELLS + 1)])
+        self._flat = [cell[:, i] * BOX_CELLS + cell[:, j] for i, j in self.pairs]
+        every = np.ones(len(cell), dtype=bool)
+        self.all_single, self.all_pair = self._single(every), self._pair(every)
+
+    def best(self, is_case: NDArray[np.bool_]) -> tuple[float, tuple[tuple[int, ...], ...] | None]:
+        """The largest log likelihood ratio, and its axes, lows and highs; None where no box has more cases."""
+        n, cases = len(is_case), int(is_case.sum())
+        single = _log_ratio(self._single(is_case), self.all_single, cases, n)
+        top, where = 0.0, None
+        axis, span = np.unravel_index(int(single.argmax()), single.shape)
+        if single[axis, span] > top:
+            low, high = self.spans[span].tolist()
+            top, where = float(single[axis, span]), ((int(axis),), (low,), (high,))
+        if self.pairs:
+            pair = _log_ratio(self._pair(is_case), self.all_pair, cases, n)
+            number, first, second = np.unravel_index(int(pair.argmax()), pair.shape)
+            if pair[number, first, second] > top:
+                ends = self.spans[first].tolist(), self.spans[second].tolist()
+                top = float(pair[number, first, second])
+                where = (self.pairs[number], (ends[0][0], ends[1][0]), (ends[0][1], ends[1][1]))
+        return top, where
+
+    def _single(self, chosen: NDArray[np.bool_]) -> Array:
+        """Counts in every span of every axis ``(d, nspan)``."""
+        counts = np.stack([np.bincount(column, minlength=BOX_CELLS) for column in self.cell[chosen].T])
+        sums = np.pad(counts.cumsum(axis=1), ((0, 0), (1, 0)))
+        return (sums[:, self.spans[:, 1]] - sums[:, self.spans[:, 0]]).astype(np.float64)
+
+    def _pair(self, chosen: NDArray[np.bool_]) -> Array:
+        """Counts in every box of every pair ``(npair, nspan, nspan)``."""
+        if not self.pairs:
+            return np.zeros((0, 1, 1))
+        counts = np.stack([np.bincount(flat[chosen], minlength=BOX_CELLS**2) for flat in self._flat])
+        sums = np.zeros((len(self.pairs), BOX_CELLS + 1, BOX_CELLS + 1))
+        sums[:, 1:, 1:] = counts.reshape(-1, BOX_CELLS, BOX_CELLS).cumsum(axis=1).cumsum(axis=2)
+        low, high = self.spans.T
+        rows = sums[:, high] - sums[:, low]
+        return rows[:, :, high] - rows[:, :, low]
+
+
+def _log_ratio(inside: Array, total: Array, cases: int, n: int) -> Array:
+    """Log likelihood ratio of cases being more frequent inside than outside; 0 where they are not.
+
+    Args:
+        inside: cases in each box.
+        total: points in each box.
+        cases: all cases.
+        n: all points.
+    """
+    outside, rest = cases - inside, n - total
+    value = (
+        _bernoulli(inside, total) + _bernoulli(outside, rest) - _bernoulli(np.array(float(cases)), np.array(float(n)))
+    )
+    more = inside * np.maximum(rest, 1.0) > outside * np.maximum(total, 1.0)
+    return np.where(more & (total > 0) & (rest > 0), value, 0.0)
+
+
+def _bernoulli(cases: Array, total: Array) -> Array:
+    """Largest log likelihood of so many cases of a total."""
+    other = total - cases
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.where(cases > 0, cases * np.log(cases / total), 0.0)
+        return share + np.where(other > 0, other * np.log(other / total), 0.0)
+
+
 CELLS = 8  # parts of an axis: 24 episodes a cell of 192, whose success rate has an interval of ± 0.2 at most
 PAIR_CELLS = 4  # parts of each axis of a pair: 12 episodes a cell of 192, so that an empty one is not of chance
 _LEVEL = 0.95

@@ -1,4 +1,4 @@
-"""Many checks over many recordings: each recording is read once, in several processes, and forgotten."""
+"""Run many checks over many recordings: each recording is read once, in several processes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,22 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
+
+from twinloop.catalog.schema import SCORES
 from twinloop.core.errors import InputError, MissingDependencyError, TwinloopError
 from twinloop.core.extension import raised
 from twinloop.core.pool import Engine
 from twinloop.curate.check import READABLE, VERDICTS, Check, Measured, MeasuringCheck, Score
 from twinloop.curate.recording import Recording
+
+
+def scores_table(scores: Iterable[Score], checks: Sequence[Check], run_id: str) -> pa.Table:
+    """Scores as rows of the catalog's table ``scores``."""
+    hashes = {check.name: check.hash for check in checks}
+    rows = [{**score.to_json(), "check_hash": hashes[score.check], "run_id": run_id} for score in scores]
+    return pa.Table.from_pylist(rows, schema=SCORES.schema)
+
 
 _CHUNK = 8  # recordings that a process gets at a time
 

@@ -18,7 +18,7 @@ from twinloop.core.seeds import uniforms
 from twinloop.hardware.gear import with_gears
 from twinloop.hardware.hidden import Hidden
 from twinloop.hardware.line import CommandLine
-from twinloop.sensors.encoder import encoder_command, encoder_reading
+from twinloop.sensors.servo import encoder_command, encoder_reading
 from twinloop.simulate import InitialState
 from twinloop.simulate.threads import make_batch
 from twinloop.twin import Twin

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import generator
 from twinloop.hardware.limits import Clearance
-from twinloop.sensors.encoder import STS3215_RESOLUTION
+from twinloop.sensors.servo import STS3215_RESOLUTION
 from twinloop.twin import Twin
 
 # Peak speed of the fastest joint in a move, rad/s (60 to 190 deg/s), by the log above.

@@ -27,13 +27,11 @@ from twinloop.render.scene import camera_ids
 from twinloop.rollout.depth import sensor_settings
 from twinloop.sensors.camera import Camera, CameraModel, CameraSeeds
 from twinloop.sensors.camera.blur import blurred
-from twinloop.sensors.camera.capture import CaptureClock, Captures, captures
 from twinloop.sensors.camera.lens import Lens
-from twinloop.sensors.camera.optics import clock_of, lens_of, shutter_of
-from twinloop.sensors.camera.remap import Remap
-from twinloop.sensors.camera.shutter import Shutter, combine
+from twinloop.sensors.camera.model import clock_of, lens_of, shutter_of
+from twinloop.sensors.camera.remap import Remap, rendered_view
+from twinloop.sensors.camera.shutter import CaptureClock, Captures, Shutter, captures, combine
 from twinloop.sensors.camera.stages import needs_chance
-from twinloop.sensors.camera.view import rendered_view
 from twinloop.twin import Twin
 
 KIND = "camera"

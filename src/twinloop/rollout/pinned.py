@@ -26,7 +26,7 @@ from twinloop.core.seeds import MOST_EPISODES
 from twinloop.rollout.actor import Beginning
 from twinloop.rollout.episodes import INITIAL_COMMAND
 from twinloop.rollout.replay import initial_from_state, recorded_params
-from twinloop.sensors.encoder import encoder_command
+from twinloop.sensors.servo import encoder_command
 from twinloop.simulate import InitialState
 from twinloop.tasks import Task, open_task
 from twinloop.twin import Twin, load_twin

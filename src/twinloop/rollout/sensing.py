@@ -8,9 +8,9 @@ from scipy.special import ndtri
 
 from twinloop.core.errors import InputError
 from twinloop.core.params import ParamTable
-from twinloop.sensors.encoder import encoder_reading
 from twinloop.sensors.filters import low_pass
 from twinloop.sensors.sampling import hermite, newest_sample
+from twinloop.sensors.servo import encoder_reading
 from twinloop.twin import Twin
 from twinloop.twin.quantities import names_of_stage
 

@@ -19,7 +19,7 @@ from twinloop.randomize.sources import default_draws, identified_draws
 from twinloop.rollout.episodes import software_versions
 from twinloop.rollout.pinned import Origin, PinnedWorld, departing
 from twinloop.scenario.heights import TABLE, refuse_unplaced, table_rise
-from twinloop.sensors.encoder import encoder_command, encoder_reading
+from twinloop.sensors.servo import encoder_command, encoder_reading
 from twinloop.simulate import InitialState
 from twinloop.tasks import Task
 from twinloop.twin import Twin

@@ -1,6 +1,6 @@
 """Imperfections as functions from arrays to arrays, which do not know where the ideal reading came from."""
 
-from twinloop.sensors.encoder import STS3215_RESOLUTION, encoder_command, encoder_reading
 from twinloop.sensors.sampling import hermite, newest_sample
+from twinloop.sensors.servo import STS3215_RESOLUTION, encoder_command, encoder_reading
 
 __all__ = ["STS3215_RESOLUTION", "encoder_command", "encoder_reading", "hermite", "newest_sample"]

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from twinloop.sensors.drift import random_walk
-from twinloop.sensors.filters import digitized, play
+from twinloop.sensors.filters import digitized, play, random_walk
 
 COMPONENTS = ("force_x", "force_y", "force_z", "torque_x", "torque_y", "torque_z")
 CHANCE = 2 * len(COMPONENTS)  # standard normal numbers that one sample takes

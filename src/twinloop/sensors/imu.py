@@ -20,8 +20,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from twinloop.sensors.drift import FLICKER_TIMES, flicker, random_walk
-from twinloop.sensors.filters import digitized, low_pass_noise
+from twinloop.sensors.filters import FLICKER_TIMES, digitized, flicker, low_pass_noise, random_walk
 
 AXES = ("x", "y", "z")
 PAIRS = ("xy", "xz", "yx", "yz", "zx", "zy")  # axis that reads, axis that it should not feel

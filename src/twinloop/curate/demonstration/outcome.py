@@ -1,4 +1,4 @@
-"""Predicting from a demonstration how it ended, and finding outcomes that do not fit what happened.
+"""Predict from a demonstration how it ended, and find outcomes that do not fit what happened.
 
 That a classifier learned from rollouts with known outcomes says which demonstrations are worth keeping is the idea of
 Demo-SCORE (Chen, Lessing, Liu & Finn, "Curating demonstrations using online experience", 2025, arXiv:2503.03707), which
@@ -18,12 +18,102 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, TwinloopError
 from twinloop.curate.check import Measured, MeasuringCheck, Score
-from twinloop.curate.demonstration.movement import Array, movement
-from twinloop.curate.demonstration.outcome_features import OutcomeFeature, outcome_features
+from twinloop.curate.demonstration.gripper import grip_events
+from twinloop.curate.demonstration.movement import Array, Movement, movement, movements
 from twinloop.curate.demonstration.peers import by_group
+from twinloop.curate.demonstration.smoothness import path_pieces, pauses
 from twinloop.curate.recording import Recording
 from twinloop.stats.interval import Interval
 from twinloop.stats.ridge import CrossValidated, Logistic, cross_validated_logistic
+from twinloop.stats.smoothness import log_dimensionless_jerk, spectral_arc_length
+
+_END_S = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutcomeFeature:
+    """One number of an episode: its name, what it means, and its unit (``u`` is the log's own)."""
+
+    name: str
+    meaning: str
+    unit: str
+    value: float
+
+
+def outcome_features(motion: Movement) -> tuple[OutcomeFeature, ...]:
+    """The numbers of one movement; the same names for episodes of the same joints."""
+    return (*_course(motion), *_grip(motion), *_places(motion))
+
+
+def _course(motion: Movement) -> tuple[OutcomeFeature, ...]:
+    rate, speed = motion.rate_hz, motion.speed
+    parts = movements(motion)
+    arc = [float(spectral_arc_length(speed[a:b], rate)) for a, b in parts] or [np.nan]
+    jerk = [min(float(log_dimensionless_jerk(motion.velocity[a:b], rate)), 0.0) for a, b in parts] or [np.nan]
+    straight, taken, _ = path_pieces(motion.position[:, motion.arm], [], rate, norm=1)
+    stops = pauses(motion) if speed.max() > 0 else []
+    end = speed[-max(1, round(_END_S * rate)) :]
+    unit = "rad" if motion.si else "u"
+    rows = (
+        ("duration", "duration", "s", len(motion) / rate),
+        ("way", "way of the joints", unit, float(taken.sum())),
+        ("efficiency", "straight way over way taken", "1", float(straight.sum() / max(taken.sum(), 1e-12))),
+        ("top_speed", "95th percentile of speed", f"{unit}/s", float(np.quantile(speed, 0.95))),
+        ("smoothness", "median spectral arc length", "1", float(np.median(arc))),
+        ("jerk", "median log dimensionless jerk", "1", float(np.median(jerk))),
+        ("paused", "time paused in the middle", "s", sum(b - a for a, b in stops) / rate),
+        ("end_speed", "mean speed in the last second", f"{unit}/s", float(end.mean())),
+        ("tracking", "command − position, root mean square", unit, _tracking(motion)),
+    )
+    return tuple(OutcomeFeature(name=n, meaning=m, unit=u, value=v) for n, m, u, v in rows)
+
+
+def _tracking(motion: Movement) -> float:
+    if motion.command is None:
+        return float("nan")
+    apart = (motion.command - motion.position)[:, motion.arm]
+    return float(np.sqrt(np.mean(np.sum(apart**2, axis=1))))
+
+
+def _grip(motion: Movement) -> tuple[OutcomeFeature, ...]:
+    """What the gripper did; zeros where it did nothing, none without a gripper."""
+    if motion.gripper is None:
+        return ()
+    events = grip_events(motion)
+    changes = [] if events is None else events.changes
+    first = next((change.frame / motion.rate_hz for change in changes if change.closes), 0.0)
+    rows = (
+        ("grip/changes", "closings and openings", "1", float(len(changes))),
+        ("grip/flutter", "quick reversals of the gripper", "1", 0.0 if events is None else float(len(events.turns))),
+        (
+            "grip/gap",
+            "share of its range that the gripper is held off when closed",
+            "1",
+            _or_zero(events and events.gap),
+        ),
+        ("grip/kept", "the same at the end of its last closing", "1", _or_zero(events and events.last_gap)),
+        ("grip/first", "time of the first closing", "s", first),
+    )
+    return tuple(OutcomeFeature(name=n, meaning=m, unit=u, value=v) for n, m, u, v in rows)
+
+
+def _or_zero(value: float | None) -> float:
+    return 0.0 if value is None else value
+
+
+def _places(motion: Movement) -> tuple[OutcomeFeature, ...]:
+    """Where each joint ends."""
+    unit = "rad" if motion.si else "u"
+    return tuple(
+        OutcomeFeature(
+            name=f"end/{motion.joints[column]}",
+            meaning=f"last position of {motion.joints[column]}",
+            unit=unit,
+            value=float(motion.position[-1, column]),
+        )
+        for column in motion.arm
+    )
+
 
 LEAST_LABELS, LEAST_OF_EACH = 20, 8  # fewer give no interval of the area under the curve worth the name (our choice)
 # A stated outcome is suspect where its chance, by other episodes, is below this, or below what the other outcome's own

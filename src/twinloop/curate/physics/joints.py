@@ -1,21 +1,112 @@
-"""How fast and how far joints move, from what was recorded alone: range, velocity, acceleration, jerk."""
+"""Check how fast and how far joints move, and what torque the motion asks of the drives."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+import mujoco
 import numpy as np
 from numpy.typing import NDArray
+from scipy.signal import savgol_filter
 
+from twinloop.core.errors import InputError, UnitsError
+from twinloop.core.params import ParamTable
+from twinloop.core.units import UnitMap
 from twinloop.curate.check import Measured
-from twinloop.curate.judging import LIMIT, UsualLimitCheck
-from twinloop.curate.limits import Limit
-from twinloop.curate.physics.kinematics import Kinematics, kinematics_of, robot_twin
+from twinloop.curate.judging import LIMIT, KnownLimitCheck, Limit, UsualLimitCheck
 from twinloop.curate.recording import Recording
 from twinloop.curate.registry import Twins
+from twinloop.dataset.logs.checks.series import Series, prepare
+from twinloop.rollout.replay import recorded_params
+from twinloop.simulate.inverse_dynamics import InverseDynamics
 from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
+
+_SMOOTH_S = 0.17  # over which positions are a cubic: five frames of 30 Hz; arms move below 5 Hz
+_TOO_SHORT = "The longest stretch without a gap is too short to tell how it moves."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kinematics:
+    """The longest unbroken stretch of an episode, smoothed: ``(N, n)`` each, in ``unit`` and seconds.
+
+    ``frame`` is the frame at which it begins. ``units`` maps the log's columns to rad or m, None where nothing does.
+    """
+
+    joints: tuple[str, ...]
+    position: Array
+    velocity: Array
+    acceleration: Array
+    jerk: Array
+    frame: int
+    dt: float
+    units: UnitMap | None
+
+    @property
+    def unit(self) -> str:
+        """Of positions: rad (of a slide m), or the log's own where nothing says what that is in rad."""
+        return "rad" if self.units is not None else "of the log's unit"
+
+
+def kinematics_of(recording: Recording, twin: Twin | None) -> Kinematics:
+    """How a recording's joints move.
+
+    Raises:
+        InputError: too little of it is unbroken.
+    """
+    raw = recording.raw
+    series = prepare(raw)
+    window = 0 if series is None else max(5, round(_SMOOTH_S / series.dt) | 1)
+    if series is None or len(series.time) < 2 * window or not raw.joints:
+        raise InputError(_TOO_SHORT)
+    units = _units(raw.units, twin)
+    state = series.state if units is None else units.to_si(series.state)
+    made = [savgol_filter(state, window, 3, deriv=order, delta=series.dt, axis=0) for order in range(4)]
+    return Kinematics(
+        joints=raw.joints,
+        position=np.asarray(state),
+        velocity=np.asarray(made[1]),
+        acceleration=np.asarray(made[2]),
+        jerk=np.asarray(made[3]),
+        frame=_frame(raw.time, series),
+        dt=series.dt,
+        units=units,
+    )
+
+
+def _frame(time: Array, series: Series) -> int:
+    return int(np.argmin(np.abs(np.nan_to_num(time, nan=np.inf) - series.time[0])))
+
+
+def _units(units: UnitMap, twin: Twin | None) -> UnitMap | None:
+    """The log's map to SI; with the twin's ranges where a calibration is missing."""
+    if units.known:
+        return units
+    if twin is None or set(units.names) != set(twin.robot.joints):
+        return None
+    order = [twin.robot.joints.index(name) for name in units.names]
+    try:
+        whole = twin.unit_map([units.joints[units.names.index(name)].unit for name in twin.robot.joints])
+    except InputError:
+        return None
+    return UnitMap(joints=tuple(whole.joints[i] for i in order), source=whole.source)
+
+
+def robot_twin(recording: Recording, twins: Twins) -> Twin | None:
+    """The recording's twin where there is one and it has its joints."""
+    try:
+        twin = twins(recording)
+        return twin if set(recording.raw.joints) <= set(twin.robot.joints) else None
+    except InputError:
+        return None
+
+
+def params_of(recording: Recording, twin: Twin) -> ParamTable | None:
+    """The parameters that were drawn for a simulated episode, None where it was not made with this twin."""
+    record = recording.provenance
+    return recorded_params(twin, record) if record is not None and record.twin_hash == twin.hash else None
 
 
 class JointCheck(UsualLimitCheck):
@@ -154,3 +245,62 @@ class JointRange(JointCheck):
 
 _RANGE_SIM = Limit(value=0.03, bad=0.08, source="the twin's range; a soft stop gives way by a hundredth")
 _RANGE_REAL = Limit(value=0.1, bad=0.25, source="the twin's range; calibrations by hand are off by up to a tenth")
+
+
+class Torque(KnownLimitCheck):
+    """Motions that ask for more torque than the drives have, by the twin's inverse dynamics in free space.
+
+    The figure is the torque over the drive's limit, at the frame where it is largest. What is carried or pushed asks
+    for more yet, and is not counted.
+    """
+
+    reads = frozenset({"raw"})
+
+    name = "physics/torque"
+    meaning = "the motion asks for more torque than the drives have (inverse dynamics in the twin)"
+    unit = "of the limit"
+    limit, bad = 1.15, 1.5
+    source = "the drive's force range; smoothing and friction err by some per cent"
+
+    def __init__(self, twins: Twins) -> None:
+        self._twins = twins
+
+    def measure(self, recording: Recording) -> Sequence[Measured]:
+        """See `MeasuringCheck`."""
+        twin = self._twins(recording)
+        if robot_twin(recording, self._twins) is None or set(twin.robot.joints) != set(recording.raw.joints):
+            return [Measured(value=None, said=f"{twin.name} has other joints than the recording.")]
+        if twin.robot.gears is not None:
+            return [Measured(value=None, said=f"With the play of {twin.name}'s gears torque is no function of motion.")]
+        moved = kinematics_of(recording, twin)
+        if moved.units is None:
+            raise UnitsError("Nothing says what its columns are in rad, so no torque follows from them.")
+        order = [moved.joints.index(joint) for joint in twin.robot.joints]
+        inverse = InverseDynamics(twin, params_of(recording, twin))
+        asked = np.abs(inverse(moved.position[:, order], moved.velocity[:, order], moved.acceleration[:, order]))
+        made = []
+        for column, (joint, most) in enumerate(zip(twin.robot.joints, force_limits(twin, inverse.model), strict=True)):
+            if not np.isfinite(most):
+                continue
+            at = int(np.argmax(asked[:, column]))
+            said = f"{joint} needs {asked[at, column]:.3g} N·m (or N) at frame {moved.frame + at}, its drive has "
+            frame = moved.frame + at
+            made.append(
+                Measured(
+                    value=float(asked[at, column] / most), channel=joint, said=f"{said}{most:.3g}.", first_frame=frame,
+                    last_frame=frame,
+                )
+            )  # fmt: skip
+        return made or [Measured(value=None, said=f"No drive of {twin.name} has a force limit.")]
+
+
+def force_limits(twin: Twin, model: mujoco.MjModel) -> Array:
+    """The most force of each robot joint's drive in N·m or N, infinite where nothing limits it, ``(n,)``."""
+    limits = np.full(len(twin.robot.joints), np.inf)
+    for place, name in enumerate(twin.robot.actuator_names):
+        actuator = model.actuator(name)
+        if actuator.forcelimited[0]:
+            limits[place] = np.abs(actuator.forcerange).max() * abs(actuator.gear[0])
+        elif twin.robot.control == "torque" and actuator.ctrllimited[0]:
+            limits[place] = np.abs(actuator.ctrlrange).max() * abs(actuator.gear[0])
+    return limits

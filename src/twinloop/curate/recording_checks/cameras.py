@@ -9,12 +9,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from twinloop.curate.check import Measured, MeasuringCheck, Score
-from twinloop.curate.judging import KnownLimitCheck, UsualLimitCheck, shortened
-from twinloop.curate.limits import LEAST
-from twinloop.curate.looks import Array, looks_of
+from twinloop.curate.judging import LEAST, KnownLimitCheck, UsualLimitCheck, shortened
 from twinloop.curate.motion import longest, motion_of
 from twinloop.curate.recording import Recording
-from twinloop.curate.recording_checks.frames import camera_repeats, seen_together
+from twinloop.curate.recording_checks.frames import PixelArray, camera_repeats, looks_of, seen_together
 
 _DARK, _WHITE, _PLAIN = 10.0, 245.0, 6.0  # mean level below or above, and contrast below which nothing is seen
 _GONE = 0.1  # of its range, by which the fastest joint moves meanwhile: less, a camera may not see
@@ -144,7 +142,7 @@ class SwappedCameras(MeasuringCheck):
 
     def judge(self, recordings: Sequence[Recording], measured: Sequence[Sequence[Measured]]) -> Iterator[Score]:
         """See `MeasuringCheck`."""
-        groups: dict[tuple[str, ...], list[dict[str, Array]]] = defaultdict(list)
+        groups: dict[tuple[str, ...], list[dict[str, PixelArray]]] = defaultdict(list)
         for recording, (row, *_) in zip(recordings, measured, strict=True):
             if row.value is not None:
                 groups[recording.group].append(row.facts["thumbs"])
@@ -156,7 +154,9 @@ class SwappedCameras(MeasuringCheck):
             else:
                 yield from shortened(list(self._pairs(recording, row.facts["thumbs"], others)))
 
-    def _pairs(self, recording: Recording, own: dict[str, Array], others: list[dict[str, Array]]) -> Iterator[Score]:
+    def _pairs(
+        self, recording: Recording, own: dict[str, PixelArray], others: list[dict[str, PixelArray]]
+    ) -> Iterator[Score]:
         usual = {camera: np.median([thumbs[camera] for thumbs in others], axis=0) for camera in own}
         for one, other in itertools.combinations(own, 2):
             kept = _far(own[one], usual[one]) + _far(own[other], usual[other])
@@ -170,10 +170,10 @@ class SwappedCameras(MeasuringCheck):
             yield self.of(recording, row, "bad" if ratio > self.ratio else "good", limit=self.ratio, reason=said)
 
 
-def _standard(thumb: Array) -> Array:
+def _standard(thumb: PixelArray) -> PixelArray:
     """A mean picture without light and contrast."""
     return (thumb - thumb.mean()) / max(float(thumb.std()), 1e-6)
 
 
-def _far(one: Array, other: Array) -> float:
+def _far(one: PixelArray, other: PixelArray) -> float:
     return float(np.sqrt(np.mean((one - other) ** 2)))

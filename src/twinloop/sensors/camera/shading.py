@@ -1,11 +1,16 @@
-"""What a lens and the dirt on it let through, as maps of factors on light."""
+"""Model what a lens, its surfaces and the dirt on it do to light: maps of factors, veiling glare and ghosts."""
 
 from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.sensors.camera.seeds import CameraSeeds, poisson_of_words
+from twinloop.sensors.compiled import compiled, over_rows
 
 _DUST = "dust"
 _MOST_SPECKS = 1000
@@ -63,3 +68,86 @@ def _specks(seeds: CameraSeeds, count: float) -> int:
     parts = int(count // 16.0) + 1
     words = seeds.words(f"{_DUST}/count", parts, unit=True)
     return min(int(poisson_of_words(words, np.full(parts, count / parts)).sum()), _MOST_SPECKS - 1)
+
+
+CELL = 16  # pixels; scattered light is far smoother than a cell of the grid it is computed on
+
+
+@dataclass(frozen=True, kw_only=True)
+class Veil:
+    """Scattered and reflected light of ``n`` pictures, on a coarse grid ``(n, rows, columns, 3)``.
+
+    Between the middles of cells it is linear; beyond the outer ones it is constant. ``kept`` is the part of the light
+    that goes straight.
+    """
+
+    kept: float
+    grid: NDArray[np.float64]
+
+    def full(self, height: int, width: int) -> NDArray[np.float64]:
+        """The light of the grid at every pixel, ``(n, height, width, 3)``."""
+        low, high, part = between_cells(height)
+        rows = self.grid[:, low] * (1.0 - part)[:, None, None] + self.grid[:, high] * part[:, None, None]
+        low, high, part = between_cells(width)
+        return rows[:, :, low] * (1.0 - part)[:, None] + rows[:, :, high] * part[:, None]
+
+
+def veil(light: NDArray[np.float32], *, scattered: float, width: float, ghost: float, fast: bool = False) -> Veil:
+    """What light becomes of which the part ``scattered`` is spread and the part ``ghost`` mirrored at the middle.
+
+    The spread is normal with a standard deviation of ``width`` picture heights; what lies outside the picture is taken
+    to be as bright as its edge, so that an even picture stays as it is. ``fast`` says that it is done in machine code.
+    """
+    coarse = _cell_means(light, fast)
+    down = _spread(coarse.shape[1], width * light.shape[1] / CELL)
+    across = _spread(coarse.shape[2], width * light.shape[1] / CELL)
+    wide = across @ (down @ coarse.reshape(*coarse.shape[:2], -1)).reshape(coarse.shape)
+    return Veil(kept=1.0 - scattered - ghost, grid=scattered * wide + ghost * coarse[:, ::-1, ::-1])
+
+
+def between_cells(size: int) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float64]]:
+    """For every pixel of a side the cells whose middles it lies between, and how far towards the second."""
+    cells = math.ceil(size / CELL)
+    edges = np.minimum(np.arange(cells + 1) * CELL, size)
+    middles = 0.5 * (edges[:-1] + edges[1:])
+    place = np.clip(np.interp(np.arange(size) + 0.5, middles, np.arange(cells)), 0.0, cells - 1.0)
+    low = np.minimum(place.astype(np.intp), max(cells - 2, 0))
+    return low, np.minimum(low + 1, cells - 1), place - low
+
+
+def _cell_means(light: NDArray[np.float32], fast: bool) -> NDArray[np.float64]:
+    """Means over cells, ``(n, rows, columns, 3)``; the last of a side may be smaller."""
+    count, height, width, _ = light.shape
+    starts = [np.arange(0, side, CELL) for side in (height, width)]
+    if fast:
+        columns = np.empty((count, len(starts[0]), width, 3))
+        for picture, sums in zip(light, columns, strict=True):
+            over_rows(_add_rows, len(starts[0]), picture, sums)
+    else:
+        columns = np.add.reduceat(light, starts[0], axis=1, dtype=np.float64)
+    total = np.add.reduceat(columns, starts[1], axis=2)
+    counts = [
+        np.diff(np.append(start, side)).astype(np.float64) for start, side in zip(starts, (height, width), strict=True)
+    ]
+    return np.asarray(total, dtype=np.float64) / (counts[0][:, None, None] * counts[1][:, None])
+
+
+@compiled
+def _add_rows(first, last, picture, sums):
+    """Sums of a picture over the rows of each row of cells."""
+    height, width, _ = picture.shape
+    for cell in range(first, last):
+        into = sums[cell].reshape(3 * width)
+        into[:] = 0.0
+        for y in range(cell * CELL, min((cell + 1) * CELL, height)):
+            row = picture[y].reshape(3 * width)
+            for x in range(3 * width):
+                into[x] += row[x]
+
+
+@lru_cache(maxsize=64)
+def _spread(cells: int, sigma: float) -> NDArray[np.float64]:
+    """Rows of weights ``(cells, cells)`` of a normal spread along one side."""
+    at = np.arange(cells)
+    weights = np.exp(-0.5 * ((at - at[:, None]) / max(sigma, 1e-3)) ** 2)
+    return weights / weights.sum(axis=1, keepdims=True)

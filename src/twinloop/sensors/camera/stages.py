@@ -15,15 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.sensors.camera import colour, sensor
-from twinloop.sensors.camera.chance_kernels import normals
-from twinloop.sensors.camera.demosaic import demosaic
+from twinloop.sensors.camera.colour import demosaic
 from twinloop.sensors.camera.exposure import Exposure, full_scale, manual
-from twinloop.sensors.camera.glare import veil
 from twinloop.sensors.camera.model import CameraModel
-from twinloop.sensors.camera.seeds import CameraSeeds
-from twinloop.sensors.camera.shading import dust_shadows, falloff
-from twinloop.sensors.camera.sharpen import sharpened
-from twinloop.sensors.camera.tone import tone, tone_steps
+from twinloop.sensors.camera.seeds import CameraSeeds, normals
+from twinloop.sensors.camera.shading import dust_shadows, falloff, veil
+from twinloop.sensors.camera.tone import sharpened, tone, tone_steps
 
 _SAME = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0)
 

@@ -1,9 +1,8 @@
 """Depth cameras: what stereo, structured light and time of flight make of true depth."""
 
 from twinloop.sensors.depth.frames import DepthFrames, DepthReading
-from twinloop.sensors.depth.stereo import StereoDepth, StereoSpec
-from twinloop.sensors.depth.structured_light import StructuredLightDepth, StructuredLightSpec
 from twinloop.sensors.depth.time_of_flight import TimeOfFlightDepth, TimeOfFlightSpec
+from twinloop.sensors.depth.triangulation import StereoDepth, StereoSpec, StructuredLightDepth, StructuredLightSpec
 
 __all__ = [
     "DepthFrames",

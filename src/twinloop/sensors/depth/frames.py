@@ -1,15 +1,65 @@
-"""What a depth camera looks at, and what it gives."""
+"""Describe what a depth camera looks at and what it gives: frames, chance per frame, and light that does not return."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import ArrayLike, NDArray
+from scipy import ndimage
+from scipy.special import ndtr
 
 from twinloop.core.errors import InputError
 from twinloop.core.imaging import Intrinsics
+
+
+def normal_field(chance: Sequence[Generator], shape: tuple[int, int], correlation: float = 0.0) -> NDArray[np.float64]:
+    """Standard normal numbers ``(n, h, w)``, like each other over ``correlation`` px.
+
+    White noise through a Gaussian of standard deviation s has the autocorrelation exp(-r² / 4s²), which is 1/e at
+    r = 2s: that r is the correlation length. Pictures are taken as periodic, so that borders are like the middle.
+    """
+    field = np.stack([generator.standard_normal(shape) for generator in chance])
+    if correlation <= 0.0:
+        return field
+    smooth = ndimage.gaussian_filter(field, correlation / 2.0, mode="wrap", axes=(1, 2), truncate=_TRUNCATE)
+    return smooth / _gain(correlation, shape)
+
+
+def uniform_field(chance: Sequence[Generator], shape: tuple[int, int], correlation: float = 0.0) -> NDArray[np.float64]:
+    """Uniform numbers ``(n, h, w)`` from 0 to 1, like each other over ``correlation`` px as in `normal_field`."""
+    if correlation > 0.0:
+        return ndtr(normal_field(chance, shape, correlation))
+    return np.stack([generator.random(shape) for generator in chance])
+
+
+_TRUNCATE = 3.0  # standard deviations; beyond lies 0.3 % of a Gaussian
+
+
+@lru_cache(maxsize=32)
+def _gain(correlation: float, shape: tuple[int, int]) -> float:
+    """Standard deviation of white noise of unit variance behind the filter."""
+    impulse = np.zeros(shape)
+    impulse[shape[0] // 2, shape[1] // 2] = 1.0
+    answer = ndimage.gaussian_filter(impulse, correlation / 2.0, mode="wrap", truncate=_TRUNCATE)
+    return float(np.sqrt((answer**2).sum()))
+
+
+def looked_at(
+    depth: NDArray[np.float64], aside: NDArray[np.float64], along: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """What pixels see that look ``aside`` columns to the right and ``along`` rows down of where they should, (n, h, w).
+
+    They see one surface or the other, never a mixture.
+    """
+    count, height, width = depth.shape
+    row = np.clip(np.round(np.arange(height)[:, None] + along), 0, height - 1).astype(np.intp)
+    column = np.clip(np.round(np.arange(width) + aside), 0, width - 1).astype(np.intp)
+    return depth[np.arange(count)[:, None, None], row, column]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,3 +151,42 @@ def per_frame(value: ArrayLike) -> NDArray[np.float64]:
     """A number, or one for each frame as ``(n, 1, 1)``."""
     array = np.asarray(value, dtype=np.float64)
     return array.reshape(-1, 1, 1) if array.ndim else array
+
+
+GRAZING_POWER = 4.0  # how late the loss sets in as a surface turns away: our choice, 6 % of the full loss half way
+
+
+@dataclass(frozen=True, kw_only=True)
+class Returns:
+    """Losses of light, each a number or one for each frame ``(n,)``; the defaults lose nothing.
+
+    With E the cosine of incidence, ``grazing_limit`` the angle in rad beyond which nothing comes back, and E_min its
+    cosine, a pixel is lost with probability ``grazing_dropout`` · ((1 - E) / (1 - E_min))^4, and surely beyond the
+    limit. Below the brightness ``dark_limit`` it is lost with probability 1 - brightness / dark_limit, and of a
+    surface that shines by ``shine`` · ``specular_dropout``, since a mirror sends the light elsewhere.
+    """
+
+    grazing_limit: ArrayLike = math.pi / 2
+    grazing_dropout: ArrayLike = 0.0
+    dark_limit: ArrayLike = 0.0
+    specular_dropout: ArrayLike = 0.0
+
+    def survival(self, frames: DepthFrames, cosine: NDArray[np.float64] | None) -> NDArray[np.float64]:
+        """Probability ``(n, h, w)`` that a pixel's light comes back, for cosines of incidence ``(n, h, w)``."""
+        kept = np.ones(frames.depth.shape)
+        if cosine is not None:
+            kept *= 1.0 - self._grazing(cosine)
+        dark = np.broadcast_to(per_frame(self.dark_limit), kept.shape)
+        if frames.brightness is not None and dark.any():
+            share = np.divide(frames.brightness, dark, out=np.ones(kept.shape), where=dark > 0.0)
+            kept *= np.clip(share, 0.0, 1.0)
+        if frames.shine is not None:
+            kept *= 1.0 - per_frame(self.specular_dropout) * np.clip(frames.shine, 0.0, 1.0)
+        return kept
+
+    def _grazing(self, cosine: NDArray[np.float64]) -> NDArray[np.float64]:
+        least = np.cos(per_frame(self.grazing_limit))
+        share = np.clip((1.0 - cosine) / (1.0 - least), 0.0, 1.0)
+        # The cosine of a right angle is 6e-17 and not 0; at an unlimited angle nothing is beyond.
+        beyond = (cosine <= least) & (least > 1e-12)
+        return np.where(beyond, 1.0, per_frame(self.grazing_dropout) * share**GRAZING_POWER)

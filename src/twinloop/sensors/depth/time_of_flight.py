@@ -11,9 +11,15 @@ from numpy.random import Generator
 from numpy.typing import ArrayLike, NDArray
 from scipy import ndimage
 
-from twinloop.sensors.depth.chance import looked_at, normal_field, uniform_field
-from twinloop.sensors.depth.frames import DepthFrames, DepthReading, per_frame
-from twinloop.sensors.depth.returns import Returns
+from twinloop.sensors.depth.frames import (
+    DepthFrames,
+    DepthReading,
+    Returns,
+    looked_at,
+    normal_field,
+    per_frame,
+    uniform_field,
+)
 
 LIGHT = 299_792_458.0  # m/s, exact (SI)
 NOISE_FREE_UNTIL = 0.5  # m; up to here noise is constant (DLR-RM/BlenderProc, Azure Kinect noise)

@@ -15,9 +15,8 @@ from twinloop.core.distribution import ParamDistribution
 from twinloop.core.documents import MOST_LINES_BYTES, read_text
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import uniforms
-from twinloop.curate.cells import Cell, PairCell, failure_boxes, pair_cells, parameter_cells
+from twinloop.curate.cells import MOST_PAIR_AXES, Box, Cell, PairCell, failure_boxes, pair_cells, parameter_cells, scan
 from twinloop.curate.parameters import Axis, chosen_axes, known_names, pair_axes, parameter_axes, places
-from twinloop.curate.scan import MOST_PAIR_AXES, Box, scan
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.generate.config import GenerateConfig, load_plan
 from twinloop.generate.replay import root_config

@@ -11,8 +11,14 @@ import numpy as np
 from twinloop.catalog import Workspace
 from twinloop.core.errors import InputError
 from twinloop.core.headline import Headline
-from twinloop.curate.coverage import ClipRows, CoverageOfReality, headlines_of, measure_coverage_of_reality
-from twinloop.curate.holes import Hole, find_holes
+from twinloop.curate.coverage import (
+    ClipRows,
+    CoverageOfReality,
+    Hole,
+    find_holes,
+    headlines_of,
+    measure_coverage_of_reality,
+)
 from twinloop.curate.parameters import MOST_AXES
 from twinloop.curate.projection import Projection, Whitening, fit_whitening, fitted_hash, project
 from twinloop.encoders.clips import open_clip_encoder

@@ -16,11 +16,10 @@ from rich.console import Console
 from twinloop.core.errors import InputError
 from twinloop.core.files import write_text
 from twinloop.core.yaml_documents import load_yaml
-from twinloop.curate.holes import Hole
+from twinloop.curate.cells import BOX_CELLS, Box
+from twinloop.curate.coverage import Hole
 from twinloop.curate.parameters import Axis, places
-from twinloop.curate.plan import Target, apart, rounded, same_names, shared_out
-from twinloop.curate.scan import CELLS, Box
-from twinloop.curate.steering import steer
+from twinloop.curate.plan import Target, apart, rounded, same_names, shared_out, steer
 from twinloop.generate.config import make_plan, resolve
 from twinloop.workflows.coverage.axes import Generated, ParameterSpace
 from twinloop.workflows.coverage.measured import PARAMETERS, Measured, measure, named_sides
@@ -285,8 +284,8 @@ def _parameter_target(measured: Measured, space: ParameterSpace, box: Box) -> Ta
         axis, points = space.axes[column], space.real[inside, column]
         ranges[axis.name] = _si_range(
             axis,
-            min(low / CELLS, float(points.min())) if low == 0 else low / CELLS,
-            max(high / CELLS, float(points.max())) if high == CELLS else high / CELLS,
+            min(low / BOX_CELLS, float(points.min())) if low == 0 else low / BOX_CELLS,
+            max(high / BOX_CELLS, float(points.max())) if high == BOX_CELLS else high / BOX_CELLS,
         )
     counts = f"{box.cases} of {len(space.real)} real episodes and {box.controls} of {len(space.sim)} simulated ones"
     return Target(
@@ -312,7 +311,7 @@ def _failure_target(measured: Measured, space: ParameterSpace, box: Box) -> Targ
     else:
         mass, episodes, said = judged / len(space.sim), 0, "of simulation, because nothing is known of reality's there"
     ranges = {
-        space.axes[column].name: _si_range(space.axes[column], low / CELLS, high / CELLS)
+        space.axes[column].name: _si_range(space.axes[column], low / BOX_CELLS, high / BOX_CELLS)
         for column, low, high in zip(box.axes, box.low, box.high, strict=True)
         if space.axes[column].movable
     }

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import TwinloopError
 from twinloop.curate.cells import PAIR_CELLS, Cell, PairCell
-from twinloop.curate.holes import Hole
+from twinloop.curate.coverage import Hole
 from twinloop.report import KeyFigure, Report
 from twinloop.report.coverage import clip_map, clip_traces, success_rows
 from twinloop.stats import Interval

@@ -23,7 +23,7 @@ from twinloop.dataset.lerobot import layout
 from twinloop.dataset.logs.resampling import resample
 from twinloop.encoders.clips import ClipBatch, ClipEncoder, space_hash
 from twinloop.encoders.trajectory import cut_clips
-from twinloop.gap.states_match import even, match, only_channels, select_channels
+from twinloop.gap.trajectories.match import even, match, only_channels, select_channels
 from twinloop.twin import Twin, load_twin
 from twinloop.workflows.data.logs import open_log
 from twinloop.workflows.gap.data import in_ranges

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from twinloop.curate.cells import Cell
-from twinloop.curate.holes import Hole
+from twinloop.curate.cells import BOX_CELLS, Box, Cell
+from twinloop.curate.coverage import Hole
 from twinloop.curate.parameters import Axis
-from twinloop.curate.scan import CELLS, Box
 from twinloop.stats import Interval, wilson
 from twinloop.workflows.coverage.measured import PARAMETERS, Measured
 
@@ -127,11 +126,11 @@ def box_words(axes: Sequence[Axis], box: Box) -> str:
     spans = []
     for column, low, high in zip(box.axes, box.low, box.high, strict=True):
         axis = axes[column]
-        first, last = axis.to_si(np.array([low / CELLS, high / CELLS]))
+        first, last = axis.to_si(np.array([low / BOX_CELLS, high / BOX_CELLS]))
         unit = f" {axis.unit}" if axis.unit else ""
         if low == 0:
             spans.append(f"{axis.name} below {last:.4g}{unit}")
-        elif high == CELLS:
+        elif high == BOX_CELLS:
             spans.append(f"{axis.name} above {first:.4g}{unit}")
         else:
             spans.append(f"{axis.name} from {first:.4g} to {last:.4g}{unit}")
@@ -225,7 +224,7 @@ def figures_of(measured: Measured) -> dict[str, Any]:
 
 def _box_json(axes: Sequence[Axis], box: Box) -> dict[str, Any]:
     ends = [
-        axes[c].to_si(np.array([low / CELLS, high / CELLS])).tolist()
+        axes[c].to_si(np.array([low / BOX_CELLS, high / BOX_CELLS])).tolist()
         for c, low, high in zip(box.axes, box.low, box.high, strict=True)
     ]
     return {

@@ -20,8 +20,7 @@ from twinloop.core.pool import LocalProcesses, cores
 from twinloop.curate.check import VERDICTS, Check, Score
 from twinloop.curate.recording import Recording, open_recordings
 from twinloop.curate.registry import open_checks, with_readable
-from twinloop.curate.run import score_all
-from twinloop.curate.score_rows import scores_table
+from twinloop.curate.run import score_all, scores_table
 from twinloop.report import Report
 from twinloop.workflows.curate.report import curate_section, print_curated, print_scores
 from twinloop.workflows.curate.requests import CurateRequest

@@ -19,10 +19,18 @@ from twinloop.core.trials import Trials
 from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.trials import read_trials
-from twinloop.gap.classes import Errors, drift_since, errors_of, gap_too_wide, other_environment
-from twinloop.gap.classes_coverage import Support, combination_covered, never_covered
-from twinloop.gap.classes_result import ALPHA, MEANINGS, Check, Diagnosis, Kind, decided
-from twinloop.gap.classes_trials import easier_in_simulation, failing_conditions, weak_policies
+from twinloop.gap.policies.classes import (
+    Errors,
+    drift_since,
+    easier_in_simulation,
+    errors_of,
+    failing_conditions,
+    gap_too_wide,
+    other_environment,
+    weak_policies,
+)
+from twinloop.gap.policies.classes_coverage import Support, combination_covered, never_covered
+from twinloop.gap.policies.classes_result import ALPHA, MEANINGS, Check, Diagnosis, Kind, decided
 from twinloop.randomize import read_identified
 from twinloop.report import Report
 from twinloop.simulate import open_backend

@@ -13,9 +13,9 @@ from rich.table import Table
 from twinloop.core.errors import InputError
 from twinloop.core.headline import Headline
 from twinloop.dataset.trials import read_trials
-from twinloop.gap.comparison import Comparison, TaskComparison, compare_policies
-from twinloop.gap.comparison_sequential import SequentialComparison
-from twinloop.gap.estimate import RealEstimate, estimate_real
+from twinloop.gap.policies.comparison import Comparison, TaskComparison, compare_policies
+from twinloop.gap.policies.comparison_sequential import SequentialComparison
+from twinloop.gap.policies.estimate import RealEstimate, estimate_real
 from twinloop.stats import (
     Interval,
     TrialsNeeded,

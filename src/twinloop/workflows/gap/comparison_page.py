@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from twinloop.gap.comparison import Comparison, TaskComparison
-from twinloop.gap.comparison_sequential import SequentialComparison
-from twinloop.gap.estimate import RealEstimate
+from twinloop.gap.policies.comparison import Comparison, TaskComparison
+from twinloop.gap.policies.comparison_sequential import SequentialComparison
+from twinloop.gap.policies.estimate import RealEstimate
 from twinloop.report import Report
 from twinloop.report.gap_policies import confidence_sequence, interval_rows, power_curve, wealth_curves
 from twinloop.stats import Interval

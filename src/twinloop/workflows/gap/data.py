@@ -16,8 +16,7 @@ from twinloop.core.headline import Headline
 from twinloop.core.records import Episode
 from twinloop.core.seeds import generator
 from twinloop.core.units import UnitMap, require_joints
-from twinloop.gap.states import SIDES, StatesGap, measure_states
-from twinloop.gap.states_words import findings, verdict
+from twinloop.gap.trajectories.measure import SIDES, StatesGap, findings, measure_states, verdict
 from twinloop.randomize import read_identified
 from twinloop.report import KeyFigure, Report
 from twinloop.report.gap_data import feature_map, spread_pairs, told_apart

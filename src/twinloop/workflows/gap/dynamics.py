@@ -15,7 +15,7 @@ from twinloop.core.errors import InputError, LogError, MissingDependencyError
 from twinloop.core.records import Episode
 from twinloop.dataset.media.picture_sources import open_pictures
 from twinloop.gap import GapReport, measure_gap
-from twinloop.gap.film_strips import FilmStrip, film_strips
+from twinloop.gap.dynamics.film_strips import FilmStrip, film_strips
 from twinloop.randomize import read_identified
 from twinloop.render import contact_sheet
 from twinloop.report import Report

@@ -13,10 +13,15 @@ from twinloop.core.errors import InputError
 from twinloop.core.trials import Measure, Trials
 from twinloop.dataset.trials import read_both
 from twinloop.dataset.trials_table import is_score_table, read_rows, scores_of_rows
-from twinloop.gap.policies import ALPHA, MeasureGap, measure_policies
-from twinloop.gap.policies_rows import GapRow
-from twinloop.gap.policies_text import driver_words, policies_text
-from twinloop.gap.predictivity import PredictivityReport, TaskPredictivity, label, measure_predictivity, scores_by_task
+from twinloop.gap.policies.gap_rows import GapRow
+from twinloop.gap.policies.measure import ALPHA, MeasureGap, driver_words, measure_policies, policies_text
+from twinloop.gap.policies.predictivity import (
+    PredictivityReport,
+    TaskPredictivity,
+    label,
+    measure_predictivity,
+    scores_by_task,
+)
 from twinloop.report import KeyFigure, Report
 from twinloop.report.gap_policies import gap_rows, score_scatter
 from twinloop.stats import Interval

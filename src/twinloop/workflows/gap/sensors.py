@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from twinloop.core.errors import InputError
-from twinloop.gap.sensors import ALPHA, SensorDifference, SensorGap, measure_sensors
+from twinloop.gap.sensors.measure import ALPHA, SensorDifference, SensorGap, measure_sensors
 from twinloop.report import Report
 from twinloop.report.gap_sensors import allan_pair, spectra_pair
 from twinloop.twin import load_twin

@@ -19,14 +19,13 @@ from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.media.picture_sources import open_pictures
 from twinloop.dataset.media.pictures import Pictures, Size
 from twinloop.encoders.pictures import open_encoder
-from twinloop.gap.camera_remedy import Remedy, developed_again, remedied, statistics_of
-from twinloop.gap.camera_remedy_develop import Look
-from twinloop.gap.picture_statistics import QUANTILES
-from twinloop.gap.states_match import refuse_draws
-from twinloop.gap.vision import VisionGap, measure_vision
-from twinloop.gap.vision_difference import MEANINGS, Difference
-from twinloop.gap.vision_regions import Regions
-from twinloop.gap.vision_side import Side, gather
+from twinloop.gap.trajectories.match import refuse_draws
+from twinloop.gap.vision.camera_remedy import Remedy, developed_again, remedied, statistics_of
+from twinloop.gap.vision.develop import Look
+from twinloop.gap.vision.difference import MEANINGS, Difference
+from twinloop.gap.vision.measure import VisionGap, measure_vision
+from twinloop.gap.vision.picture_statistics import QUANTILES
+from twinloop.gap.vision.side import Regions, Side, gather
 from twinloop.generate.pixels.dataset import PICTURES
 from twinloop.generate.render_settings import picture_size
 from twinloop.render.sheet import contact_sheet
@@ -36,7 +35,7 @@ from twinloop.report.page import Tone
 from twinloop.rollout.camera import camera_sensors
 from twinloop.rollout.depth import sensor_settings
 from twinloop.sensors.camera import CameraModel
-from twinloop.sensors.camera.optics import lens_of
+from twinloop.sensors.camera.model import lens_of
 from twinloop.stats import Interval
 from twinloop.twin import load_twin
 from twinloop.twin.devices import find_device

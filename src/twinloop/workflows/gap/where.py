@@ -15,13 +15,13 @@ from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError
 from twinloop.core.params import ParamTable
 from twinloop.core.records import Episode
-from twinloop.gap.events import MEANINGS as EVENTS
-from twinloop.gap.thinning import Part, part_within
-from twinloop.gap.unexplained import unexplained
-from twinloop.gap.unexplained_places import Place
-from twinloop.gap.unexplained_result import ALPHA as LEVEL
-from twinloop.gap.unexplained_result import LEAST_SHARE, StateShare, Unexplained, percent, stands_out
-from twinloop.gap.unexplained_states import MEANINGS as STATES
+from twinloop.gap.attribution.thinning import Part, part_within
+from twinloop.gap.dynamics.events import MEANINGS as EVENTS
+from twinloop.gap.dynamics.unexplained import unexplained
+from twinloop.gap.dynamics.unexplained_places import Place
+from twinloop.gap.dynamics.unexplained_result import ALPHA as LEVEL
+from twinloop.gap.dynamics.unexplained_result import LEAST_SHARE, StateShare, Unexplained, percent, stands_out
+from twinloop.gap.dynamics.unexplained_states import MEANINGS as STATES
 from twinloop.identify.compare import compare
 from twinloop.identify.compare_result import ALPHA, LEAST_GAIN
 from twinloop.identify.config import FitConfig

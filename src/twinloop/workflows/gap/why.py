@@ -15,11 +15,11 @@ from twinloop.core.errors import InputError
 from twinloop.core.headline import Headline
 from twinloop.core.records import Episode
 from twinloop.core.yaml_documents import load_yaml
-from twinloop.gap.attribution import AttributionOptions, attribute
-from twinloop.gap.attribution_result import OVERALL, Attribution, Explanation, percent
-from twinloop.gap.groups import changed_params, parameter_groups, read_groups
-from twinloop.gap.sensitivity import Sensitivity, SensitivityOptions, sensitivity
-from twinloop.gap.unexplained_result import Unexplained
+from twinloop.gap.attribution.attribute import AttributionOptions, attribute
+from twinloop.gap.attribution.groups import changed_params, parameter_groups, read_groups
+from twinloop.gap.attribution.result import OVERALL, Attribution, Explanation, percent
+from twinloop.gap.attribution.sensitivity import Sensitivity, SensitivityOptions, sensitivity
+from twinloop.gap.dynamics.unexplained_result import Unexplained
 from twinloop.randomize import read_identified
 from twinloop.report import Report
 from twinloop.report.gap_attribution import index_matrix, share_panels

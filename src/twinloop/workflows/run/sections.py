@@ -13,7 +13,7 @@ from twinloop.core.distribution import ParamDistribution
 from twinloop.core.params import ParamTable
 from twinloop.core.records import Episode
 from twinloop.gap import GapReport
-from twinloop.gap.report_text import cell, gap_tables
+from twinloop.gap.dynamics.report import cell, gap_tables
 from twinloop.randomize import Plan
 from twinloop.report import KeyFigure, Report
 from twinloop.report.plots import drawn_parameters, episode_series, error_by_joint

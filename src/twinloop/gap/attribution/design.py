@@ -1,0 +1,169 @@
+"""Which worlds an attribution replays: coalitions of groups at their identified values, all others nominal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.distribution import ParamDistribution
+from twinloop.core.params import ParamTable
+from twinloop.core.seeds import generator
+from twinloop.gap.attribution.groups import Group
+from twinloop.stats import Walks, antithetic_walks, every_coalition, shapley, shapley_of_walks
+from twinloop.twin import Twin
+
+Array = NDArray[np.float64]
+Coalitions = NDArray[np.bool_]
+_FEW = 16  # coalitions, of four groups: two pairs of orders pass nearly as many
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effects:
+    """What groups do to a value, each ``(ngroup, …)``.
+
+    ``share`` is the Shapley value, ``alone`` the gain when one group goes from nominal to identified and all others
+    stay nominal, ``back`` the gain that is lost when one goes from identified to nominal and all others stay
+    identified.
+    """
+
+    share: Array
+    alone: Array
+    back: Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class Design:
+    """Coalitions ``(nworld, ngroup)``, the empty one first and the full one last.
+
+    ``walks`` are the orders that they were taken from; None where they are all there are.
+    """
+
+    coalitions: Coalitions
+    walks: Walks | None
+
+    @property
+    def nworld(self) -> int:
+        """Worlds to be replayed."""
+        return len(self.coalitions)
+
+    def text(self) -> str:
+        """In words, how many coalitions there are and which."""
+        if self.walks is None:
+            return f"all {self.nworld} coalitions"
+        return f"{self.nworld} coalitions on {len(self.walks.orders)} orders, each order and its reverse"
+
+    def effects(self, gains: Array) -> tuple[Effects, Array | None]:
+        """From gains ``(nworld, …)``: effects, and shares by pair of orders where they were sampled."""
+        rows = {row.tobytes(): number for number, row in enumerate(self.coalitions)}
+        one = np.eye(self.coalitions.shape[1], dtype=bool)
+        alone = gains[[rows[row.tobytes()] for row in one]]
+        back = gains[-1] - gains[[rows[row.tobytes()] for row in ~one]]
+        if self.walks is None:
+            return Effects(share=shapley(gains), alone=alone, back=back), None
+        steps = [rows[row.tobytes()] for row in self.walks.coalitions]
+        pairs = shapley_of_walks(gains[steps], self.walks)
+        return Effects(share=pairs.mean(axis=0), alone=alone, back=back), pairs
+
+    def names(self, groups: Sequence[Group]) -> list[str]:
+        """What each world is called in a message."""
+        return [
+            _called([g.name for g, there in zip(groups, row, strict=True) if there], len(groups))
+            for row in self.coalitions
+        ]
+
+    def table(self, twin: Twin, groups: Sequence[Group], values: Mapping[str, float]) -> ParamTable:
+        """A world for each coalition: its parameters at their identified ``values``, all others nominal."""
+        columns = {
+            name: np.where(self.coalitions[:, number], values[name], twin.params[name].nominal)
+            for number, group in enumerate(groups)
+            for name in group.params
+        }
+        return twin.table(self.nworld, columns)
+
+
+def design(ngroup: int, *, exact: int, worlds: float, least_pairs: int, seed: int = 0) -> Design:
+    """All coalitions of up to ``exact`` groups where those are at most ``worlds``; else what fits of random orders.
+
+    Each group alone and all but each are always among them, and at least ``least_pairs`` pairs of an order and its
+    reverse are walked. A single group has no orders.
+    """
+    if ngroup == 1 or (ngroup <= exact and 2**ngroup <= max(worlds, _FEW)):
+        return Design(coalitions=every_coalition(ngroup), walks=None)
+    pairs = max(least_pairs, int((worlds - 2 * ngroup - 2) // (2 * ngroup - 2)))
+    walks = antithetic_walks(ngroup, pairs, seed=seed, stream="gap/attribution/orders")
+    one = np.eye(ngroup, dtype=bool)
+    found = np.unique(np.concatenate([walks.coalitions, one, ~one]), axis=0)
+    order = np.argsort(found.sum(axis=1), kind="stable")
+    return Design(coalitions=found[order], walks=walks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawDesign:
+    """Worlds of draws of the parameters: a nominal one, then of each draw every group alone, all but each, and all."""
+
+    ngroup: int
+    ndraw: int
+
+    @property
+    def nworld(self) -> int:
+        """Worlds to be replayed."""
+        return 1 + self.ndraw * (2 * self.ngroup + 1)
+
+    def table(self, twin: Twin, groups: Sequence[Group], draws: Mapping[str, Array]) -> ParamTable:
+        """The worlds, from values ``(ndraw,)`` by name."""
+        one = np.eye(self.ngroup, dtype=bool)
+        each = np.concatenate([one, ~one, np.ones((1, self.ngroup), dtype=bool)])
+        columns = {}
+        for number, group in enumerate(groups):
+            for name in group.params:
+                nominal = twin.params[name].nominal
+                drawn = np.where(each[:, number], draws[name][:, None], nominal)
+                columns[name] = np.append(nominal, drawn.ravel())
+        return twin.table(self.nworld, columns)
+
+    def effects(self, gains: Array) -> tuple[Effects, Array]:
+        """From gains ``(nworld, …)``: effects ``(ndraw, ngroup, …)`` and the whole gain ``(ndraw, …)``.
+
+        The share is the mean of joining first and joining last, which is the Shapley value where groups interact in
+        pairs at most.
+        """
+        n = self.ngroup
+        table = gains[1:].reshape(self.ndraw, 2 * n + 1, *gains.shape[1:])
+        alone, back = table[:, :n], table[:, -1:] - table[:, n : 2 * n]
+        return Effects(share=(alone + back) / 2, alone=alone, back=back), table[:, -1]
+
+    def names(self) -> list[str]:
+        """What each world is called in a message."""
+        drawn = [f"drawn (number {draw})" for draw in range(self.ndraw) for _ in range(2 * self.ngroup + 1)]
+        return ["nominal", *drawn]
+
+
+def drawn_values(
+    distribution: ParamDistribution, names: Sequence[str], ndraw: int, *, seed: int = 0
+) -> dict[str, Array]:
+    """Values ``(ndraw,)`` by name from what identification knows, within their bounds.
+
+    Parameters that the data do not tell stay at their estimates: a draw from their prior would say how well they were
+    known beforehand.
+    """
+    known = [i for i, told in enumerate(distribution.determined) if told]
+    normal = generator(seed, "gap/attribution/draws").standard_normal((ndraw, len(known)))
+    values = {name: np.full(ndraw, distribution.estimate[name]) for name in names}
+    eigenvalues, axes = np.linalg.eigh(distribution.covariance[np.ix_(known, known)])
+    moved = normal * np.sqrt(np.maximum(eigenvalues, 0.0)) @ axes.T
+    for column, i in enumerate(known):
+        name = distribution.names[i]
+        if name in values:
+            value = distribution.mean[i] + moved[:, column]
+            value = np.exp(value) if distribution.transforms[i] == "log" else value
+            values[name] = np.clip(value, distribution.low[i], distribution.high[i])
+    return values
+
+
+def _called(names: Sequence[str], ngroup: int) -> str:
+    if not names:
+        return "nominal"
+    return "identified" if len(names) == ngroup else f"partly identified ({', '.join(names)})"

@@ -1,0 +1,258 @@
+"""Which groups of parameters, within what is not known of them, move a twin's predictions and its error.
+
+Sobol' indices of groups (`stats.sobol_indices`): parameters of one group are drawn together, those of different groups
+independently, so that correlations between groups, which a fit may have found, are left out. Two outputs are looked at
+on the same worlds: every reading of the predicted trajectories, each counting by its variance, and the mean squared
+error of every episode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from twinloop.core.distribution import ParamDistribution
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.records import Episode
+from twinloop.gap.attribution.groups import Group
+from twinloop.gap.attribution.thinning import part_within
+from twinloop.gap.dynamics.errors import stream_logs, summed
+from twinloop.simulate import Backend
+from twinloop.simulate.replay import at_physics_rate, replay
+from twinloop.simulate.replay_logs import ReplayLogs, ReplayOptions
+from twinloop.stats import SobolIndices, SobolTerms, sobol_indices, sobol_rows, sobol_terms
+from twinloop.twin import Twin
+
+Array = NDArray[np.float64]
+Over = Literal["identified", "ranges"]
+_TAIL = 1e-4  # of a normal distribution that is never drawn: 3.7 standard deviations
+_ROUNDING = 1e-9  # spread of predictions, in a channel's unit, that is the arithmetic's
+_BATCH = 2  # episodes replayed at once: all worlds of a design are held together
+
+
+@dataclass(frozen=True, kw_only=True)
+class SensitivityOptions:
+    """How a sensitivity is measured.
+
+    Attributes:
+        over: what parameters are drawn from: what was ``identified``, or the twin's default ``ranges``.
+        replay: how the log is cut into windows, and what is compared.
+        physics_hz: rate of the physics, at most the twin's own.
+        base: rows of the design, a power of two; it has so many times (groups + 2) worlds.
+        steps: physics steps of all worlds together; of a longer log a part is replayed, evenly spread.
+        level: confidence level of the intervals.
+        seed: of the design and the resamples.
+    """
+
+    over: Over = "identified"
+    replay: ReplayOptions = field(default_factory=ReplayOptions)
+    physics_hz: float = 240.0
+    base: int = 32
+    steps: float = 1e6
+    level: float = 0.95
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sensitivity:
+    """Sobol' indices ``(ngroup, nchannel)`` of what groups move.
+
+    ``motion`` are those of predicted readings, ``error`` those of episodes' mean squared errors; NaN for a channel that
+    no group moves. ``spread`` ``(nchannel,)`` is the root mean square by which predictions differ from their mean over
+    the draws, in the channel's unit. ``fixed`` names parameters of the groups that were not drawn, because nothing says
+    how well they are known; ``part`` what of the log was replayed, "" for all of it.
+    """
+
+    groups: tuple[Group, ...]
+    channels: tuple[str, ...]
+    units: tuple[str, ...]
+    motion: SobolIndices
+    error: SobolIndices
+    spread: Array
+    over: Over
+    worlds: int
+    episodes: tuple[int, ...]
+    fixed: tuple[str, ...]
+    part: str = ""
+
+    def sentence(self, channel: int) -> str:
+        """What moves the predictions of a channel most, in words; total order, with half widths."""
+        total = self.motion.total
+        if np.isnan(total.estimate[:, channel]).all():
+            return f"{self.channels[channel]} is moved by none of the drawn parameters."
+        order = np.argsort(-total.estimate[:, channel])
+        told = [row for row in order if total.low[row, channel] > 0.01][:3]
+        half = 50 * (total.high - total.low)[:, channel]
+        listed = ", ".join(
+            f"{self.groups[row].name} {100 * total.estimate[row, channel]:.0f} % ± {half[row]:.0f}" for row in told
+        )
+        what = "what was identified" if self.over == "identified" else "the default ranges"
+        return (
+            f"Over {what}, predictions of {self.channels[channel].removeprefix('position/')} spread by "
+            f"{self.spread[channel]:.3g} {self.units[channel]}: {listed or 'no group stands out'} (total Sobol' index)."
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files (schema 1)."""
+        indices = {"motion": self.motion, "error": self.error}
+        return {
+            "schema": 1,
+            "groups": [{"name": group.name, "parameters": list(group.params)} for group in self.groups],
+            "channels": list(self.channels),
+            "units": list(self.units),
+            **{name: {"first": of.first.to_json(), "total": of.total.to_json()} for name, of in indices.items()},
+            "spread": self.spread.tolist(),
+            "over": self.over,
+            "worlds": self.worlds,
+            "episodes": list(self.episodes),
+            "not_drawn": list(self.fixed),
+            "part": self.part,
+        }
+
+
+def sensitivity(
+    backend: Backend,
+    twin: Twin,
+    episodes: Sequence[Episode],
+    params: ParamDistribution,
+    groups: Sequence[Group],
+    *,
+    options: SensitivityOptions | None = None,
+) -> Sensitivity:
+    """Sobol' indices of groups of parameters.
+
+    Args:
+        backend: where the worlds run.
+        twin: the twin.
+        episodes: whose commands are replayed, and with which errors are measured.
+        params: what identification knows; parameters that are not drawn stay at its estimates.
+        groups: factors; those none of whose parameters can be drawn are left out.
+        options: see there.
+
+    Raises:
+        UnknownNameError: ``over`` is neither of its words.
+        InputError: nothing can be drawn, or a world diverges.
+    """
+    asked, coarse = options or SensitivityOptions(), at_physics_rate(twin, (options or SensitivityOptions()).physics_hz)
+    drawn = drawable(twin, params, groups, asked.over)
+    if not drawn:
+        raise InputError(
+            f"None of the parameters in question can be drawn over '{asked.over}': give the result of an identify run "
+            "that determined some, or default ranges in the twin."
+        )
+    points = sobol_rows(len(drawn), asked.base, seed=asked.seed, sizes=[len(group.params) for group in drawn])
+    flat = points.reshape(-1, points.shape[-1])
+    values = {**params.estimate, **_values(twin, params, drawn, flat, asked.over)}
+    table = coarse.table(len(flat), {name: value for name, value in values.items() if name in coarse.params})
+    part = part_within(coarse, episodes, asked.replay, worlds=len(flat), steps=asked.steps)
+    sums, squares, count, channels = _Outputs(), [], [], ()
+    for logs in stream_logs(coarse, part.episodes, part.options, batch=_BATCH):
+        readings = replay(backend, logs, table)
+        errors = summed(logs, readings, np.array([0.0, np.inf]))
+        errors.require_finite(twin, [f"drawn (row {row})" for row in range(len(flat))])
+        sums.add(logs, readings, len(drawn) + 2)
+        squares.append(errors.squared.sum(axis=2) / errors.count.sum(axis=1))
+        count.append(logs.episodes)
+        channels = logs.channels
+    mean_squares = np.concatenate(squares, axis=1)
+    outputs = mean_squares.reshape(len(drawn) + 2, asked.base, *mean_squares.shape[1:])
+    spread = sums.spread()
+    outputs = np.where(spread > _ROUNDING, outputs, 0.0)
+    shown = {"clusters": True, "level": asked.level, "seed": asked.seed}
+    taken = {name for group in drawn for name in group.params}
+    return Sensitivity(
+        groups=drawn,
+        channels=tuple(channel.name for channel in channels),
+        units=tuple(channel.unit for channel in channels),
+        motion=sobol_indices(sums.terms(), **shown),
+        error=sobol_indices(sobol_terms(outputs), **shown),
+        spread=spread,
+        over=asked.over,
+        worlds=len(flat),
+        episodes=tuple(number for numbers in count for number in numbers),
+        fixed=tuple(name for group in groups for name in group.params if name not in taken),
+        part=part.why,
+    )
+
+
+def drawable(twin: Twin, params: ParamDistribution, groups: Sequence[Group], over: Over) -> tuple[Group, ...]:
+    """The groups with those of their parameters that can be drawn: determined ones, or those with a default range."""
+    if over not in get_args(Over):
+        raise UnknownNameError("kind of range", over, get_args(Over))
+    told = {name for name, known in zip(params.names, params.determined, strict=True) if known}
+    ranged = {name for name, param in twin.params.items() if param.default_range is not None}
+    may = told if over == "identified" else ranged
+    kept = (replace(group, params=tuple(name for name in group.params if name in may)) for group in groups)
+    return tuple(group for group in kept if group.params)
+
+
+def _values(
+    twin: Twin, params: ParamDistribution, groups: Sequence[Group], points: Array, over: Over
+) -> Mapping[str, Array]:
+    """Values ``(n,)`` by name at points ``(n, naxis)`` of the unit cube."""
+    values, column = {}, 0
+    for group in groups:
+        axes = points[:, column : column + len(group.params)]
+        column += len(group.params)
+        values |= _from_ranges(twin, group, axes) if over == "ranges" else _from_identified(params, group, axes)
+    return values
+
+
+def _from_ranges(twin: Twin, group: Group, axes: Array) -> dict[str, Array]:
+    values = {}
+    for name, axis in zip(group.params, axes.T, strict=True):
+        param = twin.params[name]
+        low, high = param.absolute(param.default_range or (0.0, 0.0), param.op)
+        values[name] = low + axis * (high - low)
+    return values
+
+
+def _from_identified(params: ParamDistribution, group: Group, axes: Array) -> dict[str, Array]:
+    """Together, by the group's block of the covariance."""
+    rows = [params.names.index(name) for name in group.params]
+    eigenvalues, vectors = np.linalg.eigh(params.covariance[np.ix_(rows, rows)])
+    normal = ndtri(np.clip(axes, _TAIL, 1 - _TAIL))
+    moved = params.mean[rows] + normal * np.sqrt(np.maximum(eigenvalues, 0.0)) @ vectors.T
+    values = {}
+    for column, (name, row) in enumerate(zip(group.params, rows, strict=True)):
+        value = np.exp(moved[:, column]) if params.transforms[row] == "log" else moved[:, column]
+        values[name] = np.clip(value, params.low[row], params.high[row])
+    return values
+
+
+class _Outputs:
+    """Terms of the predicted readings, summed over the frames of each episode."""
+
+    def __init__(self) -> None:
+        self._parts: list[SobolTerms] = []
+        self._count: list[Array] = []
+
+    def add(self, logs: ReplayLogs, readings: Array, blocks: int) -> None:
+        """Add one portion's readings ``(nworld, nwindow, nframe, nchannel)``; the first frame is given."""
+        seen = ~np.isnan(logs.measured[:, 1:])
+        for row in range(len(logs.episodes)):
+            rows = np.flatnonzero(logs.clusters == row)
+            values = np.where(seen[rows], readings[:, rows, 1:], 0.0)
+            terms = sobol_terms(values.reshape(blocks, -1, *values.shape[1:]))
+            self._parts.append(terms.pooled(-2).pooled(-2))
+            self._count.append(seen[rows].sum(axis=(0, 1)).astype(np.float64))
+
+    def terms(self) -> SobolTerms:
+        """Terms with the episodes as an axis, ``(…, nepisode, nchannel)``; 0 where nothing moves."""
+        moves = (self.spread() > _ROUNDING).astype(np.float64)
+        return SobolTerms(
+            first=np.stack([part.first for part in self._parts], axis=2) * moves,
+            total=np.stack([part.total for part in self._parts], axis=2) * moves,
+            variance=np.stack([part.variance for part in self._parts], axis=1) * moves,
+        )
+
+    def spread(self) -> Array:
+        """See `Sensitivity`."""
+        squares = sum(part.variance.mean(axis=0) for part in self._parts)
+        count = np.sum(self._count, axis=0)
+        return np.sqrt(np.divide(squares, count, out=np.full(np.shape(squares), np.nan), where=count > 0))

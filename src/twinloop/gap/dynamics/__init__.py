@@ -1,0 +1,1 @@
+"""Measure how far a twin is from recorded motion, when and where, and what it cannot explain."""

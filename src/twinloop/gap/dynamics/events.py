@@ -1,0 +1,156 @@
+"""What happens in each frame of a recording that simulations tend to get wrong: contact, reversal, saturation.
+
+Events are told from what was measured and commanded, never from the twin's own motion, so that they are the same for
+every twin that is compared. A class that a log cannot have (contacts of a replay without them, limits of an actuator
+that has none) is not in the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.gap.dynamics.motion import (
+    Kinematics,
+    Thresholds,
+    about,
+    body_poses,
+    breakaways,
+    contact_frames,
+    directions,
+    joint_positions,
+    kinematics,
+    onsets,
+    quantile,
+    reversals,
+    subtree,
+    whose,
+)
+from twinloop.simulate.channels import free_joint
+from twinloop.simulate.replay_logs import ReplayLogs
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+# Each completes "where …".
+MEANINGS: Mapping[str, str] = {
+    "contact": "it touches something",
+    "contact_onset": "it has just come into contact",
+    "reversal": "it turns round",
+    "load_reversal": "what its gear carries changes sign",
+    "breakaway": "it starts from rest",
+    "saturation": "the drive is at its limit",
+    "effort": "the drive works hardest (a tenth of the frames)",
+    "still": "it stands still",
+    "fast": "it moves fastest (a quarter of the moving frames)",
+    "near_limit": "it is near the end of its range",
+}
+
+
+def event_masks(
+    logs: ReplayLogs, values: Mapping[str, float] | None = None, *, thresholds: Thresholds | None = None
+) -> dict[str, Mask]:
+    """Frames of every event that the log can have, by name, ``(nwindow, nframe, nchannel)``.
+
+    A joint's channels have the events of that joint, a body's those of the body, and a sensor's those of any joint;
+    ``mask.any(axis=-1)`` is the event anywhere. Frames past a window's end, or where nothing was measured, have none.
+
+    Args:
+        logs: the windows.
+        values: identified parameters, SI, that the twin's nominal ones give way to: encoders, gains, limits.
+        thresholds: where events begin.
+    """
+    given = thresholds or Thresholds()
+    seen = kinematics(logs, values, given)
+    hz = logs.twin.control_hz
+    found = {} if not len(seen.names) else _of_motion(logs, seen, given, hz)
+    if seen.limited:
+        found["saturation"] = _spread(seen.saturated, seen.drive)
+    if seen.drive.any():
+        found["effort"] = _spread(_hardest(seen.demand, given.effort), seen.drive)
+    contact = _contact(logs, values or {}, given)
+    if contact is not None:
+        found["contact"] = contact
+        found["contact_onset"] = about(onsets(contact), 1, max(1, round(given.impact * hz)))
+    known = ~np.isnan(logs.measured)
+    return {name: found[name] & known for name in MEANINGS if name in found}
+
+
+def _of_motion(logs: ReplayLogs, seen: Kinematics, given: Thresholds, hz: float) -> dict[str, Mask]:
+    direction = directions(seen.speed, seen.threshold)
+    known = ~np.isnan(seen.speed)
+    before, after = max(1, round(given.before * hz)), max(1, round(given.after * hz))
+    fast = np.stack([_highest(column, given.fast) for column in np.moveaxis(_moving(seen, direction), -1, 0)], axis=-1)
+    found = {"still": _spread((direction == 0) & known, seen.channel), "fast": _spread(fast, seen.channel)}
+    count = int((~np.isnan(seen.position).all(axis=(0, 1))).sum())
+    if count:
+        turns = about(reversals(direction), before, after)
+        rest = max(1, round(given.rest * hz))
+        starts = about(breakaways(np.where(known, direction, 1), rest) & known, before, after)
+        turns[..., count:] = starts[..., count:] = False  # a body's overall speed has no sign
+        found |= {"reversal": _spread(turns, seen.channel), "breakaway": _spread(starts, seen.channel)}
+        carried = directions(
+            seen.load, [given.creep * quantile(np.abs(c), 0.95) for c in np.moveaxis(seen.load, -1, 0)]
+        )
+        found["load_reversal"] = _spread(about(reversals(carried), before, after), seen.channel[:count])
+        ranges = logs.twin.joint_ranges
+        if (ranges[:, 1] > ranges[:, 0]).any():
+            near = np.zeros(seen.position.shape, dtype=bool)
+            near[..., :count] = _near(seen.position[..., :count], ranges, given.end)
+            found["near_limit"] = _spread(near, seen.channel)
+    return found
+
+
+def _moving(seen: Kinematics, direction: NDArray[np.int8]) -> Array:
+    return np.where(direction != 0, np.abs(seen.speed), np.nan)
+
+
+def _near(position: Array, ranges: Array, part: float) -> Mask:
+    low, high = ranges.T
+    room = part * (high - low)
+    return (high > low) & ((position < low + room) | (position > high - room))
+
+
+def _highest(values: Array, part: float) -> Mask:
+    """The largest of ``(nwindow, nframe)``, a part of those that are known."""
+    least = quantile(values, 1.0 - part)
+    return np.nan_to_num(values, nan=-np.inf) >= (least if np.isfinite(least) and least > 0 else np.inf)
+
+
+def _hardest(demand: Array, part: float) -> Mask:
+    return np.stack([_highest(np.abs(column), part) for column in np.moveaxis(demand, -1, 0)], axis=-1)
+
+
+def _spread(mask: Mask, channel: Mask) -> Mask:
+    """Events of things ``(…, n)`` for their channels ``(n, nchannel)``."""
+    return np.asarray(mask.astype(np.float32) @ channel.astype(np.float32) > 0)
+
+
+def _contact(logs: ReplayLogs, values: Mapping[str, float], given: Thresholds) -> Mask | None:
+    """Contact by channel; None where the replay has none, or the log does not say where things are."""
+    model = logs.twin.model
+    joints, bodies = joint_positions(logs, values), body_poses(logs)
+    off = int(model.opt.disableflags) & int(mujoco.mjtDisableBit.mjDSBL_CONTACT)
+    if off or not (joints.shape[-1] or bodies):
+        return None
+    qpos = np.repeat(logs.start.rest.qpos[:, None], logs.measured.shape[1], axis=1).copy()
+    known = np.ones(model.nbody, dtype=bool)
+    for joint in range(model.njnt):
+        known &= ~subtree(model, int(model.jnt_bodyid[joint]))
+    if joints.shape[-1]:
+        qpos[..., logs.twin.joint_qpos] = joints
+        qpos = logs.twin.with_motors(qpos)
+        for name in logs.joints:
+            known |= subtree(model, int(model.joint(name).bodyid[0]))
+    for body, pose in bodies.items():
+        at = free_joint(model, body)[0]
+        qpos[..., at : at + 7] = pose
+        known |= subtree(model, model.body(body).id)
+    owners = [*(int(model.joint(name).bodyid[0]) for name in logs.joints if joints.shape[-1])]
+    owners += [model.body(body).id for body in bodies]
+    parts = np.stack([subtree(model, owner) for owner in owners])
+    channel = whose(logs, logs.joints if joints.shape[-1] else (), tuple(bodies))
+    return _spread(contact_frames(logs.twin, qpos, parts, known, given.touch), channel)

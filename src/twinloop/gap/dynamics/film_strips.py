@@ -1,0 +1,139 @@
+"""The worst clips as pictures: what was measured beside what the twin did from the same first state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import InputError
+from twinloop.core.records import Episode
+from twinloop.gap.dynamics.clips import Clip
+from twinloop.gap.dynamics.motion import body_poses, joint_positions
+from twinloop.render import SceneStates, open_renderer
+from twinloop.simulate import Backend
+from twinloop.simulate.replay import replay, replay_motion
+from twinloop.simulate.replay_logs import ReplayLogs, ReplayOptions, prepare_replay
+from twinloop.twin import Twin
+
+Array = NDArray[np.float64]
+Pictures = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilmStrip:
+    """Moments of one clip: ``times`` ``(n,)`` in s of the episode, pictures ``(n, height, width, 3)`` of each.
+
+    ``measured`` is the twin drawn where the robot was measured to be, ``simulated`` where it went itself.
+    ``series`` ``(nframe,)`` are the clip's worst channel, measured and simulated, in its unit.
+    """
+
+    clip: Clip
+    times: Array
+    measured: Pictures
+    simulated: Pictures
+    series: Mapping[str, Array]
+    hz: float
+
+    @property
+    def both(self) -> Pictures:
+        """The two laid over each other, half of each."""
+        return ((self.measured.astype(np.uint16) + self.simulated) // 2).astype(np.uint8)
+
+
+def film_strips(
+    twin: Twin,
+    episodes: Sequence[Episode],
+    clips: Sequence[Clip],
+    *,
+    backend: Backend,
+    values: Mapping[str, float] | None = None,
+    options: ReplayOptions | None = None,
+    moments: int = 6,
+    height: int = 180,
+    width: int = 240,
+    renderer: str = "auto",
+) -> list[FilmStrip]:
+    """Draw clips from the twin's first camera.
+
+    Args:
+        twin: the twin.
+        episodes: those that the clips are of, among others.
+        clips: windows as they were measured with ``options``.
+        backend: where the replay runs.
+        values: parameters of the twin, SI; the nominal ones without it.
+        options: see `prepare_replay`.
+        moments: pictures of each clip, evenly apart, the first and the last frame among them.
+        height: of a picture in pixels.
+        width: likewise.
+        renderer: see `open_renderer`.
+
+    Raises:
+        InputError: the twin has no camera, or the log tells neither joint positions nor poses of bodies.
+        MissingDependencyError: no renderer works here.
+    """
+    if not twin.model.ncam:
+        raise InputError(f"The twin {twin.name} has no camera to see the clips from. Add one to its model.")
+    camera = twin.spec.cameras[0] if twin.spec.cameras else twin.model.camera(0).name
+    chosen = {episode.index: episode for episode in episodes}
+    with open_renderer(renderer, twin.model, height=height, width=width, cameras=[camera]) as drawn:
+        strips = []
+        for clip in clips:
+            logs = _window(prepare_replay(twin, [chosen[clip.episode]], options), clip)
+            simulated = np.asarray(replay_motion(backend, logs, logs.twin.table(1, values)).qpos[0])
+            measured = measured_qpos(logs, values or {}, simulated)
+            last = int(logs.ends[0]) - 1
+            rows = np.unique(np.linspace(0, last, moments).round().astype(np.intp))
+            frames = drawn.render(SceneStates(qpos=np.concatenate([measured[rows], simulated[rows]])))[camera]
+            strips.append(
+                FilmStrip(
+                    clip=clip,
+                    times=clip.begin + rows / logs.twin.control_hz,
+                    measured=frames[: len(rows)],
+                    simulated=frames[len(rows) :],
+                    series=_series(backend, logs, clip, values),
+                    hz=logs.twin.control_hz,
+                )
+            )
+    return strips
+
+
+def measured_qpos(logs: ReplayLogs, values: Mapping[str, float], simulated: Array) -> Array:
+    """Generalized positions ``(nframe, nq)`` of the first window at what was measured; the rest as simulated.
+
+    Raises:
+        InputError: the log tells neither joint positions nor poses of bodies.
+    """
+    qpos = simulated.copy()
+    joints, bodies = joint_positions(logs, values)[0], body_poses(logs)
+    if not joints.shape[-1] and not bodies:
+        raise InputError("The log tells neither joint positions nor poses, so there is nothing to draw it at.")
+    if joints.shape[-1]:
+        _put(qpos, logs.twin.encoder_qpos, joints)
+    for name, poses in bodies.items():
+        body = logs.twin.model.body(name)
+        if logs.twin.model.jnt_type[body.jntadr[0]] == mujoco.mjtJoint.mjJNT_FREE:
+            first = int(logs.twin.model.jnt_qposadr[body.jntadr[0]])
+            _put(qpos, np.arange(first, first + 7), poses[0])
+    return qpos
+
+
+def _put(qpos: Array, columns: NDArray[np.intp], known: Array) -> None:
+    """Replace columns where they are known."""
+    qpos[:, columns] = np.where(np.isnan(known), qpos[:, columns], known)
+
+
+def _window(logs: ReplayLogs, clip: Clip) -> ReplayLogs:
+    """The one window of an episode that a clip is."""
+    return logs.take([int(np.argmin(np.abs(logs.begins - clip.begin)))])
+
+
+def _series(backend: Backend, logs: ReplayLogs, clip: Clip, values: Mapping[str, float] | None) -> Mapping[str, Array]:
+    """The worst channel of a clip, by who tells it."""
+    column = next(i for i, channel in enumerate(logs.channels) if channel.name == clip.channel)
+    frames = slice(0, int(logs.ends[0]))
+    simulated = replay(backend, logs, logs.twin.table(1, values))[0, 0, frames, column]
+    return {"measured": logs.measured[0, frames, column], "simulated": simulated}

@@ -1,0 +1,139 @@
+"""Intervals of figures that are made of sums: what is drawn again, episodes or stretches of time, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.gap.dynamics.errors import WindowErrors, ratio
+from twinloop.stats import Interval, block_frames, bootstrap, integrated_time, time_blocks
+
+Array = NDArray[np.float64]
+Statistic = Callable[[Array], Array]
+# Resamples of three clusters are ten, of four 35: too few of either for a tail of 2.5 %, but with four the quantile of
+# Student's t that widens the tails (see `stats.bootstrap`) is 3.2 and not 4.3 or 12.7.
+FEWEST = 4
+# Sums are kept for so many rows, so that memory stays flat: with more clusters an interval hardly changes.
+_MOST_ROWS = 128
+_AT_ONCE = 250  # resamples: all of them at once would hold a number for each of each episode
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resampling:
+    """What counts as independent among the rows of sums.
+
+    ``labels`` ``(nrow,)`` number the cluster of each row from 0, ``unit`` is what a cluster is; where there are too few
+    of them ``reason`` says why there is no interval.
+    """
+
+    labels: NDArray[np.intp]
+    unit: str
+    reason: str = ""
+    level: float = 0.95
+    seed: int = 0
+
+    def interval(self, statistic: Statistic) -> Interval:
+        """Interval of a statistic from how often each row counts, ``(k, nrow)``, to values ``(k, …)``."""
+        if self.reason:
+            estimate = statistic(np.ones((1, len(self.labels))))[0]
+            unknown = np.full(np.shape(estimate), np.nan)
+            return Interval(estimate=estimate, low=unknown, high=unknown, level=self.level, method=self.reason)
+        ncluster = int(self.labels.max()) + 1
+
+        def some(clusters: NDArray[np.intp]) -> Array:
+            counts = np.zeros((len(clusters), ncluster))
+            np.add.at(counts, (np.arange(len(clusters))[:, None], clusters), 1.0)
+            return _rounded(statistic(counts[:, self.labels]))
+
+        def drawn(clusters: NDArray[np.intp]) -> Array:
+            parts = (clusters[begin : begin + _AT_ONCE] for begin in range(0, len(clusters), _AT_ONCE))
+            return np.concatenate([some(part) for part in parts])
+
+        found = bootstrap(drawn, ncluster, level=self.level, seed=self.seed)
+        return replace(found, method=f"bca bootstrap over {ncluster} {self.unit}")
+
+
+def _rounded(values: Array) -> Array:
+    """To 30 bits: a resample that draws every cluster once is the sample, whatever the order of its sums.
+
+    The bias correction of BCa counts such ties, which are many where clusters are few.
+    """
+    mantissa, exponent = np.frexp(values)
+    return np.ldexp(np.round(mantissa * 2.0**30) / 2.0**30, exponent)
+
+
+def weighted(weights: Array, sums: Array) -> Array:
+    """Sums of rows ``(nrow, …)``, each as often as it was drawn, ``(k, …)``."""
+    return (weights @ sums.reshape(len(sums), -1)).reshape(len(weights), *sums.shape[1:])
+
+
+def root_mean(errors: WindowErrors, world: int) -> Statistic:
+    """The statistic RMSE of one world over all horizons, ``(k, nchannel)``."""
+    squared, count = errors.squared[world].sum(axis=1), errors.count.sum(axis=1)
+    return lambda weights: np.sqrt(ratio(weighted(weights, squared), weighted(weights, count)))
+
+
+def root_mean_by_horizon(errors: WindowErrors, world: int) -> Statistic:
+    """The statistic RMSE of one world, ``(k, nbin, nchannel)``."""
+    return lambda weights: np.sqrt(ratio(weighted(weights, errors.squared[world]), weighted(weights, errors.count)))
+
+
+def mean_absolute(errors: WindowErrors, world: int) -> Statistic:
+    """The statistic MAE of one world over all horizons, ``(k, nchannel)``."""
+    absolute, count = errors.absolute[world].sum(axis=1), errors.count.sum(axis=1)
+    return lambda weights: ratio(weighted(weights, absolute), weighted(weights, count))
+
+
+def mean_scaled(values: Array, scales: Array) -> Array:
+    """Mean over the channels that have a scale, of values ``(k, nchannel)`` in units of it, ``(k,)``."""
+    return (values / scales)[:, np.isfinite(scales)].mean(axis=1)
+
+
+def row_of(episode: int, nepisode: int) -> int:
+    """The row of sums that the so-manieth of so many episodes adds to: neighbours share one where there are many."""
+    return episode * min(nepisode, _MOST_ROWS) // nepisode
+
+
+def by_episodes(nepisode: int, *, level: float, seed: int) -> Resampling:
+    """Episodes are drawn again, with their neighbours where there are many; fewer than four make no interval."""
+    said = "one episode" if nepisode == 1 else f"{nepisode} episodes"
+    reason = "" if nepisode >= FEWEST else f"{said}, no interval: at least {FEWEST} are needed"
+    nrow = min(nepisode, _MOST_ROWS)
+    unit = "episodes" if nrow == nepisode else f"groups of neighbours among {nepisode} episodes"
+    return Resampling(labels=np.arange(nrow), unit=unit, reason=reason, level=level, seed=seed)
+
+
+def by_time(
+    errors: WindowErrors, owners: NDArray[np.intp], begins: Array, length: float, *, level: float, seed: int
+) -> Resampling:
+    """Stretches of time are drawn again, long against the time over which windows resemble each other.
+
+    That time is the longest of any channel's squared errors about their mean, window by window.
+
+    Args:
+        errors: one row per window, in order of time within each episode.
+        owners: number of each window's episode.
+        begins: of each window in its episode, s.
+        length: from one window's beginning to the next, s.
+        level: of the intervals.
+        seed: of the bootstrap.
+    """
+    nwindow = len(owners)
+    means = ratio(errors.squared.sum(axis=2), errors.count.sum(axis=1))
+    series = np.moveaxis(np.sqrt(means), 0, 1).reshape(nwindow, -1)
+    series = series[:, np.isfinite(series).all(axis=0)]
+    series = series - series.mean(axis=0)
+    tau = float(np.max(integrated_time([series[owners == owner] for owner in np.unique(owners)]), initial=1.0))
+    frames = block_frames(nwindow, tau)
+    labels = np.zeros(nwindow, dtype=np.intp)
+    if frames is not None:
+        labels = time_blocks(begins, 1, length, owners, frames * length)[:, 0]
+    unit, reason = f"stretches of about {float(frames or 0) * length:.3g} s", ""
+    if labels.max() + 1 < FEWEST:
+        few = len(np.unique(owners))
+        said = "one episode" if few == 1 else f"{few} episodes"
+        reason = f"{said}, no interval: give at least {FEWEST}, or longer ones in shorter windows"
+    return Resampling(labels=labels, unit=unit, reason=reason, level=level, seed=seed)

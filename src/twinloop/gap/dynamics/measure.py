@@ -1,0 +1,198 @@
+"""Measuring the gap of a twin against recorded episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.distribution import ParamDistribution
+from twinloop.core.errors import InputError
+from twinloop.core.params import ParamTable
+from twinloop.core.records import Episode
+from twinloop.gap.dynamics.baselines import LONGEST_LAG, baselines, best_lags
+from twinloop.gap.dynamics.clips import worst_clips, worst_of
+from twinloop.gap.dynamics.delay import LagSums
+from twinloop.gap.dynamics.errors import BATCH, stream_logs, summed
+from twinloop.gap.dynamics.events import event_masks
+from twinloop.gap.dynamics.intervals import FEWEST, row_of
+from twinloop.gap.dynamics.metrics import Sums, Survey, report_of, survey
+from twinloop.gap.dynamics.noise_floor import Groups, Pairs, collect, find_repeats, pair_sums
+from twinloop.gap.dynamics.report import GapReport
+from twinloop.simulate import Backend
+from twinloop.simulate.replay import replay
+from twinloop.simulate.replay_logs import ReplayLogs, ReplayOptions
+from twinloop.twin import Twin
+
+Array = NDArray[np.float64]
+Params = Mapping[str, float] | ParamDistribution
+_BINS = 20  # of the curve over the horizon, at most
+
+
+def measure_gap(
+    twin: Twin,
+    episodes: Iterable[Episode],
+    *,
+    backend: Backend,
+    params: Params | None = None,
+    options: ReplayOptions | None = None,
+    training: Iterable[Episode] | None = None,
+    repeats: str = "auto",
+    level: float = 0.95,
+    seed: int = 0,
+    batch: int = BATCH,
+) -> GapReport:
+    """How far the twin's replay of recorded commands is from what was recorded.
+
+    Args:
+        twin: the twin; its nominal parameters are always measured.
+        episodes: the episodes to measure on, held out from whatever ``params`` were fitted to. They are gone through
+            several times, a few at once: a sequence, or anything that can be iterated anew.
+        backend: where the replays run.
+        params: identified parameters, SI values by name or a distribution, of which the estimate is taken.
+        options: how the episodes are cut into windows and what is compared; whole episodes and joint positions
+            without it.
+        training: episodes on which the baseline's delay is chosen; without them it is chosen on ``episodes``
+            themselves, which favours the baseline, and is said so.
+        repeats: which episodes repeat one motion, see `find_repeats`.
+        level: confidence level of the intervals, which are bootstrapped over episodes, or over stretches of time where
+            there are fewer than four.
+        seed: of the bootstrap.
+        batch: episodes replayed at once; results do not depend on it.
+
+    Raises:
+        LogError: the episodes do not fit the twin.
+        UnknownNameError, BoundsError: a parameter that the twin has not, or a value outside its bounds.
+        InputError: the replay diverges with these parameters; episodes that can be gone through only once.
+    """
+    if isinstance(episodes, Iterator) or isinstance(training, Iterator):
+        raise InputError("Episodes are gone through several times. Give a list, or something that reads them anew.")
+    chosen = options or ReplayOptions()
+    chosen = replace(chosen, history=max(chosen.history, LONGEST_LAG))
+    seen = survey(stream_logs(twin, episodes, chosen, batch=batch))
+    groups, how = find_repeats(episodes, repeats)
+    lags, learned = best_lags(stream_logs(twin, episodes if training is None else training, chosen, batch=batch))
+    values = dict(params.estimate) if isinstance(params, ParamDistribution) else params
+    walk = _Walk(backend=backend, table=_rows(twin, values), options=chosen, lags=lags, seen=seen, edges=_edges(seen))
+    sums = walk.sums(stream_logs(twin, episodes, chosen, batch=batch))
+    pairs = _pairs(twin, episodes, groups, chosen, walk.edges) if groups else None
+    said = "the measured episodes themselves" if training is None else f"{learned} training episodes"
+    meanings = {**sums.meanings}
+    if "delay" in meanings:
+        meanings["delay"] += f" (chosen on {said})"
+    source = ", ".join(sorted({episode.source for episode in episodes}))
+    return report_of(replace(sums, meanings=meanings), seen, pairs, how=how, source=source, level=level, seed=seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Walk:
+    """One pass over the log with everything that is summed on it."""
+
+    backend: Backend
+    table: ParamTable
+    options: ReplayOptions
+    lags: Array
+    seen: Survey
+    edges: Array
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the table's rows."""
+        return ("nominal", "identified")[: self.table.nworld]
+
+    def sums(self, portions: Iterable[ReplayLogs]) -> Sums:
+        """Replay every window under every row, and count errors, phases, lags and the worst clips."""
+        begun, total = (0, 0), None
+        for logs in portions:
+            part = self._portion(logs, *begun)
+            total = part if total is None else total + part
+            begun = begun[0] + len(logs.episodes), begun[1] + len(logs)
+        if total is None:
+            raise InputError("There is no episode to measure. Give a log with at least one.")
+        return total
+
+    def _portion(self, logs: ReplayLogs, episodes: int, windows: int) -> Sums:
+        """The sums of a portion before which so many episodes and windows have passed."""
+        rows = self._rows(logs, episodes, windows)
+        readings = replay(self.backend, logs, self.table)
+        summed(logs, readings, self.edges).require_finite(logs.twin, self.names)
+        guesses = baselines(logs, self.lags, moving=self.options.start == "measured")
+        every = np.concatenate([readings, *(guess.readings[None] for guess in guesses)])
+        whole = self.edges[[0, -1]]
+        return Sums(
+            twins=self.names,
+            meanings={guess.name: guess.meaning for guess in guesses},
+            errors=summed(logs, every, self.edges, rows=rows, nrow=self.nrow),
+            each=summed(logs, every, whole),
+            phases={
+                name: summed(logs, readings, whole, mask=mask, rows=rows, nrow=self.nrow)
+                for name, mask in self._phases(logs).items()
+            },
+            lags=tuple(
+                LagSums.of(logs, each, rows=rows, nrow=self.nrow, centre=self.seen.mean, length=self.seen.length)
+                for each in readings
+            ),
+            worst=tuple(worst_clips(worst_of(logs, readings[-1], self.seen.scale))),
+            owners=episodes + logs.clusters if self._by_window else np.zeros(0, dtype=np.intp),
+            begins=logs.begins if self._by_window else np.zeros(0),
+            lengths=logs.episode_lengths,
+        )
+
+    @property
+    def _by_window(self) -> bool:
+        return len(self.seen.episodes) < FEWEST
+
+    @property
+    def nrow(self) -> int:
+        """Rows of sums."""
+        count = len(self.seen.episodes)
+        return self.seen.windows if self._by_window else row_of(count - 1, count) + 1
+
+    def _rows(self, logs: ReplayLogs, episodes: int, windows: int) -> NDArray[np.intp]:
+        """The row of sums that each window adds to."""
+        if self._by_window:
+            return windows + np.arange(len(logs))
+        count = len(self.seen.episodes)
+        return np.array([row_of(episodes + int(own), count) for own in logs.clusters], dtype=np.intp)
+
+    def _phases(self, logs: ReplayLogs) -> Mapping[str, NDArray[np.bool_]]:
+        """Frames before, at and after contact, where contacts are simulated and can be told."""
+        found = event_masks(logs) if self.options.contacts else {}
+        if "contact" not in found:
+            return {}
+        onset = found["contact_onset"]
+        touching = found["contact"] & ~onset
+        return {"free": ~(onset | touching), "contact onset": onset, "contact": touching}
+
+
+def _rows(twin: Twin, values: Mapping[str, float] | None) -> ParamTable:
+    """The nominal parameters and, where there are any, the identified ones."""
+    if values is None:
+        return twin.table(1)
+    both = {name: [twin.require(name).nominal, value] for name, value in values.items()}
+    return twin.table(2, both)
+
+
+def _edges(seen: Survey) -> Array:
+    """Of the horizon's bins: whole frames, as many to each as to the others but for rounding."""
+    frames = seen.frames - 1
+    return np.unique(np.linspace(0, frames, min(_BINS, frames) + 1).round()) / seen.hz
+
+
+def _pairs(twin: Twin, episodes: Iterable[Episode], groups: Groups, options: ReplayOptions, edges: Array) -> Pairs:
+    """Repeats against each other; those of a group are held until the last of them has passed."""
+    home = {number: row for row, group in enumerate(groups) for number in group}
+    waiting: dict[int, list[Episode]] = {}
+    found = []
+    for episode in episodes:
+        if episode.index not in home:
+            continue
+        row = home[episode.index]
+        members = waiting.setdefault(row, [])
+        members.append(episode)
+        if len(members) == len(groups[row]):
+            logs = next(stream_logs(twin, waiting.pop(row), options, batch=len(members)))
+            found.append((groups[row], pair_sums(logs, groups[row], edges)))
+    return collect(found)

@@ -1,0 +1,273 @@
+"""Compute the metrics of a gap with their intervals, from a first look at a log and sums over it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.gap.dynamics.clips import Clip, worst_clips
+from twinloop.gap.dynamics.delay import LagSums
+from twinloop.gap.dynamics.errors import WindowErrors, added, joined, ratio
+from twinloop.gap.dynamics.intervals import (
+    FEWEST,
+    Resampling,
+    Statistic,
+    by_episodes,
+    by_time,
+    mean_absolute,
+    mean_scaled,
+    root_mean,
+    root_mean_by_horizon,
+)
+from twinloop.gap.dynamics.noise_floor import NoiseFloor, Pairs, floor_resampling, noise_floor, of_episodes
+from twinloop.gap.dynamics.report import GapReport, Phase
+from twinloop.simulate.measure import Channel
+from twinloop.simulate.replay_logs import ReplayLogs
+
+Array = NDArray[np.float64]
+_ANGLE = 1.0  # rad, the scale of angles whose measured value is zero by definition
+
+
+@dataclass(frozen=True, kw_only=True)
+class Survey:
+    """What the figures need to know of a log beforehand.
+
+    Attributes:
+        channels: what is compared.
+        episodes: numbers, in the order in which they pass.
+        windows: how many there are.
+        frames: of the longest window.
+        hz: frames per second of the replay.
+        mean: of the measured values, ``(nchannel,)``.
+        scale: what a channel's error is measured by where channels are averaged: the standard deviation of its measured
+            values; the size of the object for a distance from where it was measured, 1 rad for an angle. NaN where
+            nothing moves.
+        sizes: m, largest extent of each object whose pose is compared, by body.
+    """
+
+    channels: tuple[Channel, ...]
+    episodes: tuple[int, ...]
+    windows: int
+    frames: int
+    hz: float
+    mean: Array
+    scale: Array
+    sizes: dict[str, float]
+
+    @property
+    def length(self) -> float:
+        """Seconds from the first to the last frame of the longest window."""
+        return (self.frames - 1) / self.hz
+
+
+def survey(portions: Iterable[ReplayLogs]) -> Survey:
+    """Read every window once."""
+    source = iter(portions)
+    first = next(source)  # a log has an episode, else `stream_logs` refuses it
+    centre = np.nan_to_num(np.nanmean(_flat(first), axis=0))
+    episodes, windows, frames, sums = list[int](), 0, 0, np.zeros((3, len(centre)))
+    for logs in itertools.chain([first], source):
+        values = _flat(logs) - centre
+        sums += [np.sum(~np.isnan(values), axis=0), np.nansum(values, axis=0), np.nansum(values**2, axis=0)]
+        episodes += dict.fromkeys(logs.numbers)
+        windows, frames = windows + len(logs), max(frames, int(logs.ends.max()))
+    count = np.maximum(sums[0], 1.0)
+    spread = np.sqrt(np.maximum(sums[2] / count - (sums[1] / count) ** 2, 0.0))
+    sizes = object_sizes(first)
+    return Survey(
+        channels=first.channels,
+        episodes=tuple(episodes),
+        windows=windows,
+        frames=frames,
+        hz=first.twin.control_hz,
+        mean=centre + sums[1] / count,
+        scale=np.array([_scale(c, s, sizes) for c, s in zip(first.channels, spread.tolist(), strict=True)]),
+        sizes=sizes,
+    )
+
+
+def object_sizes(logs: ReplayLogs) -> dict[str, float]:
+    """Largest extent in m of each body whose pose is compared: of its geoms' boxes, in the body's axes."""
+    names = [channel.name.split("/") for channel in logs.channels]
+    bodies = dict.fromkeys(name[1] for name in names if name[0] in ("pose", "pose_error"))
+    return {body: _extent(logs.twin.model, body) for body in bodies}
+
+
+def _flat(logs: ReplayLogs) -> Array:
+    return logs.measured.reshape(-1, logs.measured.shape[-1])
+
+
+def _scale(channel: Channel, spread: float, sizes: dict[str, float]) -> float:
+    """See `Survey.scale`."""
+    family, _, rest = channel.name.partition("/")
+    if family == "pose_error":
+        return sizes[rest.split("/")[0]] or np.nan if channel.unit == "m" else _ANGLE
+    if family == "pose" and channel.unit == "rad":
+        return _ANGLE
+    return spread if spread > 0 else np.nan
+
+
+def _extent(model: mujoco.MjModel, body: str) -> float:
+    corners = []
+    for geom in np.flatnonzero(model.geom_bodyid == model.body(body).id):
+        centre, half = model.geom_aabb[geom, :3], model.geom_aabb[geom, 3:]
+        turn = np.zeros(9)
+        mujoco.mju_quat2Mat(turn, model.geom_quat[geom])
+        signs = np.array(list(itertools.product((-1.0, 1.0), repeat=3)))
+        corners.append((centre + signs * half) @ turn.reshape(3, 3).T + model.geom_pos[geom])
+    return float(np.ptp(np.concatenate(corners), axis=0).max()) if corners else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sums:
+    """What one pass over a log leaves: the rows of ``errors`` are ``twins``, then the baselines of ``meanings``.
+
+    Rows of sums are episodes, several where there are many (see `row_of`), or windows where there are fewer than four
+    episodes; ``owners`` and ``begins`` are then each window's episode and its beginning in s. ``each`` is of every
+    episode over all horizons, ``lengths`` are their frames. ``phases`` holds the twins alone, ``lags`` one record for
+    each of them.
+    """
+
+    twins: tuple[str, ...]
+    meanings: Mapping[str, str]
+    errors: WindowErrors
+    each: WindowErrors
+    phases: Mapping[str, WindowErrors]
+    lags: tuple[LagSums, ...]
+    worst: tuple[Clip, ...]
+    owners: NDArray[np.intp]
+    begins: Array
+    lengths: Array
+
+    def __add__(self, other: Sums) -> Sums:
+        """The sums of two portions of one log."""
+        return replace(
+            self,
+            errors=added(self.errors, other.errors),
+            each=joined([self.each, other.each]),
+            phases={
+                name: added(part, other.phases[name]) for name, part in self.phases.items() if name in other.phases
+            },
+            lags=tuple(mine.added(theirs) for mine, theirs in zip(self.lags, other.lags, strict=True)),
+            worst=tuple(worst_clips([*self.worst, *other.worst])),
+            owners=np.concatenate([self.owners, other.owners]),
+            begins=np.concatenate([self.begins, other.begins]),
+            lengths=np.concatenate([self.lengths, other.lengths]),
+        )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the rows of ``errors``."""
+        return (*self.twins, *self.meanings)
+
+
+def report_of(
+    sums: Sums, seen: Survey, pairs: Pairs | None, *, how: str, source: str, level: float, seed: int
+) -> GapReport:
+    """The figures with their intervals.
+
+    Args:
+        sums: of the log.
+        seen: what was seen of it before.
+        pairs: of repeats; None where there are none.
+        how: how repeats were looked for.
+        source: where the episodes come from.
+        level: of the intervals.
+        seed: of the bootstrap.
+    """
+    errors, best = sums.errors, len(sums.twins) - 1
+    drawn = _resampling(sums, seen, level, seed)
+    rows = dict(enumerate(sums.names))
+    per_episode = sums.each
+    rival = range(len(sums.twins), len(rows))
+    return GapReport(
+        channels=seen.channels,
+        episodes=seen.episodes,
+        windows=seen.windows,
+        length=seen.length,
+        hz=seen.hz,
+        scale=seen.scale,
+        sizes=seen.sizes,
+        source=source,
+        meanings=sums.meanings,
+        names=sums.twins,
+        rmse={name: drawn.interval(root_mean(errors, row)) for row, name in rows.items()},
+        mae={name: drawn.interval(mean_absolute(errors, row)) for row, name in rows.items()},
+        edges=errors.edges,
+        curves={name: drawn.interval(root_mean_by_horizon(errors, row)) for row, name in rows.items()},
+        nrmse={name: drawn.interval(_scaled(root_mean(errors, row), seen.scale)) for row, name in rows.items()},
+        skills={
+            **{rows[row]: drawn.interval(skill_of(errors, best, [row])) for row in rival},
+            "best": drawn.interval(skill_of(errors, best, list(rival))),
+        },
+        overall_skill=drawn.interval(_overall_skill(errors, best, list(rival), seen.scale)),
+        improvement=drawn.interval(_difference(errors)) if best else None,
+        phases=tuple(_phase(name, part, sums.twins, drawn) for name, part in sums.phases.items()),
+        delays={name: found for name, part in zip(sums.twins, sums.lags, strict=True) if (found := part.delays(drawn))},
+        floor=None if pairs is None else _floor(per_episode, pairs, sums.twins, seen, how, level, seed),
+        repeats=how,
+        worst=sums.worst,
+        episode_errors={
+            name: ratio(per_episode.absolute[row].sum(axis=1), per_episode.count.sum(axis=1))
+            for row, name in rows.items()
+        },
+        lengths=sums.lengths,
+        drawn=drawn.reason or f"bca bootstrap over {int(drawn.labels.max()) + 1} {drawn.unit}",
+    )
+
+
+def _resampling(sums: Sums, seen: Survey, level: float, seed: int) -> Resampling:
+    """Episodes where there are enough of them, else stretches of time."""
+    if len(seen.episodes) >= FEWEST or seen.windows == len(seen.episodes):
+        return by_episodes(len(seen.episodes), level=level, seed=seed)
+    stride = float(np.median(np.diff(sums.begins)[np.diff(sums.begins) > 0]))
+    return by_time(sums.errors, sums.owners, sums.begins, stride, level=level, seed=seed)
+
+
+def _floor(
+    errors: WindowErrors, pairs: Pairs, twins: tuple[str, ...], seen: Survey, how: str, level: float, seed: int
+) -> NoiseFloor:
+    own = of_episodes(errors, pairs.episodes)
+    drawn = floor_resampling(pairs, level=level, seed=seed)
+    return noise_floor(pairs, own, {name: row for row, name in enumerate(twins)}, seen.scale, drawn, how=how)
+
+
+def _phase(name: str, errors: WindowErrors, twins: tuple[str, ...], drawn: Resampling) -> Phase:
+    return Phase(
+        name=name,
+        frames=errors.count.sum(axis=(0, 1)),
+        rmse={twin: drawn.interval(root_mean(errors, row)) for row, twin in enumerate(twins)},
+    )
+
+
+def _scaled(statistic: Statistic, scales: Array) -> Statistic:
+    return lambda weights: mean_scaled(statistic(weights), scales)
+
+
+def _least(errors: WindowErrors, rows: list[int]) -> Statistic:
+    """RMSE of the best of some rows in each channel; rows that say nothing of a channel do not compete."""
+    parts = [root_mean(errors, row) for row in rows]
+    return lambda weights: np.fmin.reduce([part(weights) for part in parts])
+
+
+def skill_of(errors: WindowErrors, twin: int, rivals: list[int]) -> Statistic:
+    """1 − RMSE / RMSE of the best rival, by channel; NaN where the rival is perfect."""
+    own, other = root_mean(errors, twin), _least(errors, rivals)
+    return lambda weights: 1.0 - ratio(own(weights), other(weights))
+
+
+def _overall_skill(errors: WindowErrors, twin: int, rivals: list[int], scales: Array) -> Statistic:
+    """1 − mean over channels of RMSE over scale, over the same of each channel's best rival."""
+    own, other = _scaled(root_mean(errors, twin), scales), _scaled(_least(errors, rivals), scales)
+    return lambda weights: 1.0 - ratio(own(weights), other(weights))
+
+
+def _difference(errors: WindowErrors) -> Statistic:
+    """MAE of the identified twin less that of the nominal one."""
+    before, after = mean_absolute(errors, 0), mean_absolute(errors, 1)
+    return lambda weights: after(weights) - before(weights)

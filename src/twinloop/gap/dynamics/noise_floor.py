@@ -1,0 +1,303 @@
+"""Measure how much reality differs from itself: repeats of one motion, compared in the twin's windows.
+
+Two runs of one motion differ by D(real, real′), twice the variance of a run about their mean. No prediction that does
+not know which run it predicts can be nearer to runs than that variance on average, so the floor is D(real, real′) / √2
+and the gap ratio is RMSE / floor: 1 for a perfect twin, whatever the noise of sensors and the chance in a motion. (With
+D(real, real′) itself below the line a perfect twin would score 0.71.) A twin begins every window at the measured state,
+which another run cannot; where runs drift apart, its ratio may lie below 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import InputError
+from twinloop.core.records import Episode
+from twinloop.gap.dynamics.errors import WindowErrors, ratio, summed
+from twinloop.gap.dynamics.intervals import FEWEST, Resampling, mean_scaled, root_mean, weighted
+from twinloop.simulate.measure import Channel
+from twinloop.simulate.replay_logs import ReplayLogs
+from twinloop.stats import Interval
+
+Array = NDArray[np.float64]
+Groups = tuple[tuple[int, ...], ...]
+# Scripts come back from a log rounded to float32 or to a servo's step, 1/4096 of a turn: a thousandth of half a turn.
+TOLERANCE = 0.01  # of the commands' standard deviation
+_PROBES = 64  # moments at which commands are compared
+
+
+def find_repeats(episodes: Iterable[Episode], rule: str = "auto") -> tuple[Groups, str]:
+    """Groups of episodes that repeat one motion, and how they were found.
+
+    Args:
+        episodes: read once.
+        rule: ``auto``: equal commands, within a hundredth of their standard deviation, equal length within a hundredth
+            and equal conditions; ``task``: episodes whose log gives them the same task; ``none``; or groups of
+            numbers, such as ``0-9,12/20-24``: commas join, slashes part.
+
+    Raises:
+        InputError: another rule, a group of one, or a number that is no episode.
+    """
+    if rule == "none":
+        return (), "not looked for"
+    if rule == "task":
+        tasks: dict[str, list[int]] = {}
+        for episode in episodes:
+            tasks.setdefault(episode.task, []).append(episode.index)
+        return _several(tasks.values()), "episodes of one task"
+    if rule == "auto":
+        return _alike(episodes), f"equal commands, within {TOLERANCE:.0%} of their standard deviation"
+    return _named(rule, {episode.index for episode in episodes}), "as named"
+
+
+def _several(groups: Iterable[Sequence[int]]) -> Groups:
+    return tuple(tuple(group) for group in groups if len(group) > 1)
+
+
+@dataclass(frozen=True)
+class _Script:
+    """What tells one motion from others, of the first episode that has it, and the episodes that repeat it."""
+
+    length: int
+    conditions: Mapping[str, float]
+    commands: Array
+    mean: Array
+    episodes: list[int]
+
+    @classmethod
+    def of(cls, episode: Episode) -> _Script:
+        probed = episode.action[np.linspace(0, len(episode) - 1, _PROBES).astype(np.intp)]
+        return cls(len(episode), dict(episode.conditions), probed, probed.mean(axis=0), [episode.index])
+
+    def repeats(self, other: _Script, spread: Array) -> bool:
+        """Whether commands differ by less than the tolerance, root mean square over moments, in every channel."""
+        most = TOLERANCE * np.maximum(spread, spread.max() * TOLERANCE)
+        if abs(self.length - other.length) > TOLERANCE * self.length or self.conditions != other.conditions:
+            return False
+        if self.mean.shape != other.mean.shape or np.any(np.abs(self.mean - other.mean) > most):
+            return False  # means differ by no more than root mean squares do
+        return bool(np.all(np.sqrt(np.mean((self.commands - other.commands) ** 2, axis=0)) <= most))
+
+
+def _alike(episodes: Iterable[Episode]) -> Groups:
+    """Episodes of about one length whose commands agree at every moment that is probed."""
+    scripts: list[_Script] = []
+    for episode in episodes:
+        spread = episode.action.std(axis=0)
+        if episode.command == "none" or not spread.any():
+            continue
+        script = _Script.of(episode)
+        known = next((one for one in scripts if one.repeats(script, spread)), None)
+        if known is None:
+            scripts.append(script)
+        else:
+            known.episodes.append(episode.index)
+    return _several(script.episodes for script in scripts)
+
+
+def _named(rule: str, known: set[int]) -> Groups:
+    try:
+        groups = [[n for word in part.split(",") for n in _range(word)] for part in rule.split("/")]
+    except ValueError:
+        raise InputError(
+            f"--repeats {rule}: say auto, task, none, or numbers of episodes such as 0-9,12/20-24; slashes part groups."
+        ) from None
+    for group in groups:
+        strange = [number for number in group if number not in known]
+        if strange:
+            raise InputError(f"--repeats {rule}: episode {strange[0]} is not measured. There are: {_short(known)}.")
+        if len(set(group)) < 2 or len(set(group)) < len(group):
+            raise InputError(f"--repeats {rule}: a group needs two different episodes or more; this one has {group}.")
+    return _several(groups)
+
+
+def _range(word: str) -> range:
+    low, _, high = word.partition("-")
+    return range(int(low), int(high or low) + 1)
+
+
+def _short(numbers: set[int]) -> str:
+    shown = [str(number) for number in sorted(numbers)]
+    return ", ".join(shown[:12]) + (", …" if len(shown) > 12 else "")
+
+
+_PARTNERS = 10  # of each episode: with more, pairs tell nothing new of it
+_MANY_GROUPS = 8  # from here on groups are drawn again, and not episodes
+_NO_PAIR = 1e-9  # so that a resample of one episode alone, in which no pair is, takes all pairs and not none
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseFloor:
+    """Real against real: the least error that a prediction can have, and the twin's error over it.
+
+    Attributes:
+        groups: numbers of the episodes that repeat one motion.
+        floor: D(real, real′) / √2 by channel, in its unit.
+        curve: the same by horizon, ``(nbin, nchannel)``.
+        ratios: RMSE of each twin on the same episodes over the floor, by channel.
+        overall: mean of RMSE over channels, each in units of its scale, over the same of the floor; by twin.
+        how: how repeats were found.
+    """
+
+    channels: tuple[Channel, ...]
+    groups: Groups
+    floor: Interval
+    curve: Interval
+    ratios: Mapping[str, Interval]
+    overall: Mapping[str, Interval]
+    how: str
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files."""
+        return {
+            "groups": [list(group) for group in self.groups],
+            "floor": self.floor.to_json(),
+            "curve": self.curve.to_json(),
+            "ratios": {name: interval.to_json() for name, interval in self.ratios.items()},
+            "overall": {name: interval.to_json() for name, interval in self.overall.items()},
+            "how": self.how,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairs:
+    """Halves of squared differences of repeats, summed by pair, horizon bin and channel.
+
+    ``first`` and ``second`` ``(npair,)`` are positions among ``episodes``; ``group`` ``(nepisode,)`` is the number of
+    each one's group. ``squared`` and ``count`` are ``(npair, nbin, nchannel)``.
+    """
+
+    episodes: tuple[int, ...]
+    group: NDArray[np.intp]
+    first: NDArray[np.intp]
+    second: NDArray[np.intp]
+    squared: Array
+    count: Array
+
+    def weights(self, weights: Array) -> Array:
+        """How often each pair counts, where episodes count as in ``(k, nepisode)``; drawn twice, one is no pair."""
+        return weights[:, self.first] * weights[:, self.second] + _NO_PAIR
+
+
+def pair_sums(logs: ReplayLogs, members: Sequence[int], edges: Array) -> list[tuple[int, int, Array, Array]]:
+    """Squared differences and counts ``(nbin, nchannel)`` of pairs of one group's episodes, by their numbers.
+
+    Windows are paired by the number they have in their episode; what only one of two measured does not count.
+    """
+    rows = {number: np.flatnonzero(np.array(logs.numbers) == number) for number in members}
+    found = []
+    for a, b in _partners(members):
+        common = min(len(rows[a]), len(rows[b]))
+        mine, other = logs.take(rows[a][:common]), logs.take(rows[b][:common])
+        guess = mine.instead(other.kept)
+        both = ~np.isnan(guess) & ~np.isnan(mine.measured)
+        errors = summed(mine, guess[None], edges, mask=both)
+        found.append((a, b, 0.5 * errors.squared[0, 0], errors.count[0]))
+    return found
+
+
+def collect(parts: Iterable[tuple[Sequence[int], Sequence[tuple[int, int, Array, Array]]]]) -> Pairs:
+    """The pairs of all groups as one record."""
+    groups = list(parts)
+    episodes = [number for members, _ in groups for number in members]
+    rows = {number: row for row, number in enumerate(episodes)}
+    pairs = [pair for _, found in groups for pair in found]
+    return Pairs(
+        episodes=tuple(episodes),
+        group=np.repeat(np.arange(len(groups)), [len(members) for members, _ in groups]),
+        first=np.array([rows[a] for a, *_ in pairs], dtype=np.intp),
+        second=np.array([rows[b] for _, b, *_ in pairs], dtype=np.intp),
+        squared=np.stack([squared for *_, squared, _ in pairs]),
+        count=np.stack([count for *_, count in pairs]),
+    )
+
+
+def floor_resampling(pairs: Pairs, *, level: float, seed: int) -> Resampling:
+    """Groups are drawn again where there are eight or more of them, else the episodes within them.
+
+    A pair is drawn as often as both its episodes are, so that what an episode is like enters all its pairs at once
+    (Arcones & Giné, "On the bootstrap of U and V statistics", Annals of Statistics 20, 1992).
+    """
+    ngroup = int(pairs.group.max()) + 1
+    if ngroup >= _MANY_GROUPS:
+        return Resampling(labels=pairs.group, unit="groups of repeats", level=level, seed=seed)
+    few = len(pairs.episodes)
+    sizes = np.bincount(pairs.group)
+    reason = "" if sizes.max() >= FEWEST else f"{few} repeats, no interval: at least {FEWEST} of one motion are needed"
+    return Resampling(labels=np.arange(few), unit="repeats", reason=reason, level=level, seed=seed)
+
+
+def noise_floor(
+    pairs: Pairs,
+    errors: WindowErrors,
+    twins: Mapping[str, int],
+    scales: Array,
+    resampling: Resampling,
+    *,
+    how: str,
+) -> NoiseFloor:
+    """The floor and every twin's ratio to it.
+
+    Args:
+        pairs: of repeats.
+        errors: of the same episodes, in the order of ``pairs.episodes``.
+        twins: the row of ``errors`` of each twin, by name.
+        scales: of each channel, in its unit; NaN where it has none.
+        resampling: what is drawn again.
+        how: how repeats were found.
+    """
+    squared, count = pairs.squared.sum(axis=1), pairs.count.sum(axis=1)
+    by_group = resampling.unit.startswith("groups")
+
+    def drawn(weights: Array) -> Array:
+        return weights[:, pairs.first] if by_group else pairs.weights(weights)
+
+    def floor(weights: Array) -> Array:
+        return np.sqrt(ratio(weighted(drawn(weights), squared), weighted(drawn(weights), count)))
+
+    def curve(weights: Array) -> Array:
+        return np.sqrt(ratio(weighted(drawn(weights), pairs.squared), weighted(drawn(weights), pairs.count)))
+
+    def compared(row: int) -> tuple[Callable[[Array], Array], Callable[[Array], Array]]:
+        error = root_mean(errors, row)
+        return (
+            lambda weights: ratio(error(weights), floor(weights)),
+            lambda weights: ratio(mean_scaled(error(weights), scales), mean_scaled(floor(weights), scales)),
+        )
+
+    ratios = {name: tuple(resampling.interval(part) for part in compared(row)) for name, row in twins.items()}
+    numbers = np.array(pairs.episodes)
+    return NoiseFloor(
+        channels=errors.channels,
+        groups=tuple(tuple(numbers[pairs.group == g].tolist()) for g in range(int(pairs.group.max()) + 1)),
+        floor=resampling.interval(floor),
+        curve=resampling.interval(curve),
+        ratios={name: pair[0] for name, pair in ratios.items()},
+        overall={name: pair[1] for name, pair in ratios.items()},
+        how=how,
+    )
+
+
+def of_episodes(errors: WindowErrors, numbers: Sequence[int]) -> WindowErrors:
+    """The errors of some episodes, in the order given."""
+    rows = [errors.episodes.index(number) for number in numbers]
+    return replace(
+        errors,
+        squared=errors.squared[:, rows],
+        absolute=errors.absolute[:, rows],
+        count=errors.count[rows],
+        episodes=tuple(numbers),
+    )
+
+
+def _partners(members: Sequence[int]) -> list[tuple[int, int]]:
+    """Every pair, or in large groups each member with the next few around the circle."""
+    n = len(members)
+    if n <= _PARTNERS + 1:
+        return [(members[i], members[j]) for i in range(n) for j in range(i + 1, n)]
+    return [(members[i], members[(i + step) % n]) for i in range(n) for step in range(1, 1 + _PARTNERS // 2)]

@@ -1,0 +1,392 @@
+"""The gap as a record: metrics with intervals, for people and for programs, and its words for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.headline import Better, Headline
+from twinloop.gap.dynamics.clips import Clip
+from twinloop.gap.dynamics.delay import Delays
+from twinloop.gap.dynamics.noise_floor import NoiseFloor
+from twinloop.simulate.measure import Channel
+from twinloop.stats import Interval
+
+Array = NDArray[np.float64]
+Intervals = Mapping[str, Interval]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """RMSE of each twin in the frames of one phase of contact; ``frames`` ``(nchannel,)`` is how many these are."""
+
+    name: str
+    frames: Array
+    rmse: Intervals
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files."""
+        return {"name": self.name, "frames": self.frames.tolist(), "rmse": _json(self.rmse)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GapReport:
+    """How far a twin is from a log, open loop in windows, beside guesses that know no physics.
+
+    The first frame of a window is given and does not count. Mappings are by the name of a twin (``nominal``, and
+    ``identified`` where parameters were given) or of a baseline; an interval holds a value for each channel, in its
+    unit.
+
+    Attributes:
+        channels: what is compared.
+        episodes: numbers of the measured episodes; ``lengths`` are the frames of each one's windows.
+        windows: how many windows there are, and ``length``, of the longest, in s; ``hz`` is the rate of the frames.
+        scale: what each channel's error is divided by where channels are averaged, in its unit, see `Survey.scale`;
+            ``sizes`` are those of objects in m.
+        source: where the episodes come from.
+        meanings: of the baselines.
+        names: of the twins; the last one is judged.
+        rmse, mae: root mean square and mean absolute errors.
+        edges: of the horizon's bins in s; ``curves`` are RMSE by bin, ``(nbin, nchannel)``.
+        nrmse: mean over channels of RMSE / scale, a number each.
+        skills: 1 − RMSE / RMSE of a baseline, by baseline and for the ``best`` of each channel.
+        overall_skill: 1 − nrmse over the same of each channel's best baseline.
+        improvement: MAE of the identified twin less the nominal one's, paired: negative is better.
+        phases: by contact, where contacts are simulated and can be told.
+        delays: by twin, delay apart from amplitude; empty where windows are too short for it.
+        floor: real against real, where a motion is repeated; ``repeats`` says how repeats were looked for.
+        worst: the three worst clips.
+        episode_errors: mean absolute errors ``(nepisode, nchannel)``.
+        drawn: how the intervals are made, or why there are none.
+    """
+
+    channels: tuple[Channel, ...]
+    episodes: tuple[int, ...]
+    lengths: Array
+    windows: int
+    length: float
+    hz: float
+    scale: Array
+    sizes: Mapping[str, float]
+    source: str
+    meanings: Mapping[str, str]
+    names: tuple[str, ...]
+    rmse: Intervals
+    mae: Intervals
+    edges: Array
+    curves: Intervals
+    nrmse: Intervals
+    skills: Intervals
+    overall_skill: Interval
+    improvement: Interval | None
+    phases: tuple[Phase, ...]
+    delays: Mapping[str, Delays]
+    floor: NoiseFloor | None
+    repeats: str
+    worst: tuple[Clip, ...]
+    episode_errors: Mapping[str, Array]
+    drawn: str
+
+    @cached_property
+    def joints(self) -> tuple[str, ...]:
+        """Names of the channels; a joint's position goes by the joint's name."""
+        return tuple(channel.name.removeprefix("position/") for channel in self.channels)
+
+    @property
+    def log_units(self) -> tuple[str, ...]:
+        """Units of the channels."""
+        return tuple(channel.unit for channel in self.channels)
+
+    @property
+    def judged(self) -> str:
+        """The twin that skill and ratio are of: the identified one where there is one."""
+        return self.names[-1]
+
+    @property
+    def twins(self) -> Intervals:
+        """Mean absolute errors of the twins."""
+        return {name: self.mae[name] for name in self.names}
+
+    @property
+    def baselines(self) -> Intervals:
+        """Mean absolute errors of the baselines."""
+        return {name: self.mae[name] for name in self.meanings}
+
+    @property
+    def best(self) -> Interval:
+        """Mean absolute error of the identified twin where there is one, else of the nominal one."""
+        return self.mae[self.judged]
+
+    @property
+    def delay(self) -> Delays | None:
+        """Delay apart from amplitude, of the twin that is judged."""
+        return self.delays.get(self.judged)
+
+    def skill(self, baseline: str = "best") -> Array:
+        """1 − RMSE / RMSE of a baseline, per channel: 1 is perfect, 0 no better than it."""
+        return self.skills[baseline].estimate
+
+    def headline(self) -> list[Headline]:
+        """The figures that programs watch."""
+        return dynamics_headline(self)
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files (schema 2)."""
+        return {
+            "schema": 2,
+            "joints": list(self.joints),
+            "channels": [{"name": channel.name, "unit": channel.unit} for channel in self.channels],
+            "log_units": list(self.log_units),
+            "episodes": list(self.episodes),
+            "frames": int(self.lengths.sum()),
+            "windows": {"count": self.windows, "length": self.length, "hz": self.hz},
+            "scale": self.scale.tolist(),
+            "sizes": dict(self.sizes),
+            "source": self.source,
+            "intervals": self.drawn,
+            "twins": _json(self.twins),
+            "baselines": _json(self.baselines),
+            "rmse": _json(self.rmse),
+            "horizon": {"edges": self.edges.tolist(), "rmse": _json(self.curves)},
+            "nrmse": _json(self.nrmse),
+            "meanings": dict(self.meanings),
+            "improvement": None if self.improvement is None else self.improvement.to_json(),
+            "skill": _json(self.skills),
+            "overall_skill": self.overall_skill.to_json(),
+            "phases": [phase.to_json() for phase in self.phases],
+            "delay": {name: delays.to_json() for name, delays in self.delays.items()},
+            "noise_floor": None if self.floor is None else self.floor.to_json(),
+            "repeats": self.repeats,
+            "worst": [clip.to_json() for clip in self.worst],
+            "episode_errors": {name: errors.tolist() for name, errors in self.episode_errors.items()},
+        }
+
+    def text(self) -> str:
+        """The report for a terminal."""
+        return "\n\n".join(gap_text(self))
+
+
+def _json(values: Intervals) -> dict[str, Any]:
+    return {name: interval.to_json() for name, interval in values.items()}
+
+
+def dynamics_headline(report: GapReport) -> list[Headline]:
+    """Overall skill, gap ratio and scaled error, and skill, gap ratio, RMSE and delay of every channel."""
+    judged = report.judged
+    rows = [
+        _one(
+            "skill",
+            report.overall_skill,
+            better="higher",
+            meaning=f"1 − error of the {judged} twin over that of each channel's best baseline; errors are RMSE in "
+            "units of the channel's scale, mean over channels",
+        ),
+        _one("nrmse", report.nrmse[judged], meaning="RMSE in units of the channel's scale, mean over channels"),
+    ]
+    rows += _each(
+        report, "skill", report.skills["best"], better="higher", meaning="1 − RMSE / RMSE of the best baseline"
+    )
+    rows += _each(report, "rmse", report.rmse[judged], unit=None, meaning="root mean square error")
+    if report.floor is not None:
+        meaning = "error over the noise floor of repeats: 1 for a perfect twin"
+        rows.append(_one("gap_ratio", report.floor.overall[judged], meaning=meaning))
+        rows += _each(report, "gap_ratio", report.floor.ratios[judged], meaning=meaning)
+    if report.delay is not None:
+        late = "by how much the measured motion is later than the simulated"
+        rows += _each(report, "delay", report.delay.delay, unit="s", meaning=late)
+    return rows
+
+
+def _one(name: str, interval: Interval, *, better: Better = "lower", unit: str = "", meaning: str) -> Headline:
+    values = (float(np.ravel(part)[0]) for part in (interval.estimate, interval.low, interval.high))
+    estimate, low, high = values
+    return Headline(
+        name=name,
+        estimate=estimate,
+        low=low,
+        high=high,
+        level=interval.level,
+        unit=unit,
+        better=better,
+        method=interval.method,
+        meaning=meaning,
+    )
+
+
+def _each(
+    report: GapReport,
+    word: str,
+    interval: Interval,
+    *,
+    better: Better = "lower",
+    unit: str | None = "",
+    meaning: str,
+) -> Iterator[Headline]:
+    """One figure for each channel that has it; ``unit`` None takes the channel's."""
+    for row, (name, channel) in enumerate(zip(report.joints, report.channels, strict=True)):
+        if np.isnan(interval.estimate[row]):
+            continue
+        own = Interval(
+            estimate=interval.estimate[row],
+            low=interval.low[row],
+            high=interval.high[row],
+            level=interval.level,
+            method=interval.method,
+        )
+        said = channel.unit if unit is None else unit
+        yield _one(f"{word}/{name}", own, better=better, unit=said, meaning=f"{meaning}, {channel.name}")
+
+
+_HORIZONS = 4  # of the curve, in the terminal
+
+
+Rows = list[list[str]]
+Shown = tuple[list[str], Rows, str]
+
+
+def gap_text(report: GapReport) -> Iterator[str]:
+    """Paragraphs: what was compared, the headline, tables of errors, horizons, delay, phases and clips, meanings."""
+    yield _head(report)
+    yield _summary(report)
+    for head, rows, _ in gap_tables(report):
+        yield plain_table(head, rows)
+    yield "\n".join(f"{name}: {meaning}" for name, meaning in report.meanings.items())
+
+
+def gap_tables(report: GapReport) -> Iterator[Shown]:
+    """Head, rows and caption of every table: errors, change, horizons, delay, phases of contact, worst clips."""
+    yield _errors(report)
+    if report.improvement is not None:
+        pairs = zip(report.joints, report.log_units, strict=True)
+        rows = [[name, unit, cell(report.improvement, row)] for row, (name, unit) in enumerate(pairs)]
+        yield ["mean absolute error", "unit", "identified − nominal"], rows, "Paired by episode; negative is better."
+    yield _horizons(report)
+    if report.delay is not None:
+        yield _delays(report, report.delay)
+    if report.phases:
+        yield _phases(report)
+    yield _worst(report)
+
+
+def cell(interval: Interval, row: int | None = None, *, factor: float = 1.0, digits: int = 3) -> str:
+    """``0.123 [0.101, 0.150]``, or the figure alone where it has no interval; a dash where there is none."""
+    parts = (np.ravel(part)[row or 0] * factor for part in (interval.estimate, interval.low, interval.high))
+    estimate, low, high = parts
+    if np.isnan(estimate):
+        return "–"
+    if np.isnan(low):
+        return f"{estimate:.{digits}f}"
+    return f"{estimate:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def plain_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns of text, the first to the left and the others to the right."""
+    lines = [list(head), *map(list, rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    return "\n".join(
+        "  ".join(text.ljust(width) if column == 0 else text.rjust(width) for column, (text, width) in enumerate(line))
+        for line in (list(zip(line, widths, strict=True)) for line in lines)
+    )
+
+
+def _head(report: GapReport) -> str:
+    whole = report.windows == len(report.episodes)
+    cut = "whole episodes" if whole else f"{report.windows} windows of {report.length:.3g} s"
+    episodes = "1 episode" if len(report.episodes) == 1 else f"{len(report.episodes)} episodes"
+    said = f"{report.best.level:.0%} intervals in brackets" if not np.isnan(report.best.low).all() else "no intervals"
+    return (
+        f"How far the twin is from {episodes} ({report.source}), open loop, {cut} at {report.hz:.4g} Hz\n"
+        f"{said}: {report.drawn}"
+    )
+
+
+def _summary(report: GapReport) -> str:
+    judged = report.judged
+    rival = "each channel's best baseline (1 perfect, 0 no better)"
+    lines = [
+        f"skill      {cell(report.overall_skill)}: the {judged} twin against {rival}",
+        f"error      {cell(report.nrmse[judged])}: RMSE over the channel's scale, mean over channels",
+    ]
+    if report.floor is None:
+        lines.append(f"gap ratio  none: no repeats of one motion ({report.repeats})")
+    else:
+        motions = "one motion" if len(report.floor.groups) == 1 else f"{len(report.floor.groups)} motions"
+        repeats = f"{sum(map(len, report.floor.groups))} repeats of {motions}"
+        lines.append(
+            f"gap ratio  {cell(report.floor.overall[judged])}: error over the noise floor of {repeats} "
+            f"({report.repeats}); 1 perfect"
+        )
+    for body, size in report.sizes.items():
+        name = f"pose_error/{body}/distance"
+        if name in report.joints and size > 0:
+            share = cell(report.rmse[judged], report.joints.index(name), factor=100 / size, digits=1)
+            lines.append(f"{body:<9}  {share} %: RMSE of its distance over its largest extent, {size:.3g} m")
+    return "\n".join(lines)
+
+
+def _errors(report: GapReport) -> Shown:
+    others = [*report.meanings, *report.names[:-1]]
+    head = ["RMSE", "unit", *others, f"twin, {report.judged}", "skill"]
+    head += [] if report.floor is None else ["floor", "gap ratio"]
+    rows = []
+    for row, (name, unit) in enumerate(zip(report.joints, report.log_units, strict=True)):
+        line = [name, unit, *(_figure(report.rmse[other], row) for other in others)]
+        line += [cell(report.rmse[report.judged], row), cell(report.skills["best"], row, digits=2)]
+        if report.floor is not None:
+            line += [_figure(report.floor.floor, row), cell(report.floor.ratios[report.judged], row, digits=2)]
+        rows.append(line)
+    caption = "Skill is 1 − RMSE / RMSE of the best of the guesses. " + (
+        "" if report.floor is None else "The floor is what repeats of one motion differ by, over √2."
+    )
+    return head, rows, caption.strip()
+
+
+def _horizons(report: GapReport) -> Shown:
+    nbin = len(report.edges) - 1
+    bins = np.unique(np.linspace(0, nbin, _HORIZONS + 1).round().astype(int))[1:] - 1
+    head = [f"RMSE of the {report.judged} twin after", "unit", *(f"{report.edges[k + 1]:.3g} s" for k in bins)]
+    curve = report.curves[report.judged].estimate
+    pairs = enumerate(zip(report.joints, report.log_units, strict=True))
+    rows = [[name, unit, *(_number(curve[k, row]) for k in bins)] for row, (name, unit) in pairs]
+    return head, rows, f"Of the last {report.edges[1]:.3g} s before each time, since a window's beginning."
+
+
+def _delays(report: GapReport, delays: Delays) -> Shown:
+    head = ["reality later than the twin by", "ms", "gain", "of squared error: delay", "amplitude", "shape"]
+    rows = []
+    for row, name in enumerate(report.joints):
+        if np.isnan(delays.delay.estimate[row]):
+            continue
+        shares = [f"{share:.0%}" for share in delays.shares.estimate[:, row]]
+        rows.append([name, cell(delays.delay, row, factor=1e3, digits=1), cell(delays.gain, row), *shares])
+    return head, rows, "Gain is measured over simulated amplitude once the delay is removed; shape is neither of both."
+
+
+def _phases(report: GapReport) -> Shown:
+    head = ["RMSE by contact", "unit", *(phase.name for phase in report.phases)]
+    rows = []
+    for row, (name, unit) in enumerate(zip(report.joints, report.log_units, strict=True)):
+        rows.append([name, unit, *(cell(phase.rmse[report.judged], row) for phase in report.phases)])
+    return head, rows, "Free: nothing touches; contact onset: just after a first touch."
+
+
+def _worst(report: GapReport) -> Shown:
+    rows = [
+        [f"episode {c.episode}", f"{c.begin:.2f} s", f"{c.length:.2f} s", c.channel, _number(c.error), c.unit]
+        for c in report.worst
+    ]
+    caption = "The worst window of each of the three worst episodes, by RMSE over the channel's scale."
+    return ["worst clips", "from", "for", "channel", "RMSE", "unit"], rows, caption
+
+
+def _figure(interval: Interval, row: int) -> str:
+    return _number(float(interval.estimate[row]))
+
+
+def _number(value: float) -> str:
+    return "–" if np.isnan(value) else f"{value:.3f}"

@@ -1,0 +1,260 @@
+"""The share of a twin's error that no parameter explains, and the times and states where it lives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.distribution import ResidualNoise
+from twinloop.core.errors import InputError
+from twinloop.gap.dynamics.events import event_masks
+from twinloop.gap.dynamics.motion import Thresholds, kinematics, reading_noise
+from twinloop.gap.dynamics.unexplained_places import Place, new_errors, places
+from twinloop.gap.dynamics.unexplained_result import ALPHA, Moment, StateShare, Unexplained, event_words, percent
+from twinloop.gap.dynamics.unexplained_rules import Hint, hints
+from twinloop.gap.dynamics.unexplained_states import MEANINGS as STATES
+from twinloop.gap.dynamics.unexplained_states import state_fits
+from twinloop.simulate.replay_logs import ReplayLogs
+from twinloop.stats import Interval, bootstrap, holm, paired_test
+
+Array = NDArray[np.float64]
+
+_MOMENTS = 5  # of each channel, worst first, and so many s apart
+_APART = 0.5
+
+
+def unexplained(
+    logs: ReplayLogs,
+    readings: Array,
+    *,
+    values: Mapping[str, float] | None = None,
+    nominal: Array | None = None,
+    noise: ResidualNoise | None = None,
+    floor: Array | None = None,
+    tangents: Array | None = None,
+    level: float = 0.95,
+    seed: int = 0,
+    thresholds: Thresholds | None = None,
+) -> Unexplained:
+    """How much of a twin's error no parameter explains, in which events it arises and on which states it depends.
+
+    Args:
+        logs: windows of held-out episodes; whole episodes, or windows as short as errors shall be told apart.
+        readings: what the twin with its best parameters predicts, ``(nwindow, nframe, nchannel)``.
+        values: those parameters, SI; encoders, gains and limits of events are taken from them.
+        nominal: what the nominal twin predicts, the reference of all shares.
+        noise: what identification called noise; without it, what no state predicts is.
+        floor: mean square by which repeats of the same motion differ from one another on the real system, halved,
+            ``(nchannel,)``; comes before ``noise``.
+        tangents: how readings change with each parameter, ``(nparam, nwindow, nframe, nchannel)``, of any scale; what
+            they predict of the residual on other episodes is for a better fit to take away, and is no evidence of
+            missing physics.
+        level: of the intervals, which are over episodes.
+        seed: of resamples.
+        thresholds: where events begin.
+
+    Raises:
+        InputError: readings of another shape, or a replay that diverged.
+    """
+    residual = _residual(logs, readings, "identified")
+    given = thresholds or Thresholds()
+    states, predicted, unpredicted, base = _states(logs, residual, values, given, tangents, level, seed)
+    source, power = _noise(logs, noise, floor, unpredicted)
+    reference = residual if nominal is None else _residual(logs, nominal, "nominal")
+    names = tuple(channel.name for channel in logs.channels)
+    squares = [_sums(logs, errors**2) for errors in (residual, reference)]
+    shares = [_share(squares, logs, power, which, level, seed) for which in range(4)]
+    masks = event_masks(logs, values, thresholds=given)
+    errors = new_errors(base, logs.twin.control_hz)
+    where = places(errors, masks, logs.clusters, names, level=level, alpha=ALPHA, seed=seed)
+    where, states = _adjusted(where, states)
+    found = Unexplained(
+        channels=names,
+        units=tuple(channel.unit for channel in logs.channels),
+        reference="identified" if nominal is None else "nominal",
+        rmse=shares[0],
+        explained=shares[1],
+        unexplained=shares[2],
+        noise=shares[3],
+        noise_source=source,
+        predicted=predicted,
+        places=tuple(where),
+        states=tuple(states),
+        moments=tuple(_moments(logs, errors, masks)),
+        hints=(),
+        episodes=len(logs.episodes),
+        needed=_needed(len(logs.episodes), len(where) + len(states)),
+    )
+    return _with_hints(found, logs)
+
+
+def _residual(logs: ReplayLogs, readings: Array, what: str) -> Array:
+    if readings.shape != logs.measured.shape:
+        raise InputError(
+            f"The {what} readings have shape {readings.shape}, the log's windows {logs.measured.shape} (windows, "
+            "frames, channels). Replay the same windows."
+        )
+    residual = readings - logs.measured
+    if np.isinf(residual).any():
+        lost = logs.numbers[int(np.argwhere(np.isinf(residual))[0, 0])]
+        raise InputError(
+            f"The {what} twin diverges in episode {lost}, so its error has no share. More substeps in the twin's YAML, "
+            "or less extreme parameters, keep it finite."
+        )
+    return residual
+
+
+def _noise(logs: ReplayLogs, noise: ResidualNoise | None, floor: Array | None, unpredicted: Array) -> tuple[str, Array]:
+    """Mean square of noise by channel, and what it is taken from."""
+    names = [channel.name for channel in logs.channels]
+    if floor is not None:
+        return "repeats of the same motion on the real system", np.asarray(floor, dtype=np.float64)
+    if noise is not None and set(names) <= set(noise.channels):
+        return "what identification called noise", noise.sd[[noise.channels.index(name) for name in names]] ** 2
+    sensor = reading_noise(logs.measured) ** 2
+    if np.isnan(unpredicted).all():
+        return "differences from frame to frame (noise of the sensors alone)", sensor
+    left = np.where(np.isnan(unpredicted), sensor, unpredicted)
+    return "what no state predicts on episodes that were not seen", np.maximum(sensor, left)
+
+
+def _sums(logs: ReplayLogs, squares: Array) -> tuple[Array, Array]:
+    """Sums and counts by episode, ``(nepisode, nchannel)`` each."""
+    shape = (len(logs.episodes), squares.shape[-1])
+    total, count = np.zeros(shape), np.zeros(shape)
+    np.add.at(total, logs.clusters, np.nansum(squares, axis=1))
+    np.add.at(count, logs.clusters, np.sum(~np.isnan(squares), axis=1))
+    return total, count
+
+
+def _share(
+    squares: Sequence[tuple[Array, Array]], logs: ReplayLogs, power: Array, which: int, level: float, seed: int
+) -> Interval:
+    """RMSE, explained, unexplained and noise share, with intervals over episodes."""
+
+    def figure(rows: NDArray[np.intp]) -> Array:
+        best, reference = (sums[rows].sum(axis=1) / np.maximum(counts[rows].sum(axis=1), 1) for sums, counts in squares)
+        if which == 0:
+            return np.sqrt(best)
+        reference = np.maximum(reference, np.finfo(float).tiny)
+        quiet = np.minimum(power, best) / reference
+        return (1.0 - best / reference, best / reference - quiet, quiet)[which - 1]
+
+    return _interval(figure, len(logs.episodes), level, seed)
+
+
+def _interval(figure: Callable[[NDArray[np.intp]], Array], count: int, level: float, seed: int) -> Interval:
+    if count > 1:
+        return bootstrap(figure, count, level=level, seed=seed)
+    estimate = figure(np.zeros((1, 1), dtype=np.intp))[0]
+    nothing = np.full(np.shape(estimate), math.nan)
+    return Interval(estimate=estimate, low=nothing, high=nothing, level=level, method="one episode, no interval")
+
+
+def _states(
+    logs: ReplayLogs,
+    residual: Array,
+    values: Mapping[str, float] | None,
+    given: Thresholds,
+    tangents: Array | None,
+    level: float,
+    seed: int,
+) -> tuple[list[StateShare], Interval, Array, Array]:
+    """Every state's share, that of all together, and what is left over.
+
+    That is the mean square that all states leave, by channel (NaN where there are none), and the residual that
+    parameters leave.
+    """
+    seen, rows = kinematics(logs, values, given), []
+    total, count = _sums(logs, residual**2)
+    left_over, base = np.full(total.shape, math.nan), residual.copy()
+    for i, channel in enumerate(logs.channels):
+        fits = state_fits(logs, seen, residual, i, tangents)
+        if not fits.families:
+            continue
+        base[..., i] = fits.base
+        left_over[:, i] = _sums(logs, fits.left[..., None] ** 2)[0][:, 0]
+        for fit in fits.families:
+            gain = fit.before - fit.errors
+
+            def share(at: NDArray[np.intp], gain: Array = gain, before: Array = fit.before) -> Array:
+                return gain[at].sum(axis=1) / np.maximum(before[at].sum(axis=1), np.finfo(float).tiny)
+
+            tiny = np.finfo(float).tiny
+            steady = gain / np.sqrt(np.maximum(fit.before, tiny))  # large episodes neither rule the mean nor its spread
+            test = paired_test(steady, level=level, seed=seed, stream=f"states/{fit.family}/{channel.name}")
+            interval = bootstrap(share, len(gain), level=level, draws=500, seed=seed)
+            rows.append(StateShare(state=fit.family, channel=channel.name, share=interval, p_value=test.p_value))
+
+    def predicted(at: NDArray[np.intp]) -> Array:
+        return 1.0 - left_over[at].sum(axis=1) / np.maximum(total[at].sum(axis=1), np.finfo(float).tiny)
+
+    every = _interval(predicted, len(logs.episodes), level, seed)
+    return rows, every, left_over.sum(axis=0) / np.maximum(count.sum(axis=0), 1), base
+
+
+def _adjusted(where: Sequence[Place], states: Sequence[StateShare]) -> tuple[list[Place], list[StateShare]]:
+    """Holm over all tests of the analysis."""
+    tested = [place for place in where if not place.reason]
+    p = holm([*(place.p_value for place in tested), *(state.p_value for state in states)]).tolist()
+    by_place = dict(zip(((place.event, place.channel) for place in tested), p, strict=False))
+    rows = [place.adjusted(by_place.get((place.event, place.channel), 1.0)) for place in where]
+    return rows, [replace(s, p_value=value) for s, value in zip(states, p[len(tested) :], strict=True)]
+
+
+def _needed(episodes: int, tests: int) -> str:
+    """What to say where so few episodes cannot make any of the tests significant: p is 2⁻ⁿ at least."""
+    least = math.ceil(math.log2(max(tests, 1) / ALPHA))
+    if episodes >= least:
+        return ""
+    return (
+        f"{episodes} episodes cannot show it: {tests} tests together need at least {least} "
+        "(give more episodes, or compare fewer channels)."
+    )
+
+
+def _moments(logs: ReplayLogs, errors: Array, masks: Mapping[str, NDArray[np.bool_]]) -> list[Moment]:
+    """The worst moments of each channel, apart from one another."""
+    hz, found = logs.twin.control_hz, []
+    for i, channel in enumerate(logs.channels):
+        taken: list[tuple[int, float]] = []
+        order = np.argsort(-np.nan_to_num(errors[..., i], nan=-1.0), axis=None)
+        for flat in order[: 50 * _MOMENTS]:
+            window, frame = divmod(int(flat), errors.shape[1])
+            time = float(logs.begins[window] + frame / hz)
+            if any(logs.numbers[window] == w and abs(time - t) < _APART for w, t in taken):
+                continue
+            taken.append((logs.numbers[window], time))
+            events = tuple(name for name, mask in masks.items() if mask[window, frame, i])
+            size = math.sqrt(max(0.0, float(np.nan_to_num(errors[window, frame, i]))))
+            found.append(
+                Moment(channel=channel.name, episode=logs.numbers[window], time=time, error=size, events=events)
+            )
+            if len(taken) == _MOMENTS:
+                break
+    return found
+
+
+def _with_hints(found: Unexplained, logs: ReplayLogs) -> Unexplained:
+    rows: list[Hint] = []
+    for channel in found.channels:
+        states = [
+            (
+                s.state,
+                float(s.share.estimate),
+                f"{STATES[s.state]} predicts {percent(s.share, 0)} of what parameters leave",
+            )
+            for s in found.found_states(channel)
+        ]
+        places_here = [
+            (p.event, float(p.share.estimate), event_words(p))
+            for p in found.found_places(channel)
+            if p.share is not None
+        ]
+        tried = any(s.channel == channel for s in found.states)
+        rows += hints(channel, states, places_here, logs.twin.params, tried=tried)
+    return replace(found, hints=tuple(rows))

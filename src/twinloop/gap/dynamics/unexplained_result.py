@@ -1,0 +1,169 @@
+"""What a twin leaves over, as a record: shares with intervals, places, states, and what to try first, in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.gap.dynamics.events import MEANINGS as EVENTS
+from twinloop.gap.dynamics.unexplained_places import Place
+from twinloop.gap.dynamics.unexplained_rules import Hint
+from twinloop.gap.dynamics.unexplained_states import MEANINGS as STATES
+from twinloop.stats import Interval
+
+ALPHA = 0.05  # chance of any false alarm among all events, states and channels of an analysis
+# A state or an event that holds less than so much of the residual is nothing to build a model term for; our choice.
+LEAST_SHARE = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateShare:
+    """What functions of a state predict of a channel's residual, of episodes that they have not seen.
+
+    ``share`` is the part of the power of what the linear model leaves (of that model itself: of the residual), and
+    ``p_value`` that it predicts nothing, adjusted by Holm over all that was tested.
+    """
+
+    state: str
+    channel: str
+    share: Interval
+    p_value: float
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files."""
+        return {**vars(self), "share": self.share.to_json(), "meaning": STATES[self.state]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """A moment at which much error arises: ``time`` s from the episode's beginning, ``error`` in the channel's unit."""
+
+    channel: str
+    episode: int
+    time: float
+    error: float
+    events: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unexplained:
+    """What a twin with its best parameters leaves over, by channel.
+
+    Shares are of the mean squared error of ``reference`` (the nominal twin where its replay was given, else the
+    identified one) and add up to 1: ``explained`` by parameters, ``unexplained`` beyond the noise, and ``noise``, whose
+    size comes from ``noise_source``. ``predicted`` is the part of the residual's power that all states together
+    predict out of sample, a lower bound of what a better model could take away. ``needed`` says how many episodes the
+    tests need where there are too few, "" where there are enough; ``part`` what of the log was replayed, "" for all.
+    """
+
+    channels: tuple[str, ...]
+    units: tuple[str, ...]
+    reference: str
+    rmse: Interval
+    explained: Interval
+    unexplained: Interval
+    noise: Interval
+    noise_source: str
+    predicted: Interval
+    places: tuple[Place, ...]
+    states: tuple[StateShare, ...]
+    moments: tuple[Moment, ...]
+    hints: tuple[Hint, ...]
+    episodes: int
+    needed: str = ""
+    part: str = ""
+
+    @property
+    def beyond_noise(self) -> NDArray[np.float64]:
+        """Part of what the twin with its best parameters leaves that is no noise, ``(nchannel,)``."""
+        left = self.unexplained.estimate + self.noise.estimate
+        return np.divide(self.unexplained.estimate, left, out=np.zeros_like(left), where=left > 0)
+
+    def hint(self, channel: str) -> Hint | None:
+        """What to try first for a channel; None where nothing stands out."""
+        return next((hint for hint in self.hints if hint.channel == channel), None)
+
+    def found_places(self, channel: str) -> list[Place]:
+        """Events in which significantly more error arises, most first."""
+        found = [place for place in self.places if place.channel == channel and stands_out(place)]
+        return sorted(found, key=lambda place: -_size(place))
+
+    def found_states(self, channel: str) -> list[StateShare]:
+        """States on which the residual depends significantly, most first."""
+        found = [s for s in self.states if s.channel == channel and s.p_value <= ALPHA]
+        found = [s for s in found if float(s.share.estimate) >= LEAST_SHARE]
+        return sorted(found, key=lambda s: (s.state == "linear", -float(s.share.estimate)))
+
+    def sentences(self, twin: str = "TWIN", data: str = "LOG") -> list[str]:
+        """One sentence for each channel, the largest unexplained share first."""
+        order = np.argsort(-np.nan_to_num(self.unexplained.estimate), kind="stable")
+        return [self._sentence(int(i), twin, data) for i in order]
+
+    def _sentence(self, i: int, twin: str, data: str) -> str:
+        name = self.channels[i].removeprefix("position/")
+        share = f"{percent(self.unexplained, i)} of {name}'s {self.reference} error is explained by no parameter"
+        if self.reference == "nominal":
+            share += f" ({self.beyond_noise[i]:.0%} of what the identified twin leaves)"
+        hint = self.hint(self.channels[i])
+        if hint is None:
+            places = self.found_places(self.channels[i])
+            where = f"{event_words(places[0])}, but no state predicts it" if places else "no event or state stands out"
+            return f"{share}; {where}." + (f" {self.needed}" if self.needed else "")
+        note = hint.note()
+        return (
+            f"{share} and sits at {hint.rule.where} ({hint.evidence[0]}): {hint.term} is the first model term to try, "
+            f"`{hint.command(twin, data)}`" + (f"; {note}." if note else ".")
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files (schema 1)."""
+        return {
+            "schema": 1,
+            "channels": list(self.channels),
+            "units": list(self.units),
+            "reference": self.reference,
+            "episodes": self.episodes,
+            "alpha": ALPHA,
+            "noise_source": self.noise_source,
+            **{
+                name: getattr(self, name).to_json()
+                for name in ("rmse", "explained", "unexplained", "noise", "predicted")
+            },
+            "places": [place.to_json() for place in self.places],
+            "states": [state.to_json() for state in self.states],
+            "moments": [{**vars(m), "events": list(m.events)} for m in self.moments],
+            "hints": [hint.to_json() for hint in self.hints],
+            "needed": self.needed,
+            "part": self.part,
+            "sentences": self.sentences(),
+        }
+
+
+def stands_out(place: Place) -> bool:
+    """Whether significantly more error arises in an event than elsewhere, and enough to matter."""
+    return place.share is not None and place.p_value <= ALPHA and float(place.share.estimate) >= LEAST_SHARE
+
+
+def percent(interval: Interval, i: int) -> str:
+    """An element of an interval in per cent: ``12 % (8 to 17)``."""
+    values = [100 * float(part.ravel()[i]) for part in (interval.estimate, interval.low, interval.high)]
+    value, low, high = (f"{v:.0f}" if abs(v) >= 1 or v == 0 else f"{v:.2g}" for v in values)
+    return f"{value} %" + (f" ({low} to {high})" if np.isfinite(values).all() else "")
+
+
+def _size(place: Place) -> float:
+    return 0.0 if place.share is None else float(place.share.estimate)
+
+
+def event_words(place: Place) -> str:
+    """How much more error arises in an event, in words; "" where nothing was tested."""
+    if place.ratio is None:
+        return ""
+    low, high = float(place.ratio.low), float(place.ratio.high)
+    return (
+        f"{float(place.ratio.estimate):.1f} times ({low:.1f} to {high:.1f}) as much error arises per frame where "
+        f"{EVENTS[place.event]}"
+    )

@@ -1,0 +1,1 @@
+"""Compare how policies do in simulation and in reality, and one policy with another."""

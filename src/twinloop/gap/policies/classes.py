@@ -1,0 +1,325 @@
+"""Check failure classes: on a twin's errors (a gap too wide, another environment, drift) and on scored trials."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtr, ndtri
+from scipy.stats import binom
+
+from twinloop.core.errors import InputError
+from twinloop.core.headline import Headline
+from twinloop.core.trials import Trials
+from twinloop.gap.policies.classes_result import ALPHA, Check, Kind
+from twinloop.stats import (
+    Interval,
+    TwoByTwo,
+    bootstrap,
+    clopper_pearson,
+    difference_interval,
+    fisher,
+    group_test,
+    trials_for_rates,
+)
+
+Array = NDArray[np.float64]
+
+_FEW = 2  # episodes on either side of a change, or in each environment
+
+
+@dataclass(frozen=True, kw_only=True)
+class Errors:
+    """A twin's error in each episode over that of holding the first frame, ``(nepisode, nchannel)``, in order of time.
+
+    The relation takes out that some episodes move more than others.
+    """
+
+    channels: tuple[str, ...]
+    values: Array
+    numbers: tuple[int, ...]
+
+
+def gap_too_wide(
+    figures: Sequence[Headline], limits: Mapping[str, float], *, episodes: int, remedy: Sequence[str] = ()
+) -> list[Check]:
+    """A check of each figure for which there is a limit, as if the figure were normal with its interval's width.
+
+    Args:
+        figures: of a measured gap, with intervals.
+        limits: by the first word of a figure's name (``skill`` of ``skill/elbow_flex``).
+        episodes: behind the intervals.
+        remedy: commands.
+    """
+    found = []
+    for figure in figures:
+        limit = limits.get(figure.name.partition("/")[0], limits.get(figure.name))
+        if limit is None:
+            continue
+        worst, best = (figure.low, figure.high) if figure.better == "higher" else (figure.high, figure.low)
+        short = (lambda value, at=limit: value < at) if figure.better == "higher" else (lambda v, at=limit: v > at)
+        words = (
+            f"{figure.name} is {figure.estimate:.3g} ({figure.low:.3g} to {figure.high:.3g}), "
+            f"{'at least' if figure.better == 'higher' else 'at most'} {limit:g} is wanted"
+        )
+        needed = ""
+        if math.isnan(worst) or math.isnan(best):
+            needed = f"it has no interval ({figure.method or 'one episode'}); give more episodes"
+        elif short(figure.estimate) and not short(best):
+            half = abs(best - figure.estimate) / max(abs(figure.estimate - limit), 1e-12)
+            needed = f"about {math.ceil(episodes * half**2 - 1e-6)} episodes like these {episodes} would decide it"
+        found.append(
+            Check(
+                kind="gap_too_wide",
+                subject=figure.name,
+                fired=bool(short(figure.estimate)),
+                evidence=words,
+                figure=_interval(figure),
+                p_value=_beyond(figure, limit, best),
+                needed=needed,
+                remedy=tuple(remedy),
+            )
+        )
+    return found
+
+
+def _beyond(figure: Headline, limit: float, best: float) -> float:
+    """One-sided p-value that the figure is no worse than its limit; 1 without an interval."""
+    width = abs(best - figure.estimate)
+    if not math.isfinite(width):
+        return 1.0
+    off = (limit - figure.estimate) * (1.0 if figure.better == "higher" else -1.0)
+    return float(ndtr(-off / max(width / ndtri((1 + figure.level) / 2), np.finfo(float).tiny)))
+
+
+def _interval(figure: Headline) -> Interval:
+    ends = (np.array(value) for value in (figure.estimate, figure.low, figure.high))
+    estimate, low, high = ends
+    return Interval(estimate=estimate, low=low, high=high, level=figure.level, method=figure.method)
+
+
+def drift_since(errors: Errors, first: int, *, seed: int = 0, remedy: Sequence[str] = ()) -> list[Check]:
+    """Whether errors after a calibration are larger than those before, by permutation of episodes.
+
+    Args:
+        errors: of the twin that was calibrated.
+        first: position of the first episode after the calibration.
+        seed: of permutations.
+        remedy: commands.
+
+    Raises:
+        InputError: fewer than two episodes on either side; says how many there are.
+    """
+    count = len(errors.values)
+    if not _FEW <= first <= count - _FEW:
+        raise InputError(
+            f"{first} episodes lie before the calibration and {count - first} after it; a comparison needs at least "
+            f"{_FEW} of each."
+        )
+    after = np.arange(count) >= first
+    test = group_test(errors.values, after.astype(int), np.arange(count), draws=_draws(len(errors.channels)), seed=seed)
+    return [
+        _grown(
+            "drift",
+            name,
+            errors.values[~after, i],
+            errors.values[after, i],
+            float(test.p_change[i]),
+            seed,
+            tuple(remedy),
+        )
+        for i, name in enumerate(errors.channels)
+    ]
+
+
+def other_environment(
+    here: Errors, there: Errors, *, name: str = "there", seed: int = 0, remedy: Sequence[str] = ()
+) -> list[Check]:
+    """Whether the twin's error is larger in the log of another environment, by permutation of episodes.
+
+    Raises:
+        InputError: unlike channels, or fewer than two episodes on either side.
+    """
+    if here.channels != there.channels:
+        raise InputError(
+            f"The logs have unlike channels: {', '.join(here.channels)} and {', '.join(there.channels)}. Compare the "
+            "same."
+        )
+    sizes = len(here.values), len(there.values)
+    if min(sizes) < _FEW:
+        raise InputError(f"{sizes[0]} and {sizes[1]} episodes: give at least {_FEW} of each environment.")
+    both = np.concatenate([here.values, there.values])
+    group = np.repeat([0, 1], sizes)
+    test = group_test(both, group, np.arange(len(both)), draws=_draws(len(here.channels)), seed=seed)
+    return [
+        _grown(
+            "other_environment",
+            f"{channel} in {name}",
+            here.values[:, i],
+            there.values[:, i],
+            float(test.p_change[i]),
+            seed,
+            tuple(remedy),
+        )
+        for i, channel in enumerate(here.channels)
+    ]
+
+
+def _draws(tests: int) -> int:
+    """Permutations that leave Holm over so many tests room below ``ALPHA``."""
+    return max(4999, math.ceil(20 * tests / ALPHA))
+
+
+def _grown(
+    kind: Kind, subject: str, before: Array, after: Array, p_value: float, seed: int, remedy: tuple[str, ...]
+) -> Check:
+    ratio = _ratio(before, after, seed)
+    estimate, low, high = (float(part) for part in (ratio.estimate, ratio.low, ratio.high))
+    than = "what it was before" if kind == "drift" else "that here"
+    orders = math.comb(len(before) + len(after), len(before))
+    few = f"{len(before)} and {len(after)} episodes have only {orders} orders, at least {round(1 / ALPHA)} are needed"
+    return Check(
+        kind=kind,
+        subject=subject,
+        fired=estimate > 1.0,
+        evidence=f"the twin's error of {subject} is {estimate:.2f} times ({low:.2f} to {high:.2f}) {than}, "
+        f"{len(after)} episodes against {len(before)}",
+        figure=ratio,
+        p_value=p_value,
+        needed=few if orders * ALPHA < 1 else "",
+        remedy=remedy,
+    )
+
+
+def _ratio(before: Array, after: Array, seed: int) -> Interval:
+    """Mean of the second over mean of the first, both resampled; clusters are episodes of either side."""
+    values, side = np.concatenate([before, after]), np.repeat([0, 1], [len(before), len(after)])
+
+    def figure(rows: NDArray[np.intp]) -> Array:
+        drawn, late = values[rows], side[rows] == 1
+        sums = [
+            np.where(chosen, drawn, 0.0).sum(axis=1) / np.maximum(chosen.sum(axis=1), 1) for chosen in (~late, late)
+        ]
+        return sums[1] / np.maximum(sums[0], np.finfo(float).tiny)
+
+    return bootstrap(figure, len(values), method="percentile", seed=seed)
+
+
+def errors_of(channels: Sequence[str], twin: ArrayLike, hold: ArrayLike, numbers: Sequence[int]) -> Errors:
+    """Relative errors of mean absolute errors of a twin and of holding still, ``(nepisode, nchannel)`` each.
+
+    What does not move in most episodes is left out; in an episode in which a channel moves less than a hundredth of
+    what it usually does, that much is put in place of its motion.
+    """
+    errors, still = np.asarray(twin, dtype=np.float64), np.asarray(hold, dtype=np.float64)
+    usual = np.median(still, axis=0)
+    moves = np.flatnonzero(usual > 0).tolist()
+    return Errors(
+        channels=tuple(channels[i] for i in moves),
+        values=(errors / np.maximum(still, 0.01 * usual + np.finfo(float).tiny))[:, moves],
+        numbers=tuple(numbers),
+    )
+
+
+_POWER = 0.8  # with which the number of trials that is asked for would find a difference as large as the one seen
+
+
+def failing_conditions(trials: Trials, *, remedy: Mapping[str, Sequence[str]] | None = None) -> list[Check]:
+    """Whether real success in one condition is lower than in the others, by Fisher's exact test.
+
+    Raises:
+        InputError: fewer than two conditions with real trials; names what there is.
+    """
+    real = trials.real
+    names = [name for name in real.conditions if name]
+    if len(names) < 2:
+        raise InputError(
+            f"{len(real)} real trials in {len(names)} named conditions: environments can be compared from two on. Name "
+            "the condition of each trial."
+        )
+    won, found = real.values("success") > 0, []
+    for name in names:
+        inside = np.array([condition == name for condition in real.condition])
+        table = TwoByTwo(
+            successes_a=int(won[inside].sum()),
+            trials_a=int(inside.sum()),
+            successes_b=int(won[~inside].sum()),
+            trials_b=int((~inside).sum()),
+        )
+        rates = table.successes_a / table.trials_a, table.successes_b / table.trials_b
+        here, elsewhere = f"{table.successes_a} of {table.trials_a}", f"{table.successes_b} of {table.trials_b}"
+        p_value = fisher(table, alternative="less")
+        found.append(
+            Check(
+                kind="other_environment",
+                subject=name,
+                fired=rates[0] < rates[1],
+                evidence=f"{here} succeed in {name}, {elsewhere} elsewhere",
+                figure=difference_interval(table),
+                p_value=p_value,
+                needed=_trials_needed(*rates, tests=len(names)) if rates[0] < rates[1] and p_value > ALPHA else "",
+                remedy=tuple((remedy or {}).get(name, ())),
+            )
+        )
+    return found
+
+
+def _trials_needed(worse: float, better: float, *, tests: int) -> str:
+    try:
+        count = trials_for_rates(worse, better, power=_POWER, alpha=ALPHA / tests, alternative="less")
+    except InputError:
+        return "the rates are too alike for any affordable number of trials"
+    return f"rates like these need {count.trials_a} trials of each to be told apart ({_POWER:.0%} power)"
+
+
+def weak_policies(trials: Trials, wanted: float, *, remedy: Sequence[str] = ()) -> list[Check]:
+    """Whether a policy fails in simulation too: so few successes there are unlikely at the wanted rate."""
+    found = []
+    for policy in trials.sim.policies:
+        won = trials.sim.where(policy=policy).values("success")
+        rate = clopper_pearson(int(won.sum()), len(won))
+        low, high = 100 * float(rate.low), 100 * float(rate.high)
+        words = (
+            f"{policy} succeeds in {100 * float(rate.estimate):.0f} % ({low:.0f} to {high:.0f}) of {len(won)} "
+            f"simulated trials, {wanted:.0%} are wanted"
+        )
+        needed = ""
+        if float(rate.estimate) < wanted <= float(rate.high):
+            needed = _trials_needed(float(rate.estimate), wanted, tests=1)
+        found.append(
+            Check(
+                kind="weak_in_simulation",
+                subject=policy,
+                fired=float(rate.estimate) < wanted,
+                evidence=words,
+                figure=rate,
+                p_value=float(binom.cdf(int(won.sum()), len(won), wanted)),
+                needed=needed,
+                remedy=tuple(remedy),
+            )
+        )
+    return found
+
+
+def easier_in_simulation(trials: Trials, *, remedy: Sequence[str] = ()) -> list[Check]:
+    """Whether a policy succeeds more often simulated than real, by Fisher's exact test."""
+    found = []
+    for policy in (name for name in trials.real.policies if name in trials.sim.policies):
+        sim, real = (side.where(policy=policy).values("success") for side in (trials.sim, trials.real))
+        table = TwoByTwo(successes_a=int(sim.sum()), trials_a=len(sim), successes_b=int(real.sum()), trials_b=len(real))
+        found.append(
+            Check(
+                kind="beyond_what_is_modelled",
+                subject=policy,
+                fired=table.difference > 0,
+                evidence=f"{policy} succeeds in {table.successes_a} of {table.trials_a} simulated and "
+                f"{table.successes_b} of {table.trials_b} real trials",
+                figure=difference_interval(table),
+                p_value=fisher(table, alternative="greater"),
+                remedy=tuple(remedy),
+            )
+        )
+    return found

@@ -1,0 +1,202 @@
+"""Whether real conditions and states lie outside what training visited: exact tests that no distribution can fool."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import betabinom
+
+from twinloop.core.errors import InputError
+from twinloop.core.records import frozen
+from twinloop.gap.policies.classes_result import ALPHA, Check
+from twinloop.stats import TwoByTwo, difference_interval
+
+Array = NDArray[np.float64]
+_SHOWN = 6  # names in a message
+
+
+@dataclass(frozen=True, kw_only=True)
+class Support:
+    """What training visited: values ``(n, d)`` of named axes, one row per training episode, NaN where not known.
+
+    ``bounds`` ``(d, 2)`` are declared ranges (of a randomization, of an identified distribution); where they are given,
+    a value outside is outside for certain, and rows may be none. ``origin`` says in words where it comes from.
+    """
+
+    names: tuple[str, ...]
+    values: Array
+    bounds: Array | None = None
+    origin: str = "training"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(
+            self, "values", frozen(np.asarray(self.values, dtype=np.float64).reshape(-1, len(self.names)))
+        )
+        if self.bounds is not None:
+            object.__setattr__(self, "bounds", frozen(self.bounds))
+
+
+def outside_p_value(outside: int, real: int, training: int) -> float:
+    """Chance that at least ``outside`` of ``real`` values leave the range of ``training`` values of the same kind.
+
+    What lies between the smallest and the largest of n values holds a part of the distribution that is Beta(n − 1, 2)
+    whatever the distribution (Wilks, Annals of Mathematical Statistics 12, 1941); the number outside is then
+    beta-binomial. Ties make it conservative.
+    """
+    if not outside:
+        return 1.0
+    if training < 2:
+        return 1.0
+    return round(float(betabinom.sf(outside - 1, real, 2, training - 1)), 12)  # 2 / 40 is 0.05, not a little more
+
+
+def never_covered(
+    support: Support,
+    names: Sequence[str],
+    real: ArrayLike,
+    *,
+    success: Sequence[bool] | None = None,
+    remedy: Sequence[str] = (),
+) -> list[Check]:
+    """A check of every axis that training and reality both speak of.
+
+    Args:
+        support: what training visited.
+        names: of the real axes.
+        real: real episodes or trials, ``(m, k)``; NaN where not known.
+        success: of each row, to say how those outside end.
+        remedy: commands.
+
+    Raises:
+        InputError: no common axis; names both sides.
+    """
+    rows = np.asarray(real, dtype=np.float64).reshape(-1, len(names))
+    common = [name for name in names if name in support.names]
+    if not common:
+        raise InputError(
+            f"Training ({support.origin}) speaks of {_listed(support.names)}, reality of {_listed(names)}. Give both "
+            "the same names, such as a log's conditions and a twin's parameters, or a dataset of the same joints."
+        )
+    return [
+        _axis(support, name, rows[:, list(names).index(name)], len(common), success, tuple(remedy)) for name in common
+    ]
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_SHOWN])
+    return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown or "nothing"
+
+
+def _axis(
+    support: Support, name: str, real: Array, tests: int, success: Sequence[bool] | None, remedy: tuple[str, ...]
+) -> Check:
+    column = support.names.index(name)
+    visited = support.values[:, column]
+    visited, known = visited[~np.isnan(visited)], ~np.isnan(real)
+    low, high = (visited.min(), visited.max()) if len(visited) else (-math.inf, math.inf)
+    declared = support.bounds is not None and bool(np.isfinite(support.bounds[column]).all())
+    if declared and support.bounds is not None:
+        low, high = support.bounds[column]
+    outside = known & ((real < low) | (real > high))
+    count, total = int(outside.sum()), int(known.sum())
+    words = f"{count} of {total} real {name} lie outside {low:.4g} to {high:.4g} of {support.origin}"
+    if count:
+        words += f" (as far as {real[outside][np.argmax(np.maximum(low - real[outside], real[outside] - high))]:.4g})"
+    words += _endings(outside, known, success)
+    if declared:
+        p_value = 0.0 if count else 1.0
+        return Check(
+            kind="never_covered", subject=name, fired=count > 0, evidence=words, p_value=p_value, remedy=remedy
+        )
+    least = outside_p_value(total, total, len(visited))
+    needed = "" if least <= ALPHA / tests else _more(total, tests, len(visited))
+    return Check(
+        kind="never_covered",
+        subject=name,
+        fired=count > 0,
+        evidence=words,
+        p_value=outside_p_value(count, total, len(visited)),
+        needed=needed if count else "",
+        remedy=remedy,
+    )
+
+
+def _more(real: int, tests: int, training: int) -> str:
+    """How many training episodes could show that these real values lie outside."""
+    wanted = next((n for n in range(2, 100_000) if outside_p_value(real, real, n) <= ALPHA / tests), 100_000)
+    return f"{training} training episodes cannot show it for {real} real ones, it needs {wanted} or declared ranges"
+
+
+def _endings(outside: NDArray[np.bool_], known: NDArray[np.bool_], success: Sequence[bool] | None) -> str:
+    inside = known & ~outside
+    if success is None or not outside.any() or not inside.any():
+        return ""
+    won = np.asarray(success, dtype=bool)
+    table = TwoByTwo(
+        successes_a=int(won[inside].sum()),
+        trials_a=int(inside.sum()),
+        successes_b=int(won[outside].sum()),
+        trials_b=int(outside.sum()),
+    )
+    gap = difference_interval(table)
+    return (
+        f"; of those outside {table.successes_b} of {table.trials_b} succeed, of those inside {table.successes_a} of "
+        f"{table.trials_a} ({100 * float(gap.low):+.0f} to {100 * float(gap.high):+.0f} points)"
+    )
+
+
+def combination_covered(
+    support: Support, names: Sequence[str], real: ArrayLike, *, remedy: Sequence[str] = ()
+) -> Check | None:
+    """Whether some real combination of axes is farther from all of training than training's own are from one another.
+
+    The distance to the nearest training episode, in standard deviations by axis, against the distances that training
+    episodes have to one another: (1 + number as far) / (1 + n) is a valid p-value for a draw of the same kind
+    (conformal prediction: Vovk, Gammerman & Shafer, "Algorithmic Learning in a Random World", 2005). The smallest of m
+    is taken m times. None with fewer than two common axes or three training episodes.
+    """
+    common = [name for name in names if name in support.names]
+    rows = np.asarray(real, dtype=np.float64).reshape(-1, len(names))[:, [list(names).index(n) for n in common]]
+    seen = support.values[:, [support.names.index(name) for name in common]]
+    rows, seen = rows[~np.isnan(rows).any(axis=1)], seen[~np.isnan(seen).any(axis=1)]
+    if len(common) < 2 or len(seen) < 3 or not len(rows):
+        return None
+    spread = np.where(seen.std(axis=0) > 0, seen.std(axis=0), 1.0)
+    own = _nearest(seen / spread, seen / spread, apart=True)
+    far = _nearest(rows / spread, seen / spread)
+    each = (1.0 + np.sum(own[None] >= far[:, None], axis=1)) / (1.0 + len(own))
+    worst = int(np.argmin(each))
+    p_value = min(1.0, float(len(each) * each[worst]))
+    least = len(rows) / (1.0 + len(seen))
+    where = ", ".join(f"{name} {value:.4g}" for name, value in zip(common, rows[worst], strict=True))
+    words = (
+        f"the real combination {where} is {far[worst]:.2f} standard deviations from the nearest of {len(seen)} "
+        f"training episodes, {np.quantile(own, 0.95):.2f} hold 95 % of their own"
+    )
+    enough = (
+        f"{len(seen)} training episodes are too few for {len(rows)} real ones, it needs {math.ceil(len(rows) / ALPHA)}"
+    )
+    return Check(
+        kind="never_covered",
+        subject=f"combination of {len(common)} axes",
+        fired=True,
+        evidence=words,
+        p_value=p_value,
+        needed=enough if least > ALPHA else "",
+        remedy=tuple(remedy),
+    )
+
+
+def _nearest(rows: Array, points: Array, *, apart: bool = False) -> Array:
+    """Distance of each row to the nearest point; ``apart`` leaves out itself."""
+    found = np.empty(len(rows))
+    for i, row in enumerate(rows):
+        distance = np.linalg.norm(points - row, axis=1)
+        if apart:
+            distance[i] = np.inf
+        found[i] = distance.min()
+    return found

@@ -1,0 +1,341 @@
+"""Compare two policies: one is better, as good within a margin, or neither can be said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from twinloop.core.errors import InputError
+from twinloop.core.headline import Headline
+from twinloop.core.trials import Domain, Trials
+from twinloop.gap.policies.comparison_sequential import SequentialComparison, compare_sequentially
+from twinloop.gap.policies.paired_trials import Arms, arms_by_task
+from twinloop.stats import (
+    Answer,
+    Equivalence,
+    Interval,
+    TwoByTwo,
+    barnard,
+    bootstrap_of_means,
+    bootstrap_paired,
+    bounded_difference,
+    bounded_mean,
+    check_margin,
+    clopper_pearson,
+    difference_interval,
+    equivalent_means,
+    equivalent_rates,
+    fisher,
+    holm,
+    mantel_haenszel,
+    mcnemar,
+    paired_difference_interval,
+    permutation_of_means,
+    stratified_exact,
+    trials_for_equivalence,
+    trials_for_rates,
+    verdict,
+    welch_test,
+)
+
+_POWER = 0.8  # of the further trials that are named
+
+
+def further_trials(arms: Arms, within: float | None, alpha: float) -> int | None:
+    """Further trials of each until a power of 80 %, if the rates are as seen; None where that cannot be told."""
+    if arms.measure != "success" or arms.paired:
+        return None
+    p_a, p_b = float(arms.a.mean()), float(arms.b.mean())
+    try:
+        if within is not None and abs(p_a - p_b) < within / 2:
+            wanted = trials_for_equivalence(p_a, p_b, margin=within, power=_POWER, alpha=alpha)
+        else:
+            wanted = trials_for_rates(p_a, p_b, power=_POWER, alpha=alpha)
+    except InputError:  # equal rates, or more trials than can be added up
+        return None
+    more = wanted.trials_a - min(len(arms.a), len(arms.b))
+    return more if more > 0 else None
+
+
+def notes_on(arms: Arms, alpha: float, *, sequential: bool) -> tuple[str, ...]:
+    """What a reader must know of the trials: all alike, too few, or without an order."""
+    notes = []
+    n_a, n_b = len(arms.a), len(arms.b)
+    if np.ptp(np.concatenate([arms.a, arms.b])) == 0:
+        notes.append(
+            f"All trials of both ended at {arms.a[0]:g}: no test can tell them apart, and only the intervals say how "
+            "different they may still be."
+        )
+    if arms.measure == "success" and not arms.paired:
+        best = barnard(TwoByTwo(successes_a=n_a, trials_a=n_a, successes_b=0, trials_b=n_b))
+        if best > alpha:
+            notes.append(
+                f"{n_a} and {n_b} trials are too few: even {n_a} of {n_a} against 0 of {n_b} has p = {best:.2g}. "
+                f"At least {_fewest(alpha)} trials of each can reach {alpha:.2g}."
+            )
+    if arms.shared and not arms.paired:
+        notes.append(
+            f"Starts that both were tried at once: {arms.shared}, of {n_a} and {n_b} trials. Because that is not all, "
+            "trials are compared without pairs; a table of those starts alone is compared in pairs, which tells more."
+        )
+    if sequential and arms.listed:
+        notes.append(
+            "Successes stand before failures, as where only their number is known, so the trials were put into a "
+            "random order. To look at them one by one, give them as they were run."
+        )
+    return tuple(notes)
+
+
+def _fewest(alpha: float) -> int:
+    n = 1
+    while barnard(TwoByTwo(successes_a=n, trials_a=n, successes_b=0, trials_b=n)) > alpha:
+        n += 1
+    return n
+
+
+_EXACT_TABLES = 12_000  # products of trials up to which the exact interval is inverted in about a second
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskComparison:
+    """Two policies in one task.
+
+    ``difference`` is a's minus b's. ``p_value`` is that of ``test``, adjusted by Holm's method over tasks in
+    ``adjusted``; ``others`` holds further tests. ``valid`` is an interval that holds for any number of trials.
+    ``further`` is how many more trials of each a power of 80 % needs if the rates are as seen; None where that is not
+    told or not needed. ``notes`` say what a reader must know.
+    """
+
+    arms: Arms
+    value_a: Interval
+    value_b: Interval
+    difference: Interval
+    valid: Interval
+    test: str
+    p_value: float
+    adjusted: float
+    others: Mapping[str, float]
+    strata: Interval | None
+    equivalence: Equivalence | None
+    p_equivalent: float | None
+    answer: Answer
+    further: int | None
+    sequential: SequentialComparison | None
+    notes: tuple[str, ...] = field(default=())
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files."""
+        intervals = {name: getattr(self, name).to_json() for name in ("value_a", "value_b", "difference", "valid")}
+        plain = ("test", "p_value", "adjusted", "p_equivalent", "answer", "further")
+        parts = {name: getattr(self, name) for name in ("strata", "equivalence", "sequential")}
+        return {
+            "task": self.arms.task,
+            "measure": self.arms.measure,
+            "paired": self.arms.paired,
+            "trials_a": len(self.arms.a),
+            "trials_b": len(self.arms.b),
+            **{name: getattr(self, name) for name in plain},
+            "others": dict(self.others),
+            "notes": list(self.notes),
+            **intervals,
+            **{name: None if part is None else part.to_json() for name, part in parts.items()},
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Policy ``a`` against ``b`` in every task of both."""
+
+    a: str
+    b: str
+    domain: Domain
+    within: float | None
+    level: float
+    tasks: tuple[TaskComparison, ...]
+
+    def headline(self) -> list[Headline]:
+        """The figures that conditions and the history see."""
+        return [figure for task in self.tasks for figure in self._figures(task)]
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files."""
+        names = ("a", "b", "domain", "within", "level")
+        return {**{name: getattr(self, name) for name in names}, "tasks": [task.to_json() for task in self.tasks]}
+
+    def _figures(self, task: TaskComparison) -> list[Headline]:
+        of = f"/{task.arms.task}" if task.arms.task else ""
+        run = task.sequential
+        shown = task.difference if run is None else run.test.interval
+        p = task.adjusted if run is None else float(run.test.p_value[-1])
+        p_equivalent = task.p_equivalent if run is None else run.p_equivalent
+        figures = [
+            Headline(
+                name=f"difference{of}",
+                estimate=float(shown.estimate),
+                low=float(shown.low),
+                high=float(shown.high),
+                level=self.level,
+                better="higher",
+                method=shown.method,
+                meaning=f"{task.arms.measure} of {self.a} minus that of {self.b}",
+            ),
+            Headline(
+                name=f"p_differs{of}",
+                estimate=p,
+                method=task.test if run is None else run.test.method,
+                meaning="p-value of no difference",
+            ),
+        ]
+        if p_equivalent is not None:
+            meaning = f"p-value of a difference of {self.within:g} or more"
+            method = "two one-sided tests"
+            figures.append(Headline(name=f"p_equivalent{of}", estimate=p_equivalent, method=method, meaning=meaning))
+        return figures
+
+
+def compare_policies(
+    trials: Trials,
+    a: str,
+    b: str,
+    *,
+    domain: Domain = "real",
+    measure: str = "auto",
+    within: float | None = None,
+    paired: bool | None = None,
+    sequential: bool = False,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Comparison:
+    """Compare two policies in every task that both were tried in.
+
+    Args:
+        trials: of both, and of whom else.
+        a: a policy.
+        b: another.
+        domain: ``real`` or ``sim``.
+        measure: ``success``, ``score`` or ``auto``.
+        within: margin of equivalence; without one nothing is called equivalent.
+        paired: see `arms_by_task`.
+        sequential: decide pair by pair, valid however often one has looked; else the trials count as planned.
+        level: 1 − α.
+        seed: of permutations and resamples.
+
+    Raises:
+        InputError: see `arms_by_task`; a margin or level outside (0, 1); too few trials of scores.
+        UnknownNameError: no such policy.
+    """
+    if within is not None:
+        check_margin(within)
+    found = [
+        _compare(arms, within, sequential, level, seed)
+        for arms in arms_by_task(trials, a, b, domain=domain, measure=measure, paired=paired)
+    ]
+    return Comparison(a=a, b=b, domain=domain, within=within, level=level, tasks=_adjusted(found, within, level))
+
+
+def _adjusted(found: Sequence[TaskComparison], within: float | None, level: float) -> tuple[TaskComparison, ...]:
+    """The answers with p-values that hold for all tasks together."""
+    differs = holm([task.p_value for task in found])
+    equal = (
+        holm([task.equivalence.p_value for task in found if task.equivalence])
+        if within is not None
+        else [None] * len(found)
+    )
+    return tuple(
+        replace(
+            task,
+            adjusted=float(p),
+            p_equivalent=None if q is None else float(q),
+            answer=task.sequential.answer if task.sequential else verdict(float(p), q, alpha=1 - level),
+        )
+        for task, p, q in zip(found, differs, equal, strict=True)
+    )
+
+
+def _compare(arms: Arms, within: float | None, sequential: bool, level: float, seed: int) -> TaskComparison:
+    made = _of_success(arms, within, level) if arms.measure == "success" else _of_scores(arms, within, level, seed)
+    run = compare_sequentially(arms, within=within, level=level, seed=seed) if sequential else None
+    undecided = verdict(made.p_value, made.equivalence and made.equivalence.p_value, alpha=1 - level) == "undecided"
+    further = further_trials(arms, within, 1 - level) if undecided and not sequential else None
+    return replace(made, sequential=run, further=further, notes=notes_on(arms, 1 - level, sequential=sequential))
+
+
+def _of_success(arms: Arms, within: float | None, level: float) -> TaskComparison:
+    table = arms.table
+    rates = [clopper_pearson(int(x.sum()), len(x), level=level) for x in (arms.a, arms.b)]
+    if arms.paired:
+        p_value, test, others = mcnemar(arms.pairs), "McNemar, exact", {}
+        difference = paired_difference_interval(arms.pairs, level=level)
+        valid = bounded_difference(arms.a, arms.b, paired=True, level=level)
+        equal = _equal_means(arms, within)
+    else:
+        p_value, test, others = barnard(table), "Barnard, exact", {"Fisher, exact": fisher(table)}
+        difference = difference_interval(table, level=level)
+        exact = "chan-zhang" if table.trials_a * table.trials_b <= _EXACT_TABLES else "clopper-pearson"
+        valid = difference_interval(table, level=level, method=exact)
+        equal = None if within is None else equivalent_rates(table, margin=within)
+    if arms.strata:
+        others = {**others, "stratified by condition, exact": stratified_exact(arms.tables)}
+    return _task(
+        arms,
+        rates,
+        difference,
+        valid,
+        test,
+        p_value,
+        others,
+        strata=mantel_haenszel(arms.tables, level=level) if arms.strata else None,
+        equivalence=equal,
+    )
+
+
+def _of_scores(arms: Arms, within: float | None, level: float, seed: int) -> TaskComparison:
+    p_value = permutation_of_means(arms.a, arms.b, paired=arms.paired, seed=seed)
+    means = [bounded_mean(x, level=level) for x in (arms.a, arms.b)]
+    others: dict[str, float] = {}
+    if arms.paired:
+        difference = bootstrap_paired(arms.b, arms.a, level=level, seed=seed)
+    else:
+        difference = bootstrap_of_means(arms.a, arms.b, level=level, seed=seed)
+        others["Welch's t"] = float(welch_test(arms.a, arms.b, level=level).p_value)
+    valid = bounded_difference(arms.a, arms.b, paired=arms.paired, level=level)
+    test = "sign permutations of pairs" if arms.paired else "permutation of Welch's t"
+    return _task(arms, means, difference, valid, test, p_value, others, equivalence=_equal_means(arms, within))
+
+
+def _equal_means(arms: Arms, within: float | None) -> Equivalence | None:
+    return None if within is None else equivalent_means(arms.a, arms.b, margin=within, paired=arms.paired)
+
+
+def _task(
+    arms: Arms,
+    values: Sequence[Interval],
+    difference: Interval,
+    valid: Interval,
+    test: str,
+    p_value: float,
+    others: Mapping[str, float],
+    *,
+    equivalence: Equivalence | None,
+    strata: Interval | None = None,
+) -> TaskComparison:
+    return TaskComparison(
+        arms=arms,
+        value_a=values[0],
+        value_b=values[1],
+        difference=difference,
+        valid=valid,
+        test=test,
+        p_value=p_value,
+        adjusted=p_value,
+        others=others,
+        strata=strata,
+        equivalence=equivalence,
+        p_equivalent=None,
+        answer="undecided",
+        further=None,
+        sequential=None,
+    )

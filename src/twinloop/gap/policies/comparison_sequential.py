@@ -1,0 +1,134 @@
+"""What the trials so far decide about two policies, however often one has looked, and how many more are expected."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.seeds import generator
+from twinloop.gap.policies.paired_trials import Arms
+from twinloop.stats import Answer, Sequential, log_e_rates, log_e_scores, sequential_rates, sequential_scores
+
+_DRAWS = 200  # continuations from which the expected number of further pairs is told
+_AHEAD = 1000  # pairs that a continuation goes on at most
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequentialComparison:
+    """The e-process of no difference, and those of the two sides of a margin if there is one.
+
+    ``further`` is the median number of further pairs until the test decides if trials go on as seen; None where more
+    than half of the continuations do not end within a thousand. ``leftover`` counts trials without a partner. ``seen``
+    ``(pairs,)`` is the difference of the means after each pair.
+    """
+
+    test: Sequential
+    above: Sequential | None
+    below: Sequential | None
+    answer: Answer
+    further: int | None
+    pairs: int
+    leftover: int
+    seen: NDArray[np.float64]
+
+    @property
+    def p_equivalent(self) -> float | None:
+        """The anytime-valid p-value of a difference as large as the margin."""
+        if self.above is None or self.below is None:
+            return None
+        return float(max(self.above.p_value[-1], self.below.p_value[-1]))
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files."""
+        parts = {name: getattr(self, name) for name in ("test", "above", "below")}
+        plain = {name: None if part is None else part.to_json() for name, part in parts.items()}
+        rest = {name: getattr(self, name) for name in ("answer", "further", "pairs", "leftover", "p_equivalent")}
+        return {**plain, **rest}
+
+
+def compare_sequentially(
+    arms: Arms, *, within: float | None = None, level: float = 0.95, seed: int = 0
+) -> SequentialComparison:
+    """Compare pair by pair, in the order of the trials; those without a partner wait.
+
+    With a margin, equivalence is decided by two e-processes, against a difference of −margin or less and of margin or
+    more, each at 1 − level.
+
+    Raises:
+        InputError: scores outside [0, 1].
+    """
+    n = min(len(arms.a), len(arms.b))
+    first, second = _mixed(arms, seed) if arms.listed else (arms.a, arms.b)
+    a, b = first[:n], second[:n]
+    # The e-test of rates takes both trials of a pair for independent; differences of pairs do not ask for it.
+    run = sequential_rates if _independent(arms) else sequential_scores
+    test = run(a, b, level=level)
+    above = below = None
+    if within is not None:
+        above = run(a, b, difference=-within, alternative="greater", level=level)
+        below = run(a, b, difference=within, alternative="less", level=level)
+    alpha = 1 - level
+    answer: Answer = "differs" if test.p_value[-1] <= alpha else "undecided"
+    if above is not None and below is not None and max(above.p_value[-1], below.p_value[-1]) <= alpha:
+        answer = "equivalent"
+    further = _further(arms, a, b, within, alpha, seed) if answer == "undecided" else 0
+    return SequentialComparison(
+        test=test,
+        above=above,
+        below=below,
+        answer=answer,
+        further=further,
+        pairs=n,
+        leftover=len(arms.a) + len(arms.b) - 2 * n,
+        seen=np.cumsum(a - b) / np.arange(1, n + 1),
+    )
+
+
+def _mixed(arms: Arms, seed: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Trials without an order, in a random one: as valid, and not led astray by successes that stand first."""
+    random = generator(seed, "gap/order")
+    return random.permutation(arms.a), random.permutation(arms.b)
+
+
+def _further(
+    arms: Arms,
+    a: NDArray[np.float64],
+    b: NDArray[np.float64],
+    within: float | None,
+    alpha: float,
+    seed: int,
+) -> int | None:
+    """Median further pairs, from continuations: coins of the rates as seen, or pairs drawn again from those seen."""
+    random = generator(seed, "gap/further-pairs")
+    n = len(a)
+    if _independent(arms):
+        rates = [(values.sum() + 0.5) / (n + 1) for values in (a, b)]  # as Jeffreys' prior has it: never 0 or 1
+        more = [(random.random((_DRAWS, _AHEAD)) < rate).astype(float) for rate in rates]
+    else:
+        rows = random.integers(0, n, size=(_DRAWS, _AHEAD))
+        more = [a[rows], b[rows]]
+    whole = [
+        np.concatenate([np.broadcast_to(values, (_DRAWS, n)), new], axis=1)
+        for values, new in zip((a, b), more, strict=True)
+    ]
+    log_e = log_e_rates if _independent(arms) else log_e_scores
+    ended = _reached(log_e(*whole), alpha)
+    if within is not None:
+        above = log_e(*whole, difference=-within, alternative="greater")
+        below = log_e(*whole, difference=within, alternative="less")
+        ended = np.minimum(ended, np.maximum(_reached(above, alpha), _reached(below, alpha)))
+    middle = float(np.median(ended - n))
+    return int(np.ceil(middle)) if np.isfinite(middle) else None
+
+
+def _independent(arms: Arms) -> bool:
+    return arms.measure == "success" and not arms.paired
+
+
+def _reached(log_e: NDArray[np.float64], alpha: float) -> NDArray[np.float64]:
+    """Blocks until 1/α was reached; infinite where it was not."""
+    over = log_e >= -np.log(alpha)
+    return np.where(over.any(axis=1), over.argmax(axis=1) + 1.0, np.inf)

@@ -1,0 +1,202 @@
+"""What a policy's real score is, from few real trials and many simulated ones, and how many real trials that saves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import InputError
+from twinloop.core.headline import Headline
+from twinloop.core.trials import DOMAINS, Measure, Pairs, Trials, paired
+from twinloop.gap.policies.paired_trials import measured
+from twinloop.stats import (
+    Interval,
+    PairedTrials,
+    bounded_mean,
+    clopper_pearson,
+    control_variate,
+    post_stratified,
+    prediction_powered,
+    trials_saved,
+)
+
+_LEAST = 3  # pairs, without which no correlation can be told
+_RELIABLE = 20  # pairs below which asymptotic intervals cover clearly less than they say (docs/saving_trials.md)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyEstimate:
+    """One policy. ``pairs`` starts were tried in both worlds, ``more`` in simulation only.
+
+    ``alone`` is the interval of the real trials by themselves, ``combined`` the one with simulation, both valid for any
+    number of trials. ``asymptotic`` holds those for large samples. ``saved`` is how many further real trials the
+    simulated ones are worth to an estimate; ``narrower`` how many more would make ``alone`` as narrow as ``combined``,
+    negative where simulation did not help.
+    """
+
+    policy: str
+    pairs: int
+    more: int
+    correlation: float
+    alone: Interval
+    combined: Interval
+    asymptotic: Mapping[str, Interval]
+    beta: float
+    saved: Interval
+    narrower: float
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files."""
+        plain = ("policy", "pairs", "more", "correlation", "beta", "narrower")
+        intervals = {name: getattr(self, name).to_json() for name in ("alone", "combined", "saved")}
+        return {
+            **{name: getattr(self, name) for name in plain},
+            **intervals,
+            "asymptotic": {name: interval.to_json() for name, interval in self.asymptotic.items()},
+            "notes": list(self.notes),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class RealEstimate:
+    """Every policy that has paired trials."""
+
+    measure: Measure
+    level: float
+    policies: tuple[PolicyEstimate, ...]
+    left_out: Mapping[str, str]
+
+    def headline(self) -> list[Headline]:
+        """The figures that conditions and the history see."""
+        figures = []
+        for row in self.policies:
+            figures += [
+                _figure(f"real/{row.policy}", row.combined, f"real {self.measure}, from real and simulated trials"),
+                replace(
+                    _figure(f"trials_saved/{row.policy}", row.saved, "real trials that the simulated ones are worth"),
+                    unit="trials",
+                ),
+            ]
+        return figures
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files."""
+        rows = [row.to_json() for row in self.policies]
+        return {"measure": self.measure, "level": self.level, "policies": rows, "left_out": dict(self.left_out)}
+
+
+def estimate_real(trials: Trials, *, measure: str = "auto", level: float = 0.95, seed: int = 0) -> RealEstimate:
+    """The real mean of every policy, with simulation's help.
+
+    Args:
+        trials: real and simulated; those of one start share their name of pair. Simulated ones without a real partner
+            are the many that help.
+        measure: ``success``, ``score`` or ``auto``.
+        level: confidence level.
+        seed: of resamples.
+
+    Raises:
+        InputError: no policy has enough paired and simulated trials; says of each what it lacks.
+    """
+    chosen = measured(trials, measure)
+    pairs = paired(trials, chosen)
+    sides = {policy: _sides(trials, pairs, policy, chosen) for policy in trials.policies}
+    lacking = {policy: _lack(trials, policy, *side) for policy, side in sides.items()}
+    left_out = {policy: why for policy, why in lacking.items() if why}
+    usable = {policy: side for policy, side in sides.items() if policy not in left_out}
+    if not usable:
+        raise InputError(
+            "No policy can be estimated with simulation's help: "
+            + "; ".join(f"{policy} {why}" for policy, why in left_out.items())
+            + ". Give real and simulated trials of one start the same name in the column pair, and simulate many more."
+        )
+    rows = [
+        _estimate(policy, side, {p: s for p, s in usable.items() if p != policy}, level, seed)
+        for policy, side in usable.items()
+    ]
+    return RealEstimate(measure=chosen, level=level, policies=tuple(rows), left_out=left_out)
+
+
+_Side = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
+
+
+def _sides(trials: Trials, pairs: Pairs, policy: str, measure: Measure) -> _Side:
+    """Real and simulated values of paired starts, and those simulated only."""
+    rows = [i for i, name in enumerate(pairs.policy) if name == policy]
+    mine = trials.where(policy=policy)
+    real = {key for key, domain in zip(_keys(mine), mine.domain, strict=True) if domain == "real" and key[2]}
+    alone = [i for i, key in enumerate(_keys(mine)) if mine.domain[i] == "sim" and key not in real]
+    return pairs.real[rows], pairs.sim[rows], mine.values(measure)[alone]
+
+
+def _keys(trials: Trials) -> list[tuple[str, str, str]]:
+    return list(zip(trials.task, trials.condition, trials.pair, strict=True))
+
+
+def _lack(trials: Trials, policy: str, real: NDArray[np.float64], _: object, more: NDArray[np.float64]) -> str:
+    if len(real) < _LEAST:
+        there = [len(trials.where(policy=policy, domain=domain)) for domain in DOMAINS]
+        have = f"{there[0]} real and {there[1]} sim trials, pairs of them: {len(real)}"
+        return f"has {have}, and needs at least {_LEAST} pairs"
+    if len(more) < len(real):
+        return f"has {len(more)} sim trials of further starts for {len(real)} of both, and needs at least as many"
+    return ""
+
+
+def _estimate(policy: str, side: _Side, others: Mapping[str, _Side], level: float, seed: int) -> PolicyEstimate:
+    real, sim, more = side
+    trials = PairedTrials(real=real, sim=sim, more=more)
+    coins = all(np.isin(values, (0.0, 1.0)).all() for values in side)
+    alone = clopper_pearson(int(real.sum()), len(real), level=level) if coins else bounded_mean(real, level=level)
+    known = [np.concatenate([other[i] for other in others.values()]) for i in (0, 1)] if others else None
+    combined = (
+        post_stratified(trials, level=level)
+        if coins
+        else prediction_powered(trials, level=level, known=None if known is None else (known[0], known[1]))
+    )
+    fitted = {name: control_variate(trials, coefficient=name, level=level) for name in ("ppi", "ppi++", "cross-fitted")}
+    flat = np.ptp(real) == 0 or np.ptp(sim) == 0
+    widths = [float(found.high - found.low) for found in (alone, combined)]
+    return PolicyEstimate(
+        policy=policy,
+        pairs=len(real),
+        more=len(more),
+        correlation=float("nan") if flat else float(np.corrcoef(real, sim)[0, 1]),
+        alone=alone,
+        combined=combined,
+        asymptotic={name: made.mean for name, made in fitted.items()},
+        beta=fitted["cross-fitted"].beta,
+        saved=trials_saved(trials, level=level, seed=seed),
+        narrower=len(real) * ((widths[0] / widths[1]) ** 2 - 1),
+        notes=_notes(len(real), flat),
+    )
+
+
+def _notes(n: int, flat: bool) -> tuple[str, ...]:
+    notes = []
+    if flat:
+        notes.append(
+            "All paired trials ended alike in one of the worlds, so that no correlation can be told and nothing is "
+            "saved yet; asymptotic intervals have no width to believe in."
+        )
+    if n < _RELIABLE:
+        notes.append(f"With {n} pairs the asymptotic intervals cover less than they say; {_RELIABLE} is a fair number.")
+    return tuple(notes)
+
+
+def _figure(name: str, interval: Interval, meaning: str) -> Headline:
+    return Headline(
+        name=name,
+        estimate=float(interval.estimate),
+        low=float(interval.low),
+        high=float(interval.high),
+        level=interval.level,
+        better="higher",
+        method=interval.method,
+        meaning=meaning,
+    )

@@ -1,0 +1,230 @@
+"""Measure the policies gap: success and progress of the same policies, simulated against real."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from twinloop.core.errors import InputError
+from twinloop.core.headline import Headline
+from twinloop.core.trials import Measure, Trials
+from twinloop.gap.policies.gap_rows import Cell, GapRow, Group, cells_of, compare
+from twinloop.stats import TwoByTwo, exact_p_value, holm, trials_for_rates
+
+ALPHA = 0.05
+_SOUGHT = 0.2  # a little more than the largest bias of SIMPLER's nine published tasks, 0.17
+_POWER = 0.8  # Cohen, "Statistical power analysis for the behavioral sciences" (1988): the customary wish
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureGap:
+    """One measure, ``success`` or ``score``: all trials together, by policy, by condition, and each cell of both.
+
+    Rows of a kind are tested together (Holm). ``notes`` say which tables are too small for any answer, how many trials
+    would do, and where conditions were tried in other proportions.
+    """
+
+    measure: Measure
+    overall: GapRow
+    policies: tuple[GapRow, ...]
+    conditions: tuple[GapRow, ...]
+    cells: tuple[GapRow, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def drivers(self) -> tuple[GapRow, ...]:
+        """Conditions that are shown to differ, the largest contribution first."""
+        shown = [row for row in self.conditions if row.p_holm <= ALPHA]
+        return tuple(sorted(shown, key=lambda row: -abs(row.contribution)))
+
+    def headlines(self) -> list[Headline]:
+        """The figures that conditions and the history see: simulated − real, overall, by policy and by condition."""
+        unit, of = f"{self.measure}_gap", "success rate" if self.measure == "success" else "score"
+        meaning = f"simulated − real {of}: positive where the simulation flatters"
+        rows = [("", self.overall), *((f"/{row.name}", row) for row in (*self.policies, *self.conditions))]
+        named = {f"{unit}{name}": row for name, row in rows}
+        largest = max((abs(float(row.difference.estimate)) for row in self.conditions), default=np.nan)
+        return [
+            *(row.difference.headline(name, meaning=meaning) for name, row in named.items()),
+            Headline(
+                name=f"{self.measure}_largest",
+                estimate=largest,
+                method="no interval of a largest value; see each condition's own",
+                meaning=f"largest difference in {of} of any condition, without its sign",
+            ),
+            Headline(
+                name=f"{self.measure}_conditions_differ",
+                estimate=len(self.drivers) / len(self.conditions),
+                method=f"Holm's test of all {len(self.conditions)} at {ALPHA:.0%}",
+                meaning="share of conditions that are shown to differ",
+            ),
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files."""
+        rows = {name: [row.to_json() for row in getattr(self, name)] for name in ("policies", "conditions", "cells")}
+        return {"measure": self.measure, "overall": self.overall.to_json(), **rows, "notes": list(self.notes)}
+
+
+def measure_policies(trials: Trials, measure: Measure, *, level: float = 0.95, seed: int = 0) -> MeasureGap:
+    """Compare simulated with real trials of the same policies, tasks and conditions.
+
+    Success rates: Newcombe's interval and Barnard's exact test of a cell, Mantel and Haenszel's difference and an
+    exact test within conditions of several; McNemar's test and Tango's interval where every trial has its pair. Scores:
+    Welch's interval and permutations within conditions; Student's and sign flips where there are pairs.
+
+    Args:
+        trials: of both domains.
+        measure: what is compared.
+        level: confidence level of the intervals.
+        seed: run seed of permutations.
+
+    Raises:
+        InputError: no policy was tried in both domains under the same task and condition; says which there are.
+    """
+    cells, alone = cells_of(trials, measure)
+    if not cells:
+        raise InputError(
+            f"No policy was tried in both domains under the same task and condition: there are {_some(alone)} in one "
+            "only. Names must agree in both; leave condition out to compare a task as a whole."
+        )
+    given = {"measure": measure, "level": level, "seed": seed}
+    overall = compare(cells, group="overall", name="overall", **given)
+    by_policy = _rows(cells, "policy", [cell.policy for cell in cells], given)
+    by_condition = _rows(cells, "condition", [cell.place for cell in cells], given)
+    each = _rows(cells, "cell", [f"{cell.policy}, {cell.place}" for cell in cells], given)
+    weight = {row.name: row for row in by_condition}
+    shares = _contributions(cells, list(weight))
+    return MeasureGap(
+        measure=measure,
+        overall=replace(overall, p_holm=overall.p_value),
+        policies=by_policy,
+        conditions=tuple(replace(row, contribution=shares[row.name]) for row in by_condition),
+        cells=each,
+        notes=(*_left_out(alone), *_mixture(overall), *_too_few(measure, overall, by_condition)),
+    )
+
+
+def _rows(cells: Sequence[Cell], group: Group, names: Sequence[str], given: dict[str, Any]) -> tuple[GapRow, ...]:
+    parts: dict[str, list[Cell]] = {}
+    for cell, name in zip(cells, names, strict=True):
+        parts.setdefault(name, []).append(cell)
+    rows = [compare(part, group=group, name=name, **given) for name, part in parts.items()]
+    adjusted = holm([row.p_value for row in rows])
+    return tuple(replace(row, p_holm=float(p)) for row, p in zip(rows, adjusted, strict=True))
+
+
+def _contributions(cells: Sequence[Cell], names: Sequence[str]) -> dict[str, float]:
+    """What each condition adds to the weighted difference within conditions; in sum, the overall one."""
+    weight = np.array([len(cell.real) * len(cell.sim) / (len(cell.real) + len(cell.sim)) for cell in cells])
+    part = weight / weight.sum() * np.array([cell.sim.mean() - cell.real.mean() for cell in cells])
+    return {name: float(sum(x for x, cell in zip(part, cells, strict=True) if cell.place == name)) for name in names}
+
+
+def _left_out(alone: Sequence[str]) -> list[str]:
+    return [f"Tried in one domain only, and left out: {_some(alone)}."] if alone else []
+
+
+def _mixture(overall: GapRow) -> list[str]:
+    naive, within = overall.sim - overall.real, float(overall.difference.estimate)
+    if abs(naive - within) < 0.05:  # five points, what a reader would notice
+        return []
+    note = (
+        f"All trials thrown together differ by {naive:+.3f}, within conditions by {within:+.3f}: conditions were tried "
+        "in other proportions in simulation than in reality. The second figure is the gap."
+    )
+    return [note]
+
+
+def _too_few(measure: Measure, overall: GapRow, conditions: Sequence[GapRow]) -> list[str]:
+    """Which conditions could not differ whatever happened, and how many trials a difference worth knowing takes."""
+    if measure != "success":
+        return []
+    notes = []
+    alpha = ALPHA / len(conditions)  # of the first of Holm's steps
+    hopeless = [row for row in conditions if _least_p(row.trials_real, row.trials_sim) > alpha]
+    if hopeless:
+        least = next(n for n in range(2, 1000) if _least_p(n, n) <= alpha)
+        notes.append(
+            f"Too few trials to show any difference, even if all real ones failed and all simulated ones succeeded: "
+            f"{_some([row.name for row in hopeless])}. With {len(conditions)} conditions tested together it takes at "
+            f"least {least} real and {least} simulated trials each."
+        )
+    if overall.p_value > ALPHA:
+        other = overall.real + _SOUGHT if overall.real <= 0.5 else overall.real - _SOUGHT
+        need = trials_for_rates(other, overall.real, power=_POWER, alpha=ALPHA)
+        notes.append(
+            f"No difference is shown overall, which does not show that there is none. To find one of {_SOUGHT:g} from "
+            f"a real rate of {overall.real:.2f} in {_POWER:.0%} of cases takes {need.trials_b} real and "
+            f"{need.trials_a} simulated trials; 'twinloop gap compare' tests whether rates are equal within a margin."
+        )
+    return notes
+
+
+def _least_p(real: int, sim: int) -> float:
+    """The smallest p-value that a table of this size can have."""
+    if min(real, sim) > 20:  # far below any level in use
+        return 0.0
+    a, b = min(sim, 50), min(real, 50)  # more of one arm hardly help
+    return exact_p_value(TwoByTwo(successes_a=a, trials_a=a, successes_b=0, trials_b=b))
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+
+
+_WIDTH = 110
+
+
+def policies_text(gap: MeasureGap) -> str:
+    """Overall, by policy, by condition where there are several, and what drives the difference."""
+    word = "Success" if gap.measure == "success" else "Score (progress)"
+    level = f"{gap.overall.difference.level:.0%}"
+    lines = [f"{word}, simulated against real; differences within conditions with {level} intervals", _HEAD]
+    lines.append(_row(gap.overall))
+    for rows, what in ((gap.policies, "by policy"), (gap.conditions, "by condition")):
+        if len(rows) > 1:
+            lines += ["", f"{what} (p adjusted for {len(rows)} tests)", *map(_row, rows)]
+    lines += ["", *(textwrap.fill(text, _WIDTH) for text in (driver_words(gap), *_row_notes(gap), *gap.notes))]
+    return "\n".join(lines)
+
+
+def driver_words(gap: MeasureGap) -> str:
+    """Which conditions are shown to differ, and how much of the overall difference they make."""
+    if len(gap.conditions) < 2:
+        return _single(gap.overall)
+    if not gap.drivers:
+        return f"No condition is shown to differ (Holm's test of {len(gap.conditions)} at {ALPHA:.0%})."
+    parts = [f"{row.name} adds {row.contribution:+.3f}" for row in gap.drivers[:5]]
+    more = f", and {len(gap.drivers) - 5} more" if len(gap.drivers) > 5 else ""
+    overall = float(gap.overall.difference.estimate)
+    many = f"{len(gap.drivers)} of {len(gap.conditions)} conditions"
+    return f"The difference of {overall:+.3f} overall: {many} are shown to differ: {', '.join(parts)}{more}."
+
+
+def _single(row: GapRow) -> str:
+    if row.p_value <= ALPHA:
+        side = "flatters" if float(row.difference.estimate) > 0 else "is harder than reality"
+        return f"The simulation {side}: p = {row.p_value:.3g} ({row.test})."
+    return f"No difference is shown: p = {row.p_value:.3g} ({row.test})."
+
+
+def _row_notes(gap: MeasureGap) -> list[str]:
+    rows: Sequence[GapRow] = gap.conditions if len(gap.conditions) > 1 else (gap.overall,)
+    return [f"{row.name}: {row.note}." for row in rows if row.note]
+
+
+_HEAD = f"{'':<30}{'real':>8}{'trials':>8}{'sim':>8}{'trials':>8}{'sim − real':>12}{'interval':>20}{'p':>9}"
+
+
+def _row(row: GapRow) -> str:
+    d = row.difference
+    ends = "–" if np.isnan(d.low) else f"[{d.low:+.3f}, {d.high:+.3f}]"
+    return (
+        f"{row.name[:29]:<30}{row.real:>8.3f}{row.trials_real:>8}{row.sim:>8.3f}{row.trials_sim:>8}"
+        f"{float(d.estimate):>+12.3f}{ends:>20}{row.p_holm:>9.3g}"
+    )

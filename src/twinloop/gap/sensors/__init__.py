@@ -1,0 +1,1 @@
+"""Measure how far simulated sensors are from real ones."""

@@ -1,0 +1,388 @@
+"""Measure how far simulated sensors are from real ones, and name the parameter that closes a difference."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import LogError
+from twinloop.core.headline import Headline
+from twinloop.core.records import Episode
+from twinloop.gap.sensors.channels import SensorChannel, matched
+from twinloop.gap.sensors.metrics import EpisodeFigures, episode_figures, rate
+from twinloop.stats import Interval, Spectrum, holm, octaves, on_grid, welch_test
+from twinloop.twin.quantities import find_kind, find_quantities
+
+# Stems of quantities that a device's channels share, by family of signals and, of servos, by signal.
+_STEMS = {"angular_velocity": "gyro_", "acceleration": "accel_"}
+_SERVO = {"joint_velocity": "velocity_", "joint_current": "current_"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remedy:
+    """``parameter`` of the twin, and ``value`` in SI that would close the difference; NaN where that takes a fit."""
+
+    parameter: str
+    value: float
+    how: str = ""
+
+
+def remedy(
+    channel: str, quantity: str, *, real: float, sim: float, hz: float, nominal: Mapping[str, float]
+) -> Remedy | None:
+    """What to change where a figure of a channel differs; None where no parameter of a twin does that.
+
+    Noise of the twin adds to what its readings have besides: σ_new² = σ_old² + (real² − sim²)/g², g being what the
+    sensor's own low-pass leaves of it in the upper half of the band. A density N of IEEE 952 is the deviation over
+    √(rate) (`sensors.imu`).
+
+    Args:
+        channel: name of the simulated channel.
+        quantity: ``noise``, ``step``, ``lag`` or ``jitter``.
+        real: figure of the real channel, in SI.
+        sim: figure of the simulated one.
+        hz: samples per second of the simulated channel.
+        nominal: values that the simulation had, by name; empty where no twin was given.
+    """
+    family, _, column = channel.rpartition("/")
+    kind, _, device = family.partition("/")
+    if quantity == "lag" and kind == "position":
+        return _later(column, real, sim, nominal)
+    if quantity == "jitter":
+        return Remedy(parameter="timing/control/jitter", value=math.nan, how="try values until the jitter agrees")
+    name = _servo(kind, quantity, nominal) if kind in _SERVO else _name(kind, device, column, quantity)
+    if name is None or (nominal and name not in nominal):
+        return None
+    if quantity == "step":
+        return Remedy(parameter=name, value=real)
+    over = math.sqrt(hz) if kind in _STEMS else 1.0
+    before = nominal.get(name, 0.0) * over
+    bandwidth = nominal.get(f"sensor/{device}/bandwidth", 0.0) if kind in _STEMS else 0.0
+    square = before**2 + (real**2 - sim**2) / _left(bandwidth, hz)
+    if square < 0:
+        return Remedy(parameter=name, value=0.0, how="the simulation is noisier than this parameter makes it")
+    return Remedy(parameter=name, value=math.sqrt(square) / over)
+
+
+def _later(joint: str, real: float, sim: float, nominal: Mapping[str, float]) -> Remedy:
+    """A reading may be late, or what moves the joint: the sum is what is seen."""
+    name = "timing/readings/delay"
+    value = nominal.get(name, 0.0) + real - sim
+    how = f"or actuator/{joint}/delay, stiffness and damping: identify tells them apart"
+    return Remedy(parameter=name, value=value if value >= 0 else math.nan, how=how)
+
+
+def _left(bandwidth: float, hz: float) -> float:
+    """Part of white noise's power that a sampled low-pass leaves between a quarter and half of the sampling rate.
+
+    |H|² of y = a y + (1 − a) n, the filter of `sensors.filters.low_pass_noise`, averaged over the band.
+    """
+    if bandwidth <= 0:
+        return 1.0
+    decay = math.exp(-2 * math.pi * bandwidth / hz)
+    turns = np.linspace(np.pi / 2, np.pi, 64)
+    return float(np.mean((1 - decay) ** 2 / (1 - 2 * decay * np.cos(turns) + decay**2)))
+
+
+def _servo(kind: str, quantity: str, nominal: Mapping[str, float]) -> str | None:
+    """The servos' signals do not say which device they are of; the twin has one that reports them."""
+    wanted = find_quantities("sensor", f"{_SERVO[kind]}{quantity}")
+    return next((name for name in nominal if find_kind(name) in wanted), None)
+
+
+def _name(kind: str, device: str, column: str, quantity: str) -> str | None:
+    """The parameter behind noise or counts of a channel."""
+    if quantity not in ("noise", "step"):
+        return None
+    if kind == "position":
+        return f"sensor/{column}/{'resolution' if quantity == 'step' else 'noise'}"
+    if kind in _STEMS:
+        return f"sensor/{device}/{_STEMS[kind]}{quantity}"
+    if kind == "wrench":  # columns are force.x … torque.z; counts are the same on all axes
+        what, _, axis = column.partition(".")
+        return f"sensor/{device}/{what}_step" if quantity == "step" else f"sensor/{device}/{what}_noise_{axis}"
+    return None
+
+
+Array = NDArray[np.float64]
+
+# Chance of any false alarm among all figures together.
+ALPHA = 0.05
+# Figures that are compared, and the unit of each ("" stands for the channel's own).
+QUANTITIES = {"noise": "", "lag": "s", "period": "s", "jitter": "s", "missing": "1", "repeated": "1"}
+_LEAST_EPISODES = 3  # of each: two tell a spread with one degree of freedom, whose t is 12.7 at 95 %
+_ROUNDING = 1e-9  # of a value: more than adding up doubles leaves over, far below what any sensor tells
+_OCTAVES = 5  # bands looked at below the highest frequency
+
+
+@dataclass(frozen=True, kw_only=True)
+class SensorDifference:
+    """One figure of one channel, real and simulated: means over episodes, and real − simulated with its interval.
+
+    ``p_value`` is adjusted by Holm over all figures of all channels; NaN where a figure was not tested and ``reason``
+    says why. ``remedy`` is what to change where they differ.
+    """
+
+    channel: str
+    quantity: str
+    unit: str
+    real: float
+    sim: float
+    difference: Interval
+    p_value: float
+    remedy: Remedy | None = None
+    reason: str = ""
+
+    @property
+    def differs(self) -> bool:
+        """Whether the difference is beyond chance."""
+        return self.p_value <= ALPHA
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files."""
+        return {
+            **{key: getattr(self, key) for key in ("channel", "quantity", "unit", "real", "sim", "p_value", "reason")},
+            "difference": self.difference.to_json(),
+            "differs": self.differs,
+            "remedy": None if self.remedy is None else vars(self.remedy),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class BandDifference:
+    """How much higher the real spectrum stands in one octave, in dB, with p by Holm over a channel's octaves."""
+
+    channel: str
+    low: float
+    high: float
+    level: Interval
+    p_value: float
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files."""
+        return {"channel": self.channel, "low_hz": self.low, "high_hz": self.high, "p_value": self.p_value} | {
+            "level_db": self.level.to_json()
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class SensorGap:
+    """All channels. ``figures`` by channel are (real, simulated), for plots; ``lacking`` the simulated log has not."""
+
+    differences: tuple[SensorDifference, ...]
+    bands: tuple[BandDifference, ...]
+    figures: Mapping[str, tuple[EpisodeFigures, EpisodeFigures]]
+    units: Mapping[str, str]
+    episodes: tuple[int, int]
+    lacking: tuple[str, ...] = field(default=())
+
+    @property
+    def found(self) -> tuple[SensorDifference, ...]:
+        """What differs beyond chance, the surest first."""
+        return tuple(sorted((row for row in self.differences if row.differs), key=lambda row: row.p_value))
+
+    def headline(self) -> list[Headline]:
+        """The share of figures that differ, and every difference by quantity and channel."""
+        tested = [row for row in self.differences if not math.isnan(row.p_value)]
+        share = len(self.found) / len(tested) if tested else math.nan
+        rows = [
+            Headline(
+                name="sensors_differ",
+                estimate=share,
+                method=f"Welch's tests with Holm's correction at {ALPHA:g}",
+                meaning=f"part of {len(tested)} figures of sensors that differ beyond chance",
+            )
+        ]
+        rows += [
+            row.difference.headline(
+                f"{row.quantity}/{row.channel}",
+                unit=row.unit,
+                meaning=f"{row.quantity} of the real readings less that of the simulated ones",
+            )
+            for row in tested
+        ]
+        return rows
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files (schema 1)."""
+        return {
+            "schema": 1,
+            "episodes": {"real": self.episodes[0], "sim": self.episodes[1]},
+            "differences": [row.to_json() for row in self.differences],
+            "bands": [row.to_json() for row in self.bands],
+            "lacking": list(self.lacking),
+        }
+
+
+def measure_sensors(
+    real: Sequence[Episode],
+    sim: Sequence[Episode],
+    *,
+    same: Mapping[str, str] | None = None,
+    nominal: Mapping[str, float] | None = None,
+    level: float = 0.95,
+) -> SensorGap:
+    """Compare the readings of a real log with those of a simulated one.
+
+    The episode is the unit: every figure is taken of each episode, and means over episodes are compared by Welch's
+    test, with Holm's correction over all figures of all channels.
+
+    Args:
+        real: episodes of the real log.
+        sim: episodes of the simulated one; they need not be the same motions, but should be alike.
+        same: see `matched`.
+        nominal: values of the twin's parameters that the simulated log was made with, for the remedies.
+        level: confidence of the intervals.
+
+    Raises:
+        LogError: fewer than three episodes of either, or no channel in common.
+        UnitsError: see `matched`.
+    """
+    for name, log in (("real", real), ("simulated", sim)):
+        if len(log) < _LEAST_EPISODES:
+            raise LogError(
+                f"The {name} log has {len(log)} episode{'' if len(log) == 1 else 's'}; a comparison of sensors needs "
+                f"at least {_LEAST_EPISODES} of each. Record more, or cut a long recording into episodes."
+            )
+    pairs, lacking = matched(real, sim, same or {})
+    figures: dict[str, tuple[EpisodeFigures, EpisodeFigures]] = {}
+    rows: list[SensorDifference] = []
+    bands: list[BandDifference] = []
+    for ours, theirs in pairs:
+        highest = 0.5 * min(rate(ours), rate(theirs))
+        if math.isnan(highest):
+            raise LogError(f"No episode has enough readings of {ours.name} in both logs. Give longer episodes.")
+        both = episode_figures(ours, highest=highest), episode_figures(theirs, highest=highest)
+        figures[ours.name] = both
+        rows += _differences(ours, theirs.name, both, nominal or {}, level)
+        rows.append(_step(ours, theirs, both, nominal or {}, level))
+        bands += _bands(ours, both, highest, level)
+    return SensorGap(
+        differences=tuple(_corrected(rows)),
+        bands=tuple(bands),
+        figures=figures,
+        units={ours.name: ours.unit for ours, _ in pairs},
+        episodes=(len(real), len(sim)),
+        lacking=tuple(lacking),
+    )
+
+
+def _differences(
+    channel: SensorChannel,
+    simulated: str,
+    both: tuple[EpisodeFigures, EpisodeFigures],
+    nominal: Mapping[str, float],
+    level: float,
+) -> list[SensorDifference]:
+    rows = []
+    for quantity, unit in QUANTITIES.items():
+        first, second = (figures.values[quantity] for figures in both)
+        first, second = first[np.isfinite(first)], second[np.isfinite(second)]
+        means = [float(values.mean()) if len(values) else math.nan for values in (first, second)]
+        shared = {"channel": channel.name, "quantity": quantity, "unit": unit or channel.unit}
+        if min(len(first), len(second)) < _LEAST_EPISODES:
+            if quantity == "lag" and channel.leader[0] is None:
+                continue  # there is nothing that the channel follows
+            reason = f"told by {len(first)} real and {len(second)} simulated episodes; {_LEAST_EPISODES} are needed"
+            rows.append(_untested(**shared, real=means[0], sim=means[1], level=level, reason=reason))
+            continue
+        test = welch_test(first, second, level=level)
+        if np.ptp(np.concatenate([first, second])) <= _ROUNDING * np.abs(means).max():
+            test = replace(test, p_value=np.array(1.0))  # all alike: what is left is of floating point, not of sensors
+        rows.append(
+            SensorDifference(
+                **shared,
+                real=means[0],
+                sim=means[1],
+                difference=test.difference,
+                p_value=float(test.p_value),
+                remedy=remedy(simulated, quantity, real=means[0], sim=means[1], hz=both[1].hz, nominal=nominal),
+            )
+        )
+    return rows
+
+
+def _step(
+    ours: SensorChannel,
+    theirs: SensorChannel,
+    both: tuple[EpisodeFigures, EpisodeFigures],
+    nominal: Mapping[str, float],
+    level: float,
+) -> SensorDifference:
+    """Counts are exact: they differ or they do not, and chance has no part in it.
+
+    Where only one log shows its counts, the other differs if its readings lie between them.
+    """
+    real, sim = (figures.step for figures in both)
+    if real and sim:
+        alike = math.isclose(real, sim, rel_tol=0.01)  # as well as steps are found in float32 columns
+    elif real or sim:
+        alike = on_grid(np.concatenate((theirs if real else ours).values), real or sim)
+    else:
+        alike = True
+    estimate = np.array(0.0 if alike else real - sim)
+    return SensorDifference(
+        channel=ours.name,
+        quantity="step",
+        unit=ours.unit,
+        real=real,
+        sim=sim,
+        difference=Interval(estimate=estimate, low=estimate, high=estimate, level=level, method="found, not estimated"),
+        p_value=1.0 if alike else 0.0,
+        remedy=remedy(theirs.name, "step", real=real, sim=sim, hz=both[1].hz, nominal=nominal),
+        reason="" if real or sim else "neither log shows counts",
+    )
+
+
+def _untested(*, level: float, reason: str, **fields: Any) -> SensorDifference:
+    unknown = np.array(math.nan)
+    nothing = Interval(estimate=unknown, low=unknown, high=unknown, level=level, method=reason)
+    return SensorDifference(**fields, difference=nothing, p_value=math.nan, reason=reason)
+
+
+def _corrected(rows: Sequence[SensorDifference]) -> list[SensorDifference]:
+    """Rows with p-values by Holm, and a remedy only where they differ."""
+    tested = [i for i, row in enumerate(rows) if not math.isnan(row.p_value)]
+    adjusted = dict(zip(tested, holm([rows[i].p_value for i in tested]) if tested else [], strict=True))
+    made = [replace(row, p_value=float(adjusted.get(i, math.nan))) for i, row in enumerate(rows)]
+    return [row if row.differs else replace(row, remedy=None) for row in made]
+
+
+def _bands(
+    channel: SensorChannel, both: tuple[EpisodeFigures, EpisodeFigures], highest: float, level: float
+) -> list[BandDifference]:
+    """Levels of the octaves below ``highest``, in dB."""
+    edges = octaves(highest / 2.0**_OCTAVES, highest)
+    levels = [np.array([_levels(found, edges) for found in figures.spectra if found is not None]) for figures in both]
+    if min(len(table) for table in levels) < _LEAST_EPISODES:
+        return []
+    known = np.isfinite(np.concatenate(levels)).all(axis=0)
+    if not known.any():
+        return []
+    test = welch_test(levels[0][:, known], levels[1][:, known], level=level)
+    adjusted = holm(test.p_value)
+    rows = []
+    for place, band in enumerate(np.flatnonzero(known)):
+        ends = {key: getattr(test.difference, key)[place] for key in ("estimate", "low", "high")}
+        rows.append(
+            BandDifference(
+                channel=channel.name,
+                low=float(edges[band]),
+                high=float(edges[band + 1]),
+                level=Interval(**ends, level=level, method=test.difference.method),
+                p_value=float(adjusted[place]),
+            )
+        )
+    return rows
+
+
+def _levels(found: Spectrum, edges: Array) -> list[float]:
+    """Levels of one episode's spectrum in dB; NaN where a band holds no line or nothing."""
+    densities = [found.level(low, high) for low, high in itertools.pairwise(edges)]
+    return [10.0 * math.log10(value) if value > 0 else math.nan for value in densities]

@@ -1,0 +1,1 @@
+"""Compare simulated with real trajectories as distributions."""

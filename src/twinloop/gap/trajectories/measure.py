@@ -1,0 +1,250 @@
+"""Measure how far simulated trajectories are from real ones as distributions, and which channels and features show it.
+
+Episodes are cut into clips, every clip becomes a row of documented numbers (`trajectory_features`), and rows are
+compared by distances and by a classifier, with the episode as the unit. Replays of the real episodes are compared as
+pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from twinloop.core.records import Episode
+from twinloop.encoders.trajectory import Array, Feature, trajectory_features
+from twinloop.gap.trajectories.match import match, refuse_clip, refuse_draws, refuse_few
+from twinloop.stats import (
+    ClassifierTest,
+    ColumnDistances,
+    KernelDistance,
+    NeighbourFigures,
+    classifier_test,
+    energy_distance,
+    holm,
+    mmd,
+    precision_recall_density_coverage,
+    wasserstein,
+)
+from twinloop.stats.discriminant import Features
+
+SIDES = ("real", "simulated")
+CLIP_S = 2.0  # a movement or two of an arm, and twenty times the lag of its servos (our choice)
+_ROUND_OFF = 1e-9  # of a feature's spread
+_NEIGHBOUR = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatesGap:
+    """Distances and tests between clips of real and simulated trajectories.
+
+    ``mmd`` and ``energy`` are of all features, each in standard deviations of both sets together; ``columns`` the
+    Wasserstein distance of each feature in its own unit, ``scale`` ``(nfeature,)`` those standard deviations;
+    ``classifier`` sees all features, ``by_channel`` and ``by_family`` only those of one channel or family, with
+    p-values adjusted for their number in ``p_channel`` and ``p_family`` (Holm). ``neighbours`` say whether simulation
+    makes what reality has, and all of it. ``notes`` say what was done to make the sets comparable. ``sides`` are what
+    the two sets are called, such as ``real`` and ``simulated``.
+    """
+
+    features: tuple[Feature, ...]
+    scale: Array
+    mmd: KernelDistance
+    energy: KernelDistance
+    columns: ColumnDistances
+    classifier: ClassifierTest
+    by_channel: Mapping[str, ClassifierTest]
+    by_family: Mapping[str, ClassifierTest]
+    p_channel: Mapping[str, float]
+    p_family: Mapping[str, float]
+    neighbours: NeighbourFigures
+    real_rows: Array
+    sim_rows: Array
+    real_clips: int
+    sim_clips: int
+    clip_s: float
+    rate_hz: float
+    paired: bool
+    level: float
+    notes: tuple[str, ...]
+    sides: tuple[str, str] = SIDES
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files (schema 1)."""
+        return {
+            "schema": 1,
+            "clips": {"real": self.real_clips, "sim": self.sim_clips, "seconds": self.clip_s, "rate_hz": self.rate_hz},
+            "paired": self.paired,
+            "sides": list(self.sides),
+            "mmd": self.mmd.to_json(),
+            "energy": self.energy.to_json(),
+            "classifier": self.classifier.to_json(),
+            "by_channel": {k: v.to_json() | {"p_adjusted": self.p_channel[k]} for k, v in self.by_channel.items()},
+            "by_family": {k: v.to_json() | {"p_adjusted": self.p_family[k]} for k, v in self.by_family.items()},
+            "neighbours": self.neighbours.to_json(),
+            "features": [{**vars(feature), "name": feature.name} for feature in self.features],
+            "columns": self.columns.to_json() | {"scale": self.scale.tolist()},
+            "notes": list(self.notes),
+        }
+
+
+def measure_states(
+    real: Sequence[Episode],
+    sim: Sequence[Episode],
+    *,
+    clip_s: float = CLIP_S,
+    paired: bool = False,
+    level: float = 0.95,
+    draws: int = 999,
+    seed: int = 0,
+    sides: tuple[str, str] = SIDES,
+) -> StatesGap:
+    """Compare real and simulated trajectories.
+
+    Args:
+        real: recorded episodes; their numbers are the unit of every test and interval.
+        sim: simulated ones, of any twin, policy or generator.
+        clip_s: length of a clip in s.
+        paired: the simulated episode of a number is a replay of the real one of that number.
+        level: of intervals; tests are at 1 − ``level``.
+        draws: relabellings of episodes in every test; 0 for distances alone.
+        seed: of relabellings and resamples.
+        sides: what the two sets are called, in words and on pages.
+
+    Raises:
+        LogError, UnitsError: the sets cannot be compared; says why.
+        InputError: too few episodes for a test at this level, or too few relabellings; says how many it needs.
+    """
+    refuse_clip(clip_s)
+    refuse_draws(draws, level)
+    matched = match(real, sim, clip_s=clip_s)
+    for side, clips in zip(sides, (matched.real, matched.sim), strict=True):
+        refuse_few(clips, _NEIGHBOUR, side=side)
+    features, real_rows, sim_rows = trajectory_features(matched.real, matched.sim)
+    keys: dict[str, Any] = {
+        "real_clusters": matched.real.clusters,
+        "sim_clusters": matched.sim.clusters,
+        "level": level,
+        "seed": seed,
+    }
+    tests = keys | {"paired": paired, "draws": draws}
+    scaled = Features.of(np.concatenate([real_rows, sim_rows]), quadratic=False)
+    if paired and real_rows.shape == sim_rows.shape:  # a replay that differs by round-off alone is the same motion
+        same = np.abs(sim_rows - real_rows) <= _ROUND_OFF * scaled.sd
+        sim_rows = np.where(same, real_rows, sim_rows)
+    a, b = scaled(real_rows), scaled(sim_rows)
+    by_channel = _parts(a, b, features, lambda feature: feature.channel, tests)
+    by_family = _parts(a, b, features, lambda feature: feature.family, tests)
+    return StatesGap(
+        features=features,
+        scale=scaled.sd,
+        mmd=mmd(a, b, **tests),
+        energy=energy_distance(a, b, **tests),
+        columns=wasserstein(real_rows, sim_rows, columns=[f.name for f in features], **tests),
+        classifier=classifier_test(a, b, columns=[f.name for f in features], **tests),
+        by_channel=by_channel,
+        by_family=by_family,
+        p_channel=_adjusted(by_channel),
+        p_family=_adjusted(by_family),
+        neighbours=precision_recall_density_coverage(a, b, k=_NEIGHBOUR, draws=min(draws, 99), **keys),
+        real_rows=real_rows,
+        sim_rows=sim_rows,
+        real_clips=len(matched.real),
+        sim_clips=len(matched.sim),
+        clip_s=clip_s,
+        rate_hz=matched.real.rate_hz,
+        paired=paired,
+        level=level,
+        notes=matched.notes,
+        sides=sides,
+    )
+
+
+def _parts(
+    real: Array, sim: Array, features: Sequence[Feature], key: Callable[[Feature], str], tests: Mapping[str, Any]
+) -> dict[str, ClassifierTest]:
+    """A classifier for the features of each group alone."""
+    found = {}
+    for name in dict.fromkeys(key(feature) for feature in features):
+        chosen = [i for i, feature in enumerate(features) if key(feature) == name]
+        names = [features[i].name for i in chosen]
+        found[name] = classifier_test(real[:, chosen], sim[:, chosen], columns=names, **tests)
+    return found
+
+
+def _adjusted(tests: Mapping[str, ClassifierTest]) -> dict[str, float]:
+    p = [test.p_value for test in tests.values()]
+    if np.isnan(p).any():
+        return dict.fromkeys(tests, float("nan"))
+    return dict(zip(tests, holm(p).tolist(), strict=True))
+
+
+_MOST = 12
+_FACTOR = 1.5  # what is so many times as large is told as a factor
+_LEVELS = ("position_mean", "command_mean", "tracking_mean")  # their zero is a convention: no factor
+
+
+def verdict(gap: StatesGap) -> str:
+    """One sentence: whether held-out clips can be told apart, and by which channels."""
+    auc = gap.classifier.auc
+    figure = f"{float(auc.estimate):.2f} [{float(auc.low):.2f}, {float(auc.high):.2f}]"
+    if np.isnan(gap.classifier.p_value):
+        return (
+            f"Of pairs of held-out clips, one {gap.sides[0]} and one {gap.sides[1]}, a classifier tells which is which "
+            f"in a share of {figure}, where 0.5 is chance; no test was asked for."
+        )
+    p = f"p = {gap.classifier.p_value:.2g}"
+    if gap.classifier.p_value > 1 - gap.level:
+        alone = [name for name, value in gap.p_channel.items() if value <= 1 - gap.level]
+        also = (
+            f" Of single channels {', '.join(alone)} can be told apart."
+            if alone
+            else " That is no sign of equality: few episodes show only large gaps."
+        )
+        return f"Clips cannot be told apart: area under the curve {figure}, where 0.5 is chance ({p}).{also}"
+    rows = sorted(gap.p_channel, key=lambda name: -float(gap.by_channel[name].auc.estimate))
+    seen = [
+        f"{name} ({float(gap.by_channel[name].auc.estimate):.2f})"
+        for name in rows
+        if gap.p_channel[name] <= 1 - gap.level
+    ]
+    which = f" Channels that give it away alone: {', '.join(seen)}." if seen else " No single channel gives it away."
+    return f"Clips can be told apart: area under the curve {figure}, where 0.5 is chance ({p}).{which}"
+
+
+def findings(gap: StatesGap, most: int = _MOST) -> list[str]:
+    """A sentence for every feature that gives simulation away, the largest difference for its spread first.
+
+    Only features whose adjusted p-value is at most 1 − level; none where no test was asked for.
+    """
+    table = gap.columns
+    effect = table.distance.estimate / gap.scale
+    rows = [i for i in np.argsort(-effect) if table.p_adjusted[i] <= 1 - gap.level]
+    return [_sentence(gap, int(i)) for i in rows[:most]]
+
+
+def _sentence(gap: StatesGap, row: int) -> str:
+    feature, table = gap.features[row], gap.columns
+    unit = "" if feature.unit == "1" else f" {feature.unit}"
+    moved, low, high = (float(getattr(table.distance, end)[row]) for end in ("estimate", "low", "high"))
+    distance = f"W₁ {moved:.3g}{unit} [{low:.3g}, {high:.3g}], p = {table.p_adjusted[row]:.2g}"
+    return f"{feature.channel}: {feature.meaning} {_change(gap, row, unit)} ({distance})."
+
+
+def _change(gap: StatesGap, row: int, unit: str) -> str:
+    """How the simulated values differ: shifted, scaled, or spread otherwise."""
+    there = "in simulation" if gap.sides[1] == "simulated" else f"in {gap.sides[1]}"
+    real, sim = (float(rows[:, row].mean()) for rows in (gap.real_rows, gap.sim_rows))
+    if abs(sim - real) < 0.5 * float(gap.columns.distance.estimate[row]):  # moved to both sides: spread or shape
+        spread = float(gap.columns.spread[row])
+        how = "varies more" if spread > 1 else "varies less"
+        times = f", {spread:.2g} times as much" if np.isfinite(spread) else ""
+        return f"{how} {there}{times}"
+    side = "larger" if sim > real else "smaller"
+    level = gap.features[row].kind in _LEVELS
+    if not level and min(real, sim) > 0 and max(real, sim) / min(real, sim) >= _FACTOR:
+        times = max(real, sim) / min(real, sim)
+        how = "as large" if sim > real else "smaller"
+        return f"is {times:.2g} times {how} {there}, {sim:.3g}{unit} for {real:.3g}{unit}"
+    return f"is {abs(sim - real):.3g}{unit} {side} {there}, {sim:.3g}{unit} for {real:.3g}{unit}"

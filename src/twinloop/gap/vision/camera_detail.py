@@ -1,0 +1,231 @@
+"""Which spot and which noise make simulated edges and flat surfaces the real ones.
+
+Both are measured of simulated pictures that have the real colours already (`camera_remedy_tone`), then of pictures
+developed again with the value found, and corrected by what that shows: an estimator of edges or of noise need not be
+right to one, as long as it sees the same in pictures that are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+
+from twinloop.core.seeds import generator
+from twinloop.dataset.media.pictures import Pictures
+from twinloop.gap.vision.develop import (
+    BLUR,
+    Look,
+    colour_gains,
+    exposure_of,
+    noise_variance,
+    redeveloped,
+    sensor_values,
+)
+from twinloop.gap.vision.picture_statistics import NOISE_LEVELS, edge_spread, noise_levels
+from twinloop.sensors.camera import sensor
+from twinloop.sensors.camera.tone import display_of_linear
+from twinloop.stats import welch_test
+from twinloop.stats.bootstrap import cluster_weights, stretched_percentile
+
+Array = NDArray[np.float64]
+_ALPHA = 0.01  # as `camera_remedy_tone`
+_LEAST_SQUARE = 0.02  # px²: a change of the spot below which a sharp edge of 0.5 px changes by 4 %
+_ROUNDS = 2  # corrections after the first guess
+_LEAST_NOISE = 0.05  # (8-bit steps)², half of what rounding makes
+_ONE_LEFT = 0.1  # of the difference that one parameter of noise may leave before two are taken
+_MODEL = 0.08  # of a difference: what the model of noise gets wrong where rounding counts, by planted values
+_DRAWS = 999
+
+
+@dataclass(frozen=True, kw_only=True)
+class DetailFit:
+    """One parameter's value with limits."""
+
+    quantity: str
+    value: float
+    low: float
+    high: float
+
+
+def fit_blur(
+    real: Array, pictures: Sequence[Pictures], look: Look, *, source: Look | None = None, level: float = 0.95
+) -> DetailFit | None:
+    """The spot that makes simulated edges as wide as real ones; none where they are.
+
+    Args:
+        real: width of edges ``(E,)`` of real episodes, in px.
+        pictures: simulated ones of each episode, as delivered by ``source``.
+        look: the camera with every other value as it shall be.
+        source: the camera that delivered them; ``look`` where it is left out.
+        level: of the interval.
+    """
+    source = source or look
+    wanted = real[np.isfinite(real)] ** 2
+
+    def squares(square: float) -> Array:
+        other = look.with_values(**{BLUR: np.sqrt(max(square, 0.0))})
+        found = np.array([edge_spread(redeveloped(p, source, other, seed=i)) for i, p in enumerate(pictures)]) ** 2
+        return found[np.isfinite(found)]
+
+    start = look.blur**2
+    now = squares(start)
+    if min(len(wanted), len(now)) < 2:
+        return None
+    test = welch_test(wanted, now, level=level)
+    missing = float(test.difference.estimate)
+    if test.p_value > _ALPHA or abs(missing) < _LEAST_SQUARE:
+        return None
+    guess, yields = max(start + missing, 0.0), 1.0
+    for _ in range(_ROUNDS):
+        got = float(squares(guess).mean() - now.mean())
+        if abs(got) < _LEAST_SQUARE / 4:
+            break
+        yields = got / (guess - start)
+        guess = max(start + missing / yields, 0.0)
+    ends = [np.sqrt(max(start + float(end) / yields, 0.0)) for end in (test.difference.low, test.difference.high)]
+    return DetailFit(quantity=BLUR, value=float(np.sqrt(guess)), low=ends[0], high=ends[1])
+
+
+def fit_noise(
+    real: Array, pictures: Sequence[Pictures], look: Look, *, source: Look | None = None, level: float = 0.95
+) -> list[DetailFit]:
+    """Scale of all noise and noise of reading that make flat simulated surfaces as noisy as real ones.
+
+    In units of the sensor the variance over the signal is a line (`camera_remedy_develop.noise_variance`): its slope is
+    the squared scale times the conversion gain, its height at no light the noise of reading. One of the two is named
+    where it suffices. Arguments as `fit_blur`, ``real`` being `noise_levels` of each episode ``(E, l)``.
+    """
+    source = source or look
+    simulated = np.stack([noise_levels(redeveloped(p, source, look, seed=i)) for i, p in enumerate(pictures)])
+    enough = [np.isfinite(rows).sum(axis=0) >= max(2, len(rows) // 2) for rows in (real, simulated)]
+    bins = np.flatnonzero(enough[0] & enough[1])
+    if not len(bins):
+        return []
+    real, simulated = real[:, bins], simulated[:, bins]
+    draws = _resampled(real) - _resampled(simulated)
+    spread = draws.std(axis=0)
+    missing = np.nanmean(real, axis=0) - np.nanmean(simulated, axis=0)
+    weights = 1.0 / (spread**2 + (_MODEL * missing) ** 2 + _LEAST_NOISE**2)
+    whole, whole_draws = (weights @ missing / weights.sum(), draws @ weights / weights.sum())
+    low, high = stretched_percentile(whole_draws, *_counts(real, simulated), level=1 - _ALPHA)
+    if low <= 0.0 <= high or abs(whole) < _LEAST_NOISE:
+        return []
+    line = _Line(look, bins)
+    yields = np.ones(len(bins))
+    solve = _chosen(line, missing, weights, yields)
+    for _ in range(_ROUNDS):
+        changed = line.look(solve(missing, yields), stronger=True)
+        again = [noise_levels(redeveloped(p, source, changed, seed=i)) for i, p in enumerate(pictures)]
+        got = np.nanmean(np.stack(again)[:, bins], axis=0) - np.nanmean(simulated, axis=0)
+        due = line.variance(changed) - line.variance(look)
+        yields = np.where((got > 0.0) & (due > 0.0), np.clip(got / np.maximum(due, 1e-12), 0.05, 20.0), yields)
+        solve = _chosen(line, missing, weights, yields)
+    values = solve(missing, yields)
+    spreads = {name: [] for name in values}
+    wrong = _MODEL * generator(0, "gap/vision/noise-model").standard_normal(len(draws))
+    for row in draws + wrong[:, None] * missing:
+        for name, value in solve(row, yields).items():
+            spreads[name].append(value)
+    fits = []
+    for name, value in values.items():
+        low, high = stretched_percentile(np.array(spreads[name]), *_counts(real, simulated), level=level)
+        ends = max(min(float(low), value), 0.0), max(float(high), value)
+        fits.append(DetailFit(quantity=name, value=value, low=ends[0], high=ends[1]))
+    return fits
+
+
+Solver = Callable[[Array, Array], dict[str, float]]
+
+
+class _Line:
+    """Variance of green over the signal, in (8-bit steps)², in the middle of some of `NOISE_LEVELS`."""
+
+    def __init__(self, look: Look, bins: NDArray[np.intp]) -> None:
+        self._look = look
+        model = look.model
+        display = ((NOISE_LEVELS[:-1] + NOISE_LEVELS[1:]) / 2)[bins] / 255.0
+        balanced = sensor_values(np.repeat(display[:, None], 3, axis=1), model)[:, 1]
+        self.read = balanced / colour_gains(model)[1]
+        step = 1e-4
+        rise = display_of_linear(balanced + step, model) - display_of_linear(balanced - step, model)
+        self.steepness = (255.0 * rise / (2 * step) * colour_gains(model)[1]) ** 2
+        gain = exposure_of(model).gain
+        unit = gain / model.full_well
+        self.per_electron = self.steepness * unit**2  # what one squared electron makes
+        self.electrons = self.read / unit
+        self.other = sensor.read_noise(model, gain) ** 2 - model.read_noise**2  # of reading after the gain
+
+    def variance(self, look: Look) -> Array:
+        """Of a camera with other noise."""
+        return noise_variance(self.read, look.model) * self.steepness
+
+    def look(self, values: dict[str, float], *, stronger: bool = False) -> Look:
+        """The camera with values of noise; ``stronger``: at least somewhat more than it has, to see its effect."""
+        if stronger:
+            least = {"noise_scale": max(1.2 * self._look.value("noise_scale"), 0.3), "read_noise": 1.0}
+            least["read_noise"] = max(1.2 * self._look.value("read_noise"), 1.0)
+            values = {name: max(value, least[name]) for name, value in values.items()}
+        return self._look.with_values(**values)
+
+    def scale_only(self, missing: Array, weights: Array) -> tuple[dict[str, float], Array]:
+        """The scale of all noise, and what it leaves."""
+        model = self._look.model
+        shape = self.per_electron * (self.electrons + model.read_noise**2 + self.other)
+        square = max(model.noise_scale**2 + _slope(shape, missing, weights), 0.0)
+        return {"noise_scale": square**0.5}, missing - (square - model.noise_scale**2) * shape
+
+    def read_only(self, missing: Array, weights: Array) -> tuple[dict[str, float], Array]:
+        """The noise of reading, and what it leaves."""
+        model = self._look.model
+        shape = self.per_electron * model.noise_scale**2
+        square = max(model.read_noise**2 + _slope(shape, missing, weights), 0.0)
+        return {"read_noise": square**0.5}, missing - (square - model.read_noise**2) * shape
+
+    def both(self, missing: Array, weights: Array) -> tuple[dict[str, float], Array]:
+        """Slope and height of the line, and what they leave."""
+        model = self._look.model
+        scale2 = model.noise_scale**2
+        whole = missing + scale2 * self.per_electron * (self.electrons + self.other + model.read_noise**2)
+        shapes = np.stack([self.per_electron * (self.electrons + self.other), self.per_electron], axis=1)
+        root = np.sqrt(weights)
+        (slope, height), _ = nnls(shapes * root[:, None], whole * root)
+        read2 = height / max(slope, 1e-12) if slope > 0.0 else model.read_noise**2
+        values = {"noise_scale": float(slope**0.5), "read_noise": float(min(read2, 1e6) ** 0.5)}
+        return values, whole - shapes @ np.array([slope, height])
+
+
+def _chosen(line: _Line, missing: Array, weights: Array, yields: Array) -> Solver:
+    """One of the ways to solve for noise: one parameter where that leaves little, else both."""
+    ways = [line.scale_only]
+    if line.variance(line.look({})).any():
+        ways.insert(0, line.read_only)
+    left = [float(np.sum(weights * way(missing / yields, weights * yields**2)[1] ** 2 * yields**2)) for way in ways]
+    whole = float(np.sum(weights * missing**2))
+    way = ways[int(np.argmin(left))]
+    if min(left) > _ONE_LEFT * whole and len(missing) > 2:
+        both = line.both(missing / yields, weights * yields**2)[1]
+        if np.sum(weights * both**2 * yields**2) < 0.5 * min(left):
+            way = line.both
+    return lambda difference, seen: way(difference / seen, weights * seen**2)[0]
+
+
+def _slope(shape: Array, missing: Array, weights: Array) -> float:
+    return float(np.sum(weights * shape * missing) / np.sum(weights * shape * shape))
+
+
+def _resampled(rows: Array) -> Array:
+    """Means over episodes that were drawn again, ``(draws, l)``, of what each level has."""
+    there = np.isfinite(rows)
+    weights = cluster_weights(len(rows), _DRAWS)
+    counts = weights @ there
+    means = (weights @ np.where(there, rows, 0.0)) / np.maximum(counts, 1.0)
+    return np.where(counts > 0, means, np.nanmean(rows, axis=0))
+
+
+def _counts(real: Array, simulated: Array) -> tuple[int, int]:
+    fewest = min(len(real), len(simulated))
+    return fewest, fewest - 1

@@ -1,0 +1,211 @@
+"""Which of a camera's settings makes simulated colours the real ones: exposure, white balance, tone, shading.
+
+Pixels of simulated episodes are developed again with other values (`camera_remedy_develop`) until quantiles of each
+colour, of the distance between colours, and the light of rings about the middle are as in the real pictures, on average
+over episodes. Parameters are taken in one at a time, the one that explains most first, as long as each explains enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+from scipy.special import stdtr, stdtrit
+
+from twinloop.gap.vision.develop import Look, delivered, scaled, sensor_values
+from twinloop.gap.vision.picture_statistics import PictureStatistics, PixelSample, colour_statistics
+from twinloop.twin.quantities.sensing import CAMERA_SENSORS
+
+Array = NDArray[np.float64]
+CANDIDATES = (
+    "exposure_compensation",
+    "white_balance_red",
+    "white_balance_blue",
+    "saturation",
+    "vignetting",
+    "gamma",
+    "contrast",
+    "brightness",
+)
+_FLOOR = 0.5 / 255.0  # of a mean level: what rounding to 8 bits and a sample of its pixels leave open
+_RING_FLOOR = 0.01  # of a ring's share of light, alike
+_ENOUGH = 0.05  # part of the whole difference that a parameter must explain to be named
+_ALPHA = 0.01  # level at which its change must differ from none
+_EPISODES = 32  # whose pixels are developed again; more change the means less than their floor
+_STEP = 1e-3  # of numerical slopes, of parameters whose range is about 1
+_CLOSE = 1e-3  # of a parameter's bounds, kept away from them so that slopes have two sides
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitted:
+    """Parameters by name with values, covariance-based limits, and what they leave of the squared difference."""
+
+    names: tuple[str, ...]
+    values: Array
+    low: Array
+    high: Array
+    p_values: Array
+    explained: Array
+    left: float
+
+
+class ToneProblem:
+    """Real statistics to be reached from simulated pixels.
+
+    Args:
+        real: statistics of real episodes.
+        sim: of simulated ones.
+        pixels: of simulated ones, in the same order.
+        look: of the camera that the simulated ones were taken with.
+        level: of intervals.
+    """
+
+    def __init__(
+        self,
+        real: PictureStatistics,
+        sim: PictureStatistics,
+        pixels: Sequence[PixelSample],
+        look: Look,
+        *,
+        level: float = 0.95,
+    ) -> None:
+        self.look, self.level = look, level
+        self._rows = [_vector(real.levels, real.chroma, real.rings), _vector(sim.levels, sim.chroma, sim.rings)]
+        self._difference = self._rows[0].mean(axis=0) - self._rows[1].mean(axis=0)
+        self._floor = np.full(self._difference.shape, _FLOOR)
+        self._floor[-real.rings.shape[1] :] = _RING_FLOOR
+        self._parts = [np.cov(rows, rowvar=False) / len(rows) for rows in self._rows]
+        self._scale = np.sqrt(np.diag(self._parts[0]) + np.diag(self._parts[1]) + self._floor**2)
+        chosen = np.unique(np.linspace(0, len(pixels) - 1, min(len(pixels), _EPISODES)).astype(np.intp))
+        self._radius2 = np.stack([pixels[i].radius2 for i in chosen])
+        self._values = sensor_values(np.stack([pixels[i].values for i in chosen]), look.model)
+        self._base = self._developed(look)
+        bounds = {q.quantity: (q.low, q.high) for q in CAMERA_SENSORS}
+        self._bounds = {name: bounds[name] for name in CANDIDATES}
+
+    @property
+    def whole(self) -> float:
+        """The squared difference before anything is changed, each statistic over its standard error."""
+        return float(np.sum((self._difference / self._scale) ** 2))
+
+    def select(self) -> Fitted:
+        """The parameters worth changing, the one that explains most first, fitted together.
+
+        One at a time is short-sighted (contrast and brightness together imitate exposure and gamma), so the order in
+        which parameters can be left out of a fit of all of them is tried beside it; what leaves less is taken, each
+        parameter counting as much as it must explain.
+        """
+        forward = self._forward()
+        sets = [forward, *(s for s in self._backward() if len(s) <= max(len(forward), 1) and set(s) != set(forward))]
+        fits = [(names, *self.fit(names)) for names in sets if names]
+        scored = sorted((cost / self.whole + _ENOUGH * len(names), i) for i, (names, _, cost) in enumerate(fits))
+        for _, i in scored if forward else []:
+            names, values, cost = fits[i]
+            fitted = self._limits(names, values, cost)
+            if np.all(fitted.p_values <= _ALPHA):
+                return self._ordered(fitted)
+        none = np.empty(0)
+        return Fitted(names=(), values=none, low=none, high=none, p_values=none, explained=none, left=1.0)
+
+    def _forward(self) -> list[str]:
+        """Parameters taken in one by one."""
+        names: list[str] = []
+        left, start = self.whole, np.empty(0)
+        while len(names) < len(CANDIDATES):
+            tried = []
+            for name in (name for name in CANDIDATES if name not in names):
+                values, cost = self.fit([*names, name], np.append(start, self.look.value(name)))
+                tried.append((cost, name, values))
+            cost, name, values = min(tried, key=lambda row: row[0])
+            if left - cost < _ENOUGH * self.whole or self._limits([*names, name], values, cost).p_values[-1] > _ALPHA:
+                break
+            names.append(name)
+            left, start = cost, values
+        return names
+
+    def _backward(self) -> list[list[str]]:
+        """What remains of all parameters as those that matter least are left out, judged by slopes."""
+        names = list(CANDIDATES)
+        values, _ = self.fit(names)
+        slope, sets = self._slope(names, values), []
+        target = slope @ (values - np.array([self.look.value(name) for name in names])) - self._residual(names, values)
+        while len(names) > 1:
+            step = np.linalg.lstsq(slope, target, rcond=None)[0]
+            cost = step**2 / np.maximum(np.diag(np.linalg.pinv(slope.T @ slope)), 1e-12)
+            out = int(np.argmin(cost))
+            names, slope = [*names[:out], *names[out + 1 :]], np.delete(slope, out, axis=1)
+            sets.append(names)
+        return sets
+
+    def _ordered(self, fitted: Fitted) -> Fitted:
+        """Parameters by what would be missing without each."""
+        count = len(fitted.names)
+        missing = np.empty(count)
+        for i in range(count):
+            others = [*fitted.names[:i], *fitted.names[i + 1 :]]
+            missing[i] = (self.fit(others)[1] if others else self.whole) / self.whole - fitted.left
+        order = np.argsort(-missing, kind="stable")
+        rows = {name: getattr(fitted, name)[order] for name in ("values", "low", "high", "p_values")}
+        names = tuple(fitted.names[i] for i in order)
+        return Fitted(names=names, **rows, explained=missing[order], left=fitted.left)
+
+    def fit(self, names: Sequence[str], start: Array | None = None) -> tuple[Array, float]:
+        """Values of some parameters that come nearest, and the squared difference that they leave."""
+        start = np.array([self.look.value(name) for name in names]) if start is None else start
+        low, high = np.array([self._bounds[name] for name in names]).T
+        margin = _CLOSE * (high - low)
+        inside = np.clip(start, low + margin, high - margin)
+        found = least_squares(
+            lambda values: self._residual(names, values), inside, bounds=(low, high), x_scale=0.1, max_nfev=12
+        )
+        return found.x, 2.0 * float(found.cost)
+
+    def _limits(self, names: Sequence[str], values: Array, cost: float) -> Fitted:
+        """Intervals over episodes by the delta method: θ moves by A per unit of the statistics' means.
+
+        A = (JᵀWJ)⁻¹JᵀW; degrees of freedom as Welch and Satterthwaite have them for two groups of episodes. What
+        rounding leaves open is added as if it were one error common to all statistics of a kind.
+        """
+        gain = np.linalg.pinv(self._slope(names, values))
+        parts = np.stack(
+            [np.einsum("ps,st,pt->p", gain / self._scale, part, gain / self._scale) for part in self._parts]
+        )
+        error = np.sqrt(parts.sum(axis=0) + np.sum(gain * (self._floor / self._scale), axis=1) ** 2)
+        counts = np.array([len(rows) for rows in self._rows])[:, None] - 1
+        freedom = parts.sum(axis=0) ** 2 / np.maximum(np.sum(parts**2 / counts, axis=0), 1e-300)
+        freedom = np.clip(freedom, counts.min(), counts.sum())
+        reach = stdtrit(freedom, (1 + self.level) / 2) * error
+        change = values - np.array([self.look.value(name) for name in names])
+        return Fitted(
+            names=tuple(names),
+            values=values,
+            low=values - reach,
+            high=values + reach,
+            p_values=2.0 * stdtr(freedom, -np.abs(change) / np.maximum(error, 1e-12)),
+            explained=np.zeros(len(names)),
+            left=cost / max(self.whole, 1e-12),
+        )
+
+    def _slope(self, names: Sequence[str], values: Array) -> Array:
+        """Slopes of the weighted statistics, ``(s, p)``."""
+        steps = _STEP * np.eye(len(names))
+        moved = [self._residual(names, values + row) - self._residual(names, values - row) for row in steps]
+        return np.stack(moved, axis=1) / (2 * _STEP)
+
+    def _residual(self, names: Sequence[str], values: Array) -> Array:
+        look = self.look.with_values(**dict(zip(names, values.tolist(), strict=True)))
+        return (self._developed(look) - self._base - self._difference) / self._scale
+
+    def _developed(self, look: Look) -> Array:
+        """Mean statistics of the pixels as another camera delivers them."""
+        shown = delivered(scaled(self._values, self._radius2, self.look.model, look.model), look.model)
+        levels, chroma, rings, _ = colour_statistics(shown)
+        return _vector(levels, chroma, rings).mean(axis=0)
+
+
+def _vector(levels: Array, chroma: Array, rings: Array) -> Array:
+    """Statistics side by side, ``(E, s)``."""
+    return np.concatenate([levels.reshape(len(levels), -1), chroma, rings], axis=1)

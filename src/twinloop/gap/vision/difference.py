@@ -1,0 +1,224 @@
+"""Compare statistics of pictures with intervals, and judge what a change of the camera does to them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.dataset.media.pictures import Pictures
+from twinloop.encoders.pictures import Encoder
+from twinloop.gap.vision.camera_remedy import Remedy, developed_again, remedied, statistics_of
+from twinloop.gap.vision.develop import Look
+from twinloop.gap.vision.picture_statistics import CHROMA_QUANTILES, PictureStatistics
+from twinloop.gap.vision.side import Side
+from twinloop.stats import Interval, KernelDistance, holm, mmd, welch_test
+
+Array = NDArray[np.float64]
+_UNITS = {
+    "red": "of 255",
+    "green": "of 255",
+    "blue": "of 255",
+    "contrast": "of 255",
+    "red to green": "",
+    "blue to green": "",
+    "colourfulness": "of 255",
+    "corner light": "",
+    "edge width": "px",
+    "spectral slope": "",
+    "noise": "of 255",
+}
+MEANINGS = {
+    "red": "mean of the red channel",
+    "green": "mean of the green channel",
+    "blue": "mean of the blue channel",
+    "contrast": "standard deviation of luma within a picture",
+    "red to green": "ratio of mean linear light, which white balance sets",
+    "blue to green": "ratio of mean linear light, which white balance sets",
+    "colourfulness": "median distance between the largest and the smallest of the three colours",
+    "corner light": "linear light in the outermost fifth of the picture over that of the innermost",
+    "edge width": "standard deviation of the spread of the sharpest edges; a lens's MTF50 is 0.187 / width per pixel",
+    "spectral slope": "of log power over log spatial frequency; nearer to 0 is sharper or noisier",
+    "noise": "standard deviation in flat areas of the green channel, over levels of brightness",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """One statistic: means over real and simulated episodes, their difference, its p-value (Holm), and with remedies.
+
+    ``difference`` has NaN ends and ``p_value`` is NaN where fewer than two episodes of a side have the statistic.
+    ``remedied`` is real − simulated once all remedies are applied; NaN where none was tried.
+    """
+
+    name: str
+    unit: str
+    real: float
+    sim: float
+    difference: Interval
+    p_value: float
+    remedied: float = math.nan
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files."""
+        return {**vars(self), "difference": self.difference.to_json()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """Statistics by name, ``(E, f)``, NaN where an episode does not have one."""
+
+    values: Array
+
+    @property
+    def mean(self) -> Array:
+        """Means over episodes ``(f,)``."""
+        there = np.isfinite(self.values)
+        sums = np.where(there, self.values, 0.0).sum(axis=0)
+        return np.where(there.any(axis=0), sums / np.maximum(there.sum(axis=0), 1), np.nan)
+
+
+def figures_of(statistics: PictureStatistics) -> Figures:
+    """The statistics that are told, in the order of `Difference` names."""
+    middle = int(np.searchsorted(CHROMA_QUANTILES, 0.5))
+    there = np.isfinite(statistics.noise)
+    noise = np.where(there, statistics.noise, 0.0).sum(axis=1) / np.maximum(there.sum(axis=1), 1)
+    noise = np.where(there.any(axis=1), np.sqrt(noise), np.nan)
+    columns = [
+        *statistics.means.T,
+        statistics.contrast,
+        *statistics.balance.T,
+        255.0 * statistics.chroma[:, middle],
+        statistics.rings[:, -1] / np.maximum(statistics.rings[:, 0], 1e-6),
+        statistics.edge,
+        statistics.slope,
+        noise,
+    ]
+    return Figures(values=np.stack(columns, axis=1))
+
+
+def compare_statistics(
+    real: PictureStatistics, sim: PictureStatistics, *, level: float = 0.95
+) -> tuple[Difference, ...]:
+    """Every statistic, Welch's test of each and Holm's correction over all."""
+    sides = figures_of(real), figures_of(sim)
+    rows, p_values = [], []
+    for column, (name, unit) in enumerate(_UNITS.items()):
+        one, two = (side.values[np.isfinite(side.values[:, column]), column] for side in sides)
+        if min(len(one), len(two)) < 2:
+            ends = np.array(math.nan)
+            why = f"{len(one)} real and {len(two)} simulated episodes have it; an interval needs two of each"
+            interval, p_value = Interval(estimate=ends, low=ends, high=ends, level=level, method=why), math.nan
+        else:
+            test = welch_test(one, two, level=level)
+            interval, p_value = test.difference, float(test.p_value)
+        rows.append((name, unit, interval))
+        p_values.append(p_value)
+    known = np.isfinite(p_values)
+    corrected = np.full(len(rows), np.nan)
+    corrected[known] = holm(np.array(p_values)[known])
+    return tuple(
+        Difference(
+            name=name, unit=unit, real=float(sides[0].mean[i]), sim=float(sides[1].mean[i]), difference=interval,
+            p_value=float(corrected[i]),
+        )
+        for i, (name, unit, interval) in enumerate(rows)
+    )  # fmt: skip
+
+
+_LEAST = 0.02  # part of MMD² that a remedy which closes no statistic must close to be named
+_ALPHA = 0.05  # of a statistic's difference, to count as one that can be closed
+
+
+class RemedyJudge:
+    """Judges remedies of the simulated camera.
+
+    Args:
+        real: the real side.
+        sim: the simulated one.
+        encoder: what made both embeddings.
+        look: of the simulated camera.
+        distance: MMD² of both embeddings; its kernel is used again.
+        differences: of all statistics.
+    """
+
+    def __init__(
+        self,
+        real: Side,
+        sim: Side,
+        encoder: Encoder,
+        look: Look,
+        distance: KernelDistance,
+        differences: Sequence[Difference],
+    ) -> None:
+        self._real, self._sim, self._encoder, self._look = real, sim, encoder, look
+        self._scale = distance.scale
+        self._names = [row.name for row in differences]
+        self._differs = np.array([row.p_value <= _ALPHA for row in differences])
+        self._target = figures_of(real.statistics).mean
+        tells = distance.p_value <= 1.0 - distance.distance.level
+        self._seen: dict[tuple[str, ...], tuple[float, Array]] = {}
+        self._tells = tells
+        self._base = self._effect([])
+
+    def ranked(self, remedies: Sequence[Remedy]) -> tuple[Remedy, ...]:
+        """Remedies with what they close, the largest share of MMD² first; without those that close nothing."""
+        judged = [self._judged(remedy, remedies) for remedy in remedies]
+        kept = [row for row in judged if row.closes or row.share >= _LEAST]
+        if len(kept) < len(judged):
+            return self.ranked(kept)
+        return tuple(sorted(kept, key=lambda row: (-row.share if math.isfinite(row.share) else 0.0, -len(row.closes))))
+
+    def left(self, remedies: Sequence[Remedy]) -> float:
+        """Part of MMD² that remains with all remedies; NaN where there is no gap beyond chance, or no remedy."""
+        return self._effect(remedies)[0] / self._base[0] if remedies and self._tells else math.nan
+
+    def after(self, differences: Sequence[Difference], remedies: Sequence[Remedy]) -> tuple[Difference, ...]:
+        """Differences with what is left of them."""
+        _, left = self._effect(remedies)
+        return tuple(replace(row, remedied=float(value)) for row, value in zip(differences, left, strict=True))
+
+    def pictures(self, remedies: Sequence[Remedy]) -> Sequence[Pictures]:
+        """The pictures that were kept, as the camera with remedies delivers them."""
+        kept = self._sim.kept
+        return developed_again(kept, self._look, remedied(self._look, remedies)) if remedies else kept
+
+    def _judged(self, remedy: Remedy, remedies: Sequence[Remedy]) -> Remedy:
+        """A remedy alone, and beside the others: the mean of both, as Shapley's value has it for two."""
+        others = [other for other in remedies if other is not remedy]
+        (alone, one), (without, two), (together, three) = (
+            self._effect(chosen) for chosen in ([remedy], others, remedies)
+        )
+        before = self._base[1]
+        closes = (np.abs(one) < 0.5 * np.abs(before)) | (
+            (np.abs(three) < 0.5 * np.abs(two)) & (np.abs(two) > 0.25 * np.abs(before))
+        )
+        names = tuple(name for name, yes in zip(self._names, closes & self._differs, strict=True) if yes)
+        share = ((self._base[0] - alone) + (without - together)) / (2.0 * self._base[0]) if self._tells else math.nan
+        return replace(remedy, closes=names, share=share)
+
+    def _effect(self, remedies: Sequence[Remedy]) -> tuple[float, Array]:
+        """MMD² (NaN where it is not asked) and real − simulated statistics ``(f,)``."""
+        key = tuple(sorted(remedy.parameter for remedy in remedies))
+        if key not in self._seen:
+            pictures = self.pictures(remedies)
+            figures = self._target - figures_of(statistics_of(pictures)).mean
+            self._seen[key] = (self._mmd(pictures) if self._tells else math.nan, figures)
+        return self._seen[key]
+
+    def _mmd(self, pictures: Sequence[Pictures]) -> float:
+        rows = [self._encoder.encode(part) for part in pictures]
+        clusters = np.repeat(np.arange(len(rows)), [len(part) for part in rows])
+        found = mmd(
+            self._real.embedding.values,
+            np.concatenate(rows),
+            real_clusters=self._real.embedding.clusters,
+            sim_clusters=clusters,
+            bandwidth=self._scale,
+            draws=0,
+        )
+        return float(found.distance.estimate)

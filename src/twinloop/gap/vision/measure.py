@@ -1,0 +1,173 @@
+"""How far simulated pictures are from real ones, where it shows, and which camera parameter would close it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import InputError
+from twinloop.core.headline import Headline
+from twinloop.core.records import require_same_encoder
+from twinloop.dataset.media.pictures import Pictures
+from twinloop.encoders.pictures import Encoder
+from twinloop.gap.vision.camera_remedy import Remedy, find_remedies
+from twinloop.gap.vision.develop import Look
+from twinloop.gap.vision.difference import MEANINGS, Difference, RemedyJudge, compare_statistics
+from twinloop.gap.vision.side import Regions, Side, region_features, tell_regions
+from twinloop.stats import (
+    ClassifierTest,
+    KernelDistance,
+    NeighbourFigures,
+    classifier_test,
+    kid,
+    mmd,
+    precision_recall_density_coverage,
+)
+
+_REGION_DRAWS = 999  # so that 48 regions, corrected, can reach 0.048
+
+
+@dataclass(frozen=True, kw_only=True)
+class VisionGap:
+    """The gap between two sets of pictures.
+
+    ``left`` is the part of MMD² that remains with all remedies together, of pictures developed again; NaN where there
+    is no gap beyond chance or no remedy. ``differences`` tell of every statistic now and with all remedies, and
+    ``regions_left`` where it shows with all of them; None where there is no remedy.
+    """
+
+    encoder: str
+    encoder_hash: str
+    dimension: int
+    real: Side
+    sim: Side
+    mmd: KernelDistance
+    kid: KernelDistance
+    neighbours: NeighbourFigures
+    classifier: ClassifierTest
+    differences: tuple[Difference, ...]
+    remedies: tuple[Remedy, ...]
+    left: float
+    regions: Regions
+    regions_left: Regions | None
+
+    def headline(self) -> list[Headline]:
+        """Distances, what the classifier can tell, and the difference of every statistic."""
+        what = f"of {self.encoder} embeddings, {len(self.real.names)} real and {len(self.sim.names)} simulated episodes"
+        rows = [
+            self.mmd.distance.headline("mmd", meaning=f"squared maximum mean discrepancy {what}"),
+            self.kid.distance.headline("kid", meaning=f"kernel Inception distance {what}"),
+            self.classifier.auc.headline(
+                "auc", meaning=f"how well held-out pictures are told apart, ½ not at all, {what}"
+            ),
+            self.classifier.accuracy.headline("accuracy", meaning=f"part of held-out pictures named right {what}"),
+        ]
+        rows += [
+            getattr(self.neighbours, name).headline(name, better="higher", meaning=f"{name} {what}")
+            for name in ("precision", "recall", "density", "coverage")
+        ]
+        rows += [
+            row.difference.headline(
+                f"difference/{row.name.replace(' ', '_')}",
+                unit=row.unit,
+                meaning=f"{MEANINGS[row.name]}; real − simulated",
+            )
+            for row in self.differences
+        ]
+        return rows
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files."""
+        parts = ("mmd", "kid", "neighbours", "classifier", "regions", "real", "sim")
+        return {
+            "encoder": {"name": self.encoder, "hash": self.encoder_hash, "dimension": self.dimension},
+            **{name: getattr(self, name).to_json() for name in parts},
+            "differences": [row.to_json() for row in self.differences],
+            "remedies": [row.to_json() for row in self.remedies],
+            "left": self.left,
+            "regions_left": None if self.regions_left is None else self.regions_left.to_json(),
+        }
+
+
+def measure_vision(
+    real: Side,
+    sim: Side,
+    encoder: Encoder,
+    *,
+    look: Look | None = None,
+    sensor: str = "camera",
+    draws: int = 4999,
+    level: float = 0.95,
+    seed: int = 0,
+) -> VisionGap:
+    """The gap between two sides that the same encoder has seen.
+
+    Args:
+        real: of the real pictures.
+        sim: of the simulated ones.
+        encoder: the one that `gather` was given.
+        look: the camera of the simulated pictures; an ideal one where it is left out.
+        sensor: its name in the twin.
+        draws: relabellings of episodes for each test.
+        level: of the intervals.
+        seed: of relabellings and resamples.
+
+    Raises:
+        InputError: different encoders, sizes that differ, or too few episodes for the tests.
+    """
+    _require_alike(real, sim)
+    sides = {
+        "real_clusters": real.embedding.clusters, "sim_clusters": sim.embedding.clusters, "level": level, "seed": seed,
+    }  # fmt: skip
+    rows = real.embedding.values, sim.embedding.values
+    distance = mmd(*rows, **sides, draws=draws)
+    look = look or Look()
+    found = find_remedies(real.statistics, sim.statistics, sim.pixels, sim.kept, look, sensor=sensor, level=level)
+    differences = compare_statistics(real.statistics, sim.statistics, level=level)
+    tests = {"draws": min(draws, _REGION_DRAWS), "level": level, "seed": seed}
+    judge = RemedyJudge(real, sim, encoder, look, distance, differences)
+    remedies = judge.ranked(found)
+    return VisionGap(
+        encoder=encoder.name,
+        encoder_hash=encoder.hash,
+        dimension=rows[0].shape[1],
+        real=real,
+        sim=sim,
+        mmd=distance,
+        kid=kid(*rows, **sides, draws=draws),
+        neighbours=precision_recall_density_coverage(*rows, **sides),
+        classifier=classifier_test(*rows, **sides, draws=min(draws, 999)),
+        differences=judge.after(differences, remedies),
+        remedies=remedies,
+        left=judge.left(remedies),
+        regions=_regions(real, sim.regions, sim.embedding.clusters, **tests),
+        regions_left=_regions(real, *_features(judge.pictures(remedies)), **tests) if remedies else None,
+    )
+
+
+def _features(pictures: Sequence[Pictures]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Features of regions, and the episode of each picture."""
+    clusters = np.repeat(np.arange(len(pictures)), [len(part) for part in pictures])
+    return np.concatenate([region_features(part) for part in pictures]), clusters
+
+
+def _regions(
+    real: Side, sim: NDArray[np.float32], clusters: NDArray[np.int64], *, draws: int, level: float, seed: int
+) -> Regions:
+    rows = real.regions.astype(np.float64), sim.astype(np.float64)
+    return tell_regions(*rows, real.embedding.clusters, clusters, draws=draws, level=level, seed=seed)
+
+
+def _require_alike(real: Side, sim: Side) -> None:
+    require_same_encoder(real.embedding, sim.embedding)
+    if real.size != sim.size:
+        (h, w), (other_h, other_w) = real.size, sim.size
+        raise InputError(
+            f"Real pictures are {w}x{h} ({real.label}), simulated ones {other_w}x{other_h} ({sim.label}); sharpness "
+            f"and noise of different sizes cannot be compared. Render them alike (twinloop render … --size {w}x{h}), "
+            f"or scale both with --size {min(w, other_w)}x{min(h, other_h)}."
+        )

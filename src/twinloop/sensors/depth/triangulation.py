@@ -1,0 +1,210 @@
+"""Triangulate between two views side by side: active stereo (RealSense) and structured light (Kinect v1).
+
+The picture is the left view's. A point at depth z is seen d = f·B / z px further left in the right view.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import ArrayLike, NDArray
+from scipy import ndimage
+
+from twinloop.sensors.depth.frames import (
+    DepthFrames,
+    DepthReading,
+    Returns,
+    looked_at,
+    normal_field,
+    per_frame,
+    uniform_field,
+)
+
+EDGE = 1.0  # px of disparity from which on a step is an edge and not a slope: our choice, the pitch of the pixels
+
+
+def disparity(depth: ArrayLike, focal_baseline: float) -> NDArray[np.float64]:
+    """Disparities in px of depths in m, for a focal length in px times a baseline in m; 0 where there is nothing."""
+    return focal_baseline / np.asarray(depth, dtype=np.float64)
+
+
+def from_disparity(disparities: NDArray[np.float64], focal_baseline: float) -> NDArray[np.float64]:
+    """Depths in m of disparities in px; inf where these are not positive."""
+    seen = disparities > 0.0
+    return np.where(seen, focal_baseline / np.where(seen, disparities, 1.0), np.inf)
+
+
+def hidden(disparities: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Pixels ``(n, h, w)`` whose points the right view does not see: before its left border, or behind something.
+
+    Every pixel is put where the right view sees it, and is hidden where something nearer lies there, by `EDGE` at
+    least. A border between depths z₁ < z₂ so casts a shadow of f·B (1/z₁ - 1/z₂) px to its left, and beside the
+    picture's left border lies a band of d px that no other view sees (Intel RealSense D400 data sheet, "invalid depth
+    band").
+    """
+    count, height, width = disparities.shape
+    place = np.arange(width) + 0.5 - disparities  # of pixel centres in the right view
+    cell = np.floor(place).astype(np.intp)
+    outside = cell < 0
+    line = np.arange(count * height).reshape(count, height, 1) * (width + 1)
+    nearest = np.zeros(count * height * (width + 1))
+    # A surface that the right view sees larger would have gaps, so every point also fills the cell beside its own.
+    for beside in (0, 1):
+        np.maximum.at(nearest, (line + np.clip(cell + beside, 0, width))[~outside], disparities[~outside])
+    there = nearest[line + np.clip(cell, 0, width)]
+    return outside | (there > disparities + EDGE)
+
+
+def fattened(disparities: NDArray[np.float64], radius: int) -> NDArray[np.float64]:
+    """Disparities after matching windows let the nearer side of every edge, not of a slope, grow by ``radius`` px."""
+    if radius <= 0:
+        return disparities
+    size = 2 * radius + 1
+    nearer = ndimage.maximum_filter(disparities, size=(1, size, size), mode="nearest")
+    return np.where(nearer - disparities > EDGE, nearer, disparities)
+
+
+def quantized(disparities: NDArray[np.float64], levels: float) -> NDArray[np.float64]:
+    """Disparities rounded to 1 / ``levels`` px; 0 levels leave them as they are."""
+    return np.round(disparities * levels) / levels if levels > 0 else disparities
+
+
+@dataclass(frozen=True, kw_only=True)
+class StereoSpec:
+    """How a stereo camera is built.
+
+    ``baseline`` in m between its cameras, ``unit`` of its counts in m, ``subpixel`` steps of disparity to a pixel (0:
+    not rounded), ``max_disparity`` in px that it searches, and so how near it sees, ``max_depth`` in m that it
+    reports, ``correlation`` in px over which its errors and losses are alike, ``fattening`` in px by which near things
+    grow.
+    """
+
+    baseline: float
+    unit: float = 0.001
+    subpixel: float = 0.0
+    max_disparity: float = math.inf
+    max_depth: float = math.inf
+    correlation: float = 0.0
+    fattening: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class StereoDepth(Returns):
+    """A stereo camera; numbers, or one for each frame ``(n,)``. Only ``spec`` is wrong about an ideal one.
+
+    The depth error is σ_z = z² σ_d / (f·B) for a ``disparity_noise`` σ_d in px. ``disparity_bias`` in px is a shift of
+    the pair's calibration, ``edge_noise`` in px how far aside a pixel looks, ``scale_error`` relative.
+    """
+
+    spec: StereoSpec
+    scale_error: ArrayLike = 0.0
+    disparity_noise: ArrayLike = 0.0
+    disparity_bias: ArrayLike = 0.0
+    edge_noise: ArrayLike = 0.0
+
+    def read(self, frames: DepthFrames, chance: Sequence[Generator]) -> DepthReading:
+        """What the camera reports of every frame, with a generator for each."""
+        spec, shape = self.spec, frames.depth.shape[1:]
+        focal_baseline = frames.intrinsics.fx * spec.baseline
+        errors = normal_field(chance, shape, spec.correlation)
+        aside, along = normal_field(chance, shape, spec.correlation), normal_field(chance, shape, spec.correlation)
+        luck = uniform_field(chance, shape, spec.correlation)
+
+        ideal = disparity(frames.depth, focal_baseline)
+        blurred = looked_at(ideal, per_frame(self.edge_noise) * aside, per_frame(self.edge_noise) * along)
+        grown = fattened(blurred, spec.fattening)
+        measured = quantized(
+            grown + per_frame(self.disparity_bias) + per_frame(self.disparity_noise) * errors, spec.subpixel
+        )
+        depth = from_disparity(measured, focal_baseline) * (1.0 + per_frame(self.scale_error))
+
+        seen = ~hidden(ideal) | (grown > ideal + EDGE)
+        found = (grown > 0.0) & (measured > 0.0) & (measured <= spec.max_disparity) & (depth <= spec.max_depth)
+        left, right = frames.cosine(), frames.cosine(spec.baseline)
+        cosine = None if left is None or right is None else np.minimum(left, right)
+        return DepthReading.of(depth, seen & found & (luck < self.survival(frames, cosine)), spec.unit)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StructuredLightSpec:
+    """How a structured-light camera is built.
+
+    ``baseline`` in m from the camera to the projector on its right, ``unit`` of its counts in m, ``subpixel`` steps of
+    disparity to a pixel (0: not rounded), ``min_depth`` and ``max_depth`` in m that it reports. It matches ``window``
+    px a side, and believes a match where ``inlier_share`` of them are within ``inlier_disparity`` px of their mean, and
+    for every px that they are off the middle as much again.
+    """
+
+    baseline: float
+    unit: float = 0.001
+    subpixel: float = 0.0
+    min_depth: float = 0.0
+    max_depth: float = math.inf
+    window: int = 1
+    inlier_disparity: float = 0.1
+    inlier_share: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class StructuredLightDepth(Returns):
+    """A structured-light camera; numbers, or one for each frame ``(n,)``.
+
+    Quantities are those of `StereoDepth`. The test of windows after A. Handa et al., "A benchmark for RGB-D visual
+    odometry, 3D reconstruction and SLAM" (ICRA 2014), and J. T. Barron and J. Malik, "Intrinsic scene properties from
+    a single RGB-D image" (CVPR 2013), in a form of our own.
+    """
+
+    spec: StructuredLightSpec
+    scale_error: ArrayLike = 0.0
+    disparity_noise: ArrayLike = 0.0
+    disparity_bias: ArrayLike = 0.0
+    edge_noise: ArrayLike = 0.0
+
+    def read(self, frames: DepthFrames, chance: Sequence[Generator]) -> DepthReading:
+        """What the camera reports of every frame, with a generator for each."""
+        spec, shape = self.spec, frames.depth.shape[1:]
+        focal_baseline = frames.intrinsics.fx * spec.baseline
+        errors, aside, along = (normal_field(chance, shape) for _ in range(3))
+        luck = uniform_field(chance, shape)
+
+        ideal = disparity(frames.depth, focal_baseline)
+        moved = looked_at(ideal, per_frame(self.edge_noise) * aside, per_frame(self.edge_noise) * along)
+        lit = (moved > 0.0) & ~hidden(ideal)
+        survival = self.survival(frames, frames.cosine())
+        believed = agreeing(moved, lit, spec.window, spec.inlier_disparity) >= spec.inlier_share
+        measured = quantized(
+            moved + per_frame(self.disparity_bias) + per_frame(self.disparity_noise) * errors, spec.subpixel
+        )
+        depth = from_disparity(measured, focal_baseline) * (1.0 + per_frame(self.scale_error))
+        near_enough = (depth >= spec.min_depth) & (depth <= spec.max_depth)
+        return DepthReading.of(depth, lit & believed & near_enough & (luck < survival), spec.unit)
+
+
+def agreeing(
+    disparities: NDArray[np.float64], lit: NDArray[np.bool_], window: int, threshold: float
+) -> NDArray[np.float64]:
+    """Share ``(n, h, w)`` of the window's pixels that are lit and agree with the mean of those that are.
+
+    A pixel agrees that is within ``threshold`` · (1 + r) px of the mean, r px off the middle: slopes of up to
+    ``threshold`` px to the pixel are one surface. What lies beyond the picture is as its border.
+    """
+    if window <= 1:
+        return np.ones(disparities.shape)
+    count = ndimage.uniform_filter(lit.astype(np.float64), size=window, axes=(1, 2), mode="nearest")
+    total = ndimage.uniform_filter(np.where(lit, disparities, 0.0), size=window, axes=(1, 2), mode="nearest")
+    mean = np.divide(total, count, out=np.zeros_like(total), where=count > 0.0)
+    half = window // 2
+    margin = ((0, 0), (half, half), (half, half))
+    values, lights = np.pad(disparities, margin, mode="edge"), np.pad(lit, margin, mode="edge")
+    agree = np.zeros(disparities.shape, dtype=np.intp)
+    height, width = disparities.shape[1:]
+    for row in range(window):
+        for column in range(window):
+            part = np.s_[:, row : row + height, column : column + width]
+            reach = threshold * (1.0 + math.hypot(row - half, column - half))
+            agree += lights[part] & (np.abs(values[part] - mean) <= reach)
+    return agree / window**2
