@@ -13,7 +13,7 @@ import numpy as np
 
 from twinloop.evaluate.acting import candidate
 from twinloop.evaluate.run import Arena
-from twinloop.evaluate.suites import open_suite
+from twinloop.evaluate.suite import open_suite
 from twinloop.evaluate.worlds import on_twin, stacked
 from twinloop.rollout import run_batch
 from twinloop.simulate import open_backend

@@ -17,7 +17,7 @@ from twinloop.cli.commands import Command
 from twinloop.cli.main import TWINLOOP, main
 from twinloop.core.errors import InputError
 from twinloop.release import Registry, promote
-from twinloop.release.running_steps import Ran, Step
+from twinloop.release.running_robot import Ran, Step
 from twinloop.train.config import CHECKPOINT
 from twinloop.workflows.deploy.requests import RunRequest
 from twinloop.workflows.deploy.run import episode_line

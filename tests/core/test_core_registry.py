@@ -23,7 +23,7 @@ from twinloop.generate.config import resolve
 from twinloop.hardware.registry import ROBOTS, open_robot
 from twinloop.label.rules import RULES, open_rule
 from twinloop.render import RENDERERS, open_renderer, probe_all
-from twinloop.render.probe import renderer_versions
+from twinloop.render.catalog import renderer_versions
 from twinloop.render.rays import CASTERS
 from twinloop.simulate.rollout import BACKENDS, open_backend
 from twinloop.tasks.registry import TASKS, open_task

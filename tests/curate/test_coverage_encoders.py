@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.encoders.clips import FRAMES, ClipBatch, open_clip_encoder, space_hash
-from twinloop.encoders.motion import ConvolutionEncoder
+from twinloop.encoders.clips import FRAMES, ClipBatch, ConvolutionEncoder, open_clip_encoder, space_hash
 from twinloop.encoders.trajectory import Clips, clip_features, trajectory_features
 
 BUILT_IN = ("trajectory", "waypoints", "convolutions")

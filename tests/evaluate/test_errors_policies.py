@@ -11,7 +11,7 @@ from twinloop.cli.main import main
 from twinloop.core.errors import InputError
 from twinloop.evaluate.real import read_real
 from twinloop.evaluate.run import Arena
-from twinloop.evaluate.suites import open_suite
+from twinloop.evaluate.suite import open_suite
 from twinloop.evaluate.worlds import on_twin
 from twinloop.release.gate_config import parse_gate
 from twinloop.tasks import open_task

@@ -9,8 +9,7 @@ import pytest
 import yaml
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.evaluate.suite import parse_suite, read_suite
-from twinloop.evaluate.suites import builtin_suites, open_suite
+from twinloop.evaluate.suite import builtin_suites, open_suite, parse_suite, read_suite
 from twinloop.evaluate.variants import with_contact_sensors
 from twinloop.evaluate.worlds import on_twin, stacked
 from twinloop.tasks import open_task

@@ -231,7 +231,7 @@ def test_each_wrong_word_gets_one_clear_line(states, capsys, tmp_path, words, sa
 
 
 def test_a_renderer_that_is_not_there_comes_with_the_command_that_adds_it(states, tmp_path, monkeypatch):
-    from twinloop.render import probe
+    from twinloop.render import catalog as probe
 
     def missing(name):
         return probe.ProbeResult(name=name, available=False, detail="no libEGL", remedy="apt-get install libegl1")

@@ -28,8 +28,7 @@ from twinloop.hardware.protocol import NotConnectedError
 from twinloop.release.envelope import Envelope
 from twinloop.release.envelope_settings import EnvelopeSettings
 from twinloop.release.running import Runner
-from twinloop.release.running_robot import Spoken, offered_contract
-from twinloop.release.running_steps import RunOptions
+from twinloop.release.running_robot import RunOptions, Spoken, offered_contract
 from twinloop.train.lerobot_side import let_torchvision_in
 from twinloop.twin import load_twin
 

@@ -19,8 +19,8 @@ import pytest
 from support.running import served
 from support.serve import Adding, observation
 from twinloop.release.serve import PolicyServer
-from twinloop.release.serve_limits import ServeLimits
 from twinloop.release.serve_wire import Message, decode, encode
+from twinloop.release.serve_worker import ServeLimits
 
 Observed = Callable[[object], None]
 LIMITS = ServeLimits(

@@ -280,7 +280,7 @@ def test_a_renderer_that_was_sent(tmp_path, sentinel, capsys, observed, monkeypa
 @pytest.mark.attack("A gate file outside of any workspace names a Python file as its task", expected=NOT_RUN)
 def test_a_gate_file_that_was_sent(tmp_path, sentinel):
     from twinloop.release.gate_config import read_gate
-    from twinloop.release.rules_context import ContextRule
+    from twinloop.release.rules_conditions import ContextRule
 
     code = write_code(tmp_path / "helper.py", sentinel)
     waived = {"waived": "not asked here"}

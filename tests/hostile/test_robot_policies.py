@@ -19,7 +19,7 @@ from _drivers import (
 
 from twinloop.release.envelope import Envelope
 from twinloop.release.envelope_settings import EnvelopeSettings
-from twinloop.release.running_steps import Told
+from twinloop.release.running_robot import Told
 
 
 def scribbles(seen, command):

@@ -316,7 +316,7 @@ import numpy as np
 from twinloop.core.contract import STATE, Contract
 from twinloop.core.units import UnitMap
 from twinloop.release.serve import PolicyServer, ServeOptions
-from twinloop.release.serve_limits import ServeLimits
+from twinloop.release.serve_worker import ServeLimits
 
 units = UnitMap.from_json({units!r})
 

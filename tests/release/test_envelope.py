@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.release.envelope import Envelope, Motion
-from twinloop.release.envelope_motion import JointLimits, braked, fastest_towards, stopping_path, window
 from twinloop.release.envelope_settings import EnvelopeSettings
-from twinloop.release.envelope_space import Space
+from twinloop.release.envelope_space import JointLimits, Space, braked, fastest_towards, stopping_path, window
 from twinloop.twin import load_twin
 
 TWIN = load_twin("so101_tabletop")

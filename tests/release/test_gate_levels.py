@@ -15,7 +15,7 @@ from support.releases import evaluation
 from twinloop.core.decision import RuleVerdict
 from twinloop.release.gate import gate
 from twinloop.release.gate_config import parse_gate
-from twinloop.release.paired_rule import compare
+from twinloop.release.rules_effect import compare
 from twinloop.stats import paired_p_values
 
 OFF = {"waived": "not asked here"}

@@ -18,10 +18,9 @@ from twinloop.core.errors import InputError
 from twinloop.release.evidence import in_turns
 from twinloop.release.gate import Known, gate
 from twinloop.release.gate_config import parse_gate, read_gate
-from twinloop.release.paired_rule import compare
-from twinloop.release.rules_context import intervals
-from twinloop.release.rules_limits import regression_rule
-from twinloop.release.trained import Trained
+from twinloop.release.rules_conditions import intervals, regression_rule
+from twinloop.release.rules_effect import compare
+from twinloop.release.version import Trained
 from twinloop.stats import (
     PairedCounts,
     least_values,

@@ -13,13 +13,11 @@ import pytest
 
 from twinloop.core.contract import ENVIRONMENT, STATE, Contract
 from twinloop.core.errors import InputError
-from twinloop.release.monitor.calibration import Calibration, fewest_episodes
-from twinloop.release.monitor.drift import Between
-from twinloop.release.monitor.hypotheses import changed, hypotheses
+from twinloop.release.monitor.calibration import Calibration, fewest_episodes, read, save
+from twinloop.release.monitor.faults import Observers, alpha_beta, changed, hypotheses, untouched
 from twinloop.release.monitor.live import Monitor
-from twinloop.release.monitor.observers import Observers, alpha_beta, untouched
-from twinloop.release.monitor.storage import read, save
-from twinloop.release.running_monitor import MonitorWatcher, OnAlarm, open_watcher
+from twinloop.release.monitor.signals import Between
+from twinloop.release.running_observers import MonitorWatcher, OnAlarm, open_watcher
 from twinloop.release.running_robot import Seen
 from twinloop.simulate import InitialState, open_backend, rollout
 from twinloop.tasks.kinematics import Chain

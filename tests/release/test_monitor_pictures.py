@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from scipy.ndimage import gaussian_filter, map_coordinates
 
 from twinloop.core.errors import InputError
-from twinloop.release.monitor.pictures import PictureReference, how_far
-from twinloop.release.monitor.registration import Registration
+from twinloop.release.monitor.pictures import PictureReference, Registration, how_far
 
 HEIGHT, WIDTH = 72, 96
 RADIUS = np.hypot(HEIGHT, WIDTH) / 2.0

@@ -7,12 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twinloop.release.monitor.directions import Directions
-from twinloop.release.monitor.hypotheses import Hypothesis
-from twinloop.release.monitor.judging import Departure, Drives, Size
-from twinloop.release.monitor.outlying import fit_outlying
+from twinloop.release.monitor.faults import Directions, Hypothesis, while_held
+from twinloop.release.monitor.judging import Departure, Drives, Size, fit_outlying
 from twinloop.release.monitor.signals import cause_of, meaning
-from twinloop.release.monitor.signatures import while_held
 from twinloop.release.monitor.streams import overlap
 
 

@@ -146,8 +146,8 @@ def test_a_trained_policy_is_added_loaded_and_fits_its_place(root, tmp_path):
     pytest.importorskip("torch")
     from support.policies import small
     from twinloop.release.gate_config import ContextRule
-    from twinloop.release.rules_context import context_rule
-    from twinloop.release.trained import trained_on
+    from twinloop.release.rules_conditions import context_rule
+    from twinloop.release.version import trained_on
     from twinloop.rollout.observing import offered_contract
     from twinloop.tasks import open_task
     from twinloop.twin import load_twin

@@ -17,8 +17,7 @@ from twinloop.dataset.side_tables import open_side_table
 from twinloop.hardware.limits import CLEARANCE
 from twinloop.hardware.virtual import VirtualRobot
 from twinloop.release.running_record import EVENTS, STEPS, RunFacts, RunWriter
-from twinloop.release.running_robot import RobotLostError
-from twinloop.release.running_steps import Told
+from twinloop.release.running_robot import RobotLostError, Told
 
 HOME = TWIN.units.from_si(TWIN.home()[0][TWIN.joint_qpos])
 

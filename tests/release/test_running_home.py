@@ -7,7 +7,7 @@ import pytest
 
 from twinloop.core.contract import STATE, Contract
 from twinloop.release.envelope import Envelope
-from twinloop.release.running_home import Homing
+from twinloop.release.running_policy import Homing
 from twinloop.twin import load_twin
 
 TWIN = load_twin("so101_tabletop")

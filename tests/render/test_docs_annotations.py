@@ -9,8 +9,8 @@ import yaml
 
 from twinloop.dataset.annotations import TABLES, CameraAnnotations
 from twinloop.render.annotate import ANNOTATIONS, AnnotationSettings
+from twinloop.render.annotate.frame import MOST_RAYS
 from twinloop.render.annotate.instances import CLASSES
-from twinloop.render.annotate.visibility import MOST_RAYS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "annotations.md").read_text()
 SHARED = {"number", "frame_index", "camera"}

@@ -10,11 +10,11 @@ import pytest
 
 from support.worlds import make_world
 from twinloop.render import SceneStates, decode_srgb, open_renderer, probe_renderer
-from twinloop.render.light import linear_of
 from twinloop.render.mitsuba import MitsubaQuality, MitsubaRenderer
 from twinloop.render.mitsuba.lights import WHITE_LUX, Exposure
 from twinloop.render.mitsuba.materials import roughness_of_shininess
-from twinloop.render.mitsuba.sky import luminance, surrounding_light
+from twinloop.render.mitsuba.textures import luminance, surrounding_light
+from twinloop.render.protocol import linear_of
 from twinloop.twin import load_twin
 
 DARK = '<visual><headlight active="0"/><map zfar="100"/></visual><statistic center="0 0 0" extent="1"/>'

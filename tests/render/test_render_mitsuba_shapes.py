@@ -11,8 +11,7 @@ import pytest
 import twinloop.render.mitsuba.variants as variants
 from twinloop.core.errors import MissingDependencyError
 from twinloop.render.mitsuba.shapes import Surface, surface
-from twinloop.render.mitsuba.sky import seen_sky
-from twinloop.render.mitsuba.textures import Mapping, cube_coordinates, look_up_cube, mapping_of
+from twinloop.render.mitsuba.textures import Mapping, cube_coordinates, look_up_cube, mapping_of, seen_sky
 
 SHAPES = """
 <mujoco>

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import twinloop.render.probe as probing
+import twinloop.render.catalog as probing
 from twinloop.core.errors import MissingDependencyError, UnknownNameError
 from twinloop.render import RENDERERS, choose_renderer, open_renderer, probe_all, probe_renderer
 from twinloop.render.catalog import RendererEntry

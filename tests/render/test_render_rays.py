@@ -12,9 +12,8 @@ from twinloop.core.errors import InputError, MissingDependencyError, UnknownName
 from twinloop.render import open_renderer, probe_renderer
 from twinloop.render.cameras import intrinsics, world_from_camera
 from twinloop.render.protocol import SceneStates
-from twinloop.render.rays.caster import CASTERS, open_caster, visible_geoms
+from twinloop.render.rays.caster import CASTERS, BodyMotion, open_caster, slerp, visible_geoms
 from twinloop.render.rays.embree import EmbreeCaster
-from twinloop.render.rays.motion import BodyMotion, slerp
 from twinloop.render.rays.mujoco import MujocoCaster
 from twinloop.render.triangles import CHORD, triangles
 from twinloop.twin import load_twin

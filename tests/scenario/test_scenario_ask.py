@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.scenario.ablate import ablate
-from twinloop.scenario.counterfactual import counterfactual
-from twinloop.scenario.terms import Term, term_names, terms_of
+from twinloop.scenario.ablate import Term, ablate, term_names, terms_of
+from twinloop.scenario.counterfactual import counterfactual, parse_what
 from twinloop.scenario.trials import Tried
-from twinloop.scenario.what import parse_what
 from twinloop.twin import load_twin
 
 N = 16

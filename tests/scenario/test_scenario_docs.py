@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from twinloop.cli.main import TWINLOOP
-from twinloop.scenario.terms import terms_table
+from twinloop.scenario.ablate import terms_table
 
 PAGE = (Path(__file__).parents[2] / "docs/scenarios.md").read_text()
 

@@ -10,11 +10,9 @@ import pytest
 
 from support.pages import KeptReport
 from twinloop.core.decision import GateDecision
-from twinloop.scenario.ablate import Ablated, Ablation
-from twinloop.scenario.counterfactual import Crossing, adjusted, contrast
-from twinloop.scenario.terms import Term
+from twinloop.scenario.ablate import Ablated, Ablation, Term
+from twinloop.scenario.counterfactual import Crossing, What, adjusted, contrast
 from twinloop.scenario.trials import Tried
-from twinloop.scenario.what import What
 from twinloop.stats import clopper_pearson
 from twinloop.stats.two_by_two_paired import PairedCounts, mcnemar, paired_difference_interval
 from twinloop.workflows.scenario.ask import _contrasts_table, doses_section, scenario_section, terms_section

@@ -7,10 +7,19 @@ import pytest
 from scipy.stats import multivariate_normal, norm
 
 from twinloop.core.errors import InputError
-from twinloop.scenario.archive import CELLS, Archive, illuminate, map_axes
-from twinloop.scenario.proposal import Proposal, log_density
-from twinloop.scenario.rare import Search, Seen, failure_rate, most_probable
-from twinloop.scenario.simplify import simplified
+from twinloop.scenario.rare import (
+    CELLS,
+    Archive,
+    Proposal,
+    Search,
+    Seen,
+    failure_rate,
+    illuminate,
+    log_density,
+    map_axes,
+    most_probable,
+)
+from twinloop.scenario.search import simplified
 from twinloop.stats.importance import weighted_rate
 
 WAY = np.array([0.6, 0.6, 0.529])

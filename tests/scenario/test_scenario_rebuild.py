@@ -14,8 +14,7 @@ from twinloop.hardware.hidden_cell import hidden_cell
 from twinloop.rollout import ExpertActor, run_batch
 from twinloop.rollout.observing import Tracker
 from twinloop.rollout.pinned import Origin
-from twinloop.scenario.heights import TABLE
-from twinloop.scenario.rebuild import TRACKER_OFFSET_M, LoggedEpisode, pin_log, placement
+from twinloop.scenario.rebuild import TABLE, TRACKER_OFFSET_M, LoggedEpisode, pin_log, placement
 from twinloop.scenario.trials import try_actor, try_commands
 from twinloop.simulate import open_backend
 from twinloop.tasks import open_task

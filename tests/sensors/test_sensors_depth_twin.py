@@ -12,7 +12,7 @@ import yaml
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.imaging import Intrinsics
 from twinloop.core.params import SeedPath
-from twinloop.render import light
+from twinloop.render import protocol as light
 from twinloop.rollout.depth import DEPTH_CHANNELS, depth_model, depth_reading
 from twinloop.sensors.depth import StereoDepth, StructuredLightDepth, TimeOfFlightDepth
 from twinloop.twin import Twin, load_twin

@@ -8,8 +8,7 @@ from twinloop.hardware.virtual import VirtualRobot
 from twinloop.release.envelope import Envelope
 from twinloop.release.envelope_settings import EnvelopeSettings
 from twinloop.release.running import Runner
-from twinloop.release.running_robot import Spoken, offered_contract
-from twinloop.release.running_steps import RunOptions
+from twinloop.release.running_robot import RunOptions, Spoken, offered_contract
 from twinloop.twin import load_twin
 
 TWIN = load_twin("so101_tabletop")

@@ -12,8 +12,8 @@ from twinloop.identify.plan import planned_param
 from twinloop.identify.plan_result import Outlook
 from twinloop.identify.space import free_space
 from twinloop.randomize import default_draws, parse_randomization
-from twinloop.release.monitor.hypotheses import hypotheses
-from twinloop.scenario.terms import term_names, terms_of, terms_table
+from twinloop.release.monitor.faults import hypotheses
+from twinloop.scenario.ablate import term_names, terms_of, terms_table
 from twinloop.twin import Twin, load_twin, quantities
 from twinloop.twin.quantities import Prior, Quantity, declare
 from twinloop.twin.quantities.kinds import Alias, DefaultRange, Fault, Fit, assign

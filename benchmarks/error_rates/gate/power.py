@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from benchmarks.error_rates.gate.worlds import Truth, Won
 from benchmarks.studies import Study, StudyTable, share
-from twinloop.release.paired_rule import compare, log_wealth
+from twinloop.release.rules_effect import compare, log_wealth
 from twinloop.stats import decision_blocks
 
 _PAGE = "release.md"

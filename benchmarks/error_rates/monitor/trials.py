@@ -28,9 +28,8 @@ from twinloop.core.errors import CheckFailedError
 from twinloop.hardware import hidden_cell
 from twinloop.policies import Acting, open_policy
 from twinloop.release.monitor.calibration import Calibration
+from twinloop.release.monitor.judging import Kind, Scorer, fit_outlying
 from twinloop.release.monitor.live import Monitor
-from twinloop.release.monitor.outlying import Kind, fit_outlying
-from twinloop.release.monitor.scorer import Scorer
 from twinloop.rollout import PolicyActor, run_batch
 from twinloop.rollout.photographer import Photographer
 from twinloop.simulate import open_backend

@@ -1,4 +1,4 @@
-"""What turns pictures into numbers, behind one protocol: built in, a network that the user names, a class of their own.
+"""How sharp pictures are, in a number that light and contrast do not move.
 
 A network says nothing of the pictures that it wants, so its preprocessing is stated: in a YAML file of the same name
 beside it, or in an ONNX file's metadata under `METADATA`. The hash of an encoder is of its file and of what is stated.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,26 @@ from twinloop.core.files import sha256_bytes, sha256_file, sha256_json
 from twinloop.core.registry import Registry
 from twinloop.core.yaml_documents import load_yaml, parse_yaml
 from twinloop.dataset.media.pictures import Pictures, resized
+
+Array = NDArray[np.floating[Any]]
+_COARSE = 4  # pixels: an edge is as strong over so many where a little blur makes it weak over one
+
+
+def sharpness(grey: Array) -> Array:
+    """Of pictures ``(n, height, width)``: the logarithm of the energy of steps over one pixel by that over four."""
+    fine, coarse = _energy(grey), _energy(block_means(grey, _COARSE))
+    return np.log((fine + 1e-3) / (coarse + 1e-3))  # of a picture of one colour both are 0
+
+
+def block_means(grey: Array, side: int) -> Array:
+    """Means over square blocks; what is left over at the edges is cut off."""
+    count, height, width = grey.shape[0], grey.shape[1] // side, grey.shape[2] // side
+    return grey[:, : height * side, : width * side].reshape(count, height, side, width, side).mean(axis=(2, 4))
+
+
+def _energy(grey: Array) -> Array:
+    return (np.diff(grey, axis=1) ** 2).mean(axis=(1, 2)) + (np.diff(grey, axis=2) ** 2).mean(axis=(1, 2))
+
 
 METADATA = "twinloop.preprocessing"
 POLICY_FILES = ("encoder.onnx", "encoder.pt")

@@ -14,8 +14,7 @@ from twinloop.core.errors import InputError
 from twinloop.core.evaluation import Evaluation
 from twinloop.evaluate.acting import Candidate, Timed, candidate
 from twinloop.evaluate.scores import VIOLATIONS, Scores, arm_limits, score_batch
-from twinloop.evaluate.suite import SuiteSpec
-from twinloop.evaluate.suites import open_suite
+from twinloop.evaluate.suite import SuiteSpec, open_suite
 from twinloop.evaluate.variants import with_contact_sensors
 from twinloop.evaluate.worlds import Slice, Suite, Worlds, on_twin, stacked
 from twinloop.hardware.limits import MotionLimits

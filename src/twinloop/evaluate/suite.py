@@ -1,4 +1,4 @@
-"""Suites as data: which conditions a policy is tried in, as a person or a program writes them.
+"""Describe suites as data: which conditions a policy is tried in; named ones, and anybody's from a file.
 
 ::
 
@@ -25,12 +25,13 @@ Names hold ``{object}`` and ``{hand}`` for the task's object and the body that c
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from twinloop.core.errors import InputError
+from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import sha256_json
 from twinloop.core.yaml_documents import load_yaml
 from twinloop.twin.scene_spec import SceneSpec, ShapeSpec
@@ -132,3 +133,30 @@ def read_suite(path: Path) -> SuiteSpec:
     if isinstance(value, dict):
         value = {"name": path.stem, **value}
     return parse_suite(value, where=str(path))
+
+
+_FILE = Path(__file__).with_name("suites.yaml")
+
+
+@cache
+def builtin_suites() -> dict[str, SuiteSpec]:
+    """The suites that come with twinloop, by name."""
+    rows = load_yaml(_FILE)
+    return {
+        name: parse_suite({"name": name, "lenient": True, **row}, where=f"{_FILE.name}: {name}")
+        for name, row in rows.items()
+    }
+
+
+def open_suite(name: str) -> SuiteSpec:
+    """The suite of that name, or the one in the YAML file of that path.
+
+    Raises:
+        UnknownNameError: neither.
+        InputError: the file is no suite; names the key.
+    """
+    if name in builtin_suites():
+        return builtin_suites()[name]
+    if Path(name).suffix in (".yaml", ".yml"):
+        return read_suite(Path(name))
+    raise UnknownNameError("suite", name, builtin_suites(), where="the suites, and no YAML file")

@@ -20,10 +20,9 @@ from numpy.typing import ArrayLike, NDArray
 from twinloop.core.errors import InputError, LogError, UnitsError
 from twinloop.core.records import frozen
 from twinloop.core.units import UnitMap, require_joints
-from twinloop.release.envelope_motion import JointLimits, Window, braked, stopping_path, window
 from twinloop.release.envelope_reports import FORGIVEN, Reports
 from twinloop.release.envelope_settings import EnvelopeSettings
-from twinloop.release.envelope_space import Space
+from twinloop.release.envelope_space import JointLimits, Space, Window, braked, stopping_path, window
 from twinloop.twin import Twin
 
 Array = NDArray[np.float64]

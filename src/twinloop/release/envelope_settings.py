@@ -14,8 +14,8 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.units import UnitMap
 from twinloop.core.yaml_documents import load_yaml
 from twinloop.hardware.limits import CLEARANCE, motion_limits
-from twinloop.release.envelope_motion import JointLimits
 from twinloop.release.envelope_reports import ReportLimits
+from twinloop.release.envelope_space import JointLimits
 from twinloop.twin import Twin
 from twinloop.twin.spec import describe
 

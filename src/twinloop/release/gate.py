@@ -26,10 +26,9 @@ from twinloop.release.gate_config import (
     SuccessRule,
     Waived,
 )
-from twinloop.release.rules_context import context_rule
+from twinloop.release.rules_conditions import context_rule, invariant_rule, latency_rule, regression_rule
 from twinloop.release.rules_effect import floor_rule, improvement_rule, robot_rule, success_rules
-from twinloop.release.rules_limits import invariant_rule, latency_rule, regression_rule
-from twinloop.release.trained import Trained
+from twinloop.release.version import Trained
 
 
 @dataclass(frozen=True, kw_only=True)

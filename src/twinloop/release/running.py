@@ -18,8 +18,18 @@ from twinloop.core.extension import raised
 from twinloop.hardware.call_thread import CallResult, CallThread
 from twinloop.release.envelope import Envelope, Motion, Ruling
 from twinloop.release.running_policy import Decider
-from twinloop.release.running_robot import RobotLostError, Seen, Spoken
-from twinloop.release.running_steps import Event, EventKind, Ran, RunOptions, Step, Told, Watcher
+from twinloop.release.running_robot import (
+    Event,
+    EventKind,
+    Ran,
+    RobotLostError,
+    RunOptions,
+    Seen,
+    Spoken,
+    Step,
+    Told,
+    Watcher,
+)
 
 Array = NDArray[np.float64]
 _ROUND_OFF = 1e-6  # of a unit, as the envelope's

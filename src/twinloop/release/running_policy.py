@@ -1,4 +1,4 @@
-"""What decides the commands of a running robot: a saved policy here, or a server's; observation in, command out."""
+"""Decide the commands of a running robot: a saved policy here, a server's, or a slow motion to the start."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.contract import Contract
+from twinloop.core.contract import STATE, Contract
 from twinloop.core.errors import InputError
+from twinloop.hardware.teleop_motion import minimum_jerk
+from twinloop.release.envelope import Envelope
 
 if TYPE_CHECKING:
     from twinloop.policies.policy import Policy
     from twinloop.release.registry import Registry
+
 
 Array = NDArray[np.float64]
 Observation = Mapping[str, NDArray[Any]]
@@ -101,3 +104,49 @@ def open_saved(reference: str, registry: Registry | None, *, run_seed: int = 0) 
         )
     version = registry.version(reference)
     return open_local(registry.folder(version.reference), name=version.reference, run_seed=run_seed)
+
+
+# A sixth of the envelope's speed: 0.5 rad/s of the SO-101, at which one can step back (as `hardware.excite_drive`).
+_SLOWLY = 1.0 / 6.0
+_PEAK = 1.875  # peak over mean speed of a minimum-jerk move
+_SHORTEST_S, _REST_S = 0.5, 0.5
+
+
+class Homing:
+    """See `running_policy.Decider`: a minimum-jerk move from where the joints read to be to ``home`` ``(n,)``."""
+
+    name, hash = "home", ""
+
+    def __init__(self, envelope: Envelope, home: Array, contract: Contract) -> None:
+        self._envelope, self._home, self.contract = envelope, home, contract
+        self._path: Array | None = None
+        self._at = 0
+
+    def steps(self, reading: Array) -> int:
+        """Control steps that the move from a reading takes."""
+        return len(self._planned(reading))
+
+    def restart(self, episode: int) -> None:  # noqa: ARG002  # the way depends on where it is alone
+        """See `Decider`."""
+        self._path, self._at = None, 0
+
+    def act(self, observation: Observation) -> Array:
+        """See `Decider`."""
+        if self._path is None:
+            self._path = self._planned(np.asarray(observation[STATE], dtype=np.float64))
+        row = self._path[min(self._at, len(self._path) - 1)]
+        self._at += 1
+        return row
+
+    def sent(self, command: Array) -> None:
+        """Nothing depends on it."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _planned(self, reading: Array) -> Array:
+        units, limits = self._envelope.units, self._envelope.limits
+        start, home = units.to_si(reading), units.to_si(self._home)
+        seconds = max(_SHORTEST_S, float(np.max(_PEAK * np.abs(home - start) / (_SLOWLY * limits.speed))))
+        time = np.arange(1, round((seconds + _REST_S) / limits.dt) + 1, dtype=np.float64) * limits.dt
+        return units.from_si(minimum_jerk([0.0, seconds, seconds + 2 * _REST_S], [start, home, home], time))

@@ -22,7 +22,7 @@ from twinloop.core.records import Episode, Provenance, SimEpisode, Source
 from twinloop.dataset.lerobot.writer import DatasetWriter
 from twinloop.dataset.side_tables import SideTable
 from twinloop.dataset.spec import CameraSpec, DatasetSpec, ReadingSpec
-from twinloop.release.running_steps import Ran
+from twinloop.release.running_robot import Ran
 
 STEPS, EVENTS, SCORES = "run/steps", "run/events", "run/scores"
 _NO_STATES = np.empty((0, 0))

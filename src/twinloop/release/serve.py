@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from twinloop.core.errors import InputError, MissingDependencyError
 from twinloop.release.running_policy import Decider
-from twinloop.release.serve_limits import LIMITS, ServeLimits
 from twinloop.release.serve_sessions import MOST_SESSIONS, Sessions
 from twinloop.release.serve_wire import LARGEST_MESSAGE, largest_request, observation_bytes
-from twinloop.release.serve_worker import PolicyThread
+from twinloop.release.serve_worker import LIMITS, PolicyThread, ServeLimits
 
 if TYPE_CHECKING:
     import uvicorn  # pyright: ignore[reportMissingImports]

@@ -27,8 +27,8 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import (  # pyright: ig
     WebSocketsSansIOProtocol,
 )
 
-from twinloop.release.serve_limits import ServeLimits
 from twinloop.release.serve_sessions import Sessions
+from twinloop.release.serve_worker import ServeLimits
 
 _log = logging.getLogger(__name__)
 # The kernel asks a silent client whether it is still there after 10 s, then every 5 s, and gives it up after 3

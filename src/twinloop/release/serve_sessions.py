@@ -17,9 +17,8 @@ from twinloop.core.contract import Contract
 from twinloop.core.errors import InputError, TwinloopError
 from twinloop.core.extension import raised
 from twinloop.release.running_policy import Decider, Observation
-from twinloop.release.serve_limits import LIMITS
 from twinloop.release.serve_wire import SENT, check_observation
-from twinloop.release.serve_worker import BusyError
+from twinloop.release.serve_worker import LIMITS, BusyError
 
 MOST_SESSIONS = 16  # robots on one server; our choice
 _TOKEN_BYTES = 16  # 128 random bits: nobody guesses the name of another client's session

@@ -1,4 +1,4 @@
-"""A version of a policy in the registry, and how people call it."""
+"""Describe a version of a policy: what it is made of, what trained it, and how people call it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,43 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, get_args
 
+from twinloop import __version__
+from twinloop.catalog import Workspace
 from twinloop.catalog.state import State
-from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.documents import read_json
+from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """What a policy saw while it was trained: simulated episodes, their twins, and the range of each parameter."""
+
+    episodes: int
+    twins: tuple[str, ...] = ()
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+
+def trained_on(workspace: Workspace, policy: str | None) -> Trained:
+    """What the workspace knows of the data that trained a policy, and what its training went on from."""
+    seen = "(SELECT DISTINCT episode_id FROM policy_episodes WHERE policy = ?)"
+    twins = workspace.query(
+        f"SELECT twin_hash, count(*) AS n FROM episodes WHERE episode_id IN {seen} AND source = 'sim' GROUP BY ALL",  # noqa: S608
+        [policy or ""],
+    ).to_pylist()
+    drawn = workspace.query(
+        f"SELECT name, min(value) AS low, max(value) AS high FROM params WHERE episode_id IN {seen} GROUP BY name",  # noqa: S608
+        [policy or ""],
+    ).to_pylist()
+    return Trained(
+        episodes=sum(row["n"] for row in twins),
+        twins=tuple(row["twin_hash"] for row in twins if row["twin_hash"]),
+        ranges={row["name"]: (row["low"], row["high"]) for row in drawn},
+    )
+
 
 Alias = Literal["champion", "candidate", "previous", "shadow", "canary"]
 ALIASES: tuple[Alias, ...] = get_args(Alias)
@@ -120,3 +152,80 @@ def _meant(version: Version, name: str, tail: str) -> bool:
     prefix = tail if tail and version.name == name else name if not tail else ""
     hashes = (version.hash, version.policy or "")
     return len(prefix) >= _LEAST_PREFIX and any(digest.startswith(prefix) for digest in hashes)
+
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+
+
+def describe(folder: Path, files: Mapping[str, str], workspace: Workspace, policy: str | None) -> dict[str, Any]:
+    """The record of a version; what nobody knows is None or empty, and a gate that needs it says so.
+
+    Args:
+        folder: of the saved policy.
+        files: its files with their hashes.
+        workspace: which knows what trained a policy.
+        policy: hash of its weights and settings.
+
+    Raises:
+        InputError: ``config.json`` is no JSON object.
+    """
+    config = config_of(folder)
+    settings = config.get("settings") or {}
+    return {
+        "files": dict(files),
+        "weights": files.get(WEIGHTS),
+        "kind": config.get("kind"),
+        "settings": settings,
+        "contract": config.get("contract"),
+        "normalization": {"how": settings.get("normalization"), "statistics": config.get("statistics")},
+        "card": config.get("card"),
+        "datasets": _datasets(workspace, policy),
+        "twins": list(trained_on(workspace, policy).twins) if policy else [],
+        "code": {"twinloop": __version__, **(config.get("versions") or {})},
+        "evaluations": [],
+    }
+
+
+def policy_hash(folder: Path) -> str | None:
+    """The hash of weights and settings, checked by opening the policy where torch is there.
+
+    Raises:
+        InputError: the policy is damaged; names the file.
+    """
+    from twinloop.policies import open_policy
+
+    try:
+        return open_policy(folder).hash
+    except MissingDependencyError:
+        return config_of(folder).get("hash")
+
+
+def config_of(folder: Path) -> dict[str, Any]:
+    """What ``config.json`` says, empty where there is none.
+
+    Raises:
+        InputError: it is no JSON object.
+    """
+    if not (folder / CONFIG).is_file():
+        return {}
+    value = read_json(folder / CONFIG)
+    if not isinstance(value, dict):
+        raise InputError(f"{folder / CONFIG} holds no settings. Save the policy again.")
+    return value
+
+
+def text(record: Mapping[str, Any]) -> str:
+    """A record as it is stored."""
+    return json.dumps(record, sort_keys=True, allow_nan=False)
+
+
+def _datasets(workspace: Workspace, policy: str | None) -> list[dict[str, Any]]:
+    """The frozen datasets that trained a policy, and those of what its training went on from."""
+    if policy is None:
+        return []
+    return workspace.state.rows(
+        "WITH RECURSIVE line(policy) AS (SELECT ? UNION SELECT p.base FROM policies p JOIN line USING (policy) "
+        "WHERE p.base IS NOT NULL) SELECT DISTINCT d.dataset AS hash, d.said AS said FROM policy_datasets d "
+        "JOIN line USING (policy) ORDER BY d.said",
+        (policy,),
+    )

@@ -1,9 +1,7 @@
 """Pixels from states: one file per renderer behind one protocol, probed before use."""
 
-from twinloop.render.catalog import RENDERERS
-from twinloop.render.light import decode_srgb, encode_srgb
-from twinloop.render.probe import ProbeResult, choose_renderer, open_renderer, probe_all, probe_renderer
-from twinloop.render.protocol import CHANNELS, Fields, Frames, Observed, Renderer, SceneStates
+from twinloop.render.catalog import RENDERERS, ProbeResult, choose_renderer, open_renderer, probe_all, probe_renderer
+from twinloop.render.protocol import CHANNELS, Fields, Frames, Observed, Renderer, SceneStates, decode_srgb, encode_srgb
 from twinloop.render.sheet import contact_sheet, png_bytes, write_png, write_video
 from twinloop.render.splats import Splats, read_splats
 

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import TwinloopError
 from twinloop.render.cameras import intrinsics, opencv_pose
-from twinloop.render.light import encode_srgb
-from twinloop.render.probe import open_renderer
-from twinloop.render.protocol import SceneStates
+from twinloop.render.catalog import open_renderer
+from twinloop.render.protocol import SceneStates, encode_srgb
 
 _SCENE = """
 <mujoco>

@@ -13,7 +13,7 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.imaging import Intrinsics
 from twinloop.core.params import ParamTable
 from twinloop.core.seeds import generator
-from twinloop.render.light import decode_srgb
+from twinloop.render.protocol import decode_srgb
 from twinloop.sensors.camera.colour import LUMA
 from twinloop.sensors.depth import (
     DepthFrames,

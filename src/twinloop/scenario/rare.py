@@ -1,4 +1,8 @@
-"""How often a policy fails where counting would see nothing: cross-entropy towards failures, then weighted draws.
+"""Estimate how often a policy fails where counting would see nothing, and archive failures that differ.
+
+Worlds are points ``z`` of independent standard normals, one per number that a plan draws, so that a plan's own
+distribution is the standard normal whatever its shapes. Axes that no failure depends on keep it, and then cancel out of
+every weight: 149 axes cost no more than the few that matter.
 
 The cross-entropy method (Rubinstein and Kroese, 2004; de Boer et al., Annals of Operations Research 134, 2005) moves a
 proposal, round by round, to where the worst worlds lie, until it draws mostly failures; what is estimated afterwards
@@ -7,18 +11,185 @@ comes from fresh draws of the final proposal, which no adaptation has seen.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
+from scipy.special import logsumexp, ndtr, ndtri
 
-from twinloop.core.errors import InputError
-from twinloop.scenario.proposal import Proposal, log_density
+from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.stats.importance import WeightedRate, weighted_rate
 
 Array = NDArray[np.float64]
+_LOG_2PI = math.log(2.0 * math.pi)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposal:
+    """Normals with means and standard deviations ``(k, d)`` and shares ``(k,)``, and ``nominal`` of the plain draws.
+
+    The plain share bounds every weight by 1 / ``nominal`` (Hesterberg, "Weighted average importance sampling and
+    defensive mixture distributions", Technometrics 37, 1995): what the search has not found is not lost.
+    """
+
+    mean: Array
+    std: Array
+    share: Array
+    nominal: float
+
+    @classmethod
+    def plain(cls, axes: int) -> Proposal:
+        """The distribution that is asked about, alone."""
+        return cls(mean=np.zeros((0, axes)), std=np.ones((0, axes)), share=np.zeros(0), nominal=1.0)
+
+    @property
+    def axes(self) -> int:
+        """How many numbers a world is."""
+        return self.mean.shape[1]
+
+    @property
+    def modes(self) -> int:
+        """How many normals there are beside the plain draws."""
+        return len(self.share)
+
+    def draw(self, count: int, rng: np.random.Generator) -> Array:
+        """Independent points ``(count, d)``."""
+        weights = np.append((1.0 - self.nominal) * self.share, self.nominal)
+        which = rng.choice(self.modes + 1, size=count, p=weights / weights.sum())
+        z = rng.standard_normal((count, self.axes))
+        moved = which < self.modes
+        chosen = which[moved]
+        z[moved] = self.mean[chosen] + self.std[chosen] * z[moved]
+        return z
+
+    def origin(self, z: Array) -> NDArray[np.intp]:
+        """Which normal most probably drew each point ``(n, d)``, −1 for the plain draws."""
+        return np.stack(self._log_ratios(z)).argmax(axis=0) - 1 if self.modes else np.full(len(z), -1)
+
+    def log_weight(self, z: Array) -> Array:
+        """Logarithm of the plain density over this one's at points ``(n, d)``, at most −ln ``nominal``."""
+        return -logsumexp(np.stack(self._log_ratios(z)), axis=0)
+
+    def _log_ratios(self, z: Array) -> list[Array]:
+        """Logarithm of each part's density over the plain one's, the plain draws' first."""
+        parts = [np.full(len(z), _log(self.nominal))]
+        for mean, std, share in zip(self.mean, self.std, self.share, strict=True):
+            ratio = 0.5 * (z**2 - ((z - mean) / std) ** 2) - np.log(std)
+            parts.append(_log((1.0 - self.nominal) * share) + ratio.sum(axis=1))
+        return parts
+
+
+def log_density(z: Array) -> Array:
+    """Logarithm of the standard normal density at points ``(n, d)``."""
+    return -0.5 * (z**2).sum(axis=-1) - 0.5 * z.shape[-1] * _LOG_2PI
+
+
+def _log(value: float) -> float:
+    return math.log(value) if value > 0.0 else -math.inf
+
+
+CELLS = 8  # per axis of the map: equally probable parts of each parameter; our choice
+_STEP = 0.4  # standard deviation of a step from an elite, along the axes that failures depend on; our choice
+
+
+@dataclass(kw_only=True)
+class Archive:
+    """A map of two axes in `CELLS` × `CELLS` equally probable cells.
+
+    ``rows`` is, by cell, the row of ``seen`` that stands for it: its most probable failure or, before there is one, its
+    lowest score. Every world that was run is in ``seen``.
+    """
+
+    axes: tuple[int, int]
+    seen: Seen
+    rows: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
+
+    @classmethod
+    def of(cls, axes: tuple[int, int], seen: Seen) -> Archive:
+        """The archive of worlds that were run."""
+        archive = cls(axes=axes, seen=seen)
+        archive._enter(np.arange(len(seen)))
+        return archive
+
+    def add(self, seen: Seen) -> None:
+        """Enter further worlds."""
+        first = len(self.seen)
+        self.seen = Seen.joined([self.seen, seen])
+        self._enter(np.arange(first, len(self.seen)))
+
+    @property
+    def failures(self) -> list[int]:
+        """Rows of ``seen``: the most probable failure of each cell that has one, most probable first."""
+        rows = [row for row in self.rows.values() if self.seen.failed[row]]
+        return sorted(rows, key=lambda row: -float(log_density(self.seen.z[row])))
+
+    @property
+    def odds(self) -> Array:
+        """By cell, how much less probable its most probable failure is than the middle of all, as ½ |z|²; else NaN."""
+        table = np.full((CELLS, CELLS), np.nan)
+        for cell, row in self.rows.items():
+            if self.seen.failed[row]:
+                table[cell] = 0.5 * float((self.seen.z[row] ** 2).sum())
+        return table
+
+    def _enter(self, rows: NDArray[np.intp]) -> None:
+        chosen = self.seen.z[np.ix_(rows, np.array(self.axes))]
+        cells = np.minimum((ndtr(chosen) * CELLS).astype(np.intp), CELLS - 1)
+        for row, cell in zip(rows.tolist(), map(tuple, cells.tolist()), strict=True):
+            if not self.seen.lost[row] and (cell not in self.rows or self._better(row, self.rows[cell])):
+                self.rows[cell] = row
+
+    def _better(self, row: int, other: int) -> bool:
+        seen = self.seen
+        if seen.failed[row] != seen.failed[other]:
+            return bool(seen.failed[row])
+        if seen.failed[row]:
+            return bool(log_density(seen.z[row]) > log_density(seen.z[other]))
+        return bool(seen.score[row] < seen.score[other])
+
+
+def illuminate(
+    archive: Archive, try_: Try, active: NDArray[np.bool_], *, worlds: int, rounds: int, rng: np.random.Generator
+) -> None:
+    """Look for failures in cells that have none, and for more probable ones in those that have: steps from elites.
+
+    Args:
+        active: axes ``(d,)`` that failures depend on; the rest of an elite is drawn towards the middle, which makes a
+            failure that does not need it more probable.
+        worlds: per round.
+    """
+    for _ in range(rounds):
+        parents = np.array([row for _, row in sorted(archive.rows.items())])
+        chosen = archive.seen.z[rng.choice(parents, size=worlds)]
+        step = _STEP * rng.standard_normal(chosen.shape)
+        archive.add(try_(np.where(active, chosen + step, chosen * rng.uniform(0.5, 1.0, (worlds, 1)) + 0.25 * step)))
+
+
+def active_axes(proposal: Proposal) -> NDArray[np.bool_]:
+    """The axes along which a search has moved, ``(d,)``; all of them where it has not."""
+    moved = (proposal.mean != 0.0).any(axis=0) if proposal.modes else np.zeros(proposal.axes, dtype=bool)
+    return moved if moved.any() else np.ones(proposal.axes, dtype=bool)
+
+
+def map_axes(names: Sequence[str], asked: Sequence[str], proposal: Proposal, seen: Seen) -> tuple[int, int]:
+    """Which two axes the map has: those asked for, then those along which failures lie farthest from the middle.
+
+    Raises:
+        UnknownNameError: an axis that nothing draws.
+    """
+    for name in asked:
+        if name not in names:
+            raise UnknownNameError("axis", name, names)
+    failures = seen.z[seen.failed & ~seen.lost]
+    off = np.abs(failures.mean(axis=0)) if len(failures) else np.zeros(len(names))
+    ranked = np.argsort(-np.where(active_axes(proposal), off, -1.0), kind="stable").tolist()
+    chosen = [list(names).index(name) for name in asked[:2]]
+    chosen += [axis for axis in ranked if axis not in chosen]
+    return chosen[0], chosen[min(1, len(chosen) - 1)]
+
+
 _ELITE = 0.15  # share of a round that is called worst; 0.01 to 0.2 in the literature
 _SMOOTHING = 0.8  # of the way to the new mean; 0.6 to 0.9 in the literature
 _NOMINAL = 0.1  # plain draws beside the normals; Hesterberg uses 0.1 to 0.5

@@ -14,7 +14,7 @@ from twinloop.curate.judging import LIMIT, KnownLimitCheck, Limit, UsualLimitChe
 from twinloop.curate.motion import Motion, motion_of
 from twinloop.curate.recording import Recording
 from twinloop.dataset.logs.checks.timing import repeated_rows
-from twinloop.encoders.sharpness import block_means, sharpness
+from twinloop.encoders.pictures import block_means, sharpness
 
 PixelArray = NDArray[np.floating[Any]]
 

@@ -27,8 +27,7 @@ from twinloop.generate.pixels.source import RenderSource, episode_record, open_s
 from twinloop.generate.render_settings import RenderConfig
 from twinloop.render import choose_renderer, probe_renderer
 from twinloop.render.annotate import annotations_document
-from twinloop.render.catalog import renderer_entry
-from twinloop.render.probe import renderer_versions
+from twinloop.render.catalog import renderer_entry, renderer_versions
 from twinloop.render.protocol import check_channels
 from twinloop.twin import Twin
 

@@ -14,11 +14,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.contract import Contract
 from twinloop.core.errors import InputError
-from twinloop.release.monitor.calibration import Calibration
-from twinloop.release.monitor.drift import Between, Course
+from twinloop.release.monitor.calibration import Calibration, read
 from twinloop.release.monitor.pictures import how_far
-from twinloop.release.monitor.signals import Cause, cause_of, meaning
-from twinloop.release.monitor.storage import read
+from twinloop.release.monitor.signals import Between, Cause, Course, cause_of, meaning
 from twinloop.release.monitor.streams import Acts, Streams
 from twinloop.twin import Twin
 

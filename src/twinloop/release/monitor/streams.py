@@ -24,8 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 from twinloop.core.contract import ENVIRONMENT, IMAGES, STATE, Contract
 from twinloop.core.errors import InputError
 from twinloop.core.params import ParamTable
-from twinloop.release.monitor.directions import Directions
-from twinloop.release.monitor.observers import Observers
+from twinloop.release.monitor.faults import Directions, Observers
 from twinloop.release.monitor.pictures import PictureReference
 from twinloop.tasks.kinematics import Chain
 from twinloop.twin import Twin

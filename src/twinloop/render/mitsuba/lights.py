@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.imaging import linear_of
-from twinloop.render.mitsuba.sky import luminance
+from twinloop.render.mitsuba.textures import luminance
 
 Array = NDArray[np.float64]
 WHITE_LUX = 500.0  # the light of an office desk, EN 12464-1

@@ -18,8 +18,7 @@ from twinloop.render.mitsuba import lights, materials
 from twinloop.render.mitsuba.lights import Exposure, Lamp
 from twinloop.render.mitsuba.materials import Look, Wardrobe
 from twinloop.render.mitsuba.shapes import Surface, surface
-from twinloop.render.mitsuba.sky import ENVIRONMENT, sky_faces, surrounding_light
-from twinloop.render.mitsuba.textures import Mapping, mapping_of
+from twinloop.render.mitsuba.textures import ENVIRONMENT, Mapping, mapping_of, sky_faces, surrounding_light
 
 _GROUPS = 3  # MuJoCo's visualizer shows geom groups 0, 1, 2
 _KEPT = 1024  # surfaces remembered

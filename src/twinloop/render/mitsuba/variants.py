@@ -21,7 +21,7 @@ from typing import Any
 from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
 from twinloop.core.files import write_json
-from twinloop.render.probe import memory, outcome
+from twinloop.render.catalog import memory, outcome
 
 AUTO = "auto"
 VARIANTS = {"cuda": "cuda_ad_rgb", "llvm": "llvm_ad_rgb", "scalar": "scalar_rgb"}

@@ -1,7 +1,6 @@
 """Rays cast into a model whose bodies move, by any of several engines, imported when a caster is opened."""
 
-from twinloop.render.rays.caster import CASTERS, Hits, RayCaster, open_caster
-from twinloop.render.rays.motion import BodyMotion
+from twinloop.render.rays.caster import CASTERS, BodyMotion, Hits, RayCaster, open_caster
 
 __all__ = [
     "CASTERS",

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.render.protocol import Fields
-from twinloop.render.rays.caster import Hits, missing_embree, rays, visible_geoms
-from twinloop.render.rays.motion import BodyMotion
+from twinloop.render.rays.caster import BodyMotion, Hits, missing_embree, rays, visible_geoms
 from twinloop.render.scene import PosedScene
 from twinloop.render.triangles import CHORD, triangles
 from twinloop.twin.quantities.rotation import matrix, rotate

@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.render.protocol import Fields
-from twinloop.render.rays.caster import Hits, rays
-from twinloop.render.rays.motion import BodyMotion
+from twinloop.render.rays.caster import BodyMotion, Hits, rays
 from twinloop.render.scene import PosedScene
 from twinloop.twin.quantities.rotation import matrix, quat_multiply, rotate
 

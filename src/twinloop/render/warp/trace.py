@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.render.cameras import intrinsics
-from twinloop.render.light import decode_srgb
+from twinloop.render.protocol import decode_srgb
 from twinloop.render.scene import PosedScene, camera_ids
 from twinloop.render.splats import Splats
 from twinloop.render.warp.normals import surface_normals

@@ -21,8 +21,7 @@ from twinloop.curate.coverage import (
 )
 from twinloop.curate.parameters import MOST_AXES
 from twinloop.curate.projection import Projection, Whitening, fit_whitening, fitted_hash, project
-from twinloop.encoders.clips import open_clip_encoder
-from twinloop.encoders.motion import WaypointEncoder
+from twinloop.encoders.clips import WaypointEncoder, open_clip_encoder
 from twinloop.workflows.coverage.axes import Generated, ParameterSpace, generated_from, parameter_space
 from twinloop.workflows.coverage.requests import Sides
 from twinloop.workflows.coverage.sides import (

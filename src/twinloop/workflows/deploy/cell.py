@@ -19,7 +19,7 @@ from twinloop.release.client import is_address, open_decider
 from twinloop.release.envelope import Envelope
 from twinloop.release.envelope_settings import EnvelopeSettings
 from twinloop.release.registry import Registry
-from twinloop.release.running_monitor import MonitorWatcher, open_watcher
+from twinloop.release.running_observers import MonitorWatcher, open_watcher
 from twinloop.release.running_policy import Decider, open_saved
 from twinloop.release.running_robot import Spoken, offered_contract
 from twinloop.release.serve import PolicyServer, ServeOptions, read_token

@@ -16,8 +16,7 @@ from twinloop.core.files import write_json
 from twinloop.release import Registry, Version
 from twinloop.release.gate import Known, gate
 from twinloop.release.gate_config import GateConfig, read_gate
-from twinloop.release.record import config_of
-from twinloop.release.trained import trained_on
+from twinloop.release.version import config_of, trained_on
 from twinloop.report import KeyFigure, Report
 from twinloop.report.page import Tone
 from twinloop.rollout.pinned_files import stored

@@ -16,10 +16,9 @@ from twinloop.core.errors import InputError
 from twinloop.core.params import ParamTable
 from twinloop.policies import Predicts
 from twinloop.randomize import read_identified
-from twinloop.release.monitor.calibration import RATE, Calibration, Origin, fit, require_enough
+from twinloop.release.monitor.calibration import RATE, Calibration, Origin, fit, require_enough, save
+from twinloop.release.monitor.faults import signatures, while_held
 from twinloop.release.monitor.live import Monitor, check_policy
-from twinloop.release.monitor.signatures import signatures, while_held
-from twinloop.release.monitor.storage import save
 from twinloop.report import KeyFigure, Report
 from twinloop.stats import wilson
 from twinloop.twin import Twin

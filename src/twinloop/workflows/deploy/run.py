@@ -22,10 +22,10 @@ from twinloop.hardware.excite_guard import stopped_by_hand
 from twinloop.release.promotion import rollback
 from twinloop.release.registry import Registry
 from twinloop.release.running import Runner
-from twinloop.release.running_home import Homing
+from twinloop.release.running_observers import ShadowWatcher
+from twinloop.release.running_policy import Homing
 from twinloop.release.running_record import RunFacts, RunWriter
-from twinloop.release.running_shadow import ShadowWatcher
-from twinloop.release.running_steps import Ran, RunOptions
+from twinloop.release.running_robot import Ran, RunOptions
 from twinloop.workflows.deploy.cell import PATIENCE_S, RunCell, episode_steps, open_cell, open_registry
 from twinloop.workflows.deploy.requests import RunRequest
 from twinloop.workflows.run.results import claim_output

@@ -24,7 +24,7 @@ from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.evaluate.acting import EXPERT, Candidate, candidate
 from twinloop.evaluate.real import read_real
 from twinloop.evaluate.run import evaluate
-from twinloop.evaluate.suites import builtin_suites, open_suite
+from twinloop.evaluate.suite import builtin_suites, open_suite
 from twinloop.evaluate.summary import OVERALL, SUCCESS, WORST, SliceSummary, Summary
 from twinloop.evaluate.worlds import Suite, on_twin
 from twinloop.report import Report

@@ -17,11 +17,9 @@ from twinloop.core.params import ParamTable
 from twinloop.report import KeyFigure, Report
 from twinloop.report.scenario import dose_response, term_bars
 from twinloop.rollout.pinned import Chance, PinnedWorld
-from twinloop.scenario.ablate import Ablated, Ablation, ablate
-from twinloop.scenario.counterfactual import Attempt, Contrast, Crossing, counterfactual, series
-from twinloop.scenario.terms import terms_of
+from twinloop.scenario.ablate import Ablated, Ablation, ablate, terms_of
+from twinloop.scenario.counterfactual import Attempt, Contrast, Crossing, What, counterfactual, parse_what, series
 from twinloop.scenario.trials import Tried, try_actor
-from twinloop.scenario.what import What, parse_what
 from twinloop.simulate import open_backend
 from twinloop.stats import clopper_pearson
 from twinloop.twin import Twin

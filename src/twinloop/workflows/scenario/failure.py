@@ -21,8 +21,7 @@ from twinloop.label.rules_simulated import FailureFromStates
 from twinloop.randomize.sources import read_identified
 from twinloop.rollout.pinned import Origin, PinnedWorld
 from twinloop.rollout.pinned_files import check_free, check_name, write_pinned
-from twinloop.scenario.heights import TABLE
-from twinloop.scenario.rebuild import LoggedEpisode, pin_log
+from twinloop.scenario.rebuild import TABLE, LoggedEpisode, pin_log
 from twinloop.scenario.regress import expectation
 from twinloop.scenario.trials import Tried, try_actor, try_commands
 from twinloop.simulate import Backend, open_backend, rollout

@@ -156,7 +156,7 @@ def policy_folder(reference: str) -> Path:
 
 def is_here(reference: str, digest: str) -> bool:
     """Whether a policy can be opened by that name and, where its hash is known, is the one that is meant."""
-    from twinloop.release.record import config_of
+    from twinloop.release.version import config_of
 
     try:
         found = config_of(policy_folder(reference)).get("hash")

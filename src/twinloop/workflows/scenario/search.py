@@ -16,11 +16,19 @@ from twinloop.report import KeyFigure, Report
 from twinloop.report.scenario import failure_map
 from twinloop.rollout.pinned import Origin, PinnedWorld
 from twinloop.rollout.pinned_files import write_pinned
-from twinloop.scenario.archive import CELLS, Archive, active_axes, illuminate, map_axes
-from twinloop.scenario.proposal import log_density
-from twinloop.scenario.rare import Found, Search, Seen, failure_rate
-from twinloop.scenario.search import PlanSearch
-from twinloop.scenario.simplify import simplified
+from twinloop.scenario.rare import (
+    CELLS,
+    Archive,
+    Found,
+    Search,
+    Seen,
+    active_axes,
+    failure_rate,
+    illuminate,
+    log_density,
+    map_axes,
+)
+from twinloop.scenario.search import PlanSearch, simplified
 from twinloop.simulate import open_backend
 from twinloop.tasks import open_task
 from twinloop.workflows.run.results import MeasuredRun

@@ -1,0 +1,355 @@
+"""Name what may be wrong with a robot's drives: the twin runs in parallel, and its residuals tell faults apart.
+
+One twin is as it was identified; each other has one thing wrong with it (see `hypotheses`). All start every control
+step where the readings say that the robot is, get the commands on their way, and predict the next reading. The first
+one's prediction error is the residual; the difference of another's prediction from it is the direction in which that
+fault would move the robot. This is the bank of observers of multiple-model fault detection (Willsky, "A survey of
+design methods for failure detection in dynamic systems", Automatica 12, 1976).
+
+Positions and speeds are corrected by shares of the residual, an α–β filter with the twin as its model. With α and β of
+tracking index Λ (Kalata, "The tracking index: a generalized parameter for α–β and α–β–γ target trackers", IEEE Trans.
+Aerosp. Electron. Syst. 20, 1984) it is the steady-state Kalman filter of a joint whose acceleration the model misses by
+Λ reading errors per squared control period.
+
+The commands of successful episodes run through the twin as it is and through the twin with one fault; the same
+observers look at both. The difference of their coefficients at each time is the fault's signature: with its size, with
+what the readings' feedback makes of it, and with how one fault looks a little like another.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fnmatch import filter as matching
+from typing import Literal
+
+import mujoco
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from twinloop.core.errors import InputError
+from twinloop.core.params import ParamTable
+from twinloop.simulate import InitialState, open_backend, rollout
+from twinloop.simulate.threads import BackendThreads
+from twinloop.twin import Twin
+from twinloop.twin.quantities import QUANTITIES, Quantity
+from twinloop.twin.quantities.effects import FAULTS
+from twinloop.twin.quantities.kinds import Fault
+from twinloop.twin.spec import GearSpec
+from twinloop.twin.variant import gearing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hypothesis:
+    """One thing that may be wrong: parameters that match ``pattern`` become value × or + ``change``.
+
+    ``unit`` says what a coefficient of 1 means. ``geared`` puts the change into a twin with play in its gears.
+    """
+
+    name: str
+    pattern: str
+    op: Literal["scale", "add"]
+    change: float
+    unit: str
+    geared: bool = False
+
+
+def hypotheses(twin: Twin) -> tuple[Hypothesis, ...]:
+    """What may be wrong with the drives of a twin, each so large that it is seen within seconds.
+
+    Sizes are our choice: coefficients are multiples of them. What the twin cannot have is left out.
+    """
+    elastic = twin.robot.gears is not None and twin.robot.gears.stiffness is not None
+    playing = twin.robot.control == "position" and not elastic
+    kinds = [kind for kind in QUANTITIES if kind.fault]
+    every = [_hypothesis(twin, kind, fault) for kind in kinds if (fault := kind.fault)]
+    found = [one for one in every if (playing if one.geared else matching(twin.params, one.pattern))]
+    return tuple(sorted(found, key=lambda one: FAULTS.index(one.name) if one.name in FAULTS else len(FAULTS)))
+
+
+def _hypothesis(twin: Twin, kind: Quantity, fault: Fault) -> Hypothesis:
+    return Hypothesis(
+        name=fault.name,
+        pattern=kind.path(_hand(twin) if fault.at_hand else "*"),
+        op=fault.op,
+        change=fault.change / twin.control_hz if fault.per_period else fault.change,
+        unit=fault.unit,
+        geared=fault.geared,
+    )
+
+
+def changed(twin: Twin, table: ParamTable, one: Hypothesis) -> tuple[Twin, ParamTable]:
+    """The twin with one thing wrong, and its row of parameters, within their physical bounds."""
+    if one.geared and twin.robot.gears is None:
+        return _with_play(twin, table, one.change)
+    values = table.values.copy()
+    columns = [table.names.index(name) for name in matching(table.names, one.pattern)]
+    if not columns:
+        raise InputError(f"The twin {twin.name} has no parameter {one.pattern}, which {one.name} would change.")
+    told = values[:, columns] * one.change if one.op == "scale" else values[:, columns] + one.change
+    low, high = np.array([(twin.params[table.names[c]].low, twin.params[table.names[c]].high) for c in columns]).T
+    values[:, columns] = np.clip(told, low, high)
+    return twin, ParamTable(names=table.names, values=values)
+
+
+def named(given: Sequence[Hypothesis]) -> tuple[str, ...]:
+    """Their names, in order."""
+    return tuple(one.name for one in given)
+
+
+def _with_play(twin: Twin, table: ParamTable, play: float) -> tuple[Twin, ParamTable]:
+    geared = gearing(twin, GearSpec(backlash=play))
+    return geared, ParamTable(names=table.names, values=table.values)
+
+
+def _hand(twin: Twin) -> str:
+    """The body that carries the tool, by the site that the robot names."""
+    if twin.robot.tcp is None:
+        return ""
+    model = twin.model
+    return model.body(int(model.site(twin.robot.tcp).bodyid[0])).name
+
+
+Array = NDArray[np.float64]
+MEMORY_S = 2.0  # our choice: a reach of the SO-101, so that every joint has moved and a fault shows before it ends
+_NOISE = 1e-3  # rad or m: what is left of a residual per control step where a twin is good; two thirds of a count
+_USUAL = 2.0  # coefficients are taken to be of this size before anything is known
+
+
+class Directions:
+    """Ridge regression of each joint's residuals on what each hypothesis would have moved, over the last seconds.
+
+    Args:
+        shape: worlds, joints, hypotheses.
+        control_hz: looks per second.
+        memory_s: time after which a look counts 1/e.
+    """
+
+    def __init__(self, shape: tuple[int, int, int], control_hz: float, *, memory_s: float = MEMORY_S) -> None:
+        self._keep = math.exp(-1.0 / (memory_s * control_hz))
+        self._normal = np.zeros((*shape, shape[-1]))
+        self._right = np.zeros(shape)
+        self._prior = (_NOISE / _USUAL) ** 2 * np.eye(shape[-1])
+
+    def restart(self, worlds: NDArray[np.intp]) -> None:
+        """Forget some worlds."""
+        self._normal[worlds] = self._right[worlds] = 0.0
+
+    def look(self, residual: Array, moved: Array) -> Array:
+        """Coefficients ``(nworld, n, nwrong)`` after residuals ``(nworld, n)`` and moves ``(nworld, n, nwrong)``."""
+        self._normal = self._keep * self._normal + moved[..., :, None] * moved[..., None, :]
+        self._right = self._keep * self._right + moved * residual[..., None]
+        found = np.linalg.solve(self._normal + self._prior, self._right[..., None])
+        return np.asarray(found[..., 0], dtype=np.float64)
+
+
+TRACKING_INDEX = 1.0  # our choice: an STS3215's reading errors are a count, and so is what the SO-101's twin misses
+
+
+def alpha_beta(index: float) -> tuple[float, float]:
+    """The gains of position and speed of a tracking index (Kalata 1984, eqs. 22 and 23).
+
+    Raises:
+        InputError: an index that is not positive.
+    """
+    if not index > 0:
+        raise InputError(f"A tracking index of {index:g} corrects nothing. Give a number above 0; 1 is usual.")
+    root = (4.0 + index - math.sqrt(8.0 * index + index**2)) / 4.0
+    return 1.0 - root**2, 2.0 * (1.0 - root) ** 2
+
+
+class Observers:
+    """A bank of twins beside ``nworld`` robots.
+
+    Readings are ``(nworld, n)`` over the robot's joints in rad or m, commands ``(nworld, nu)`` in the actuators' unit.
+    Nothing touches anything in these twins: what the robot holds or pushes is part of the residual.
+    """
+
+    def __init__(
+        self,
+        twin: Twin,
+        params: ParamTable | None = None,
+        *,
+        wrong: Sequence[Hypothesis] | None = None,
+        index: float = TRACKING_INDEX,
+        nthread: int = 1,
+    ) -> None:
+        """The twin with one row of parameters, such as those that were identified; nominal if none is given.
+
+        Raises:
+            InputError: more than one row, or a hypothesis about a parameter that the twin lacks.
+        """
+        table = twin.table(1) if params is None else params
+        if table.nworld != 1:
+            raise InputError(f"A monitor follows one robot: give one row of parameters, not {table.nworld}.")
+        self.wrong = hypotheses(twin) if wrong is None else tuple(wrong)
+        self._gains = alpha_beta(index)
+        alike = [changed(twin, table, one) for one in self.wrong]
+        plain = [table, *(row for other, row in alike if other is twin)]
+        self._banks = [_Bank(twin, plain, nthread)]
+        self._banks += [_Bank(other, [row], nthread) for other, row in alike if other is not twin]
+        order = [i for i, (other, _) in enumerate(alike) if other is twin]
+        order += [i for i, (other, _) in enumerate(alike) if other is not twin]
+        self._places = np.argsort(order)
+
+    def begin(self, reading: ArrayLike, command: ArrayLike | None = None) -> None:
+        """Robots at rest at their first readings ``(nworld, n)``, holding ``command`` or where they are."""
+        first = np.asarray(reading, dtype=np.float64)
+        held = first if command is None else np.asarray(command, dtype=np.float64)
+        for bank in self._banks:
+            bank.begin(first, held)
+
+    def restart(self, worlds: ArrayLike, reading: ArrayLike, command: ArrayLike | None = None) -> None:
+        """Begin some worlds anew, with readings and held commands of one row each."""
+        index, first = np.asarray(worlds), np.asarray(reading, dtype=np.float64)
+        held = first if command is None else np.asarray(command, dtype=np.float64)
+        for bank in self._banks:
+            bank.restart(index, first, held)
+
+    def look(self, command: ArrayLike, reading: ArrayLike) -> tuple[Array, Array]:
+        """One control period under ``command``, after which the robots read ``reading``.
+
+        Returns:
+            Residuals ``(nworld, n)``, reading less prediction, and how far each hypothesis would have moved the
+            reading, ``(nworld, n, nwrong)``, in rad or m.
+        """
+        given, read = np.asarray(command, dtype=np.float64), np.asarray(reading, dtype=np.float64)
+        predicted = np.concatenate([bank.predict(given) for bank in self._banks])
+        residual = read - predicted[0]
+        moved = np.moveaxis(predicted[1:] - predicted[0], 0, -1)[..., self._places]
+        alpha, beta = self._gains
+        position, speed = self._banks[0].corrected(alpha * residual, beta * residual)
+        for bank in self._banks:
+            bank.put(position, speed)
+        return residual, moved
+
+
+class _Bank:
+    """Worlds of one compiled twin, all robots with the first row of parameters, then with the second."""
+
+    def __init__(self, twin: Twin, rows: Sequence[ParamTable], nthread: int) -> None:
+        self._twin = untouched(twin)
+        self._rows = ParamTable(names=rows[0].names, values=np.concatenate([row.values for row in rows]))
+        self._kinds, self._backend = len(rows), BackendThreads(nthread)
+        self._home = twin.home()[0]
+
+    def begin(self, reading: Array, command: Array) -> None:
+        self._n = len(reading)
+        self._table = self._rows.take(np.repeat(np.arange(self._kinds), self._n))
+        self._offset, self._scale = (self._twin.column(self._table, "sensor", kind) for kind in ("offset", "scale"))
+        initial = self._initial(reading, command, np.arange(len(self._offset)))
+        self._simulation = self._backend.start(self._twin, self._table, initial, 1)
+
+    def restart(self, worlds: NDArray[np.intp], reading: Array, command: Array) -> None:
+        every = (worlds + self._n * np.arange(self._kinds)[:, None]).ravel()
+        self._simulation.restart(every, self._table.take(every), self._initial(reading, command, every))
+
+    def predict(self, command: Array) -> Array:
+        """The next readings ``(nkind, nworld, n)``."""
+        self._simulation.advance(np.tile(command, (self._kinds, 1)))
+        position = self._simulation.batch.bind("qpos")[:, self._twin.joint_qpos]
+        return ((position - self._offset) / self._scale).reshape(self._kinds, self._n, -1)
+
+    def corrected(self, forward: Array, faster: Array) -> tuple[Array, Array]:
+        """True positions and speeds of the first kind, moved by ``forward`` and, per control period, ``faster``."""
+        batch, scale = self._simulation.batch, self._scale[: self._n]
+        position = batch.bind("qpos")[: self._n, self._twin.joint_qpos] + scale * forward
+        speed = batch.bind("qvel")[: self._n, self._twin.joint_qvel]
+        return position, speed + scale * faster * self._twin.control_hz
+
+    def put(self, position: Array, speed: Array) -> None:
+        """Every kind goes on from there; motors keep their place in the play of their gears."""
+        twin, batch = self._twin, self._simulation.batch
+        qpos, qvel = batch.bind("qpos"), batch.bind("qvel")
+        links, turning = np.tile(position, (self._kinds, 1)), np.tile(speed, (self._kinds, 1))
+        ahead = qpos[:, twin.motor_qpos] - qpos[:, twin.joint_qpos]
+        faster = qvel[:, twin.motor_qvel] - qvel[:, twin.joint_qvel]
+        qpos[...], qvel[...] = self._home, 0.0
+        qpos[:, twin.joint_qpos], qvel[:, twin.joint_qvel] = links, turning
+        qpos[:, twin.motor_qpos], qvel[:, twin.motor_qvel] = links + ahead, turning + faster
+
+    def _initial(self, reading: Array, command: Array, rows: NDArray[np.intp]) -> InitialState:
+        initial = InitialState.home(self._twin, len(rows))
+        qpos = initial.qpos.copy()
+        true = np.tile(reading, (self._kinds, 1)) * self._scale[rows] + self._offset[rows]
+        qpos[:, self._twin.joint_qpos] = true
+        return replace(initial, qpos=self._twin.with_motors(qpos), command=np.tile(command, (self._kinds, 1)))
+
+
+def untouched(twin: Twin) -> Twin:
+    """The twin without contacts."""
+    model = copy.copy(twin.model)
+    model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_CONTACT)
+    return replace(twin, model=model)
+
+
+_PERIODS = 2.0  # control periods of latency that its signature has: a fault, not a tremor (our choice)
+
+
+def signatures(
+    twin: Twin, params: ParamTable, positions: Array, commands: Array, *, nthread: int = 1
+) -> tuple[tuple[Hypothesis, ...], Array]:
+    """How each hypothesis moves the coefficients, ``(nwrong, T, n, nwrong)``: the mean over the episodes.
+
+    Args:
+        twin: the robot as it was identified, with one row of ``params``.
+        positions: first readings ``(m, n)`` of episodes, rad or m.
+        commands: what was sent in them, ``(m, T, nu)`` in the actuators' unit.
+        nthread: C threads.
+    """
+    observers = Observers(twin, params, nthread=nthread)
+    plain = _coefficients(observers, twin, params, positions, commands, nthread)
+    moved = []
+    for one in observers.wrong:
+        planted = replace(one, change=one.change * _PERIODS) if one.name == "latency" else one
+        other, row = changed(twin, params, planted)
+        moved.append(_coefficients(observers, other, row, positions, commands, nthread) - plain)
+    return observers.wrong, np.stack(moved)
+
+
+def while_held(signature: Array, hypotheses: Sequence[Hypothesis], held: Array, control_hz: float) -> Array:
+    """The same where the weight is in the jaws: what changes it weighs on the arm while it is held.
+
+    Args:
+        signature: ``(nwrong, T, …)`` as of `signatures`.
+        hypotheses: theirs.
+        held: share of successes ``(T,)`` in which something is held then.
+        control_hz: looks per second; coefficients remember the looks before as `directions` does.
+    """
+    keep, share, lasting = math.exp(-1.0 / (MEMORY_S * control_hz)), 0.0, np.empty(signature.shape[1])
+    for step in range(len(lasting)):
+        share = keep * share + (1.0 - keep) * float(held[min(step, len(held) - 1)])
+        lasting[step] = share
+    weighted = signature.copy()
+    for row, one in enumerate(hypotheses):
+        if one.name == "load":
+            weighted[row] *= lasting.reshape(-1, *[1] * (signature.ndim - 2))
+    return weighted
+
+
+def _coefficients(
+    observers: Observers, twin: Twin, params: ParamTable, positions: Array, commands: Array, nthread: int
+) -> Array:
+    """Mean coefficients ``(T, n, nwrong)`` of episodes of a twin that nothing touches."""
+    readings = _replayed(twin, params, positions, commands, nthread)
+    directions = Directions((*positions.shape, len(observers.wrong)), twin.control_hz)
+    observers.begin(readings[:, 0])
+    means = [np.zeros((positions.shape[1], len(observers.wrong)))]
+    for step in range(1, commands.shape[1]):
+        residual, moved = observers.look(commands[:, step - 1], readings[:, step])
+        means.append(directions.look(residual, moved).mean(axis=0))
+    return np.stack(means)
+
+
+def _replayed(twin: Twin, params: ParamTable, positions: Array, commands: Array, nthread: int) -> Array:
+    """Readings ``(m, T, n)`` of a twin under those commands, without noise."""
+    alone, table = untouched(twin), params.take(np.zeros(len(positions), dtype=int))
+    offset, scale = (twin.column(table, "sensor", kind) for kind in ("offset", "scale"))
+    initial = InitialState.home(alone, len(positions))
+    qpos = initial.qpos.copy()
+    qpos[:, alone.joint_qpos] = offset + scale * positions
+    initial = replace(initial, qpos=alone.with_motors(qpos), command=positions)
+    run = rollout(open_backend("threads", nthread=nthread), alone, table, initial, commands, commands.shape[1])
+    return (run.qpos[:, :-1, alone.joint_qpos] - offset[:, None]) / scale[:, None]

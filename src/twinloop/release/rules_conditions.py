@@ -1,0 +1,229 @@
+"""Rules that ask for no rate: the place that a candidate was trained for, and what must never happen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.special import ndtri
+
+from twinloop.core.contract import Contract
+from twinloop.core.decision import RuleVerdict, Verdict
+from twinloop.core.distribution import ParamDistribution
+from twinloop.core.documents import read_json
+from twinloop.randomize import read_identified
+from twinloop.release.evidence import Evidence, Trial, of_suites
+from twinloop.release.gate_config import ContextRule, GateConfig, InvariantRule, LatencyRule, RegressionRule
+from twinloop.release.version import Trained
+from twinloop.rollout.observing import offered_contract
+from twinloop.stats import clopper_pearson, least_values, quantile_upper
+from twinloop.tasks import open_task
+from twinloop.twin import load_twin
+
+_SHOWN = 3
+
+
+def context_rule(rule: ContextRule, contract: Any, trained: Trained | None) -> RuleVerdict:
+    """The contract fits, and the training data cover what is known of the place.
+
+    Args:
+        rule: what is asked.
+        contract: the candidate's, as its ``config.json`` says.
+        trained: what it saw; None where no workspace knows.
+    """
+    asked = "the contract fits, and the place lies inside what the training data drew"
+    twin = None if rule.twin is None else load_twin(rule.twin)
+    if contract is None:
+        reason = "the candidate says no contract in its config.json"
+        return RuleVerdict(rule="context", verdict="missing", asked=asked, reason=reason, evidence={})
+    unlike = _unlike(rule, contract)
+    figures: dict[str, Any] = {"contract": unlike, "twin_hash": None if twin is None else twin.hash}
+    if unlike:
+        reason = f"the contract does not fit: {'; '.join(unlike)}"
+        return RuleVerdict(rule="context", verdict="no", asked=asked, reason=reason, evidence=figures)
+    if trained is None or not trained.episodes:
+        reason = "the workspace does not know which simulated episodes trained it; freeze the dataset and train on that"
+        return RuleVerdict(rule="context", verdict="missing", asked=asked, reason=reason, evidence=figures)
+    if rule.distribution is not None:
+        return _covered(rule, asked, trained, figures)
+    assert twin is not None  # noqa: S101 - the configuration asks for a twin where there is no distribution
+    same = twin.hash in trained.twins
+    verdict: Verdict = "yes" if same else "no"
+    reason = f"{trained.episodes} episodes of training come from the twin {twin.name} as it is"
+    if not same:
+        others = ", ".join(digest[:12] for digest in trained.twins) or "none that is named"
+        reason = (
+            f"no episode of training comes from the twin {twin.name} ({twin.hash[:12]}), they come from {others}; give "
+            "the distribution that was identified there, or train on that twin"
+        )
+    return RuleVerdict(rule="context", verdict=verdict, asked=asked, reason=reason, evidence=figures)
+
+
+def intervals(found: ParamDistribution, level: float) -> dict[str, tuple[float, float]]:
+    """The interval of each parameter that the data determine, in SI, within its bounds; calibrated where a run did."""
+    z = float(ndtri((1 + level) / 2)) * math.sqrt(found.kappa)
+    made: dict[str, tuple[float, float]] = {}
+    sd = np.sqrt(np.diag(found.covariance))
+    for i, name in enumerate(found.names):
+        if found.determined[i]:
+            ends = found.mean[i] + z * sd[i] * np.array([-1.0, 1.0])
+            ends = np.exp(ends) if found.transforms[i] == "log" else ends
+            low, high = np.clip(ends, found.low[i], found.high[i])
+            made[name] = (float(low), float(high))
+    return made
+
+
+def _covered(rule: ContextRule, asked: str, trained: Trained, figures: dict[str, Any]) -> RuleVerdict:
+    """Whether every interval lies within the range that was drawn."""
+    assert rule.distribution is not None  # noqa: S101 - asked only with one
+    found = ParamDistribution.from_json(read_identified(rule.distribution)["distribution"])
+    known = intervals(found, rule.level)
+    wanted = {name: ends for name, ends in known.items() if any(fnmatchcase(name, p) for p in rule.parameters)}
+    rows = [_row(name, ends, trained.ranges.get(name)) for name, ends in wanted.items()]
+    outside = [row for row in rows if not row["inside"]]
+    figures |= {"parameters": rows, "undetermined": list(found.undetermined), "episodes": trained.episodes}
+    if not rows:
+        reason = "the identified distribution determines no parameter that is asked for"
+        return RuleVerdict(rule="context", verdict="missing", asked=asked, reason=reason, evidence=figures)
+    if outside:
+        reason = f"{len(outside)} of {len(rows)} identified parameters lie outside: {_undrawn(outside)}"
+        return RuleVerdict(rule="context", verdict="no", asked=asked, reason=reason, evidence=figures)
+    left = len(found.undetermined)
+    said = f" ({left} more are not determined by the log)" if left else ""
+    reason = f"{len(rows)} identified parameters lie inside what {trained.episodes} episodes drew{said}"
+    return RuleVerdict(rule="context", verdict="yes", asked=asked, reason=reason, evidence=figures)
+
+
+def _row(name: str, ends: tuple[float, float], drawn: tuple[float, float] | None) -> dict[str, Any]:
+    inside = drawn is not None and drawn[0] <= ends[0] and ends[1] <= drawn[1]
+    return {"name": name, "identified": list(ends), "drawn": None if drawn is None else list(drawn), "inside": inside}
+
+
+def _undrawn(rows: Sequence[dict[str, Any]]) -> str:
+    said = [
+        f"{row['name']} {_range(row['identified'])}, drawn {_range(row['drawn']) if row['drawn'] else 'never'}"
+        for row in rows[:_SHOWN]
+    ]
+    return "; ".join(said) + ("; …" if len(rows) > _SHOWN else "")
+
+
+def _range(ends: Sequence[float]) -> str:
+    return f"[{ends[0]:.4g}, {ends[1]:.4g}]"
+
+
+def _unlike(rule: ContextRule, contract: Any) -> list[str]:
+    """What keeps the candidate from running there."""
+    if rule.contract is not None:
+        offered = Contract.from_json(read_json(Path(rule.contract)))
+    else:
+        twin = load_twin(rule.twin or "")
+        offered = offered_contract(twin, open_task(rule.task, twin), cameras=rule.cameras)
+    return Contract.from_json(contract).differences(offered)
+
+
+def invariant_rule(rule: InvariantRule, config: GateConfig, evidence: Evidence) -> RuleVerdict:
+    """No violation in any trial, few lost worlds, and success wherever there must be."""
+    asked = "no safety limit broken in any trial"
+    trials = evidence.candidate
+    if rule.must_succeed:
+        asked += f", success in every trial of {', '.join(rule.must_succeed)}"
+    unknown = [trial for trial in trials if trial.violations is None]
+    missing = [name for name in rule.must_succeed if name not in {t.key[2] for t in trials} | {t.slice for t in trials}]
+    broken = [trial for trial in trials if trial.violations]
+    lost = [trial for trial in trials if not trial.valid]
+    failed = [t for t in trials if not t.won and (t.key[2] in rule.must_succeed or t.slice in rule.must_succeed)]
+    found = [
+        *([f"{len(broken)} of {len(trials)} trials broke a limit ({_named(broken)})"] if broken else []),
+        *([f"{len(failed)} trials that must succeed failed ({_named(failed)})"] if failed else []),
+        *([f"{len(lost)} worlds were lost ({_named(lost)})"] if len(lost) > rule.invalid * len(trials) else []),
+    ]
+    lacking = [
+        *(["there are no trials"] if not trials else []),
+        *([f"{len(unknown)} trials do not say whether a limit was broken ({_named(unknown)})"] if unknown else []),
+        *([f"no trial of {', '.join(missing)}"] if missing else []),
+    ]
+    figures = {"trials": len(trials), "broken": len(broken), "lost": len(lost), "failed": len(failed)}
+    if found or lacking:
+        verdict: Verdict = "no" if found else "missing"
+        return RuleVerdict(
+            rule="invariants", verdict=verdict, asked=asked, reason="; ".join(found + lacking), evidence=figures
+        )
+    high = float(clopper_pearson(0, len(trials), level=1 - 2 * config.alpha).high)
+    reason = f"none in {len(trials)} trials, which shows a rate below {high:.2%} ({1 - config.alpha:.0%})"
+    return RuleVerdict(
+        rule="invariants", verdict="yes", asked=asked, reason=reason, evidence={**figures, "rate_below": high}
+    )
+
+
+def regression_rule(
+    rule: RegressionRule, evidence: Evidence, stored: Sequence[str] | None, *, first: bool
+) -> RuleVerdict:
+    """No stored scenario that the champion handles and the candidate does not.
+
+    Args:
+        rule: what is asked.
+        evidence: of both.
+        stored: names of the stored scenarios; None where nobody knows.
+        first: there is no champion; then nothing that is handled can be lost, but it must be tried.
+    """
+    asked = f"no stored failure that the champion handles (in {rule.handled:.0%} of trials) and the candidate does not"
+    sides = (of_suites(side, rule.suites, None, ()) for side in (evidence.candidate, evidence.champion))
+    mine, theirs = (_handled(side, rule.handled) for side in sides)
+    if stored is None and not mine:
+        reason = f"there are no trials of {', '.join(rule.suites)}, and no workspace that says what is stored"
+        return RuleVerdict(rule="regressions", verdict="missing", asked=asked, reason=reason, evidence={})
+    untried = [name for name in stored or () if name not in mine or (not first and name not in theirs)]
+    untried += [name for name in theirs if name not in mine and name not in untried]
+    lost = [name for name, ok in mine.items() if not ok and theirs.get(name, False)]
+    figures: dict[str, Any] = {"scenarios": len(mine), "handled": sum(mine.values()), "lost": lost, "untried": untried}
+    if lost:
+        reason = f"{len(lost)} of {len(mine)} stored failures came back: {_first_names(lost)}"
+        return RuleVerdict(rule="regressions", verdict="no", asked=asked, reason=reason, evidence=figures)
+    if untried:
+        reason = f"{len(untried)} stored failures were not tried by both: {_first_names(untried)}"
+        return RuleVerdict(rule="regressions", verdict="missing", asked=asked, reason=reason, evidence=figures)
+    won = [name for name, ok in mine.items() if ok and not theirs.get(name, False)]
+    reason = f"{sum(mine.values())} of {len(mine)} handled, {len(won)} of them new" if mine else "no failure is stored"
+    return RuleVerdict(rule="regressions", verdict="yes", asked=asked, reason=reason, evidence=figures)
+
+
+def latency_rule(rule: LatencyRule, config: GateConfig, evidence: Evidence) -> RuleVerdict:
+    """An upper limit of confidence of the quantile stays within the budget."""
+    asked = f"the {rule.quantile:g} quantile of latency is at most {1e3 * rule.budget_s:g} ms"
+    known = [trial.latency_s for trial in evidence.candidate if trial.latency_s is not None]
+    unknown = len(evidence.candidate) - len(known)
+    if not known or unknown:
+        reason = f"{unknown} of {len(evidence.candidate)} trials do not say how long commands took"
+        return RuleVerdict(rule="latency", verdict="missing", asked=asked, reason=reason, evidence={"unknown": unknown})
+    high = quantile_upper(known, rule.quantile, level=1 - config.alpha)
+    figures = {"trials": len(known), "largest_s": max(known), "high_s": high}
+    if high is None:
+        needed = least_values(rule.quantile, level=1 - config.alpha)
+        reason = f"{len(known)} trials do not bound that quantile; {needed} do"
+        return RuleVerdict(rule="latency", verdict="missing", asked=asked, reason=reason, evidence=figures)
+    reason = f"at most {1e3 * high:.3g} ms ({1 - config.alpha:.0%}), the slowest of {len(known)} trials "
+    reason += f"{1e3 * max(known):.3g} ms"
+    verdict: Verdict = "yes" if high <= rule.budget_s else "no"
+    return RuleVerdict(rule="latency", verdict=verdict, asked=asked, reason=reason, evidence=figures)
+
+
+def _handled(trials: Sequence[Trial], share: float) -> dict[str, bool]:
+    """Which scenarios, one a slice, are handled."""
+    outcomes: dict[str, list[bool]] = {}
+    for trial in trials:
+        outcomes.setdefault(trial.key[2], []).append(trial.won)
+    return {name: sum(won) >= share * len(won) for name, won in outcomes.items()}
+
+
+def _named(trials: Sequence[Trial]) -> str:
+    return _first_names(
+        [f"{trial.slice}/{trial.key[3]}" + (f": {trial.reason}" if trial.reason else "") for trial in trials]
+    )
+
+
+def _first_names(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
