@@ -26,7 +26,7 @@ from twinloop.core.records import Episode
 from twinloop.dataset.logs.resampling import resample
 from twinloop.identify import FitConfig, identify
 from twinloop.simulate import Backend
-from twinloop.simulate.measure import at_frames
+from twinloop.simulate.channels import at_frames
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import ReplayLogs, ReplayOptions, prepare_replay
 from twinloop.twin import load_twin

@@ -12,7 +12,7 @@ import numpy as np
 
 from twinloop.core.pool import cores
 from twinloop.envs import TwinVectorEnv
-from twinloop.envs.episodes import PlannedEpisodes
+from twinloop.envs.batch import PlannedEpisodes
 from twinloop.simulate import open_backend, rollout
 
 WORLDS, STEPS = 256, 90

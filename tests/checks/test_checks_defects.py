@@ -5,14 +5,12 @@ from importlib import resources
 import numpy as np
 import pytest
 
-from twinloop.checks import convergence
-from twinloop.checks.convergence import check_convergence
+from twinloop.checks import integration as convergence
 from twinloop.checks.corners import corner_table, drawn
 from twinloop.checks.delay import check_delay, delays_to_try
-from twinloop.checks.energy import check_energy_drift, check_energy_gain
-from twinloop.checks.grasp import check_grasp
+from twinloop.checks.grasp import check_compiles, check_grasp, check_penetration
+from twinloop.checks.integration import check_convergence, check_energy_drift, check_energy_gain
 from twinloop.checks.stability import check_stability
-from twinloop.checks.statics import check_compiles, check_penetration
 from twinloop.twin import load_twin
 
 BUILTIN = resources.files("twinloop.twin") / "builtin"

@@ -22,7 +22,7 @@ from twinloop.catalog.naming import select
 from twinloop.cli.main import main
 from twinloop.core.errors import InputError, TwinloopError
 from twinloop.dataset.lerobot.writer import DatasetWriter
-from twinloop.label.rules_sql import SqlRule
+from twinloop.label.rules import SqlRule
 from twinloop.train.config import SourceConfig
 from twinloop.train.sources import open_sources
 from twinloop.workflows.coverage.sides import workspace_side

@@ -13,8 +13,7 @@ import yaml
 from twinloop.catalog.label_checks import FILE, KINDS, Vocabulary
 from twinloop.cli.main import TWINLOOP
 from twinloop.label.exchange import read_labels
-from twinloop.label.rules import RULES
-from twinloop.label.rules_sql import SqlRule
+from twinloop.label.rules import RULES, SqlRule
 
 PAGE = (Path(__file__).parents[2] / "docs/labels.md").read_text()
 

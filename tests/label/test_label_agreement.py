@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.label.agreement import agreement
-from twinloop.label.boundaries import boundary_agreement
+from twinloop.label.agreement import agreement, boundary_agreement
 
 WHO = ("source", "author")
 

@@ -14,10 +14,14 @@ from support.labelled import workspace
 from support.placing import PLANTED, run
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.label.rule import Material
-from twinloop.label.rules import RULES, open_rule
-from twinloop.label.rules_recorded import SubtasksFromGripper, SuccessFromGripper, gripper_cycles
-from twinloop.label.rules_simulated import FailureFromStates, SubtasksFromStates
-from twinloop.label.rules_sql import SqlRule
+from twinloop.label.rules import RULES, SqlRule, open_rule
+from twinloop.label.rules_builtin import (
+    FailureFromStates,
+    SubtasksFromGripper,
+    SubtasksFromStates,
+    SuccessFromGripper,
+    gripper_cycles,
+)
 from twinloop.stats import match_moments
 from twinloop.tasks.pick_and_place_expert import Phase
 from twinloop.twin import load_twin

@@ -14,7 +14,7 @@ from twinloop.core.files import sha256_tree
 from twinloop.core.pool import LocalProcesses
 from twinloop.core.seeds import uniforms
 from twinloop.generate import generate_states, resolve
-from twinloop.generate.adaptive import boundary_counts, history, known_plan, rounds_left
+from twinloop.generate.batches import boundary_counts, history, known_plan, rounds_left
 from twinloop.randomize import Plan, make_design, section_plan
 from twinloop.randomize.plan import ADAPTIVE_BOUNDARY
 from twinloop.twin import load_twin

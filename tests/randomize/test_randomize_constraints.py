@@ -16,7 +16,7 @@ from twinloop.randomize.constraints import Constraint, Rejection, parse_constrai
 from twinloop.randomize.distributions import LogUniform, MultivariateNormal, Uniform
 from twinloop.randomize.draws import JointDraw
 from twinloop.tasks import open_task
-from twinloop.tasks.fitting import FITS, jaw_openings, object_fits
+from twinloop.tasks.hand import FITS, jaw_openings, object_fits
 from twinloop.twin import load_twin
 
 SO101 = load_twin("so101_tabletop")

@@ -10,7 +10,7 @@ import pytest
 
 from support.pages import ends, panels, titles, traces, upright_lines
 from twinloop.report.figure import BLUE, GREEN, GREY, ORANGE
-from twinloop.report.gap_data import feature_map, spread_pairs, told_apart
+from twinloop.report.gap_plots import feature_map, spread_pairs, told_apart
 from twinloop.report.gap_sensors import against_chance, episode_scores, telling_regions, tone_quantiles
 
 APART = np.array([[0.5, 1.0, 9.0], [0.0, 2.5, 3.0]])

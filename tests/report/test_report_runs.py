@@ -7,10 +7,8 @@ import pytest
 
 from support.pages import ends, level_lines, titles, upright_lines
 from twinloop.core.headline import Headline
+from twinloop.report.curves import error_curves, history_curves, loss_curve, score_strips
 from twinloop.report.figure import BLUE, GREEN, GREY, INK, ORANGE, VIOLET
-from twinloop.report.history import history_curves
-from twinloop.report.quality import score_strips
-from twinloop.report.training import error_curves, loss_curve
 
 
 def test_a_loss_is_drawn_over_its_steps_on_a_logarithmic_axis():

@@ -11,7 +11,7 @@ from PIL import Image
 from twinloop.cli.main import main
 from twinloop.render import probe_renderer
 from twinloop.render.cameras import intrinsics
-from twinloop.rollout.camera_motion import PictureMotion
+from twinloop.rollout.camera_shots import PictureMotion
 from twinloop.twin import load_twin
 from twinloop.twin.devices import device_presets
 from twinloop.workflows.twin.sensors import MovingTwin

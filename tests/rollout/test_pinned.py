@@ -13,8 +13,7 @@ from twinloop.core.params import SeedPath
 from twinloop.randomize import Plan, default_draws
 from twinloop.rollout import pinned_files, run_batch
 from twinloop.rollout.pinned import PinnedWorld
-from twinloop.rollout.pinned_files import read_pinned, stored, write_pinned
-from twinloop.rollout.pinned_rebase import rebase
+from twinloop.rollout.pinned_files import read_pinned, rebase, stored, write_pinned
 from twinloop.simulate import open_backend, rollout
 from twinloop.tasks import open_task
 from twinloop.twin import load_twin

@@ -12,8 +12,7 @@ from twinloop.core.params import SeedPath
 from twinloop.render import SceneStates, open_renderer, probe_renderer
 from twinloop.render.cameras import intrinsics
 from twinloop.rollout.camera import TwinCamera, camera_sensors
-from twinloop.rollout.camera_motion import PictureMotion, subframes_needed
-from twinloop.rollout.camera_shots import CameraShots, MovingWorld
+from twinloop.rollout.camera_shots import CameraShots, MovingWorld, PictureMotion, subframes_needed
 from twinloop.twin import load_twin
 from twinloop.twin.spec import SensorSpec
 from twinloop.twin.variant import equipped

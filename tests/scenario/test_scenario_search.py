@@ -15,7 +15,7 @@ from twinloop.rollout import ExpertActor, run_batch
 from twinloop.scenario.search import PlanSearch
 from twinloop.simulate import open_backend
 from twinloop.tasks import open_task
-from twinloop.tasks.fitting import FITS
+from twinloop.tasks.hand import FITS
 from twinloop.twin import load_twin
 
 RANGES = {"object/cube/position/x": [0.19, 0.26], "object/cube/mass": [0.02, 0.1]}

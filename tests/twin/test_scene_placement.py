@@ -8,9 +8,10 @@ import pytest
 from support.scenes import clutter, placed, table_twin
 from twinloop.simulate import InitialState, open_backend, rollout
 from twinloop.simulate.settle import settle, touching
-from twinloop.tasks import drop, placement
-from twinloop.tasks.visibility import visible_fraction
-from twinloop.twin.surface import Surface
+from twinloop.tasks import placement
+from twinloop.tasks import placement as drop
+from twinloop.tasks.ground import Surface
+from twinloop.tasks.placement import visible_fraction
 
 NWORLD = 8
 

@@ -12,9 +12,9 @@ from twinloop.simulate import open_backend, rollout
 from twinloop.simulate.protocol import STATE_SPEC, state_columns
 from twinloop.stats import wilson
 from twinloop.tasks import open_task
+from twinloop.tasks.ground import Surface
 from twinloop.tasks.predicates import above_plane
 from twinloop.twin import load_twin
-from twinloop.twin.surface import Surface
 
 _BIT = mujoco.mjtState
 SIZE = "object/cube/size"

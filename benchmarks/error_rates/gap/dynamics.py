@@ -13,7 +13,7 @@ from twinloop.gap.dynamics.errors import WindowErrors
 from twinloop.gap.dynamics.intervals import by_episodes
 from twinloop.gap.dynamics.metrics import skill_of
 from twinloop.gap.dynamics.noise_floor import Pairs, floor_resampling, noise_floor
-from twinloop.simulate.measure import Channel
+from twinloop.simulate.channels import Channel
 
 Array = NDArray[np.float64]
 _FRAMES = 100  # of an episode, whose errors resemble each other as an AR(1) series of

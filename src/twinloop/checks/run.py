@@ -13,15 +13,15 @@ from twinloop.twin import Twin, load_twin
 CHECKS: Registry[Callable[[Twin], Check]] = Registry(
     "check",
     {
-        "compiles": "twinloop.checks.statics:check_compiles",
-        "solver agrees with dense": "twinloop.checks.solver:check_solver",
-        "no initial penetration": "twinloop.checks.statics:check_penetration",
+        "compiles": "twinloop.checks.grasp:check_compiles",
+        "solver agrees with dense": "twinloop.checks.stability:check_solver",
+        "no initial penetration": "twinloop.checks.grasp:check_penetration",
         "grasp holds": "twinloop.checks.grasp:check_grasp",
         "realised delay": "twinloop.checks.delay:check_delay",
         "finite at the extremes": "twinloop.checks.stability:check_stability",
-        "energy drift": "twinloop.checks.energy:check_energy_drift",
-        "no energy from damping": "twinloop.checks.energy:check_energy_gain",
-        "half-step convergence": "twinloop.checks.convergence:check_convergence",
+        "energy drift": "twinloop.checks.integration:check_energy_drift",
+        "no energy from damping": "twinloop.checks.integration:check_energy_gain",
+        "half-step convergence": "twinloop.checks.integration:check_convergence",
     },
     group="twinloop.checks",
 )

@@ -13,6 +13,7 @@ import numpy as np
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.randomize import Plan, read_identified, section_plan
+from twinloop.rollout.photographer import Photographer
 from twinloop.tasks import DEFAULT_TASK, Task
 from twinloop.twin import Twin
 
@@ -145,3 +146,27 @@ class EnvOptions:
             kappa=options.get("kappa"),
             named=lambda: getattr(task, "constraints", {}),
         )
+
+
+def open_photographer(plan: Plan, options: EnvOptions) -> tuple[Photographer, str]:
+    """Who takes the pictures that an environment's options ask for, and the camera of ``render``, if any.
+
+    Raises:
+        UnknownNameError: a camera that the twin does not name.
+        InputError: pictures of a twin that names none.
+    """
+    wanted, existing = list(options.cameras), plan.twin.spec.cameras
+    if options.render_mode is not None:
+        if not existing:
+            raise InputError(f"The twin {plan.twin.name} names no camera to render from. Add `cameras:` to its YAML.")
+        wanted.append(options.camera or existing[0])
+    taker = Photographer(
+        plan.twin,
+        wanted,
+        height=options.height,
+        width=options.width,
+        renderer=options.renderer,
+        texture_pool=plan.texture_pool,
+        run_seed=plan.run_seed,
+    )
+    return taker, wanted[-1] if wanted else ""

@@ -1,4 +1,4 @@
-"""The vector environment: many worlds on one backend under Gymnasium's `VectorEnv`."""
+"""Infos of a batch as Gymnasium has them: arrays over environments, each with its mask under ``_key``."""
 
 from __future__ import annotations
 
@@ -13,17 +13,83 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.seeds import MOST_EPISODES
-from twinloop.envs.batch import WorldBatch
-from twinloop.envs.episodes import PlannedEpisodes
-from twinloop.envs.infos import Infos, drawn_infos, final_rows, put_rows, with_final, world_infos
-from twinloop.envs.options import EnvOptions, whole_number
-from twinloop.envs.pictures import open_photographer
+from twinloop.envs.batch import PlannedEpisodes, WorldBatch
+from twinloop.envs.options import EnvOptions, open_photographer, whole_number
 from twinloop.envs.spaces import Commander, Observer, Pictures
-from twinloop.rollout.running_readings import Readings
+from twinloop.rollout.sensing import Readings
 from twinloop.simulate import open_backend
 from twinloop.tasks.goals import open_goal
 from twinloop.tasks.protocol import Verdict
 from twinloop.twin import Twin, load_twin
+
+Infos = dict[str, Any]
+
+_KEYS = ("is_success", "episode_number", "elapsed_steps", "invalid")
+
+
+def world_infos(worlds: WorldBatch, success: NDArray[np.bool_], envs: NDArray[np.intp]) -> Infos:
+    """Where the episodes of some environments stand; ``success`` is one row each."""
+    done = np.zeros(len(worlds.steps), dtype=bool)
+    done[envs] = success
+    values = (done & worlds.valid, worlds.numbers.copy(), worlds.steps.copy(), worlds.reasons)
+    infos: Infos = dict(zip(_KEYS, values, strict=True))
+    return infos | {f"_{name}": _masked(worlds, envs) for name in _KEYS}
+
+
+def drawn_infos(worlds: WorldBatch, envs: NDArray[np.intp]) -> Infos:
+    """The drawn parameters of some environments, by name."""
+    names = worlds.params.names
+    params = {name: worlds.params[name].copy() for name in names}
+    return {"params": params | {f"_{name}": _masked(worlds, envs) for name in names}, "_params": _masked(worlds, envs)}
+
+
+def with_final(fresh: Infos, last: Infos, final: NDArray[Any], ended: NDArray[np.intp]) -> Infos:
+    """Infos of a step in which some environments ended and began anew.
+
+    Args:
+        fresh: of those that began anew.
+        last: of all, before they did.
+        final: last observations, see `final_rows`.
+        ended: the environments that did.
+    """
+    mask = np.zeros(len(final), dtype=bool)
+    mask[ended] = True
+    merged = {**last, **fresh}
+    for name in _KEYS:
+        merged[name] = np.where(mask, fresh[name], last[name])
+        merged[f"_{name}"] = last[f"_{name}"]
+    final_info = {name: last[name] for name in _KEYS} | {f"_{name}": mask.copy() for name in _KEYS}
+    return merged | {"final_obs": final, "_final_obs": mask, "final_info": final_info, "_final_info": mask.copy()}
+
+
+def final_rows(observation: Any, envs: NDArray[np.intp], num_envs: int) -> NDArray[Any]:
+    """The observations of some environments as objects ``(num_envs,)``, None for the rest."""
+    rows = np.full(num_envs, None, dtype=object)
+    for env in envs:
+        rows[env] = _row(observation, int(env))
+    return rows
+
+
+def put_rows(observation: Any, envs: NDArray[np.intp], rows: Any) -> None:
+    """Replace the observations of some environments in place."""
+    if isinstance(observation, dict):
+        for name, value in observation.items():
+            put_rows(value, envs, rows[name])
+        return
+    observation[envs] = rows
+
+
+def _row(observation: Any, env: int) -> Any:
+    if isinstance(observation, dict):
+        return {name: _row(value, env) for name, value in observation.items()}
+    return observation[env].copy()
+
+
+def _masked(worlds: WorldBatch, envs: NDArray[np.intp]) -> NDArray[np.bool_]:
+    mask = np.zeros(len(worlds.steps), dtype=bool)
+    mask[envs] = True
+    return mask
+
 
 SUCCESS_REWARD = 1.0
 
@@ -93,7 +159,7 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
         if seed is not None and not 0 <= seed < 2**63:
             raise InputError(f"seed = {seed}: a run seed is a whole number from 0 to 2^63 − 1.")
         super().reset(seed=None if seed is None else int(seed))
-        mask = _mask(options.get("reset_mask"), self.num_envs)
+        mask = _checked_mask(options.get("reset_mask"), self.num_envs)
         if self._worlds is None or seed is not None or episodes is not None:
             if mask is not None:
                 raise InputError("reset_mask stands alone: without a seed, without episodes, and after a first reset.")
@@ -271,7 +337,7 @@ def _reset_options(options: Any) -> dict[str, Any]:
     return options or {}
 
 
-def _mask(value: Any, num_envs: int) -> NDArray[np.bool_] | None:
+def _checked_mask(value: Any, num_envs: int) -> NDArray[np.bool_] | None:
     if value is None:
         return None
     mask = np.asarray(value)

@@ -1,12 +1,10 @@
 """Datasets from rollouts: physics first, pixels second, and any stored episode again from its provenance."""
 
-from twinloop.generate.config import GenerateConfig, read_config, resolve
-from twinloop.generate.engines import open_engine
-from twinloop.generate.identified import identified_ranges
+from twinloop.generate.config import GenerateConfig, identified_ranges, read_config, resolve
 from twinloop.generate.pixels import check_render, episode_record, render_dataset
 from twinloop.generate.render_settings import RenderConfig, render_config
 from twinloop.generate.replay import ReplayResult, replay_aside, replay_episode
-from twinloop.generate.states import generate_states
+from twinloop.generate.states import generate_states, open_engine
 
 __all__ = [
     "GenerateConfig",

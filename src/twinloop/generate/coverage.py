@@ -19,7 +19,7 @@ from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.parquet import open_parquet, require_columns
 from twinloop.dataset.lerobot.progress import Progress
 from twinloop.dataset.lerobot.reader import DatasetReader
-from twinloop.generate.adaptive import history, known_plan, known_rounds
+from twinloop.generate.batches import history, known_plan, known_rounds
 from twinloop.generate.config import GenerateConfig, load_plan
 from twinloop.generate.replay import root_config
 from twinloop.randomize import Plan

@@ -1,4 +1,4 @@
-"""Pass one: physics at full speed. Workers simulate batches of episodes; this process commits them block by block."""
+"""Pass one: physics at full speed. Processes or a Ray cluster simulate batches; one process commits."""
 
 from __future__ import annotations
 
@@ -11,23 +11,48 @@ from pathlib import Path
 from typing import Any
 
 from twinloop.core.console import track
-from twinloop.core.pool import Engine, LocalProcesses
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.pool import Engine, LocalProcesses, cores
 from twinloop.core.profile import Profile, profiling, span
 from twinloop.core.records import SimEpisode
 from twinloop.dataset.invalid_worlds import SetAside
 from twinloop.dataset.lerobot.writer import DatasetWriter
 from twinloop.dataset.spec import DatasetSpec
-from twinloop.generate.adaptive import rounds_left
-from twinloop.generate.batches import Batch, Outcome, dataset_units, work, work_here
-from twinloop.generate.config import GenerateConfig, load_plan
+from twinloop.generate.batches import Batch, Outcome, dataset_units, rounds_left, work, work_here
+from twinloop.generate.config import GenerateConfig, identified_ranges, load_plan
 from twinloop.generate.coverage import draw_figures
-from twinloop.generate.identified import identified_ranges
 from twinloop.generate.readings import Felt, environment_spec, reading_specs
 from twinloop.randomize import Plan
 from twinloop.rollout import software_versions
 from twinloop.simulate import open_backend
 from twinloop.stats import wilson
 from twinloop.tasks import open_task
+
+_ENGINES = ("local", "ray", "ray:HOST:PORT")
+
+
+def open_engine(name: str = "local", *, workers: int = 0) -> Engine:
+    """The engine of that name.
+
+    Args:
+        name: ``local``, ``ray`` (the cluster that RAY_ADDRESS names, else this machine alone), or ``ray:HOST:PORT``.
+        workers: batches at a time; 0 takes every core, of this machine or of the cluster.
+
+    Raises:
+        UnknownNameError: there is none of that name.
+        InputError: a negative number of workers.
+        MissingDependencyError: Ray is not installed, or no cluster answers.
+    """
+    if workers < 0:
+        raise InputError(f"--workers {workers}: give a number of processes, or 0 for every core.")
+    kind, _, address = name.partition(":")
+    if name == "local":
+        return LocalProcesses(workers or cores())
+    if kind == "ray":
+        from twinloop.simulate.ray_cluster import RayCluster
+
+        return RayCluster(address, workers=workers)
+    raise UnknownNameError("engine", name, _ENGINES)
 
 
 def generate_states(

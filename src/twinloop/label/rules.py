@@ -1,26 +1,118 @@
-"""Every rule by name: the built-in ones, those of installed packages, a class in a file, and SQL in a YAML file."""
+"""Find rules by name, in a user's file, or as one SQL statement in a YAML file."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from twinloop.core.errors import InputError
+import pyarrow as pa
+
+from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.extension import raised
+from twinloop.core.files import sha256_json
 from twinloop.core.registry import Registry
-from twinloop.label.rule import Rule
-from twinloop.label.rules_simulated import FailureFromStates
-from twinloop.label.rules_sql import SqlRule
+from twinloop.core.yaml_documents import load_yaml
+from twinloop.label.rule import Finding, Rule
+from twinloop.label.rules_builtin import FailureFromStates
 from twinloop.tasks.registry import TASKS
+
+_KEYS = ("name", "version", "kind", "meaning", "sql")
+_COLUMNS = ("episode_id", "value", "kind", "first_frame", "last_frame", "confidence", "reason")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SqlRule:
+    """``sql`` gives rows of ``episode_id, value`` and, where wanted, further columns of a label.
+
+    ::
+
+        name: tag/short
+        version: "1"
+        kind: tag                 # or a column of that name in the rows
+        meaning: shorter than two seconds
+        sql: SELECT episode_id, 'short' AS value, format('{:.1f} s', duration_s) AS reason
+             FROM episodes WHERE duration_s < 2
+    """
+
+    name: str
+    sql: str
+    version: str = "1"
+    kind: str = ""
+    meaning: str = ""
+
+    @classmethod
+    def read(cls, path: Path) -> SqlRule:
+        """The rule in a YAML file.
+
+        Raises:
+            InputError: there is no such file, it is no YAML, or it lacks ``name`` or ``sql``.
+            UnknownNameError: a key of another name.
+        """
+        value: Any = load_yaml(path)
+        if not isinstance(value, Mapping):
+            raise InputError(f"{path} is to hold the keys {', '.join(_KEYS)}.")
+        for key in value:
+            if key not in _KEYS:
+                raise UnknownNameError("key", str(key), _KEYS, where=str(path))
+        missing = [key for key in ("name", "sql") if not str(value.get(key) or "").strip()]
+        if missing:
+            raise InputError(f"{path} lacks {' and '.join(missing)}. A rule in SQL has both.")
+        return cls(**{str(key): str(item) for key, item in value.items()})
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of what decides its answers."""
+        return sha256_json([self.name, self.version, self.kind, " ".join(self.sql.split())])
+
+    def findings(self, rows: pa.Table) -> list[tuple[str, Finding]]:
+        """What the statement's rows say, with the episode of each.
+
+        Raises:
+            InputError: ``episode_id``, ``value`` or the kind is missing, or a row leaves it empty.
+            UnknownNameError: a column that no label has.
+        """
+        for column in rows.column_names:
+            if column not in _COLUMNS:
+                raise UnknownNameError("column", column, _COLUMNS, where=f"the rows of the rule {self.name}")
+        needed = ["episode_id", "value", *(() if self.kind else ("kind",))]
+        missing = [column for column in needed if column not in rows.column_names]
+        if missing:
+            raise InputError(f"The rule {self.name} gives no column {', '.join(missing)}. Select it.")
+        return [self._finding(row) for row in rows.to_pylist()]
+
+    def _finding(self, row: Mapping[str, Any]) -> tuple[str, Finding]:
+        given = {key: item for key, item in row.items() if item is not None}
+        if "episode_id" not in given or "value" not in given:
+            raise InputError(f"The rule {self.name} gives a row without episode_id or value: {dict(row)}.")
+        finding = Finding(
+            kind=str(given.get("kind") or self.kind),
+            value=_text(given["value"]),
+            reason=str(given.get("reason") or self.meaning or self.name),
+            first_frame=_whole(given.get("first_frame")),
+            last_frame=_whole(given.get("last_frame")),
+            confidence=None if "confidence" not in given else float(given["confidence"]),
+        )
+        return str(given["episode_id"]), finding
+
+
+def _text(value: Any) -> str:
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
+def _whole(value: Any) -> int | None:
+    return None if value is None else int(value)
+
 
 RULES: Registry[Any] = Registry(
     "rule",
     {
-        "success/predicate": "twinloop.label.rules_recorded:SuccessFromPredicate",
-        "success/gripper": "twinloop.label.rules_recorded:SuccessFromGripper",
-        "subtask/states": "twinloop.label.rules_simulated:SubtasksFromStates",
-        "subtask/gripper": "twinloop.label.rules_recorded:SubtasksFromGripper",
+        "success/predicate": "twinloop.label.rules_builtin:SuccessFromPredicate",
+        "success/gripper": "twinloop.label.rules_builtin:SuccessFromGripper",
+        "subtask/states": "twinloop.label.rules_builtin:SubtasksFromStates",
+        "subtask/gripper": "twinloop.label.rules_builtin:SubtasksFromGripper",
         **{f"failure/{task}": functools.partial(FailureFromStates, task) for task in TASKS.builtin},
     },
     group="twinloop.rules",

@@ -16,7 +16,7 @@ from twinloop.core.params import ParamTable
 from twinloop.core.seeds import uniforms
 from twinloop.core.units import UnitMap
 from twinloop.rollout.actor import Beginning
-from twinloop.rollout.running_readings import Readings
+from twinloop.rollout.sensing import Readings
 from twinloop.tasks.protocol import Task, is_tracked
 from twinloop.twin import Twin
 

@@ -1,9 +1,9 @@
-"""The states between control steps: a stored episode's physics steps, made again from its states and commands."""
+"""Make the states between control steps again, a stored episode's physics steps, bit for bit."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -17,10 +17,44 @@ from twinloop.core.records import SimEpisode
 from twinloop.render.protocol import SceneStates
 from twinloop.rollout.episodes import INITIAL_COMMAND
 from twinloop.rollout.replay import recorded_params
-from twinloop.rollout.step_inputs import step_inputs
+from twinloop.simulate.command import CommandPath
+from twinloop.simulate.disturbance import Pushes
 from twinloop.simulate.drives import Drives, drive_world
 from twinloop.simulate.protocol import STATE_SPEC, state_columns, state_poses
 from twinloop.twin import Twin
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepInputs:
+    """Controls ``(substeps, nu)``, wrenches ``(substeps, nbody, 6)`` or None, physics step in s or None: nominal."""
+
+    controls: NDArray[np.float64]
+    wrenches: NDArray[np.float64] | None
+    timestep: float | None
+
+
+def step_inputs(
+    twin: Twin, params: ParamTable, initial: NDArray[np.float64], commands: NDArray[np.float64]
+) -> Iterator[StepInputs]:
+    """What acts in one control step after the other.
+
+    Args:
+        params: of the world, one row.
+        initial: what the robot was told before, ``(1, nu)``.
+        commands: ``(T, nu)``.
+    """
+    path, pushes = CommandPath(twin, params, initial), Pushes(twin, params)
+    for command in commands:
+        step, clock = path.step, path.clock
+        controls = path.controls(command[None])[0]
+        wrenches = pushes.wrenches(step, clock.began, clock.ratio)
+        yield StepInputs(
+            controls=np.broadcast_to(controls, (twin.substeps, twin.model.nu)),
+            wrenches=None if wrenches is None else wrenches[0],
+            # A loop that keeps time has the model's own physics step, to the bit.
+            timestep=None if clock.steady else float(clock.timestep[0]),
+        )
+
 
 VOLTAGE, TEMPERATURE = "voltage", "temperature_rise"  # recorded of the drives, beside MjData's fields
 _BIT = mujoco.mjtState

@@ -18,7 +18,7 @@ from twinloop.scenario.trials import Tried
 from twinloop.stats.two_by_two import Alternative
 from twinloop.twin import Twin
 from twinloop.twin.quantities import QUANTITIES, Quantity, path_patterns
-from twinloop.twin.quantities.effects import TERMS
+from twinloop.twin.quantities.kinds import TERMS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError
 from twinloop.core.params import ParamTable
-from twinloop.simulate.clock import Array, AsArray
+from twinloop.simulate.command import Array, AsArray
 from twinloop.twin import Twin
 from twinloop.twin.quantities import default_value
 from twinloop.twin.quantities.actuators import NO_CURVE

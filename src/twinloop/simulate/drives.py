@@ -19,7 +19,7 @@ from array_api_compat import array_namespace
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.params import ParamTable
-from twinloop.simulate.clock import Array, AsArray
+from twinloop.simulate.command import Array, AsArray
 from twinloop.simulate.drive_stages import Friction, LinkFeedback, Moment, Motors, SpeedLimit, Supply, Wiring
 from twinloop.simulate.protocol import InitialState
 from twinloop.twin import Twin

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.params import ParamTable
 from twinloop.core.profile import span
-from twinloop.simulate.clock import ControlClock
-from twinloop.simulate.command import DROP_RATE, JITTER, command_map
+from twinloop.simulate.command import DROP_RATE, JITTER, ControlClock, command_map
 from twinloop.simulate.disturbance import Pushes
 from twinloop.simulate.drives import Drives
 from twinloop.simulate.protocol import Backend, InitialState

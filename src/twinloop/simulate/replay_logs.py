@@ -15,8 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from twinloop.core.errors import InputError, LogError
 from twinloop.core.records import Episode
 from twinloop.core.units import UnitMap, require_joints
-from twinloop.simulate.channels import measures
-from twinloop.simulate.measure import Channel, Measure, at_frames, first_held
+from twinloop.simulate.channels import Channel, Measure, at_frames, first_held, measures
 from twinloop.simulate.replay_start import Start, read_starts
 from twinloop.twin import Twin
 

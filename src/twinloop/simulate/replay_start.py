@@ -13,8 +13,7 @@ from scipy.spatial.transform import Rotation
 from twinloop.core.errors import UnknownNameError
 from twinloop.core.params import ParamTable
 from twinloop.core.records import Episode
-from twinloop.simulate.channels import free_joint
-from twinloop.simulate.measure import at_frames
+from twinloop.simulate.channels import at_frames, free_joint
 from twinloop.simulate.protocol import InitialState
 from twinloop.twin import Twin
 from twinloop.twin.quantities.rotation import rotate

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from twinloop.core.params import ParamTable
 from twinloop.simulate.arrays import to_host
 from twinloop.simulate.protocol import InitialState
-from twinloop.simulate.warp_device import find_device, memory_used
+from twinloop.simulate.warp_model import find_device, memory_used
 from twinloop.simulate.warp_worlds import WarpWorlds, bare_seconds
 from twinloop.twin import Twin
 

@@ -23,8 +23,7 @@ from twinloop.simulate.command import CommandPath
 from twinloop.simulate.disturbance import Pushes
 from twinloop.simulate.drives import Drives
 from twinloop.simulate.protocol import WARNINGS, InitialState, state_columns
-from twinloop.simulate.warp_device import Graphs, on_device
-from twinloop.simulate.warp_model import WarpModel
+from twinloop.simulate.warp_model import Graphs, WarpModel, on_device
 from twinloop.twin import Twin
 
 _BAD = {"qpos": "mjWARN_BADQPOS", "qvel": "mjWARN_BADQVEL", "qacc": "mjWARN_BADQACC"}

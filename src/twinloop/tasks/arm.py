@@ -1,21 +1,146 @@
-"""An arm at the beginning of an episode, as every task of an arm with position servos has it."""
+"""Start an arm with position servos at home, and command soft, late servos so that joints go where they should."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.params import ParamTable
 from twinloop.core.seeds import uniforms
 from twinloop.simulate import InitialState
+from twinloop.simulate.arrays import Arrays
 from twinloop.simulate.command import command_map
 from twinloop.tasks.kinematics import Chain
-from twinloop.tasks.servo import ServoModel
 from twinloop.twin import Twin
+
+_INTEGRAL_GAIN = 0.4  # per control step, over 1 + lag: an integral loop bears pi/2, and the true lag may be twice
+_SETTLING_SPEED = 0.4  # rad/s: a faster reference is not integrated, its error is mostly lag
+_INTEGRAL_LIMIT = 0.35  # rad or m
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServoModel:
+    """Nominal servos of an arm's joints: ``stiffness`` (N·m/rad), ``lag`` from command to motion in control steps.
+
+    The lag is the servo's own, damping over stiffness, plus the nominal command delay. ``actuators`` are the columns
+    of the command that drive the arm, ``command_low`` and ``command_high`` what they accept.
+    """
+
+    actuators: NDArray[np.intp]
+    stiffness: NDArray[np.float64]
+    lag: NDArray[np.float64]
+    command_low: NDArray[np.float64]
+    command_high: NDArray[np.float64]
+    control_hz: float
+
+    @property
+    def gain(self) -> NDArray[np.float64]:
+        """Integral gain of a tracker on these servos, per control step."""
+        return _INTEGRAL_GAIN / (1.0 + self.lag)
+
+    @classmethod
+    def of(cls, twin: Twin, chain: Chain) -> ServoModel:
+        """The servos of a twin that drive a chain.
+
+        Raises:
+            InputError: a joint of the chain has no actuator, or is not position-controlled.
+        """
+        robot, model = twin.robot, twin.model
+        names = [model.joint(int(joint)).name for joint in chain.joints]
+        missing = [name for name in names if name not in robot.joints]
+        if missing or robot.control != "position":
+            what = f"no actuator for the joint {missing[0]}" if missing else f"{robot.control} control"
+            raise InputError(
+                f"The robot of {twin.name} has {what}; a scripted expert needs position servos on every joint between "
+                "the base and the tool site."
+            )
+        columns = np.array([robot.joints.index(name) for name in names])
+        stiffness = model.actuator_gainprm[columns, 0]
+        delays = [f"actuator/{robot.actuator_names[i]}/delay" for i in columns]
+        delay = np.array([twin.params[name].nominal if name in twin.params else 0.0 for name in delays])
+        damping = model.dof_damping[twin.motor_qvel[columns]] - model.actuator_biasprm[columns, 2]
+        limited = model.actuator_ctrllimited[columns].astype(bool)[:, None]
+        span = np.where(limited, model.actuator_ctrlrange[columns], [-np.inf, np.inf])
+        return cls(
+            actuators=columns,
+            stiffness=stiffness,
+            lag=(damping / stiffness + delay) * twin.control_hz,
+            command_low=span[:, 0],
+            command_high=span[:, 1],
+            control_hz=twin.control_hz,
+        )
+
+
+def column_order(nu: int, driven: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Return where each actuator's command is in (commands of the driven ones, all commands before)."""
+    order = len(driven) + np.arange(nu)
+    order[driven] = np.arange(len(driven))
+    return order
+
+
+class ServoTracker:
+    """Commands that make joints follow a reference: lead for the lag, sag for gravity, and an integral for the rest.
+
+    The integral starts from what held the arm still before the first command, which already contains the encoder's
+    offset and the servo's true stiffness.
+    """
+
+    def __init__(
+        self,
+        servo: ServoModel,
+        *,
+        command: NDArray[np.float64],
+        reference: NDArray[np.float64],
+        gravity: NDArray[np.float64],
+        max_step: float,
+    ) -> None:
+        """Begin at rest.
+
+        Args:
+            command: what the arm was told before, ``(nworld, k)``.
+            reference: joint positions it held, ``(nworld, k)``.
+            gravity: torques that hold it there, ``(nworld, k)``.
+            max_step: largest change of a command in one control step, rad.
+        """
+        there = Arrays.of(command).asarray
+        self._stiffness, self._lag, self._gain = (there(values) for values in (servo.stiffness, servo.lag, servo.gain))
+        self._low, self._high = there(servo.command_low), there(servo.command_high)
+        self._max_step = max_step
+        self._settling_step = _SETTLING_SPEED / servo.control_hz
+        self._command = command
+        self._integral = command - reference - gravity / self._stiffness
+
+    def command(
+        self,
+        *,
+        reference: NDArray[np.float64],
+        step: NDArray[np.float64],
+        measured: NDArray[np.float64],
+        target: NDArray[np.float64],
+        gravity: NDArray[np.float64],
+    ) -> NDArray[np.float64]:
+        """The next command, ``(nworld, k)``.
+
+        Args:
+            reference: where the joints should be now, to compare with ``measured``.
+            step: change of the reference in the coming control step.
+            target: where they should be after it.
+            gravity: torques that hold them there.
+        """
+        xp = array_namespace(measured)
+        settling = xp.clip(1.0 - xp.abs(step) / self._settling_step, 0.0, 1.0)
+        error = settling * (reference - measured)
+        self._integral = xp.clip(self._integral + self._gain * error, -_INTEGRAL_LIMIT, _INTEGRAL_LIMIT)
+        wanted = target + self._lag * step + gravity / self._stiffness + self._integral
+        change = xp.clip(wanted - self._command, -self._max_step, self._max_step)
+        self._command = xp.clip(self._command + change, self._low, self._high)
+        return self._command
 
 
 class Arm:

@@ -10,15 +10,13 @@ import mujoco
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from twinloop.core.errors import UnknownNameError
 from twinloop.core.params import ParamTable
 from twinloop.randomize import Constraint
 from twinloop.simulate import Controller, InitialState
 from twinloop.simulate.protocol import state_columns
 from twinloop.tasks.arm import Arm, mocap_row
-from twinloop.tasks.fitting import FITS, object_fits
-from twinloop.tasks.ground import Ground, stand
-from twinloop.tasks.hand import Hand
+from twinloop.tasks.ground import FreeBody, Ground, stand
+from twinloop.tasks.hand import FITS, Hand, object_fits
 from twinloop.tasks.pick_and_place_config import NAME, PickAndPlaceConfig
 from twinloop.tasks.pick_and_place_expert import PickAndPlaceExpert
 from twinloop.tasks.pick_and_place_moments import Placing, failure_class, phases
@@ -270,42 +268,6 @@ class PlacementWatch:
         self.lifted[worlds] = (rise >= self._config.lifted) | (self.lifted[worlds] & ~np.asarray(begin))
         placed = scene.over & (np.abs(rise) <= self._config.height_tolerance)
         return placed & (self._streak[worlds] >= self._rest_steps) & self.lifted[worlds]
-
-
-@dataclass(frozen=True, kw_only=True)
-class FreeBody:
-    """A free body of a model: its columns in qpos and qvel, resting height and bounding radius in m."""
-
-    qpos: int
-    qvel: int
-    rest_height: float
-    radius: float
-
-    @classmethod
-    def of(cls, twin: Twin, name: str) -> FreeBody:
-        """The body of that name.
-
-        Raises:
-            UnknownNameError: no free body has it.
-        """
-        model = twin.model
-        free = {
-            model.body(int(model.jnt_bodyid[joint])).name: joint
-            for joint in np.flatnonzero(model.jnt_type == mujoco.mjtJoint.mjJNT_FREE)
-        }
-        if name not in free:
-            raise UnknownNameError("free body", name, free, where=f"the twin {twin.name}")
-        joint = free[name]
-        qpos, _ = twin.home()
-        geoms = np.flatnonzero(model.geom_bodyid == model.jnt_bodyid[joint])
-        reach = np.linalg.norm(model.geom_pos[geoms], axis=1) + model.geom_rbound[geoms]
-        row = int(model.jnt_qposadr[joint])
-        return cls(
-            qpos=row,
-            qvel=int(model.jnt_dofadr[joint]),
-            rest_height=float(qpos[row + 2]),
-            radius=float(reach.max()),
-        )
 
 
 _PARTS = tuple(

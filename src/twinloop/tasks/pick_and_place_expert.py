@@ -8,7 +8,7 @@ world alone.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 
 from twinloop.simulate import InitialState, Simulation
 from twinloop.simulate.arrays import HOST, Arrays
+from twinloop.tasks.arm import ServoModel, ServoTracker, column_order
+from twinloop.tasks.ground import FreeBody
+from twinloop.tasks.hand import Hand
+from twinloop.tasks.kinematics import Chain
+from twinloop.tasks.pick_and_place_config import PickAndPlaceConfig
 from twinloop.tasks.reaching import GraspFrame, joint_step, tool_error
-from twinloop.tasks.servo import ServoTracker, column_order
-
-if TYPE_CHECKING:
-    from twinloop.tasks.pick_and_place import PickAndPlace
+from twinloop.twin import Twin
 
 
 class Phase(IntEnum):
@@ -52,13 +54,37 @@ _TIP_CLEARANCE = 0.003  # m between finger tips and table at the grasp
 _YAW_PERIOD = np.pi / 2  # a box can be held by either pair of sides
 
 
+class Workplace(Protocol):
+    """What the script asks of its task; see `PickAndPlace` for what each is."""
+
+    twin: Twin
+    config: PickAndPlaceConfig
+    chain: Chain
+    servo: ServoModel
+    hand: Hand
+    object: FreeBody
+
+    @property
+    def home(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return ``qpos`` and command of the home pose."""
+        ...
+
+    def target_position(self, initial: InitialState) -> NDArray[np.float64]:
+        """Return the centre of the target disc in every world, ``(nworld, 3)``."""
+        ...
+
+    def ground(self, initial: InitialState) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the table's rise at the target ``(nworld,)`` in m, and its slope ``(nworld, 2)``."""
+        ...
+
+
 class PickAndPlaceExpert:
     """See `simulate.protocol.Controller`; built by `PickAndPlace.expert` for worlds that begin in given states.
 
     Positions that `simulation.qpos` gives, and commands that go back, are ``arrays``.
     """
 
-    def __init__(self, task: PickAndPlace, initial: InitialState, arrays: Arrays = HOST) -> None:
+    def __init__(self, task: Workplace, initial: InitialState, arrays: Arrays = HOST) -> None:
         self._task, self._initial, self._arrays, self._xp = task, initial, arrays, arrays.xp
         config, chain, hz = task.config, task.chain, task.twin.control_hz
         home, self._home_command = task.home

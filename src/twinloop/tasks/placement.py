@@ -1,17 +1,316 @@
-"""Clutter placed by physics: drawn beside each other, dropped, and taken as it lies, or drawn again."""
+"""Place clutter by physics: drawn without overlap, dropped, taken as it comes to rest, seen by a camera."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
+import mujoco
 import numpy as np
+from numpy.typing import NDArray
 
+from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.params import ParamTable
+from twinloop.core.seeds import uniforms
 from twinloop.simulate import InitialState
-from twinloop.tasks.drop import Drop, Keep
+from twinloop.simulate.settle import Contacts, settle
+from twinloop.simulate.threads import make_batch
+from twinloop.tasks.ground import Surface
 from twinloop.twin import Twin
+from twinloop.twin.scene_spec import ClutterSpec
+
+_RAYS = 24  # rays across the object's bounding circle: about 450 in it
+_ALONE = 5  # a geom group of its own, for the object as if nothing else were there
+
+
+def camera_position(twin: Twin, params: ParamTable, camera: str) -> NDArray[np.float64]:
+    """Where a camera of the world stands in every world, ``(nworld, 3)``.
+
+    Raises:
+        UnknownNameError: no camera has that name.
+        InputError: it is carried by a body.
+    """
+    model = twin.model
+    names = [model.camera(i).name for i in range(model.ncam)]
+    if camera not in names:
+        raise UnknownNameError("camera", camera, names, where=f"the twin {twin.name}")
+    index = model.camera(camera).id
+    if model.cam_bodyid[index]:
+        body = model.body(int(model.cam_bodyid[index])).name
+        raise InputError(
+            f"The camera {camera} is carried by {body}; occlusion is asked for of cameras that stand still."
+        )
+    fields = twin.fields(params, visual=True).arrays
+    return fields["cam_pos"][:, index] if "cam_pos" in fields else np.tile(model.cam_pos[index], (params.nworld, 1))
+
+
+def visible_fraction(
+    twin: Twin, params: ParamTable, initial: InitialState, *, camera: str, body: str
+) -> NDArray[np.float64]:
+    """The part of an object's outline that a camera would show unhidden, ``(nworld,)``; outlines beyond the frame too.
+
+    Rays from the camera through a grid over the object's bounding circle: those that meet the object first, over
+    those that would meet it if it were alone.
+    """
+    model = twin.model
+    index = model.body(body).id
+    geoms = np.flatnonzero(model.geom_bodyid == index)
+    batch = make_batch(twin, params, initial, 1)
+    groups = batch.expand("geom_group")
+    groups[:] = 0
+    groups[:, geoms] = _ALONE
+    row = int(model.jnt_qposadr[model.body_jntadr[index]])
+    eye, centre = camera_position(twin, params, camera), initial.qpos[:, row : row + 3]
+    radius = _radius(batch.expand("geom_size")[:, geoms], model, geoms)
+    directions = _cone(centre - eye, radius)
+    origins = np.repeat(eye[:, None], directions.shape[1], axis=1)
+    alone = np.zeros(mujoco.mjNGROUP, dtype=np.uint8)
+    alone[_ALONE] = 1
+    _, own = batch.ray(origins, directions, geomgroup=alone)
+    _, first = batch.ray(origins, directions)
+    meets = own >= 0
+    return (meets & np.isin(first, geoms)).sum(axis=1) / np.maximum(meets.sum(axis=1), 1)
+
+
+def _radius(sizes: NDArray[np.float64], model: mujoco.MjModel, geoms: NDArray[np.intp]) -> NDArray[np.float64]:
+    """A bounding radius of some geoms in every world, generous for what a world has made larger."""
+    grown = (sizes / np.where(model.geom_size[geoms] > 0, model.geom_size[geoms], np.inf)).max(axis=(1, 2))
+    reach = np.linalg.norm(model.geom_pos[geoms], axis=1) + model.geom_rbound[geoms]
+    return reach.max() * np.maximum(grown, 1.0)
+
+
+def _cone(axis: NDArray[np.float64], radius: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Directions ``(nworld, nray, 3)`` through a disc of some radius across the end of ``axis``."""
+    forward = axis / np.sqrt((axis**2).sum(axis=1, keepdims=True))
+    right = np.cross(forward, [0.0, 0.0, 1.0])
+    length = np.sqrt((right**2).sum(axis=1, keepdims=True))
+    right = np.where(length > 1e-6, right / np.maximum(length, 1e-6), [1.0, 0.0, 0.0])
+    up = np.cross(right, forward)
+    line = (np.arange(_RAYS) + 0.5) * 2.0 / _RAYS - 1.0
+    x, y = (grid[line[:, None] ** 2 + line**2 <= 1.0] for grid in np.meshgrid(line, line, indexing="ij"))
+    across = x[:, None] * right[:, None] + y[:, None] * up[:, None]
+    rays = axis[:, None] + radius[:, None, None] * across
+    return rays / np.sqrt((rays**2).sum(axis=-1, keepdims=True))
+
+
+DEEPEST = 5e-4  # m of contact depth that counts as lying on, not in: resting contacts are a tenth as deep
+_CANDIDATES = 64  # places tried for one thing within a draw
+_GAP = 0.002  # m between bounding circles, and under a thing before it falls
+_MOVED = 1e-3  # m that what was placed may shift while the clutter falls
+_ASIDE = 0.5  # of its radius that something is dropped beside the line of sight it is to hide
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keep:
+    """What clutter keeps away from: ``points`` ``(nworld, 2)`` by name, and free joints of things that stay put."""
+
+    points: Mapping[str, NDArray[np.float64]]
+    joints: tuple[int, ...]
+
+    @classmethod
+    def of(cls, twin: Twin, initial: InitialState) -> Keep:
+        """Away from every free body that is none of the scene's, and from everything placed by hand (mocap)."""
+        model = twin.model
+        slots = set() if twin.scene is None else {int(body) for body in twin.scene.bodies}
+        free = [int(j) for j in np.flatnonzero(model.jnt_type == mujoco.mjtJoint.mjJNT_FREE)]
+        joints = tuple(j for j in free if int(model.jnt_bodyid[j]) not in slots)
+        rows = {model.body(int(model.jnt_bodyid[j])).name: int(model.jnt_qposadr[j]) for j in joints}
+        points = {name: initial.qpos[:, row : row + 2] for name, row in rows.items()}
+        for body in np.flatnonzero(model.body_mocapid >= 0):
+            points[model.body(int(body)).name] = initial.mocap_pos[:, int(model.body_mocapid[body]), :2]
+        return cls(points=points, joints=joints)
+
+    def take(self, worlds: NDArray[np.intp]) -> Keep:
+        """The same for some worlds."""
+        return Keep(points={name: rows[worlds] for name, rows in self.points.items()}, joints=self.joints)
+
+
+class Drop:
+    """A draw for some worlds.
+
+    Attributes:
+        qpos: where everything lies after `fall`, ``(nworld, nq)``.
+        reasons: why each world is refused, empty where it is not.
+        visible: part of an object that is seen, ``(nworld,)`` by object.
+    """
+
+    def __init__(self, twin: Twin, params: ParamTable, initial: InitialState, keep: Keep) -> None:
+        if twin.scene is None:
+            raise ValueError("a twin without a scene has no clutter")
+        self._twin, self._scene, self._params, self._initial, self._keep = twin, twin.scene, params, initial, keep
+        self._there = self._scene.present(params)
+        self._radius = self._scene.of_choice(params, "radius")
+        self._surface = Surface.of(twin, params, self._scene.spec.support)
+        self.qpos = initial.qpos.copy()
+        self.reasons = [""] * initial.nworld
+        self.visible: dict[str, NDArray[np.float64]] = {}
+
+    def fall(self, *, run_seed: int, episodes: NDArray[np.int64], attempt: int, trial: int) -> None:
+        """Draw, drop, and judge."""
+        for name, clutter in self._scene.spec.clutter.items():
+            for order, slot in enumerate(self._scene.layout.group(name)):
+                stream = f"scene/{self._scene.layout.slots[slot].body}"
+                size = 5 + 2 * _CANDIDATES
+                u = uniforms(run_seed, stream, episodes, size=size, attempt=attempt, step=trial)
+                self._start(slot, clutter, u, hides=order == 0 and clutter.occlude is not None)
+        worlds = np.flatnonzero([not reason for reason in self.reasons])
+        if len(worlds):
+            self._settle(worlds)
+            self._judge_places()
+            self._judge_sight()
+
+    def _settle(self, worlds: NDArray[np.intp]) -> None:
+        """Let the things of some worlds fall."""
+        start = replace(self._initial, qpos=self.qpos).take(worlds)
+        slots = self._twin.model.body_jntadr[self._scene.bodies]
+        fixed = [*np.delete(slots, self._scene.clutter), *self._keep.joints]
+        joints = np.array([*slots, *self._keep.joints], dtype=np.intp)
+        falling = np.zeros((len(worlds), len(joints)), dtype=bool)
+        falling[:, self._scene.clutter] = self._there[worlds][:, self._scene.clutter]
+        settled = settle(self._twin, self._params.take(worlds), start, joints, falling)
+        moved = self._shift(worlds, settled.qpos, fixed) > _MOVED
+        self._take(worlds, settled.qpos)
+        for row, world in enumerate(worlds):
+            there, contacts = self._there[world], settled.contacts[row]
+            self._judge(world, not settled.at_rest[row], "not at rest")
+            self._judge(world, contacts.deepest(self._scene.bodies[there]) > DEEPEST, "inside something")
+            self._judge(world, not self._stands(contacts, there), "not on the support")
+            self._judge(world, bool(moved[row]), "moved what was placed")
+
+    def _judge(self, world: int, refused: bool, reason: str) -> None:
+        if refused and not self.reasons[world]:
+            self.reasons[world] = reason
+
+    def _start(self, slot: int, clutter: ClutterSpec, u: NDArray[np.float64], *, hides: bool) -> None:
+        """Put one thing above a free place; a thing without one is said to have no room."""
+        there, radius = self._there[:, slot], self._radius[:, slot]
+        places = self._sight_places(clutter, u[:, 5:], radius) if hides else _region(clutter, u[:, 5:])
+        free = self._free(slot, clutter, places, hides=hides)
+        for world in np.flatnonzero(there & ~free.any(axis=1)):
+            self._judge(int(world), True, "no room")
+        xy = places[np.arange(len(places)), np.argmax(free, axis=1)]
+        column = self._scene.qpos[slot]
+        height = self._surface.height(xy) + (radius + _GAP) / self._surface.normal[:, 2]
+        if clutter.overlap:
+            below = [i for i in self._scene.layout.group(self._scene.layout.slots[slot].group) if i < slot]
+            height = height + (2 * (self._radius[:, below] + _GAP) * self._there[:, below]).sum(axis=1)
+        pose = np.concatenate([xy, height[:, None], _turn(u[:, :3], upright=clutter.upright)], axis=1)
+        self.qpos[there, column : column + 7] = pose[there]
+
+    def _free(self, slot: int, clutter: ClutterSpec, places: NDArray[np.float64], *, hides: bool) -> NDArray[np.bool_]:
+        """Which places ``(nworld, n, 2)`` are far enough from what must stay clear and from what is there already."""
+        radius = self._radius[:, slot, None]
+        free = np.ones(places.shape[:2], dtype=bool)
+        for name, point in self._keep.points.items():
+            hidden = hides and clutter.occlude is not None and name == clutter.occlude.object
+            free &= hidden | (_distance(places, point) >= radius + clutter.clear)
+        for other in range(slot):
+            if clutter.overlap and self._scene.layout.slots[other].group == self._scene.layout.slots[slot].group:
+                continue
+            column = self._scene.qpos[other]
+            apart = _distance(places, self.qpos[:, column : column + 2])
+            free &= (apart >= radius + self._radius[:, other, None] + _GAP) | ~self._there[:, other, None]
+        return free
+
+    def _sight_places(
+        self, clutter: ClutterSpec, u: NDArray[np.float64], radius: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Places between an object and a camera."""
+        occlude = clutter.occlude
+        if occlude is None:
+            return _region(clutter, u)
+        model = self._twin.model
+        column = int(model.joint(int(model.body_jntadr[model.body(occlude.object).id])).qposadr[0])
+        centre = self._initial.qpos[:, column : column + 2]
+        way = camera_position(self._twin, self._params, occlude.camera)[:, :2] - centre
+        way = way / np.sqrt((way**2).sum(axis=1, keepdims=True))
+        low, high = occlude.distance
+        ahead = low + (high - low) * u[:, ::2] + radius[:, None]
+        aside = _ASIDE * radius[:, None] * (2 * u[:, 1::2] - 1)
+        across = np.stack([-way[:, 1], way[:, 0]], axis=1)
+        return centre[:, None] + ahead[..., None] * way[:, None] + aside[..., None] * across[:, None]
+
+    def _take(self, worlds: NDArray[np.intp], settled: NDArray[np.float64]) -> None:
+        """Of what fell, the clutter alone: the robot and what was placed are as they were."""
+        for slot in self._scene.clutter:
+            columns = slice(self._scene.qpos[slot], self._scene.qpos[slot] + 7)
+            there = self._there[worlds, slot]
+            self.qpos[worlds[there], columns] = settled[there, columns]
+
+    def _shift(self, worlds: NDArray[np.intp], settled: NDArray[np.float64], joints: list[int]) -> NDArray[np.float64]:
+        """How far what was placed has moved at most in some worlds, in m."""
+        furthest = np.zeros(len(settled))
+        for joint in joints:
+            row = int(self._twin.model.jnt_qposadr[joint])
+            way = settled[:, row : row + 3] - self._initial.qpos[worlds, row : row + 3]
+            furthest = np.maximum(furthest, np.sqrt((way**2).sum(axis=1)))
+        return furthest
+
+    def _stands(self, contacts: Contacts, there: NDArray[np.bool_]) -> bool:
+        """Whether all clutter is carried by the support through clutter, and touches nothing else."""
+        bodies = {int(self._scene.bodies[i]) for i in self._scene.clutter if there[i]}
+        touched = {partner for body in bodies for partner in contacts.partners(body)}
+        foreign = [body for body, geom in touched if body not in bodies and geom != self._surface.geom]
+        return not foreign and bodies <= contacts.supported(self._surface.geom)
+
+    def _judge_places(self) -> None:
+        for name, clutter in self._scene.spec.clutter.items():
+            for order, slot in enumerate(self._scene.layout.group(name)):
+                column, radius = self._scene.qpos[slot], self._radius[:, slot]
+                xy, there = self.qpos[:, column : column + 2], self._there[:, slot]
+                hides = clutter.occlude.object if clutter.occlude and order == 0 else None
+                outside = np.zeros(len(xy), dtype=bool) if hides else _outside(clutter, xy, radius)
+                near = np.zeros(len(xy), dtype=bool)
+                for point, centre in self._keep.points.items():
+                    if point != hides:
+                        near |= _distance(xy[:, None], centre)[:, 0] < radius + clutter.clear - _GAP
+                for world in np.flatnonzero(there & (outside | near)):
+                    self._judge(int(world), True, "left its region" if outside[world] else "too near")
+
+    def _judge_sight(self) -> None:
+        start = replace(self._initial, qpos=self.qpos)
+        for name, clutter in self._scene.spec.clutter.items():
+            if clutter.occlude is None:
+                continue
+            fraction = visible_fraction(
+                self._twin, self._params, start, camera=clutter.occlude.camera, body=clutter.occlude.object
+            )
+            self.visible[clutter.occlude.object] = fraction
+            low, high = clutter.occlude.visible
+            asked = self._there[:, self._scene.layout.group(name)[0]]
+            for world in np.flatnonzero(asked & ((fraction < low) | (fraction > high))):
+                self._judge(int(world), True, "not seen as asked")
+
+
+def _distance(places: NDArray[np.float64], point: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.sqrt(((places - point[:, None]) ** 2).sum(axis=-1))
+
+
+def _region(clutter: ClutterSpec, u: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Places ``(nworld, n, 2)`` in the region of a group, from uniforms ``(nworld, 2 n)``."""
+    low, high = np.array([clutter.x, clutter.y]).T
+    return low + (high - low) * u.reshape(len(u), -1, 2)
+
+
+def _outside(clutter: ClutterSpec, xy: NDArray[np.float64], radius: NDArray[np.float64]) -> NDArray[np.bool_]:
+    low, high = np.array([clutter.x, clutter.y]).T
+    return ((xy < low - radius[:, None]) | (xy > high + radius[:, None])).any(axis=1)
+
+
+def _turn(u: NDArray[np.float64], *, upright: bool) -> NDArray[np.float64]:
+    """Unit quaternions from uniforms ``(nworld, 3)``: any orientation, or any about the vertical.
+
+    K. Shoemake, "Uniform random rotations", Graphics Gems III, 1992.
+    """
+    one, two = 2 * np.pi * u[:, 1], 2 * np.pi * u[:, 2]
+    if upright:
+        zero = np.zeros(len(u))
+        return np.stack([np.cos(one / 2), zero, zero, np.sin(one / 2)], axis=1)
+    low, high = np.sqrt(1 - u[:, 0]), np.sqrt(u[:, 0])
+    return np.stack([low * np.sin(one), low * np.cos(one), high * np.sin(two), high * np.cos(two)], axis=1)
+
 
 TRIALS = 30  # draws of a world's clutter before its scene counts as impossible
 

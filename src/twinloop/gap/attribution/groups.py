@@ -12,7 +12,7 @@ import numpy as np
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.twin import Twin
 from twinloop.twin.quantities import find_kind, split_path
-from twinloop.twin.quantities.effects import CAUSES
+from twinloop.twin.quantities.kinds import CAUSES
 
 By = Literal["quantity", "joint", "quantity and joint", "parameter"]
 

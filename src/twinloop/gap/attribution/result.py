@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from twinloop.gap.attribution.groups import Group
 from twinloop.gap.attribution.thinning import Part
-from twinloop.simulate.measure import Channel
+from twinloop.simulate.channels import Channel
 from twinloop.stats import Interval
 from twinloop.stats.shares import Shares
 

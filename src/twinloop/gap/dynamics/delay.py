@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.interpolate import CubicSpline
 
 from twinloop.gap.dynamics.intervals import Resampling, weighted
-from twinloop.simulate.measure import Channel
+from twinloop.simulate.channels import Channel
 from twinloop.simulate.replay_logs import ReplayLogs
 from twinloop.stats import Interval
 

@@ -26,7 +26,7 @@ from twinloop.gap.dynamics.intervals import (
 )
 from twinloop.gap.dynamics.noise_floor import NoiseFloor, Pairs, floor_resampling, noise_floor, of_episodes
 from twinloop.gap.dynamics.report import GapReport, Phase
-from twinloop.simulate.measure import Channel
+from twinloop.simulate.channels import Channel
 from twinloop.simulate.replay_logs import ReplayLogs
 
 Array = NDArray[np.float64]

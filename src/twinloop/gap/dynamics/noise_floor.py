@@ -20,7 +20,7 @@ from twinloop.core.errors import InputError
 from twinloop.core.records import Episode
 from twinloop.gap.dynamics.errors import WindowErrors, ratio, summed
 from twinloop.gap.dynamics.intervals import FEWEST, Resampling, mean_scaled, root_mean, weighted
-from twinloop.simulate.measure import Channel
+from twinloop.simulate.channels import Channel
 from twinloop.simulate.replay_logs import ReplayLogs
 from twinloop.stats import Interval
 

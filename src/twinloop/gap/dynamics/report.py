@@ -14,7 +14,7 @@ from twinloop.core.headline import Better, Headline
 from twinloop.gap.dynamics.clips import Clip
 from twinloop.gap.dynamics.delay import Delays
 from twinloop.gap.dynamics.noise_floor import NoiseFloor
-from twinloop.simulate.measure import Channel
+from twinloop.simulate.channels import Channel
 from twinloop.stats import Interval
 
 Array = NDArray[np.float64]

@@ -20,12 +20,18 @@ from twinloop.core.files import write_json
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.media.video import EncodedEpisode, EncodedVideo, Piece, encode_pieces
 from twinloop.dataset.spec import CameraSpec
-from twinloop.generate.pixels.carry import carry_samples, carry_videos
-from twinloop.generate.pixels.memory import RememberingRenderer
-from twinloop.generate.pixels.sensors import SensorChoice, choose_sensors
+from twinloop.generate.pixels.reuse import RememberingRenderer, carry_samples, carry_videos
 from twinloop.generate.pixels.source import source_plan, stored_episode
-from twinloop.generate.pixels.tables import EpisodeTables, Opened, TableFiles
-from twinloop.generate.pixels.views import CleanView, SensedView, View
+from twinloop.generate.pixels.views import (
+    CleanView,
+    EpisodeTables,
+    Opened,
+    SensedView,
+    SensorChoice,
+    TableFiles,
+    View,
+    choose_sensors,
+)
 from twinloop.generate.render_settings import RenderConfig
 from twinloop.randomize import Plan
 from twinloop.render import RENDERERS, Renderer, open_renderer

@@ -22,8 +22,8 @@ from twinloop.dataset.side_tables import side_table_names
 from twinloop.dataset.spec import CameraSpec, DatasetSpec
 from twinloop.generate.coverage import rendered_documents
 from twinloop.generate.pixels.block import Block, Reached, render_block, visual_model
-from twinloop.generate.pixels.sensors import SensorChoice, choose_sensors
 from twinloop.generate.pixels.source import RenderSource, episode_record, open_source, stored_episode
+from twinloop.generate.pixels.views import SensorChoice, choose_sensors
 from twinloop.generate.render_settings import RenderConfig
 from twinloop.render import choose_renderer, probe_renderer
 from twinloop.render.annotate import annotations_document

@@ -1,18 +1,91 @@
-"""How the pictures of an episode are taken: as they are rendered, or as a sensor sees them."""
+"""Take the pictures of an episode, as rendered or as a sensor sees, with annotations and readings."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.dataset.media.png_coding import encode_png
+from twinloop.dataset.side_tables import about
 from twinloop.dataset.spec import CameraSpec
 from twinloop.generate.pixels.source import StoredEpisode
+from twinloop.generate.render_settings import CLEAN, DEVICE, RenderConfig
 from twinloop.render import Fields, Renderer, SceneStates
+from twinloop.render.annotate import AnnotationSettings, annotate_episode
+from twinloop.render.cameras import intrinsics
+from twinloop.rollout.camera import KIND, camera_sensors, sensor_camera
 from twinloop.rollout.camera_shots import CameraShots
+from twinloop.rollout.contacts import dynamics_tables
+from twinloop.rollout.depth import DEPTH_CHANNELS, depth_reading, sensor_settings
+from twinloop.rollout.lidar import lidar_scans
+from twinloop.twin import Twin
+from twinloop.twin.spec import SensorSpec
+from twinloop.twin.variant import equipped
+
+
+@dataclass(frozen=True, kw_only=True)
+class SensorChoice:
+    """What sees: the twin with its sensors, and the sensor of each camera that is not clean.
+
+    ``replaced`` are the sensors that are not the twin's own: what an episode drew for the others is not theirs.
+    ``ranging`` are the depth cameras and lidars that are read beside.
+    """
+
+    twin: Twin
+    sensors: dict[str, str]
+    replaced: tuple[str, ...] = ()
+    ranging: tuple[str, ...] = ()
+
+
+def choose_sensors(settings: RenderConfig, twin: Twin, cameras: Sequence[str]) -> SensorChoice:
+    """The sensors, of the cameras that are rendered.
+
+    Raises:
+        UnknownNameError: a camera that is not rendered, or a device that does not exist.
+        InputError: a device of another kind, or the twin carries no sensors where its own are asked for.
+    """
+    words = settings.sensors
+    if isinstance(words, dict):
+        for camera in words:
+            if camera not in cameras:
+                raise UnknownNameError(
+                    "camera", camera, cameras, where="the cameras to render, which it gives a sensor"
+                )
+    asked = {camera: words if isinstance(words, str) else words.get(camera, CLEAN) for camera in cameras}
+    own = camera_sensors(twin)
+    found = {camera: own[camera] for camera, word in asked.items() if word == DEVICE and camera in own}
+    ranging = ranging_sensors(twin) if words == DEVICE else ()
+    lacking = [camera for camera, word in asked.items() if word == DEVICE and camera not in own]
+    if lacking and (isinstance(words, dict) or not (found or ranging)):
+        raise InputError(
+            f"The twin {twin.name} carries no camera sensor that looks from {', '.join(lacking)}. Add `sensors:` to "
+            f"its YAML, or name a device: --sensors {lacking[0]}=uvc_webcam."
+        )
+    others = {camera: word for camera, word in asked.items() if word not in (CLEAN, DEVICE)}
+    if not others:
+        return SensorChoice(twin=twin, sensors=found, ranging=ranging)
+    specs = {own.get(camera, camera): SensorSpec(device=device, camera=camera) for camera, device in others.items()}
+    changed = equipped(twin, specs)
+    for name in specs:
+        device = changed.devices[name]
+        if device.kind != KIND:
+            raise InputError(f"The device {device.name} is a {device.kind}, and no {KIND}: it makes no pictures.")
+    found |= {spec.camera: name for name, spec in specs.items()}
+    return SensorChoice(twin=changed, sensors=found, replaced=tuple(specs), ranging=ranging)
+
+
+def ranging_sensors(twin: Twin) -> tuple[str, ...]:
+    """Names of a twin's depth cameras and lidars."""
+    return tuple(name for name, device in twin.devices.items() if device.kind in ("depth", "lidar"))
 
 
 class View(Protocol):
@@ -74,3 +147,128 @@ class SensedView:
         """See `View`."""
         assert self.shots is not None  # noqa: S101 - our own invariant: begun first
         return {self.camera.name: self.shots.pictures(rows)}
+
+
+Tables = dict[str, pa.Table]
+Opened = Callable[[int, int, list[str]], Renderer]
+READINGS = "sensors/{}"  # the side table of a sensor's readings
+_FRAMES = 16  # rendered at once
+
+DEPTH_COLUMNS: Mapping[str, tuple[pa.DataType, str]] = {
+    "number": (pa.int64(), "the episode's number"),
+    "frame_index": (pa.int64(), "frame, from 0"),
+    "depth": (pa.binary(), "PNG, 16 bits: counts of unit along the optical axis; 0 where the device knows nothing"),
+    "unit": (pa.float64(), "m of one count"),
+}
+
+
+@dataclass
+class TableFiles:
+    """The side tables of a block on their way, one file each, to which episode after episode is added."""
+
+    folder: Path
+    _writers: dict[str, pq.ParquetWriter] = field(default_factory=dict)
+
+    def add(self, tables: Mapping[str, pa.Table]) -> None:
+        """Another episode's rows."""
+        for name, table in tables.items():
+            if name not in self._writers:
+                path = self._path(name)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._writers[name] = pq.ParquetWriter(path, table.schema)
+            self._writers[name].write_table(table, row_group_size=max(1, len(table)))
+
+    def close(self) -> dict[str, Path]:
+        """The files by the tables' names."""
+        for writer in self._writers.values():
+            writer.close()
+        return {name: self._path(name) for name in self._writers}
+
+    def _path(self, name: str) -> Path:
+        return self.folder / f"{name.replace('/', '.')}.parquet"
+
+
+class EpisodeTables:
+    """Makes the side tables of episodes.
+
+    Args:
+        opened: a renderer of cameras by height and width.
+        wanted: annotations.
+        ranging: names of depth cameras and lidars.
+    """
+
+    def __init__(self, opened: Opened, wanted: AnnotationSettings | None, ranging: Sequence[str]) -> None:
+        self._opened, self._wanted, self._ranging = opened, wanted, ranging
+        self._renderers: dict[tuple[int, int, str], Renderer] = {}
+
+    def of(self, episode: StoredEpisode, views: Sequence[View]) -> Tables:
+        """The tables of one episode whose pictures the views have taken."""
+        tables: Tables = {}
+        if self._wanted is not None:
+            parts = [self._annotations(episode, view, self._wanted) for view in views]
+            for name in dict.fromkeys(name for part in parts for name in part):
+                tables[name] = pa.concat_tables(part[name] for part in parts if name in part).unify_dictionaries()
+            tables |= dynamics_tables(episode.twin, episode.record, self._wanted.per_step)
+        for sensor in self._ranging:
+            kind = episode.twin.devices[sensor].kind
+            tables[READINGS.format(sensor)] = (
+                lidar_scans(episode.twin, episode.record, sensor) if kind == "lidar" else self._depth(episode, sensor)
+            )
+        return tables
+
+    def _annotations(self, episode: StoredEpisode, view: View, wanted: AnnotationSettings) -> Tables:
+        """The truth of a view's pictures; of a sensor's: of the undistorted camera, when the picture was taken."""
+        states, fields = moments(episode, view)
+        return annotate_episode(
+            self._truth(view),
+            episode.twin,
+            states,
+            fields,
+            number=episode.record.number,
+            settings=wanted,
+            model=episode.model,
+        )
+
+    def _truth(self, view: View) -> Renderer:
+        if isinstance(view, CleanView):
+            return view.renderer
+        assert isinstance(view, SensedView)  # noqa: S101 - there are these two
+        return self._renderer(view.camera.height, view.camera.width, view.camera.name)
+
+    def _renderer(self, height: int, width: int, camera: str) -> Renderer:
+        key = (height, width, camera)
+        if key not in self._renderers:
+            self._renderers[key] = self._opened(height, width, [camera])
+        return self._renderers[key]
+
+    def _depth(self, episode: StoredEpisode, sensor: str) -> pa.Table:
+        """The readings of a depth camera at every control step, as pictures of 16 bits."""
+        rows = list(self._depth_rows(episode, sensor))
+        text = {"device": episode.twin.devices[sensor].name, "camera": sensor_camera(episode.twin, sensor)}
+        meanings = {name: meaning for name, (_, meaning) in DEPTH_COLUMNS.items()}
+        schema = pa.schema([pa.field(name, kind) for name, (kind, _) in DEPTH_COLUMNS.items()])
+        described = schema.with_metadata(about(READINGS.format(sensor), {**text, "columns": meanings}))
+        return pa.Table.from_pylist(rows, schema=described)
+
+    def _depth_rows(self, episode: StoredEpisode, sensor: str) -> Iterator[dict[str, object]]:
+        settings = sensor_settings(episode.twin, sensor, "depth")
+        height, width, camera = int(settings["height"]), int(settings["width"]), sensor_camera(episode.twin, sensor)
+        renderer = self._renderer(height, width, camera)
+        channels = [name for name in DEPTH_CHANNELS if name in renderer.channels]
+        for start in range(0, len(episode.states), _FRAMES):
+            steps = np.arange(start, min(start + _FRAMES, len(episode.states)))
+            fields = episode.fields(steps)
+            seen = renderer.observe(episode.states.take(steps), fields, channels=channels)[camera]
+            first = {name: value[0] if episode.changing else value for name, value in fields.items()}
+            pinhole = intrinsics(episode.model, camera, height=height, width=width, fields=first)
+            reading = depth_reading(episode.twin, episode.table, sensor, seen, pinhole, frames=steps)
+            for step, counts in zip(steps.tolist(), reading.counts, strict=True):
+                number = episode.record.number
+                yield {"number": number, "frame_index": step, "depth": encode_png(counts), "unit": reading.unit}
+
+
+def moments(episode: StoredEpisode, view: View) -> tuple[SceneStates, Fields]:
+    """Where everything was, and how it looked, when each picture of a view was taken."""
+    if isinstance(view, SensedView) and view.shots is not None:
+        return episode.world.at(view.shots.captures.taken[0])
+    return episode.states, episode.fields(np.arange(len(episode.states)))

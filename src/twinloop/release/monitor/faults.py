@@ -35,8 +35,7 @@ from twinloop.simulate import InitialState, open_backend, rollout
 from twinloop.simulate.threads import BackendThreads
 from twinloop.twin import Twin
 from twinloop.twin.quantities import QUANTITIES, Quantity
-from twinloop.twin.quantities.effects import FAULTS
-from twinloop.twin.quantities.kinds import Fault
+from twinloop.twin.quantities.kinds import FAULTS, Fault
 from twinloop.twin.spec import GearSpec
 from twinloop.twin.variant import gearing
 

@@ -17,7 +17,7 @@ from twinloop.core.errors import TwinloopError
 from twinloop.curate.check import VERDICTS, Check, Score, worst
 from twinloop.curate.recording import Recording
 from twinloop.report import KeyFigure, Report
-from twinloop.report.quality import score_strips
+from twinloop.report.curves import score_strips
 from twinloop.workflows.curate.scores import WRONG, Curated, counted_verdicts
 
 _SHOWN = 8  # episodes

@@ -36,7 +36,7 @@ from twinloop.generate.config import GenerateConfig, load_plan
 from twinloop.generate.replay import root_config
 from twinloop.rollout.episodes import INITIAL_COMMAND
 from twinloop.rollout.replay import recorded_params
-from twinloop.rollout.step_inputs import step_inputs
+from twinloop.rollout.substeps import step_inputs
 from twinloop.simulate.drives import Drives
 from twinloop.simulate.protocol import STATE_SPEC, state_poses
 from twinloop.twin import Twin

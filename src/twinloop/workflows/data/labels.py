@@ -23,12 +23,10 @@ from twinloop.core.errors import InputError, TwinloopError
 from twinloop.core.extension import raised
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.generate.replay import root_config
-from twinloop.label.agreement import Agreement, Pair, agreement
-from twinloop.label.boundaries import BoundaryPair, boundary_agreement
+from twinloop.label.agreement import Agreement, BoundaryPair, Pair, agreement, boundary_agreement
 from twinloop.label.exchange import read_labels, write_labels
 from twinloop.label.rule import UNKNOWN, Finding, Material, Rule
-from twinloop.label.rules import RULES, open_rule
-from twinloop.label.rules_sql import SqlRule
+from twinloop.label.rules import RULES, SqlRule, open_rule
 from twinloop.stats import Interval
 from twinloop.tasks import Task, open_task
 from twinloop.twin import load_twin

@@ -19,7 +19,7 @@ from twinloop.core.units import UnitMap, require_joints
 from twinloop.gap.trajectories.measure import SIDES, StatesGap, findings, measure_states, verdict
 from twinloop.randomize import read_identified
 from twinloop.report import KeyFigure, Report
-from twinloop.report.gap_data import feature_map, spread_pairs, told_apart
+from twinloop.report.gap_plots import feature_map, spread_pairs, told_apart
 from twinloop.simulate import Backend, open_backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import prepare_replay

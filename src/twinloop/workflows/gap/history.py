@@ -16,7 +16,7 @@ from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.headline import Headline, headlines
 from twinloop.report import Report
-from twinloop.report.history import history_curves
+from twinloop.report.curves import history_curves
 from twinloop.workflows.gap.requests import GapHistoryRequest
 from twinloop.workflows.run.results import write_report
 

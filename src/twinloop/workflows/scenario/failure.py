@@ -17,7 +17,7 @@ from twinloop.core.records import SimEpisode
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.generate.replay import root_config
 from twinloop.label.rule import UNKNOWN, Material
-from twinloop.label.rules_simulated import FailureFromStates
+from twinloop.label.rules_builtin import FailureFromStates
 from twinloop.randomize.sources import read_identified
 from twinloop.rollout.pinned import Origin, PinnedWorld
 from twinloop.rollout.pinned_files import check_free, check_name, write_pinned

@@ -12,8 +12,7 @@ from rich.table import Table
 
 from twinloop.core.errors import InputError, TwinloopError
 from twinloop.rollout.pinned import PinnedWorld
-from twinloop.rollout.pinned_files import rewrite_pinned
-from twinloop.rollout.pinned_rebase import rebase
+from twinloop.rollout.pinned_files import rebase, rewrite_pinned
 from twinloop.scenario.regress import Verdict, compare, expectation, expected, judged
 from twinloop.scenario.trials import Tried, try_actor
 from twinloop.simulate import Backend, open_backend

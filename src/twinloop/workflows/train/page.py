@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from twinloop.report import KeyFigure, Report
-from twinloop.report.training import error_curves, loss_curve
+from twinloop.report.curves import error_curves, loss_curve
 
 
 def train_page(figures: Mapping[str, Any]) -> Report:

@@ -18,8 +18,7 @@ from twinloop.hardware.teleop_motion import teleop_commands
 from twinloop.render import Fields, Renderer, SceneStates, contact_sheet, encode_srgb, open_renderer, write_png
 from twinloop.render.cameras import intrinsics
 from twinloop.rollout.camera import KIND, TwinCamera, camera_sensors, sensor_camera
-from twinloop.rollout.camera_motion import PictureMotion
-from twinloop.rollout.camera_shots import CameraShots, MovingWorld
+from twinloop.rollout.camera_shots import CameraShots, MovingWorld, PictureMotion
 from twinloop.rollout.depth import DEPTH_CHANNELS, depth_reading
 from twinloop.rollout.substeps import Restepper
 from twinloop.sensors.camera.blur import blurred

@@ -1,23 +1,85 @@
-"""What a dataset has already, carried over: videos, without encoding them again, and what its sensors felt."""
+"""Use again what there is: videos of a dataset without encoding, and frames of a process that died."""
 
 from __future__ import annotations
 
+import hashlib
+import io
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import mujoco
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from twinloop.core.errors import DatasetError
+from twinloop.core.files import sha256_json, write_bytes
 from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.lerobot.statistics import pixel_histogram, sample_indices
 from twinloop.dataset.media.video import EncodedEpisode, EncodedVideo, open_video
 from twinloop.dataset.spec import CameraSpec
 from twinloop.generate.readings import SAMPLES
+from twinloop.render import Fields, Observed, Renderer, SceneStates
+
+
+class RememberingRenderer(Renderer):
+    """A renderer that writes every frame into a folder, and takes from there what it has made before.
+
+    A frame is named by what it depends on: state, fields, channels, cameras, size, and ``context``, which names the
+    model, the renderer and its settings. It is stored without loss, so that what is taken again is the same to the bit.
+    """
+
+    def __init__(self, inner: Renderer, model: mujoco.MjModel, folder: Path, context: Mapping[str, Any]) -> None:
+        self._inner, self._model, self._folder = inner, model, folder
+        self.name, self.cameras, self.channels = inner.name, inner.cameras, inner.channels
+        self.height, self.width = inner.height, inner.width
+        self._context = sha256_json([dict(context), list(inner.cameras), inner.height, inner.width])
+
+    def observe(
+        self, states: SceneStates, fields: Fields | None = None, *, channels: Sequence[str] = ("rgb",)
+    ) -> Observed:
+        """See `Renderer.observe`; one frame after another."""
+        frames = [self._frame(states, fields or {}, i, channels) for i in range(len(states))]
+        return {
+            camera: {name: np.concatenate([frame[camera, name] for frame in frames]) for name in channels}
+            for camera in self.cameras
+        }
+
+    def _frame(
+        self, states: SceneStates, fields: Fields, row: int, channels: Sequence[str]
+    ) -> dict[tuple[str, str], NDArray]:
+        state = states.take([row])
+        own = {name: value[row] if self._of_frames(name, value) else value for name, value in fields.items()}
+        path = self._folder / f"{self._key(state, own, channels)}.npz"
+        if path.is_file():
+            with np.load(path) as stored:
+                return {(camera, name): stored[f"{camera}:{name}"] for camera in self.cameras for name in channels}
+        seen = self._inner.observe(state, own, channels=channels)
+        made = {(camera, name): seen[camera][name] for camera in self.cameras for name in channels}
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, **{f"{camera}:{name}": array for (camera, name), array in made.items()})  # pyright: ignore[reportArgumentType]
+        write_bytes(path, buffer.getvalue())
+        return made
+
+    def _of_frames(self, name: str, value: NDArray) -> bool:
+        return np.ndim(value) > np.ndim(getattr(self._model, name))
+
+    def _key(self, state: SceneStates, fields: Fields, channels: Sequence[str]) -> str:
+        digest = hashlib.sha256(f"{self._context} {','.join(channels)}".encode())
+        arrays = {"qpos": state.qpos, "mocap_pos": state.mocap_pos, "mocap_quat": state.mocap_quat, **fields}
+        for name, array in sorted(arrays.items()):
+            if array is not None:
+                plain = np.ascontiguousarray(array)
+                digest.update(f"{name} {plain.dtype.str} {plain.shape}".encode() + plain.tobytes())
+        return digest.hexdigest()
+
+    def close(self) -> None:
+        """See `Renderer.close`."""
+        self._inner.close()
 
 
 def carry_videos(

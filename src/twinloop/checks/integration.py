@@ -1,4 +1,7 @@
-"""Energy: kept where nothing takes it, and never made by what should only take it.
+"""Check the integrator: half the step changes little, and energy is kept where nothing takes it.
+
+The full twin follows slow sines of all commands from its starting pose; contacts are off, because a contact that comes
+a step earlier changes a path by more than any integrator does.
 
 Both checks let the arm fall from near its starting pose. Contacts, joint limits and actuators are off and gravity is
 on; compensation of gravity is a controller's work and is off too. Free bodies are made weightless where there is an
@@ -8,6 +11,8 @@ arm to look at, since their falling would hide it.
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
+from itertools import pairwise
 
 import mujoco
 import numpy as np
@@ -16,7 +21,73 @@ from numpy.typing import NDArray
 from twinloop.checks.report import Check
 from twinloop.twin import Twin
 
-SECONDS = 2.0
+CONVERGENCE_S = 1.0
+CHANGE_LIMIT = 0.02  # rad or m
+LEAST_ORDER = 0.5
+# Below a tenth of the limit the order decides nothing: dry friction that holds or slips a step earlier makes one of any
+# size, and changes that keep their size add up to the limit only after ten halvings.
+UNJUDGED = 0.1
+NEGLIGIBLE = 1e-7  # changes below this are rounding and have no order
+AMPLITUDE = 0.05  # of each actuator's range
+FREQUENCY_HZ = 1.0
+
+
+def check_convergence(twin: Twin) -> Check:
+    """The largest change of a joint (or free body) over one second when the step is halved.
+
+    The order comes from halving it again. Fails too where the changes do not shrink (order below one half), unless
+    they are so small that they may grow on and still be within the limit.
+    """
+    name = "half-step convergence"
+    paths = [_path(twin, refine) for refine in (1, 2, 4)]
+    first, second = (float(np.abs(a - b).max(initial=0.0)) for a, b in pairwise(paths))
+    order = np.log2(first / second) if min(first, second) > NEGLIGIBLE else np.inf
+    detail = f"order {order:.2f} from steps of {1e3 * twin.dt:.3g} ms, its half and its quarter"
+    figures = {"change": first, "change_at_half": second, "order": float(order)}
+    check = Check.judge(name, first, CHANGE_LIMIT, "rad or m", detail=detail, figures=figures)
+    if order >= LEAST_ORDER:
+        return check
+    if max(first, second) < UNJUDGED * CHANGE_LIMIT:
+        return replace(check, detail=f"{detail}, not judged: the changes are far below the limit")
+    return replace(check, status="fail", detail=f"{detail}: it does not converge")
+
+
+def _path(twin: Twin, refine: int) -> NDArray[np.float64]:
+    """Positions at the control rate with each physics step cut into ``refine``, ``(nstep, n)``."""
+    model = copy.copy(twin.model)
+    model.opt.timestep = twin.dt / refine
+    model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_CONTACT)
+    data = mujoco.MjData(model)
+    data.qpos[:], data.ctrl[:] = twin.home()
+    columns = _watched(model)
+    commands = _commands(twin)
+    path = np.empty((len(commands), len(columns)))
+    for row, command in zip(path, commands, strict=True):
+        data.ctrl[:] = command
+        mujoco.mj_step(model, data, nstep=twin.substeps * refine)
+        row[:] = data.qpos[columns]
+    return path
+
+
+def _watched(model: mujoco.MjModel) -> NDArray[np.intp]:
+    """Hinges and slides; where there are none, the positions of free bodies."""
+    free = model.jnt_type == mujoco.mjtJoint.mjJNT_FREE
+    if not free.all():
+        return model.jnt_qposadr[~free & (model.jnt_type != mujoco.mjtJoint.mjJNT_BALL)].astype(np.intp)
+    return (model.jnt_qposadr[:, None] + np.arange(3)).ravel()
+
+
+def _commands(twin: Twin) -> NDArray[np.float64]:
+    """Sines about the home command, each actuator in a phase of its own, ``(nstep, nu)``."""
+    model = twin.model
+    low, high = np.where(model.actuator_ctrllimited[:, None].astype(bool), model.actuator_ctrlrange, (-1.0, 1.0)).T
+    time = np.arange(round(CONVERGENCE_S * twin.control_hz))[:, None] / twin.control_hz
+    phase = np.arange(model.nu)
+    wave = np.sin(2 * np.pi * FREQUENCY_HZ * time + phase) - np.sin(phase)
+    return np.clip(twin.home()[1] + AMPLITUDE * (high - low) * wave, low, high)
+
+
+ENERGY_S = 2.0
 DRIFT_LIMIT = 0.05  # a first-order integrator at 2 ms keeps a falling seven-joint arm to about 0.02
 GAIN_LIMIT = 0.005
 TURN = 1.0  # rad by which every other hinge starts away from home, so that an arm at rest there falls too
@@ -35,7 +106,7 @@ def check_energy_drift(twin: Twin) -> Check:
         return Check.skip("energy drift", "nothing moves")
     total, kinetic = _energies(twin, _conservative(twin))
     drift = _relative(np.abs(total - total[0]), kinetic)
-    detail = f"free fall of {SECONDS:g} s without damping, friction or contact; step {1e3 * twin.dt:.3g} ms"
+    detail = f"free fall of {ENERGY_S:g} s without damping, friction or contact; step {1e3 * twin.dt:.3g} ms"
     return Check.judge("energy drift", drift, DRIFT_LIMIT, "of peak kinetic", detail=detail)
 
 
@@ -52,7 +123,7 @@ def check_energy_gain(twin: Twin) -> Check:
         rises.append(_relative(total - total[0], kinetic))
     own, integrator = rises
     gain = max(own - integrator, 0.0) if np.isfinite(integrator) else own
-    detail = f"free fall of {SECONDS:g} s with the twin's damping and friction"
+    detail = f"free fall of {ENERGY_S:g} s with the twin's damping and friction"
     return Check.judge("no energy from damping", gain, GAIN_LIMIT, "of peak kinetic", detail=detail)
 
 
@@ -102,7 +173,7 @@ def _energies(twin: Twin, model: mujoco.MjModel) -> tuple[NDArray[np.float64], N
     data.qpos[model.jnt_qposadr[hinges[::2]]] += TURN
     for joint in np.flatnonzero(model.jnt_type == mujoco.mjtJoint.mjJNT_FREE):
         data.qvel[model.jnt_dofadr[joint] + 3] = SPIN
-    energy = np.empty((round(SECONDS / twin.dt), 2))
+    energy = np.empty((round(ENERGY_S / twin.dt), 2))
     for row in energy:
         mujoco.mj_step(model, data)
         row[:] = data.energy
