@@ -12,7 +12,7 @@ from twinloop.core.trials import Trials
 from twinloop.gap.policies import measure_policies
 from twinloop.gap.policies_text import policies_text
 from twinloop.stats import TwoByTwo, difference_interval
-from twinloop.stats.strata import paired_scores, stratified_difference, stratified_permutation
+from twinloop.stats.matched import paired_scores, stratified_difference, stratified_permutation
 from twinloop.workflows.run.results import parse_conditions
 
 

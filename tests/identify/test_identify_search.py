@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from twinloop.identify.multistart import describe_optima, distinct_optima, starting_points
 from twinloop.identify.problem import Block, Problem
-from twinloop.identify.search_cma import evolve
+from twinloop.identify.search import describe_optima, distinct_optima, evolve, starting_points
 from twinloop.identify.solver import begin, solve, solve_together
 from twinloop.identify.space import free_space
 from twinloop.twin import load_twin

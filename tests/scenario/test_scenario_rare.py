@@ -11,7 +11,7 @@ from twinloop.scenario.archive import CELLS, Archive, illuminate, map_axes
 from twinloop.scenario.proposal import Proposal, log_density
 from twinloop.scenario.rare import Search, Seen, failure_rate, most_probable
 from twinloop.scenario.simplify import simplified
-from twinloop.stats.importance import weighted_rate
+from twinloop.stats.proportion import weighted_rate
 
 WAY = np.array([0.6, 0.6, 0.529])
 WAY /= np.linalg.norm(WAY)

@@ -8,8 +8,7 @@ import pytest
 
 from twinloop.gap.groups import parameter_groups
 from twinloop.gap.unexplained_rules import RULES
-from twinloop.identify.plan import planned_param
-from twinloop.identify.plan_result import Outlook
+from twinloop.identify.plan import Outlook, planned_param
 from twinloop.identify.space import free_space
 from twinloop.randomize import default_draws, parse_randomization
 from twinloop.release.monitor.hypotheses import hypotheses

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from twinloop.identify.config import FitConfig
-from twinloop.identify.encoder import scale_from_quantum
 from twinloop.identify.problem import Block, Problem
 from twinloop.identify.space import Space, free_space
 from twinloop.simulate import Backend
 from twinloop.simulate.replay import at_physics_rate, replay
 from twinloop.simulate.replay_logs import ReplayLogs
-from twinloop.stats import best_lag
+from twinloop.stats import best_lag, quantum
 
 _COUPLED_JOINTS = 2
 
@@ -123,3 +123,15 @@ def _starting_delays(logs: ReplayLogs) -> dict[str, float]:
     delay = np.maximum(lag - own[0], 0.0)
     names = [f"actuator/{actuator}/delay" for actuator in twin.robot.actuator_names]
     return {name: float(value) for name, value in zip(names, delay, strict=True) if name in twin.params}
+
+
+def scale_from_quantum(values: ArrayLike, radians_per_unit: float, counts_per_turn: int) -> float | None:
+    """``sensor/J/scale`` such that one step of the log is one count of the encoder; None where no step is found.
+
+    Args:
+        values: the joint's readings in log units.
+        radians_per_unit: the nominal unit map's scale.
+        counts_per_turn: of the joint's encoder, behind its gear.
+    """
+    step = quantum(values)
+    return None if step is None else (2 * math.pi / counts_per_turn) / (step * radians_per_unit)

@@ -26,9 +26,8 @@ from numpy.typing import NDArray
 from twinloop.core.distribution import ParamDistribution, RangeCalibration, ResidualNoise, Status
 from twinloop.core.errors import InputError
 from twinloop.core.records import Episode
-from twinloop.identify.bands import Clips, Prediction, by_episode
+from twinloop.identify.bands import Clips, Prediction, by_episode, residual_noise
 from twinloop.identify.config import FitConfig
-from twinloop.identify.noise import residual_noise
 from twinloop.simulate import Backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import prepare_replay

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.distribution import ParamDistribution
-from twinloop.identify.profile import Profile
+from twinloop.identify.variants import Profile
 from twinloop.stats import Interval
 
 

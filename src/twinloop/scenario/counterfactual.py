@@ -14,8 +14,8 @@ from twinloop.core.params import ParamTable
 from twinloop.scenario.trials import Tried
 from twinloop.scenario.what import What, label
 from twinloop.stats import Interval, holm
+from twinloop.stats.matched import PairedCounts, mcnemar, paired_difference_interval
 from twinloop.stats.two_by_two import Alternative
-from twinloop.stats.two_by_two_paired import PairedCounts, mcnemar, paired_difference_interval
 
 Attempt = Callable[[Mapping[str, Any]], Tried]
 """Tries all worlds with these parameters set, ``(n,)`` each; the same worlds and chance every time."""

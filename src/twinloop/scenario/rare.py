@@ -16,7 +16,7 @@ from scipy.special import ndtri
 
 from twinloop.core.errors import InputError
 from twinloop.scenario.proposal import Proposal, log_density
-from twinloop.stats.importance import WeightedRate, weighted_rate
+from twinloop.stats.proportion import WeightedRate, weighted_rate
 
 Array = NDArray[np.float64]
 _ELITE = 0.15  # share of a round that is called worst; 0.01 to 0.2 in the literature

@@ -4,6 +4,8 @@ from twinloop.stats.agreement import cohens_kappa, krippendorff_alpha
 from twinloop.stats.allan import AllanCurve, AllanNoise, allan_curve, allan_noise
 from twinloop.stats.betting import bounded_mean, log_e_mean
 from twinloop.stats.bootstrap import (
+    Sandwich,
+    bias_reduced_sandwich,
     bootstrap,
     bootstrap_mean,
     bootstrap_paired,
@@ -25,8 +27,18 @@ from twinloop.stats.conformal import (
 from twinloop.stats.discriminant import Discriminant
 from twinloop.stats.distances import ColumnDistances, energy_distance, kid, mmd, wasserstein
 from twinloop.stats.equivalence import Answer, Equivalence, check_margin, equivalent_means, equivalent_rates, verdict
-from twinloop.stats.interval import Interval
+from twinloop.stats.interval import Interval, benjamini_hochberg, holm
 from twinloop.stats.kernel_distance import KernelDistance
+from twinloop.stats.matched import (
+    MOST_PAIRS,
+    PairedCounts,
+    mantel_haenszel,
+    mcnemar,
+    paired_difference_interval,
+    paired_p_value,
+    paired_p_values,
+    stratified_exact,
+)
 from twinloop.stats.mean_difference import (
     GroupTest,
     PairedTest,
@@ -38,7 +50,6 @@ from twinloop.stats.mean_difference import (
     permutation_of_means,
     welch_test,
 )
-from twinloop.stats.multiplicity import benjamini_hochberg, holm
 from twinloop.stats.neighbours import NeighbourFigures, precision_recall_density_coverage
 from twinloop.stats.power import (
     SequentialPower,
@@ -61,7 +72,6 @@ from twinloop.stats.prediction_powered import (
 )
 from twinloop.stats.proportion import clopper_pearson, wilson
 from twinloop.stats.ridge import ridge_predictions
-from twinloop.stats.sandwich import Sandwich, bias_reduced_sandwich
 from twinloop.stats.sequential import (
     Sequential,
     decision_blocks,
@@ -89,7 +99,6 @@ from twinloop.stats.series import (
 )
 from twinloop.stats.shares import Walks, antithetic_walks, every_coalition, shapley, shapley_of_walks
 from twinloop.stats.sobol_indices import SobolIndices, SobolTerms, sobol_indices, sobol_rows, sobol_terms
-from twinloop.stats.strata import mantel_haenszel, stratified_exact
 from twinloop.stats.time_alignment import (
     best_lag,
     correlation_at_lags,
@@ -103,14 +112,6 @@ from twinloop.stats.time_alignment import (
     warped_correlation,
 )
 from twinloop.stats.two_by_two import Alternative, TwoByTwo, barnard, difference_interval, exact_p_value, fisher
-from twinloop.stats.two_by_two_paired import (
-    MOST_PAIRS,
-    PairedCounts,
-    mcnemar,
-    paired_difference_interval,
-    paired_p_value,
-    paired_p_values,
-)
 from twinloop.stats.two_sample import least_p_value
 
 __all__ = [

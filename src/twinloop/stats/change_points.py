@@ -21,6 +21,8 @@ from scipy.special import ndtr, ndtri, stdtr
 
 from twinloop.core.errors import InputError
 
+Array = NDArray[np.float64]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
@@ -104,7 +106,6 @@ def match_moments(first: ArrayLike, second: ArrayLike, tolerance: float) -> Matc
     return Matched(first=left, second=right, sizes=(len(one), len(other)))
 
 
-Array = NDArray[np.float64]
 REFERENCE = 0.5  # k: half of a shift by one standard deviation, the textbook's choice
 _CELLS = 101  # of the chain with normal values: run lengths up to 10,000 within 0.5 %
 _LONGEST = 20.0  # threshold; with k = 0.5 beyond a billion values

@@ -14,13 +14,7 @@ from twinloop.core.errors import InputError
 from twinloop.core.seeds import generator
 from twinloop.stats import ranking
 from twinloop.stats.interval import Interval, check_level
-from twinloop.stats.ranking_scores import (
-    Scores,
-    draw_differences,
-    draw_population,
-    draw_true_scores,
-    population_figures,
-)
+from twinloop.stats.ranking import Scores, draw_differences, draw_population, draw_true_scores, population_figures
 
 Array = NDArray[np.float64]
 _PAIRS = 2_000_000  # numbers held at once

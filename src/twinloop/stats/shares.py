@@ -19,8 +19,7 @@ from scipy.special import stdtr
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import generator
 from twinloop.stats.bootstrap import cluster_weights, stretched_percentile
-from twinloop.stats.interval import Interval, check_level
-from twinloop.stats.multiplicity import holm
+from twinloop.stats.interval import Interval, check_level, holm
 
 Array = NDArray[np.float64]
 Coalitions = NDArray[np.bool_]

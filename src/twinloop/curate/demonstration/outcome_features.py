@@ -10,7 +10,7 @@ from twinloop.curate.demonstration.grip import grip_events
 from twinloop.curate.demonstration.hesitation import pauses
 from twinloop.curate.demonstration.movement import Movement, movements
 from twinloop.curate.demonstration.path import path_pieces
-from twinloop.stats.smoothness import log_dimensionless_jerk, spectral_arc_length
+from twinloop.stats.series import log_dimensionless_jerk, spectral_arc_length
 
 _END_S = 1.0
 

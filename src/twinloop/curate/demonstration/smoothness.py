@@ -18,7 +18,7 @@ from twinloop.curate.demonstration.movement import Array, movement, movements
 from twinloop.curate.demonstration.peers import AmongPeers, Kind
 from twinloop.curate.recording import Recording
 from twinloop.curate.registry import Twins
-from twinloop.stats.smoothness import log_dimensionless_jerk, spectral_arc_length
+from twinloop.stats.series import log_dimensionless_jerk, spectral_arc_length
 
 # Joints are many, and some move little: a fence half as far again leaves as few of them outside as of whole arms
 # (measured on recorded and simulated pick-and-place; docs/quality.md).

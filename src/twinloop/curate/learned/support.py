@@ -19,7 +19,7 @@ from twinloop.curate.check import Measured, MeasuringCheck, Score
 from twinloop.curate.learned.clips import Array, ClipNumbers, clip_facts, comparable, is_real
 from twinloop.curate.recording import Recording
 from twinloop.curate.registry import Twins
-from twinloop.stats.multiplicity import benjamini_hochberg
+from twinloop.stats.interval import benjamini_hochberg
 from twinloop.stats.novelty import Fence, Kind, Novelty, fence, novelty
 
 LEVEL = 0.05

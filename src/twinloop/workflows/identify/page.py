@@ -11,7 +11,7 @@ from twinloop.core.distribution import ParamDistribution
 from twinloop.core.records import Episode
 from twinloop.identify import FitConfig, IdentifyResult
 from twinloop.identify.bands import Prediction
-from twinloop.identify.compare_result import Comparison
+from twinloop.identify.compare import Comparison
 from twinloop.identify.conformal import CalibratedRanges
 from twinloop.identify.drift import Drift
 from twinloop.report import Report
