@@ -8,8 +8,8 @@ import pytest
 
 from twinloop.gap.groups import parameter_groups
 from twinloop.gap.unexplained_rules import RULES
+from twinloop.identify.assembly import free_space
 from twinloop.identify.plan import Outlook, planned_param
-from twinloop.identify.space import free_space
 from twinloop.randomize import default_draws, parse_randomization
 from twinloop.release.monitor.hypotheses import hypotheses
 from twinloop.scenario.terms import term_names, terms_of, terms_table

@@ -128,33 +128,33 @@ class Clips:
         return float(np.quantile(self.drawn, level))
 
 
+@dataclass(frozen=True)
 class Prediction:
-    """Bands of clips, from one set of draws."""
+    """Bands of clips, from one set of draws.
 
-    def __init__(
-        self,
-        backend: Backend,
-        distribution: ParamDistribution,
-        noise: ResidualNoise,
-        point: Mapping[str, float],
-        config: FitConfig,
-        seed: int,
-    ) -> None:
-        self._backend, self._noise, self._point, self._config = backend, noise, point, config
-        self._distribution, self._seed = distribution, seed
-        self._known = np.flatnonzero(distribution.determined)
-        if not len(self._known):
+    Raises:
+        InputError: nothing was determined.
+    """
+
+    backend: Backend
+    distribution: ParamDistribution
+    noise: ResidualNoise
+    point: Mapping[str, float]
+    config: FitConfig
+
+    def __post_init__(self) -> None:
+        if not any(self.distribution.determined):
             raise InputError("The fit determined no parameter, so there are no ranges to calibrate. See its report.")
 
     def clips(self, twin: Twin, episodes: Sequence[Episode]) -> Clips:
         """Replays of episodes at the estimate and at draws."""
-        logs = prepare_replay(twin, episodes, self._config.replay)
-        centre = replay(self._backend, logs, logs.twin.table(1, self._point))[0]
-        drawn = replay(self._backend, logs, logs.twin.table(_DRAWS, {**self._point, **self._draws(logs.twin)}))
+        logs = prepare_replay(twin, episodes, self.config.replay)
+        centre = replay(self.backend, logs, logs.twin.table(1, self.point))[0]
+        drawn = replay(self.backend, logs, logs.twin.table(_DRAWS, {**self.point, **self._draws(logs.twin)}))
         moved = np.where(np.isfinite(drawn), drawn - centre, np.nan)
         lost = np.isnan(moved).all(axis=0)
         spread = np.nanmean(np.where(lost, 0.0, moved) ** 2, axis=0)
-        sd = np.sqrt(spread + self._noise.sd**2)
+        sd = np.sqrt(spread + self.noise.sd**2)
         present = ~np.isnan(logs.measured)
         error = np.where(present, np.where(np.isfinite(centre), centre, np.inf) - logs.measured, np.nan)
         tail = np.where(present, 1.0, np.nan)
@@ -175,7 +175,7 @@ class Prediction:
 
     def _draws(self, twin: Twin) -> dict[str, Array]:
         """As generated worlds draw them: from the determined part, again where a value leaves its bounds."""
-        found, known = self._distribution, self._known
+        found, known = self.distribution, np.flatnonzero(self.distribution.determined)
         joint = JointDraw(
             names=tuple(found.names[i] for i in known),
             distribution=MultivariateNormal(
@@ -187,13 +187,13 @@ class Prediction:
         return joint.values(
             twin,
             _DRAWS,
-            lambda trial, rows: uniforms(self._seed, _STREAM, rows, size=len(known), attempt=0, step=trial),
+            lambda trial, rows: uniforms(0, _STREAM, rows, size=len(known), attempt=0, step=trial),
         )
 
     def _noises(self, logs: ReplayLogs, count: int) -> list[Array]:
         """Noise of every channel, the same for a number of the list whatever the draw."""
-        rng = generator(self._seed, f"{_STREAM}/noise")
-        return [drawn_noise(self._noise, rng, logs.measured.shape) for _ in range(count)]
+        rng = generator(0, f"{_STREAM}/noise")
+        return [drawn_noise(self.noise, rng, logs.measured.shape) for _ in range(count)]
 
 
 def by_episode(size: Array, clusters: NDArray[np.intp]) -> Array:

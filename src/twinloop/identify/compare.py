@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
+from twinloop.core.plain import JsonRecord
 from twinloop.core.records import Episode
 from twinloop.identify.config import FitConfig, HoldoutSpec
 from twinloop.identify.fit import identify
@@ -82,7 +83,7 @@ class StructureResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class Comparison(JsonRecord):
     """All structures. ``base`` is the base fit's held-out error by channel, in its unit; ``folds`` 1 is a holdout."""
 
     twin: str
@@ -91,20 +92,10 @@ class Comparison:
     episodes: int
     folds: int
     results: tuple[StructureResult, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files (schema 1)."""
-        return {
-            "schema": 1,
-            "twin": self.twin,
-            "base": dict(self.base),
-            "units": dict(self.units),
-            "episodes": self.episodes,
-            "folds": self.folds,
-            "least_gain": LEAST_GAIN,
-            "alpha": ALPHA,
-            "structures": [result.to_json() for result in self.results],
-        }
+    least_gain, alpha = LEAST_GAIN, ALPHA
+    json_schema = 1
+    json_names: ClassVar = {"results": "structures"}
+    json_also = ("least_gain", "alpha")
 
     def text(self) -> str:
         """A table for a terminal."""
@@ -175,7 +166,6 @@ def compare(
     folds: int = _FOLDS,
     config: FitConfig | None = None,
     progress: Callable[[str], None] = lambda _: None,
-    seed: int = 0,
 ) -> Comparison:
     """Held-out improvement of every structure over the same fit without it.
 
@@ -188,7 +178,6 @@ def compare(
         folds: of episodes, each every ``folds``-th.
         config: of the base fit.
         progress: is told what is being fitted.
-        seed: of the bootstrap.
 
     Raises:
         InputError: fewer than two episodes to judge on, or fewer episodes than folds.
@@ -212,7 +201,7 @@ def compare(
                 reasons[structure.name] = str(error)
     channels = prepare_replay(twin, episodes[:1], config.replay).channels
     names = [channel.name for channel in channels]
-    judged = [_judged(s, runs[s.name], reasons.get(s.name, ""), names, seed) for s in structures]
+    judged = [_judged(s, runs[s.name], reasons.get(s.name, ""), names) for s in structures]
     base = np.concatenate(base_errors).mean(axis=0)
     return Comparison(
         twin=twin.name,
@@ -256,7 +245,7 @@ class _Fold:
     def __init__(
         self, twin: Twin, episodes: Sequence[Episode], held: Sequence[int], backend: Backend, config: FitConfig
     ) -> None:
-        self._twin, self._episodes, self._backend, self._config = twin, episodes, backend, config
+        self._twin, self._backend, self._config = twin, backend, config
         self._held = [episode for episode in episodes if episode.index in set(held)]
         self._training = [episode for episode in episodes if episode.index not in set(held)]
 
@@ -326,9 +315,7 @@ class _Fold:
         return logs.episode_errors(readings)
 
 
-def _judged(
-    structure: Structure, pairs: Sequence[_Pair], reason: str, channels: Sequence[str], seed: int
-) -> StructureResult:
+def _judged(structure: Structure, pairs: Sequence[_Pair], reason: str, channels: Sequence[str]) -> StructureResult:
     if reason:
         return StructureResult(
             name=structure.name, meaning=structure.meaning, reason=reason, channel_errors={}, values={}
@@ -337,7 +324,7 @@ def _judged(
     having = np.concatenate([pair.having for pair in pairs])
     scale = np.maximum(without.mean(axis=0), np.finfo(float).tiny)
     relative, before = (having / scale).mean(axis=1), (without / scale).mean(axis=1)
-    test = paired_test(before - relative, seed=seed, stream=f"compare/{structure.name}")
+    test = paired_test(before - relative, stream=f"compare/{structure.name}")
 
     def gain(rows: NDArray[np.intp]) -> Array:
         return 1.0 - relative[rows].sum(axis=1) / before[rows].sum(axis=1)
@@ -348,8 +335,8 @@ def _judged(
         meaning=structure.meaning,
         added=len(pairs[0].added),
         in_base=pairs[0].in_base,
-        error=bootstrap_mean(relative, seed=seed),
-        improvement=bootstrap(gain, len(relative), seed=seed),
+        error=bootstrap_mean(relative),
+        improvement=bootstrap(gain, len(relative)),
         p_value=test.p_value,
         channel_errors=dict(zip(channels, means, strict=True)),
         values=pairs[-1].values,

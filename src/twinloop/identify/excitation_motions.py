@@ -17,11 +17,10 @@ from scipy.linalg import null_space
 from twinloop.core.records import Episode
 from twinloop.hardware.limits import Clearance, MotionLimits
 from twinloop.hardware.teleop_motion import minimum_jerk
-from twinloop.identify.assembly import at_physics, fit_problem
+from twinloop.identify.assembly import Space, at_physics, fit_problem
 from twinloop.identify.config import FitConfig
 from twinloop.identify.fisher import Information, Noise, excitation, information
 from twinloop.identify.problem import Linearization, Problem, linearize
-from twinloop.identify.space import Space
 from twinloop.simulate import Backend, InitialState, rollout
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import ReplayLogs, prepare_replay
@@ -44,14 +43,12 @@ _BOUND = 1.0 - 1e-9
 
 def fourier(random: np.random.Generator, time: Array, home: Array, limits: MotionLimits) -> Array:
     """A finite Fourier series about a random pose, without speed and acceleration at its ends, ``(T, n)``."""
-    centre = _centre(random, home, limits)
-    begin, end = _reaching(centre - home, limits), time[-1] - _reaching(centre - home, limits)
-    within = np.clip((time - begin) / (end - begin), 0.0, 1.0)
-    highest = random.uniform(0.8, 3.0) * 5.0 / (end - begin)  # Hz, of the fundamental of five seconds or less
-    stride = max(1, int(highest * (end - begin) / _HARMONICS / 2))
+    centre, span, within, path = _about_a_pose(random, time, home, limits)
+    highest = random.uniform(0.8, 3.0) * 5.0 / span  # Hz, of the fundamental of five seconds or less
+    stride = max(1, int(highest * span / _HARMONICS / 2))
     harmonics = stride * np.arange(1.0, _HARMONICS + 1.0)
     swing = _series(random, 2.0 * np.pi * within, harmonics, len(home))
-    return _approached(time, home, centre, begin, end) + _scaled(random, swing, centre, limits, time)
+    return path + _scaled(random, swing, centre, limits, time)
 
 
 def steps(random: np.random.Generator, time: Array, home: Array, limits: MotionLimits) -> Array:
@@ -72,31 +69,29 @@ def steps(random: np.random.Generator, time: Array, home: Array, limits: MotionL
 
 def chirp(random: np.random.Generator, time: Array, home: Array, limits: MotionLimits) -> Array:
     """Sines whose frequency rises, every joint at a phase and a rate of its own, ``(T, n)``."""
-    centre = _centre(random, home, limits)
-    begin, end = _reaching(centre - home, limits), time[-1] - _reaching(centre - home, limits)
-    within = np.clip((time - begin) / (end - begin), 0.0, 1.0)[:, None]
+    centre, span, within, path = _about_a_pose(random, time, home, limits)
+    within = within[:, None]
     low = random.uniform(0.2, 0.6, len(home))
     high = random.uniform(0.3, 1.0, len(home)) * _FASTEST_SHARE / (time[1] - time[0])
     ratio = np.log(high / low)
-    phase = 2.0 * np.pi * low * (end - begin) * (np.exp(ratio * within) - 1.0) / ratio
+    phase = 2.0 * np.pi * low * span * (np.exp(ratio * within) - 1.0) / ratio
     omega = 2.0 * np.pi * low * np.exp(ratio * within)
     room = np.minimum(_room(centre, limits), np.minimum(limits.speed / omega, limits.acceleration / omega**2))
     taper = np.sin(np.pi * np.clip(within * 8.0, 0.0, 0.5)) * np.sin(np.pi * np.clip((1.0 - within) * 8.0, 0.0, 0.5))
     swing = random.uniform(0.3, 0.95, len(home)) * room * taper**2 * np.sin(phase)
-    return _approached(time, home, centre, begin, end) + swing
+    return path + swing
 
 
 def slow(random: np.random.Generator, time: Array, home: Array, limits: MotionLimits) -> Array:
     """Back and forth at nearly constant, low speed, so that friction shows at every reversal, ``(T, n)``."""
-    centre = _centre(random, home, limits)
-    begin, end = _reaching(centre - home, limits), time[-1] - _reaching(centre - home, limits)
-    within = np.clip((time - begin) / (end - begin), 0.0, 1.0)[:, None]
+    centre, span, within, path = _about_a_pose(random, time, home, limits)
+    within = within[:, None]
     periods = random.integers(1, 5, len(home))
     speed = random.uniform(0.03, 0.2, len(home)) * limits.speed
-    size = np.minimum(0.9 * _room(centre, limits), speed * (end - begin) / periods / 4.0)
+    size = np.minimum(0.9 * _room(centre, limits), speed * span / periods / 4.0)
     corner = 0.97  # sine of the angle at which corners are rounded: MuJoCo and a robot see no jump of the speed
     triangle = np.arcsin(corner * np.sin(2.0 * np.pi * periods * within)) / np.arcsin(corner)
-    return _approached(time, home, centre, begin, end) + size * triangle
+    return path + size * triangle
 
 
 SHAPES: Mapping[str, Shape] = {"fourier": fourier, "steps": steps, "chirp": chirp, "slow": slow}
@@ -155,9 +150,15 @@ def _reaching(distance: Array, limits: MotionLimits) -> float:
     return float(1.05 * np.maximum(speed, acceleration).max()) + 0.05
 
 
-def _approached(time: Array, home: Array, centre: Array, begin: float, end: float) -> Array:
-    """From home to a pose until ``begin``, and back from ``end``."""
-    return minimum_jerk([0.0, begin, end, time[-1], time[-1] + 1.0], [home, centre, centre, home, home], time)
+def _about_a_pose(
+    random: np.random.Generator, time: Array, home: Array, limits: MotionLimits
+) -> tuple[Array, float, Array, Array]:
+    """A random pose, the seconds about it, the part of them gone by ``(T,)``, and the way there and back ``(T, n)``."""
+    centre = _centre(random, home, limits)
+    begin = _reaching(centre - home, limits)
+    end = time[-1] - begin
+    path = minimum_jerk([0.0, begin, end, time[-1], time[-1] + 1.0], [home, centre, centre, home, home], time)
+    return centre, end - begin, np.clip((time - begin) / (end - begin), 0.0, 1.0), path
 
 
 _SETTLE_S = 1.2  # s at home before a motion: as long as virtual robots are given (hardware.arms.SETTLE_S)

@@ -13,12 +13,11 @@ from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import UnknownNameError
 from twinloop.core.files import sha256_bytes, sha256_json
 from twinloop.core.records import Episode
-from twinloop.identify.assembly import fit_space
+from twinloop.identify.assembly import Space, fit_space, narrowed
 from twinloop.identify.config import FitConfig, HoldoutSpec
 from twinloop.identify.problem import Problem, linearize
 from twinloop.identify.result import Estimate, Evidence, IdentifyResult, Residuals
 from twinloop.identify.solver import Checkpoint
-from twinloop.identify.space import Space, narrowed
 from twinloop.identify.uncertainty import Uncertainty, fit_clusters, uncertainty
 from twinloop.identify.uncertainty_scores import FrameTimes
 from twinloop.identify.variants import profile_likelihood, refit_bootstrap
@@ -75,7 +74,7 @@ def estimates(
     space: Space, point: NDArray[np.float64], found: Uncertainty, scales: Mapping[str, float]
 ) -> tuple[Estimate, ...]:
     """Every identified parameter in SI; limits are those where the solver walks, transformed back."""
-    centre, low, high = (space.values(each) for each in (point, found.low, found.high))
+    centre, low, high = (space.numbers(each) for each in (point, found.low, found.high))
     rows = []
     for i, (name, reason) in enumerate(zip(space.names, found.reasons, strict=True)):
         param = space.twin.params[name]
@@ -84,9 +83,9 @@ def estimates(
                 name=name,
                 unit=param.unit,
                 nominal=param.nominal,
-                value=float(centre[name]),
-                low=None if reason else max(float(low[name]), param.low),
-                high=None if reason else min(float(high[name]), param.high),
+                value=centre[name],
+                low=None if reason else max(low[name], param.low),
+                high=None if reason else min(high[name], param.high),
                 reason=reason,
                 side=found.sides[i],
                 df=None if np.isnan(found.df[i]) else float(found.df[i]),
@@ -209,7 +208,7 @@ def identify(
     refits = refit_bootstrap(problem, end, clusters, draws=config.bootstrap) if clusters else None
     found = uncertainty(problem, end, space.names, times=times, level=config.level, refits=refits)
     profiles = [profile_likelihood(problem, end, space, found, n, checkpoint=checkpoint) for n in config.profile]
-    values = {name: float(value) for name, value in space.values(solution.point).items()}
+    values = space.numbers(solution.point)
     readings = _readings(backend, training, {**fixed, **values})
     # Where first states were corrected, what is left over is what the corrected windows leave.
     left = end.residual * problem.width if training.nlocal else readings - training.measured
@@ -232,7 +231,7 @@ def identify(
         seconds=time.perf_counter() - began,
         notes=(*notes(logs, scales, held_out, space.names, found), *excluded, *walked.notes),
         profiles=tuple(profiles),
-        optima=tuple({n: float(v) for n, v in space.values(o.point).items()} for o in walked.optima),
+        optima=tuple(space.numbers(optimum.point) for optimum in walked.optima),
     )
 
 
@@ -257,5 +256,5 @@ def _holdout_error(backend: Backend, logs: ReplayLogs, values: Mapping[str, floa
     errors = logs.episode_errors(_readings(backend, logs, values))
     if len(errors) == 1:
         unknown = np.full(errors.shape[1], np.nan)
-        return Interval(estimate=errors[0], low=unknown, high=unknown, level=level, method="one episode, no interval")
+        return Interval.of(errors[0], unknown, unknown, level=level, method="one episode, no interval")
     return bootstrap_mean(errors, weights=logs.episode_lengths, level=level)

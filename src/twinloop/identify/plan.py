@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import qr
 
+from twinloop.core.plain import JsonRecord
+from twinloop.identify.assembly import FreeParam
 from twinloop.identify.excitation import Excitation
 from twinloop.identify.fisher import Direction, Information, Noise, determination, scaled_condition
-from twinloop.identify.space import FreeParam
 from twinloop.identify.survey import Survey
 
 Array = NDArray[np.float64]
@@ -21,7 +22,7 @@ Verdict = Literal["determined", "depends", "not determined", "not excited"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outlook:
+class Outlook(JsonRecord):
     """What the data, or the data with a suggested excitation, tell about one parameter over the plausible points.
 
     ``excitation`` is the root mean square move of the readings under one prior deviation, in units of the noise;
@@ -32,13 +33,9 @@ class Outlook:
     error: tuple[float, float]
     verdict: Verdict
 
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        return {"excitation": list(self.excitation), "error": list(self.error), "verdict": self.verdict}
-
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedParam:
+class PlannedParam(JsonRecord):
     """One parameter: ``prior`` is its standard deviation beforehand (in ``unit``; a part of the value where ``log``).
 
     ``now`` is with the data there are, ``then`` with the suggested excitation as well; ``advice`` says what would
@@ -53,28 +50,21 @@ class PlannedParam:
     now: Outlook
     then: Outlook | None
     advice: str
+    json_names: ClassVar = {"prior": "prior_sd", "log": "relative"}
+    json_also = ("expected_error",)
+
+    @property
+    def expected_error(self) -> float:
+        """With the data there are, see `error`."""
+        return self.error(self.now)
 
     def error(self, outlook: Outlook) -> float:
         """Expected standard error, median over the points, in ``unit``; a part of the value where ``log``."""
         return outlook.error[0] * self.prior
 
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        return {
-            "name": self.name,
-            "unit": self.unit,
-            "nominal": self.nominal,
-            "prior_sd": self.prior,
-            "relative": self.log,
-            "expected_error": self.error(self.now),
-            "now": self.now.to_json(),
-            "then": None if self.then is None else self.then.to_json(),
-            "advice": self.advice,
-        }
-
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(JsonRecord):
     """What data can tell about a twin before any fit.
 
     ``condition`` is cond(ĴᵀĴ) of the information per joint, or of all together, at the first point and at the worst.
@@ -100,34 +90,26 @@ class Plan:
     grouped: tuple[tuple[str, str, float], ...]
     shared: Mapping[str, float]
     findings: tuple[str, ...]
+    json_schema = 1
+    json_names: ClassVar = {
+        "noise": None,
+        "channels": None,
+        "units": None,
+        "directions": "not_determined_directions",
+        "with_frozen": "error_with_frozen",
+    }
+    json_also: ClassVar = {"noise_by_channel": "noise"}
 
     @property
     def open(self) -> tuple[str, ...]:
         """Parameters that are not determined at every plausible point."""
         return tuple(p.name for p in self.parameters if p.now.verdict != "determined")
 
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files (schema 1)."""
-        return {
-            "schema": 1,
-            "twin": self.twin,
-            "data": self.data,
-            "frames": self.frames,
-            "episodes": self.episodes,
-            "points": self.points,
-            "parameters": [parameter.to_json() for parameter in self.parameters],
-            "noise": {
-                name: {"sd": float(sd), "lag1_autocorrelation": float(rho), "unit": unit}
-                for name, sd, rho, unit in zip(self.channels, self.noise.sd, self.noise.rho, self.units, strict=True)
-            },
-            "condition": {name: list(values) for name, values in self.condition.items()},
-            "not_determined_directions": [{"moves": dict(d.moves), "gain": d.gain} for d in self.directions],
-            "freeze": list(self.freeze),
-            "error_with_frozen": dict(self.with_frozen),
-            "grouped": [list(pair) for pair in self.grouped],
-            "shared": dict(self.shared),
-            "findings": list(self.findings),
-        }
+    @property
+    def noise_by_channel(self) -> dict[str, dict[str, Any]]:
+        """What a fit leaves over, by channel."""
+        rows = zip(self.channels, self.noise.sd, self.noise.rho, self.units, strict=True)
+        return {n: {"sd": float(sd), "lag1_autocorrelation": float(rho), "unit": unit} for n, sd, rho, unit in rows}
 
     def text(self) -> str:
         """The plan for a terminal."""

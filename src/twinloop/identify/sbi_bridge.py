@@ -21,14 +21,13 @@ from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError
 from twinloop.core.records import Episode
 from twinloop.core.seeds import generator
-from twinloop.identify.assembly import at_physics, fit_space
+from twinloop.identify.assembly import Space, at_physics, fit_space, narrowed
 from twinloop.identify.bands import drawn_noise
 from twinloop.identify.config import FitConfig
 from twinloop.identify.result import IdentifyResult
 from twinloop.identify.sbi_flow import learned_posterior, require_sbi
 from twinloop.identify.sbi_result import LEVELS, Misfit, Posterior, RankCheck, novelty, rank_uniformity
 from twinloop.identify.sbi_summaries import Summaries, summaries_at
-from twinloop.identify.space import Space, narrowed
 from twinloop.identify.uncertainty import LEAST_GAIN
 from twinloop.simulate import Backend
 from twinloop.simulate.replay import replay

@@ -129,7 +129,7 @@ class Posterior:
         return "\n".join([*lines, self.misfit.text()])
 
 
-def rank_uniformity(ranks: ArrayLike, most: int, *, seed: int = 0) -> float:
+def rank_uniformity(ranks: ArrayLike, most: int) -> float:
     """P-value of Kolmogorov and Smirnov's test that ranks ``(n,)`` from 0 to ``most`` are uniform.
 
     Ranks of true values among draws of a posterior are, if it is right (simulation-based calibration: Talts et al.,
@@ -138,7 +138,7 @@ def rank_uniformity(ranks: ArrayLike, most: int, *, seed: int = 0) -> float:
     given = np.asarray(ranks, dtype=np.float64)
     if given.ndim != 1 or not len(given) or (given < 0).any() or (given > most).any():
         raise InputError(f"Ranks are a list of whole numbers from 0 to {most}; given shape {given.shape}.")
-    within = generator(seed, "stats/ranks").uniform(size=len(given))
+    within = generator(0, "stats/ranks").uniform(size=len(given))
     return float(scipy.stats.kstest((given + within) / (most + 1), "uniform").pvalue)
 
 

@@ -8,16 +8,16 @@ Hansen, "The CMA Evolution Strategy: A Tutorial", arXiv 1604.00772, by the packa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from cmaes import CMA
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from twinloop.identify.assembly import Space
 from twinloop.identify.problem import Problem
 from twinloop.identify.solver import Solution
-from twinloop.identify.space import Space
 from twinloop.randomize.sequences import scrambled_sobol
 
 Array = NDArray[np.float64]
@@ -61,8 +61,7 @@ def distinct_optima(problem: Problem, solutions: Sequence[Solution]) -> tuple[Op
         if same is None:
             found.append(Optimum(point=solution.point, loss=solution.loss, starts=1))
         else:
-            known = found[same]
-            found[same] = Optimum(point=known.point, loss=known.loss, starts=known.starts + 1)
+            found[same] = replace(found[same], starts=found[same].starts + 1)
     return tuple(found)
 
 
@@ -72,8 +71,7 @@ def _one(problem: Problem, optimum: Optimum, other: Solution) -> bool:
     if np.max(np.abs(move) / problem.sd) < _APART:
         return True
     between = optimum.point + np.array([0.25, 0.5, 0.75])[:, None] * move
-    local = np.repeat(other.end.local[None], len(between), axis=0)
-    losses = problem.losses(problem.residual(between, local), between, local).sum(axis=1)
+    losses = problem.losses_at(between, np.repeat(other.end.local[None], len(between), axis=0)).sum(axis=1)
     return bool(losses.max() < (1.0 + _RIDGE) * max(optimum.loss, other.loss) + _NOTHING)
 
 
@@ -82,22 +80,17 @@ def describe_optima(space: Space, problem: Problem, optima: Sequence[Optimum]) -
     if len(optima) < 2:
         return ""
     spread = np.ptp([optimum.point for optimum in optima], axis=0) / problem.sd
-    telling = [i for i in np.argsort(-spread) if spread[i] > _APART]
+    names = [space.names[i] for i in np.argsort(-spread) if spread[i] > _APART]
     rows = []
     for optimum in optima:
-        values = space.values(optimum.point)
-        said = ", ".join(f"{space.names[i]} {values[space.names[i]]:.4g} {_unit(space, i)}".strip() for i in telling)
+        values = space.numbers(optimum.point)
+        units = {free.name: "" if free.param.unit == "1" else free.param.unit for free in space.free}
+        said = ", ".join(f"{name} {values[name]:.4g} {units[name]}".strip() for name in names)
         rows.append(f"loss {optimum.loss:.4g} ({optimum.starts} starts) at {said}")
     return (
         f"{len(optima)} optima explain the data nearly alike: {'; '.join(rows)}. The first is reported. Fix one of "
-        f"{', '.join(space.names[i] for i in telling[:3])} to what is known of it, or record motion that tells them "
-        "apart."
+        f"{', '.join(names[:3])} to what is known of it, or record motion that tells them apart."
     )
-
-
-def _unit(space: Space, column: int) -> str:
-    unit = space.free[column].param.unit
-    return "" if unit == "1" else unit
 
 
 # First step in standard deviations of the prior: two thirds of the draws lie within half of what is plausible.
@@ -105,7 +98,7 @@ _FIRST_STEP = 0.5
 _DIVERGED = 1e12  # in place of an infinite loss, which the strategy cannot count with
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Evolution:
     """Where a search ended: the best ``point`` seen or the last mean, its ``loss``, and how it went.
 
@@ -117,8 +110,12 @@ class Evolution:
     loss: float
     history: tuple[float, ...]
     told: tuple[tuple[float, ...], ...]
-    replays: int
     converged: bool
+
+    @property
+    def replays(self) -> int:
+        """How many worlds were replayed."""
+        return sum(map(len, self.told))
 
 
 def evolve(
@@ -157,27 +154,14 @@ def evolve(
         strategy.tell(list(zip(asked, losses[generation], strict=True)))
         stopped = strategy.should_stop()
         if watch is not None and generation + 1 >= len(told):
-            watch(_evolution(best, best_loss, history, losses, stopped))
+            watch(Evolution(best, best_loss, tuple(history), tuple(losses), stopped))
         if stopped:
             break
     mean = _points(problem, strategy.mean[None])
     loss = float(_losses(problem, mean)[0])
     if loss < best_loss:
         best, best_loss = mean[0], loss
-    return _evolution(best, best_loss, history, losses, stopped)
-
-
-def _evolution(
-    point: Array, loss: float, history: Sequence[float], told: Sequence[tuple[float, ...]], stopped: bool
-) -> Evolution:
-    return Evolution(
-        point=point,
-        loss=loss,
-        history=tuple(history),
-        told=tuple(told),
-        replays=sum(map(len, told)),
-        converged=stopped,
-    )
+    return Evolution(best, best_loss, tuple(history), tuple(losses), stopped)
 
 
 def _strategy(problem: Problem, start: Array, population: int | None, seed: int) -> CMA:
@@ -196,6 +180,5 @@ def _points(problem: Problem, asked: Array) -> Array:
 
 
 def _losses(problem: Problem, points: Array) -> Array:
-    local = np.repeat(problem.no_local[None], len(points), axis=0)
-    losses = problem.losses(problem.residual(points, local), points, local).sum(axis=1)
+    losses = problem.losses_at(points).sum(axis=1)
     return np.where(np.isfinite(losses), losses, _DIVERGED)

@@ -4,8 +4,8 @@ Every trial step of every block runs in one batch. A step is kept only if the to
 the coupling that a block-diagonal Jacobian leaves out cannot mislead. A walk is a generator that asks for residuals, so
 that many walks, from different starts, can have theirs replayed in one batch (`solve_together`).
 
-A checkpoint file belongs to one fit: data, twin, free parameters and settings. Its stages hold how far their walks had come;
-numbers are written so that they read back bit for bit.
+A checkpoint file belongs to one fit: data, twin, free parameters and settings. Its stages hold how far their walks had
+come; numbers are written so that they read back bit for bit.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError
 from twinloop.core.files import write_json
+from twinloop.core.plain import plain
 from twinloop.identify.problem import Linearization, Problem, linearization, normal_equations, probe
 
 Array = NDArray[np.float64]
@@ -95,37 +96,24 @@ _Walk = Generator[_Ask, Array, Solution]
 
 def solve(
     problem: Problem,
-    start: Array | Descent,
-    local: Array | None = None,
+    start: Array,
     *,
     iterations: int = 15,
     tolerance: float = 2e-3,
-    watch: Watch | None = None,
 ) -> Solution:
     """Walk downhill from ``start`` until the total loss falls by less than ``tolerance`` (relative) in two steps.
 
     Args:
         problem: the fit.
-        start: where to begin, ``(p,)``, or how far an earlier walk had come.
-        local: corrections of the first states to begin with, ``(nwindow, m)``.
+        start: where to begin, ``(p,)``.
         iterations: most steps, kept or not.
         tolerance: see above.
-        watch: is told after every step how far the walk is.
     """
-    walks = solve_together(
-        problem, [begin(problem, start, local)], iterations=iterations, tolerance=tolerance, watch=_alone(watch)
-    )
-    return walks[0]
+    return solve_together(problem, [begin(problem, start)], iterations=iterations, tolerance=tolerance)[0]
 
 
-def _alone(watch: Watch | None) -> Callable[[int, Descent], None] | None:
-    return None if watch is None else lambda _, descent: watch(descent)
-
-
-def begin(problem: Problem, start: Array | Descent, local: Array | None = None) -> Descent:
-    """A walk that has not moved yet, its start inside the bounds; one that is under way stays as it is."""
-    if isinstance(start, Descent):
-        return start
+def begin(problem: Problem, start: Array, local: Array | None = None) -> Descent:
+    """A walk that has not moved yet, its start inside the bounds."""
     return Descent(
         point=np.clip(start, problem.low, problem.high),
         local=problem.no_local if local is None else local,
@@ -285,9 +273,6 @@ class Checkpoint:
         if path is not None and path.exists():
             self._stages = _read(path, self._fit)
 
-    def __contains__(self, stage: str) -> bool:
-        return stage in self._stages
-
     def descents(self, stage: str) -> list[Descent]:
         """How far the walks of a stage had come; empty where it had not begun."""
         return [_descent(row) for row in self._stages.get(stage, [])]
@@ -298,7 +283,7 @@ class Checkpoint:
 
     def keep_descents(self, stage: str, descents: Sequence[Descent]) -> None:
         """Keep how far the walks of a stage have come."""
-        self._keep(stage, [_plain(descent) for descent in descents])
+        self._keep(stage, [{**plain(one), "local_shape": list(one.local.shape)} for one in descents])
 
     def keep_told(self, stage: str, losses: Sequence[Sequence[float]]) -> None:
         """Keep the losses of every generation of a stage."""
@@ -324,28 +309,8 @@ def _read(path: Path, fit: Mapping[str, str]) -> dict[str, Any]:
     return dict(value["stages"])
 
 
-def _plain(descent: Descent) -> dict[str, Any]:
-    return {
-        "point": descent.point.tolist(),
-        "local": descent.local.tolist(),
-        "local_shape": list(descent.local.shape),
-        "damping": descent.damping.tolist(),
-        "history": list(descent.history),
-        "replays": descent.replays,
-        "rejections": descent.rejections,
-        "iteration": descent.iteration,
-        "converged": descent.converged,
-    }
-
-
 def _descent(row: Mapping[str, Any]) -> Descent:
-    return Descent(
-        point=np.array(row["point"]),
-        local=np.array(row["local"]).reshape(row["local_shape"]),
-        damping=np.array(row["damping"]),
-        history=tuple(row["history"]),
-        replays=row["replays"],
-        rejections=row["rejections"],
-        iteration=row["iteration"],
-        converged=row["converged"],
-    )
+    arrays = {name: np.array(row[name]) for name in ("point", "damping")}
+    local = np.array(row["local"]).reshape(row["local_shape"])
+    rest = {name: row[name] for name in ("replays", "rejections", "iteration", "converged")}
+    return Descent(**arrays, local=local, history=tuple(row["history"]), **rest)

@@ -9,18 +9,19 @@ Statistica Sinica 21, 2011), and for one that is not, the limits follow its bend
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.plain import JsonRecord
+from twinloop.identify.assembly import Space
 from twinloop.identify.problem import Linearization, Problem, huber, linearization, probe
 from twinloop.identify.solver import Checkpoint, Descent
-from twinloop.identify.space import Space
 from twinloop.identify.uncertainty import Uncertainty
 from twinloop.identify.uncertainty_scores import Clusters, frame_scores
 from twinloop.stats import cluster_weights
@@ -53,10 +54,6 @@ class Variation:
     def __len__(self) -> int:
         some = self.weights if self.weights is not None else self.values
         return 0 if some is None else len(some)
-
-    def weight(self, i: int) -> Array | None:
-        """Of the frames of one variant."""
-        return None if self.weights is None else self.weights[i]
 
 
 def newton(
@@ -91,7 +88,9 @@ def newton(
 
 def losses(problem: Problem, variants: Variants, variation: Variation) -> Array:
     """Each variant's own loss, priors included, ``(k,)``; without weights it is the fit's."""
-    residual = np.concatenate(list(_replayed(problem, variants.points, variants.local)))
+    most = max(1, _MOST_NUMBERS // max(problem.measured.size, 1))
+    parts = [slice(begin, begin + most) for begin in range(0, len(variants.points), most)]
+    residual = np.concatenate([problem.residual(variants.points[part], variants.local[part]) for part in parts])
     loss = np.where(np.isnan(residual), 0.0, huber(residual)) * problem.frame_weight
     if variation.weights is not None:
         loss = loss * variation.weights[..., None]
@@ -99,12 +98,6 @@ def losses(problem: Problem, variants: Variants, variation: Variation) -> Array:
     if len(problem.local_sd):
         prior = prior + 0.5 * problem.local_weight * np.sum((variants.local / problem.local_sd) ** 2, axis=(1, 2))
     return loss.sum(axis=(1, 2, 3)) + prior
-
-
-def _replayed(problem: Problem, points: Array, local: Array) -> Iterator[Array]:
-    most = max(1, _MOST_NUMBERS // max(problem.measured.size, 1))
-    for begin in range(0, len(points), most):
-        yield problem.residual(points[begin : begin + most], local[begin : begin + most])
 
 
 def _looks(problem: Problem, now: Variants) -> Iterator[Linearization]:
@@ -123,7 +116,7 @@ def _step(problem: Problem, here: Linearization, variation: Variation, i: int) -
     """A Newton step inside the bounds, no longer than a prior deviation; what is held goes where it is held."""
     point, local = here.point.copy(), here.local
     for number, block in enumerate(problem.blocks):
-        score = frame_scores(problem, here, number, variation.weight(i))
+        score = frame_scores(problem, here, number, None if variation.weights is None else variation.weights[i])
         matrix, slope = score.curvature + score.penalty, score.gradient + score.drawn
         low, high = (edge[block.columns] - here.point[block.columns] for edge in (problem.low, problem.high))
         move, loose = np.zeros(len(block.columns)), np.ones(len(block.columns), dtype=bool)
@@ -174,7 +167,7 @@ _UNKNOWN_SPAN = 2.0  # prior standard deviations, for a parameter without an int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Profile:
+class Profile(JsonRecord):
     """How much worse the fit is where one parameter is held elsewhere.
 
     ``values`` ``(k,)`` are in SI, ``rise`` ``(k,)`` is in units of t²: the interval holds what lies below ``limit``.
@@ -198,20 +191,6 @@ class Profile:
         high = f"{self.high:.4g}" if self.high is not None else f"open above {self.values[-1]:.4g}"
         return f"Profile of {self.name}: [{low}, {high}] {self.unit} at {self.level:.0%}"
 
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        return {
-            "name": self.name,
-            "unit": self.unit,
-            "values": self.values.tolist(),
-            "rise": self.rise.tolist(),
-            "others": {name: column.tolist() for name, column in self.others.items()},
-            "limit": self.limit,
-            "low": self.low,
-            "high": self.high,
-            "level": self.level,
-        }
-
 
 def profile_likelihood(
     problem: Problem,
@@ -220,10 +199,11 @@ def profile_likelihood(
     found: Uncertainty,
     name: str,
     *,
-    values: int = _VALUES,
     checkpoint: Checkpoint | None = None,
 ) -> Profile:
-    """The profile of one parameter, all its values walking in one batch.
+    """The profile of one parameter at 17 values, as far as twice its interval to either side and within its bounds.
+
+    All values walk in one batch.
 
     Args:
         problem: the fit.
@@ -231,7 +211,6 @@ def profile_likelihood(
         space: its parameters.
         found: what is known of them.
         name: of the parameter.
-        values: how many, as far as twice its interval to either side and within its bounds.
         checkpoint: keeps how far the walks are, and says where they go on.
 
     Raises:
@@ -245,16 +224,19 @@ def profile_likelihood(
             f"Nothing can be compared with the profile of {name}: one episode gives no interval. Add some."
         )
     column = space.names.index(name)
-    grid = _grid(problem, here, found, column, values)
+    grid = _grid(problem, here, found, column)
     variation = Variation(column=column, values=grid)
     kept, stage = checkpoint or Checkpoint(None, {}), f"profile {name}"
-    begun = kept.descents(stage)
+    start = None
+    if begun := kept.descents(stage):
+        points, local = (np.array([getattr(one, key) for one in begun]) for key in ("point", "local"))
+        start = Variants(points=points, local=local, steps=begun[0].iteration)
     ends = newton(
         problem,
         here,
         variation,
         steps=_PROFILE_STEPS,
-        start=_variants(begun) if begun else None,
+        start=start,
         watch=lambda now: kept.keep_descents(stage, _descents(now)),
     )
     loss = losses(problem, ends, variation)
@@ -271,42 +253,31 @@ def profile_likelihood(
         rise=rise,
         others=si,
         limit=limit,
-        low=_si(low, log=log),
-        high=_si(high, log=log),
+        low=low if low is None or not log else float(np.exp(low)),
+        high=high if high is None or not log else float(np.exp(high)),
         level=found.level,
     )
 
 
-def _grid(problem: Problem, here: Linearization, found: Uncertainty, column: int, values: int) -> Array:
+def _grid(problem: Problem, here: Linearization, found: Uncertainty, column: int) -> Array:
     point, sd = here.point[column], problem.sd[column]
     reach = np.nanmax([found.high[column] - point, point - found.low[column], 0.0])
     reach = _SPAN * reach if reach > 0 else _UNKNOWN_SPAN * sd
-    grid = np.linspace(max(point - reach, problem.low[column]), min(point + reach, problem.high[column]), values)
+    grid = np.linspace(max(point - reach, problem.low[column]), min(point + reach, problem.high[column]), _VALUES)
     return np.unique(np.append(grid, point))
 
 
 def _crossings(grid: Array, height: Array, limit: float) -> tuple[float | None, float | None]:
     """Where the curve first rises over the limit on either side of its lowest point, linear between values."""
     lowest = int(np.argmin(height))
-    sides = []
-    for steps in (range(lowest, 0, -1), range(lowest, len(grid) - 1)):
-        crossed = None
-        for i in steps:
-            j = i - 1 if steps.step < 0 else i + 1
-            if height[j] >= limit:
-                crossed = float(grid[i] + (grid[j] - grid[i]) * (limit - height[i]) / (height[j] - height[i]))
-                break
-        sides.append(crossed)
-    return sides[0], sides[1]
 
+    def crossed(pairs: Iterable[tuple[int, int]]) -> float | None:
+        i, j = next(((i, j) for i, j in pairs if height[j] >= limit), (0, 0))
+        if i == j:
+            return None
+        return float(grid[i] + (grid[j] - grid[i]) * (limit - height[i]) / (height[j] - height[i]))
 
-def _si(value: float | None, *, log: bool) -> float | None:
-    return None if value is None else float(np.exp(value)) if log else value
-
-
-def _variants(descents: list[Descent]) -> Variants:
-    points, local = (np.array([getattr(one, key) for one in descents]) for key in ("point", "local"))
-    return Variants(points=points, local=local, steps=descents[0].iteration)
+    return crossed((i, i - 1) for i in range(lowest, 0, -1)), crossed(pairwise(range(lowest, len(grid))))
 
 
 def _descents(now: Variants) -> list[Descent]:

@@ -14,12 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, LogError
-from twinloop.identify.assembly import at_physics, fit_problem, huber_width
+from twinloop.identify.assembly import Space, at_physics, fit_problem, huber_width, spread_rows
 from twinloop.identify.config import FitConfig
 from twinloop.identify.problem import Problem, linearize
 from twinloop.identify.search import Evolution, Optimum, describe_optima, distinct_optima, evolve, starting_points
 from twinloop.identify.solver import Checkpoint, Descent, Solution, begin, solve_together
-from twinloop.identify.space import Space
 from twinloop.simulate import Backend
 from twinloop.simulate.replay_logs import ReplayLogs
 
@@ -66,7 +65,7 @@ def why_not(logs: ReplayLogs, space: Space, point: Array, residual: Array) -> st
     frame = np.argmax(lost[windows], axis=1)
     first = int(windows[np.argmin(frame)])
     when = float(frame.min()) / logs.twin.control_hz
-    values = ", ".join(f"{name} {float(value):.4g}" for name, value in space.values(point).items())
+    values = ", ".join(f"{name} {value:.4g}" for name, value in space.numbers(point).items())
     return (
         f"The twin {logs.twin.name} cannot be replayed where the fit starts: it diverges in {len(windows)} of "
         f"{len(logs)} windows, in episode {logs.numbers[first]} {when:.3f} s after its window begins at "
@@ -77,8 +76,8 @@ def why_not(logs: ReplayLogs, space: Space, point: Array, residual: Array) -> st
 
 def lost_starts(space: Space, points: Array, lost: NDArray[np.bool_]) -> str:
     """Starts from which the twin diverges, and where the first of them lies."""
-    values = space.values(points[int(np.argmax(lost))])
-    said = ", ".join(f"{name} {float(value):.4g}" for name, value in values.items())
+    values = space.numbers(points[int(np.argmax(lost))])
+    said = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
     return (
         f"{int(lost.sum())} of {len(lost)} starts were left out, because the twin diverges there; the first: {said}. "
         "Bounds on what is implausible would keep starts away from there."
@@ -182,8 +181,7 @@ class _Stages:
         logs, config = self.logs, self.config
         check_measured(logs)
         self.notes += constant_channels(logs, self.space)
-        count = min(config.walk, len(logs))
-        rows = np.unique(np.linspace(0, len(logs) - 1, count).round().astype(int))
+        rows = spread_rows(len(logs), config.walk)
         starts = self._starts(logs.take(rows))
         if config.search != "cma":
             starts[0] = self._first(logs.take(rows[::2]), starts[0])
@@ -194,7 +192,7 @@ class _Stages:
         optima = distinct_optima(problem, solutions)
         best = min(solutions, key=lambda s: s.loss)
         problem, best = self._with_steady_noise(problem, best)
-        self.notes += [note for note in [describe_optima(self.space, problem, optima)] if note]
+        self.notes += filter(None, [describe_optima(self.space, problem, optima)])
         if len(rows) < len(logs):
             problem, best = self._polished(problem, best, rows)
         self.notes += at_bounds(self.space, best.point)
@@ -219,8 +217,10 @@ class _Stages:
 
     def _starts(self, logs: ReplayLogs) -> list[Array]:
         """Where walks begin, of those starts at which the twin can be replayed."""
-        problem = _unit_problem(self.backend, logs, self.space, self.config)
         start = self.space.column("start")
+        spread = np.nanstd(logs.measured, axis=(0, 1))  # no scale of residuals is known yet
+        width = np.where(spread > 0, spread, 1.0)
+        problem = fit_problem(self.backend, logs, self.space, start, self.config, width=width)
         many = self.config.starts if self.config.search != "lm" else 1
         start = _with_scanned_delays(problem, self.space, start, self.config)
         points = starting_points(problem, start, many, seed=self.config.seed)
@@ -240,7 +240,7 @@ class _Stages:
         first = space.columns(lambda fit: fit.first)
         if not 0 < len(first) < len(space.names):
             return start
-        others = {n: float(v) for i, (n, v) in enumerate(space.values(start).items()) if i not in first}
+        others = {n: v for i, (n, v) in enumerate(space.numbers(start).items()) if i not in first}
         small = replace(space, free=tuple(space.free[i] for i in first), fixed={**space.fixed, **others})
         problem = fit_problem(self.backend, logs, small, start[first], self.config)
 
@@ -321,14 +321,8 @@ class _Stages:
 
     def _tell(self, stage: str, iteration: int, most: int, loss: float, replays: int) -> None:
         if self.progress is not None:
-            now = FitProgress(stage=stage, iteration=iteration, most=most, loss=loss, replays=self.worlds + replays)
-            self.progress(now)
-
-
-def _unit_problem(backend: Backend, logs: ReplayLogs, space: Space, config: FitConfig) -> Problem:
-    """The problem before any scale of residuals is known: they are in the spread of what was measured."""
-    spread = np.nanstd(logs.measured, axis=(0, 1))
-    return fit_problem(backend, logs, space, space.column("start"), config, width=np.where(spread > 0, spread, 1.0))
+            replays += self.worlds
+            self.progress(FitProgress(stage=stage, iteration=iteration, most=most, loss=loss, replays=replays))
 
 
 def _with_scanned_delays(problem: Problem, space: Space, start: Array, config: FitConfig) -> Array:
@@ -340,8 +334,7 @@ def _with_scanned_delays(problem: Problem, space: Space, start: Array, config: F
     points = np.repeat(start[None], len(_SCANNED), axis=0)
     points[:, columns] = np.clip(_SCANNED[:, None], problem.low[columns], problem.high[columns])
     points = np.concatenate([start[None], points])
-    local = np.repeat(problem.no_local[None], len(points), axis=0)
-    losses = problem.losses(problem.residual(points, local), points, local)
+    losses = problem.losses_at(points)
     best = start.copy()
     for block, loss in zip(problem.blocks, losses.T, strict=True):
         own = np.intersect1d(block.columns, columns)

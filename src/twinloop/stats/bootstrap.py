@@ -1,14 +1,15 @@
 """Uncertainty from clusters: whole episodes are drawn again, never their frames; and sandwich covariances.
 
 Percentile and BCa intervals after Efron & Tibshirani, "An Introduction to the Bootstrap" (1993), chapters 13 and 14,
-with tail probabilities widened for few clusters after Hesterberg, "What teachers should know about the bootstrap",
-The American Statistician 69 (2015), section 5.3 ("expanded percentile interval").
+with tail probabilities widened for few clusters after Hesterberg, "What teachers should know about the bootstrap", The
+American Statistician 69 (2015), section 5.3 ("expanded percentile interval"). SciPy's bootstrap knows no clusters, no
+widening for few of them, and no seed per stream.
 
 A cluster enters by its curvature ``G_c`` (its part of the loss's second derivative) and its score ``s_c`` (its part of
-the gradient). Residuals of a fit are smaller than the errors, most in clusters with leverage; CR2 makes up for it
-(Bell & McCaffrey, Survey Methodology 28, 2002), and the t quantile has their Satterthwaite degrees of freedom, computed
-as if errors were independent (Pustejovsky & Tipton, Journal of Business & Economic Statistics 36, 2018). All of it is
-done in the space of parameters: Xᵀ (I − X M Xᵀ)^(−½) = (I − G M)^(−½) Xᵀ for any cluster's rows X with G = XᵀX.
+the gradient). Residuals of a fit are smaller than the errors, most in clusters with leverage; CR2 makes up for it (Bell
+& McCaffrey, Survey Methodology 28, 2002), and the t quantile has their Satterthwaite degrees of freedom, computed as if
+errors were independent (Pustejovsky & Tipton, Journal of Business & Economic Statistics 36, 2018). All of it is done in
+the space of parameters: Xᵀ (I − X M Xᵀ)^(−½) = (I − G M)^(−½) Xᵀ for any cluster's rows X with G = XᵀX.
 """
 
 from __future__ import annotations
@@ -57,19 +58,16 @@ def bootstrap(
         InputError: fewer than two clusters, which cannot tell how clusters differ.
     """
     check_level(level)
-    if nclusters < _LEAST_CLUSTERS:
-        raise InputError(f"A bootstrap over {nclusters} cluster says nothing; it needs at least {_LEAST_CLUSTERS}.")
+    resamples = _resamples(nclusters, draws, seed)
     whole = np.arange(nclusters)[None]
-    estimate = statistic(whole)[0]
-    resamples = generator(seed, _STREAM).integers(0, nclusters, size=(draws, nclusters))
-    values = statistic(resamples)
+    estimate, values = statistic(whole)[0], statistic(resamples)
     tails = _expanded_tails(level, nclusters)  # standard normal quantiles
     if method == "percentile":
         low, high = np.quantile(values, ndtr(tails), axis=0)
     else:
         left_out = np.array([np.delete(whole[0], i) for i in range(nclusters)])
         low, high = _bca(estimate, values, statistic(left_out), tails)
-    return Interval(estimate=estimate, low=low, high=high, level=level, method=f"{method} bootstrap over clusters")
+    return Interval.of(estimate, low, high, level=level, method=f"{method} bootstrap over clusters")
 
 
 def bootstrap_mean(
@@ -94,16 +92,7 @@ def bootstrap_mean(
     return bootstrap(weighted_mean, len(table), level=level, draws=draws, method=method, seed=seed)
 
 
-def bootstrap_paired(
-    before: ArrayLike,
-    after: ArrayLike,
-    *,
-    weights: ArrayLike | None = None,
-    level: float = 0.95,
-    draws: int = 2000,
-    method: Method = "bca",
-    seed: int = 0,
-) -> Interval:
+def bootstrap_paired(before: ArrayLike, after: ArrayLike, *, level: float = 0.95, seed: int = 0) -> Interval:
     """Interval of mean(``after`` − ``before``) where row ``c`` of both ``(nclusters, …)`` is the same cluster.
 
     Raises:
@@ -112,7 +101,7 @@ def bootstrap_paired(
     first, second = np.asarray(before, dtype=np.float64), np.asarray(after, dtype=np.float64)
     if first.shape != second.shape:
         raise InputError(f"Paired values have shapes {first.shape} and {second.shape}; give the same clusters to both.")
-    return bootstrap_mean(second - first, weights=weights, level=level, draws=draws, method=method, seed=seed)
+    return bootstrap_mean(second - first, level=level, seed=seed)
 
 
 def _expanded_tails(level: float, nclusters: int) -> NDArray[np.float64]:
@@ -134,13 +123,12 @@ def _bca(
     distance = jackknife.mean(axis=0) - jackknife
     spread = np.sum(distance**2, axis=0) ** 1.5
     acceleration = np.divide(np.sum(distance**3, axis=0), 6 * spread, out=np.zeros_like(spread), where=spread > 0)
-    limits = []
-    for tail in tails:
-        shifted = correction + tail
-        room = np.maximum(1 - acceleration * shifted, 1e-9)  # beyond it the corrected probability is 0 or 1
-        probability = ndtr(correction + shifted / room)
-        limits.append(_quantile_each(values, probability))
-    return limits[0], limits[1]
+    shifted = [correction + tail for tail in tails]
+    rooms = [np.maximum(1 - acceleration * shift, 1e-9) for shift in shifted]  # beyond it the probability is 0 or 1
+    low, high = (
+        _quantile_each(values, ndtr(correction + shift / room)) for shift, room in zip(shifted, rooms, strict=True)
+    )
+    return low, high
 
 
 def _quantile_each(values: NDArray[np.float64], probability: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -162,7 +150,6 @@ def score_bootstrap(
     pull: ArrayLike,
     *,
     draws: int = 2000,
-    seed: int = 0,
 ) -> NDArray[np.float64]:
     """Errors of an M-estimate when clusters are drawn again, by one Newton step each: ``(draws, p)``.
 
@@ -175,10 +162,9 @@ def score_bootstrap(
         penalty: ``(p, p)`` curvature of a prior.
         pull: ``(p,)`` gradient of a prior.
         draws: how many resamples.
-        seed: the run seed of the resamples.
     """
     gradient = np.asarray(scores, dtype=np.float64)
-    weights = cluster_weights(len(gradient), draws, seed=seed)
+    weights = cluster_weights(len(gradient), draws)
     matrix = np.tensordot(weights, np.asarray(curvatures, dtype=np.float64), axes=1) + np.asarray(penalty)
     slope = weights @ gradient + np.asarray(pull)
     return -np.asarray(np.linalg.solve(matrix, slope[..., None])[..., 0], dtype=np.float64)
@@ -190,10 +176,14 @@ def cluster_weights(nclusters: int, draws: int, *, seed: int = 0) -> NDArray[np.
     Raises:
         InputError: fewer than two clusters.
     """
+    rows = _resamples(nclusters, draws, seed)
+    return np.stack([np.bincount(row, minlength=nclusters) for row in rows]).astype(np.float64)
+
+
+def _resamples(nclusters: int, draws: int, seed: int) -> NDArray[np.intp]:
     if nclusters < _LEAST_CLUSTERS:
         raise InputError(f"A bootstrap over {nclusters} cluster says nothing; it needs at least {_LEAST_CLUSTERS}.")
-    resamples = generator(seed, _STREAM).integers(0, nclusters, size=(draws, nclusters))
-    return np.stack([np.bincount(row, minlength=nclusters) for row in resamples]).astype(np.float64)
+    return generator(seed, _STREAM).integers(0, nclusters, size=(draws, nclusters))
 
 
 def stretched_percentile(
@@ -233,11 +223,6 @@ class Sandwich:
     df: Array
     rank: int
     influence: Array
-
-    @property
-    def nclusters(self) -> int:
-        """How many clusters there are."""
-        return len(self.influence)
 
 
 def bias_reduced_sandwich(curvatures: ArrayLike, scores: ArrayLike, penalty: ArrayLike | None = None) -> Sandwich:

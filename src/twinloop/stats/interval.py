@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import scipy  # its parts load when they are used
@@ -11,10 +10,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError
 from twinloop.core.headline import Better, Headline
+from twinloop.core.plain import JsonRecord
+from twinloop.core.records import frozen
 
 
 @dataclass(frozen=True, kw_only=True)
-class Interval:
+class Interval(JsonRecord):
     """``estimate`` lies in [``low``, ``high``] at confidence ``level``, elementwise; ``method`` says how it is made."""
 
     estimate: NDArray[np.float64]
@@ -25,9 +26,12 @@ class Interval:
 
     def __post_init__(self) -> None:
         for name in ("estimate", "low", "high"):
-            value = np.array(getattr(self, name), dtype=np.float64)
-            value.setflags(write=False)
-            object.__setattr__(self, name, value)
+            object.__setattr__(self, name, frozen(getattr(self, name)))
+
+    @classmethod
+    def of(cls, estimate: ArrayLike, low: ArrayLike, high: ArrayLike, *, level: float, method: str) -> Interval:
+        """From numbers or arrays of one shape."""
+        return cls(estimate=frozen(estimate), low=frozen(low), high=frozen(high), level=level, method=method)
 
     def covers(self, truth: ArrayLike) -> NDArray[np.bool_]:
         """Where the interval holds ``truth``."""
@@ -52,28 +56,14 @@ class Interval:
 
     def at(self, *index: int) -> Interval:
         """One element of an interval of an array."""
-        return Interval(
-            estimate=self.estimate[index],
-            low=self.low[index],
-            high=self.high[index],
-            level=self.level,
-            method=self.method,
+        return Interval.of(
+            self.estimate[index], self.low[index], self.high[index], level=self.level, method=self.method
         )
 
     def percent(self, digits: int = 0) -> str:
         """A share with its interval, such as ``83% [72%, 91%]``; of a single number."""
         estimate, low, high = (f"{float(value):.{digits}%}" for value in (self.estimate, self.low, self.high))
         return f"{estimate} [{low}, {high}]"
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        return {
-            "estimate": self.estimate.tolist(),
-            "low": self.low.tolist(),
-            "high": self.high.tolist(),
-            "level": self.level,
-            "method": self.method,
-        }
 
 
 def check_level(level: float) -> None:

@@ -1,7 +1,7 @@
 """Compare two arms that are matched: within strata, and on the same starts.
 
-Within strata: success rates (exact, Mantel–Haenszel) and mean scores (permutation, Welch). On the same starts: McNemar's
-exact test, Tango's interval, and exact tests against a margin.
+Within strata: success rates (exact, Mantel–Haenszel) and mean scores (permutation, Welch). On the same starts:
+McNemar's exact test, Tango's interval, and exact tests against a margin.
 """
 
 from __future__ import annotations
@@ -70,9 +70,7 @@ def mantel_haenszel(tables: Sequence[TwoByTwo], *, level: float = 0.95) -> Inter
     half = float(ndtri((1 + level) / 2) * np.sqrt(variance)) if variance > 0 else np.nan
     low, high = max(estimate - half, -1.0), min(estimate + half, 1.0)
     ends = (low, high) if variance > 0 else (np.nan, np.nan)
-    return Interval(
-        estimate=np.array(estimate), low=np.array(ends[0]), high=np.array(ends[1]), level=level, method=method
-    )
+    return Interval.of(estimate, ends[0], ends[1], level=level, method=method)
 
 
 def _some(tables: Sequence[TwoByTwo]) -> None:
@@ -81,6 +79,7 @@ def _some(tables: Sequence[TwoByTwo]) -> None:
 
 
 Stratum = tuple[ArrayLike, ArrayLike]
+_FLIPS = 4999
 
 
 def stratified_difference(strata: Sequence[Stratum], *, level: float = 0.95) -> Interval:
@@ -112,7 +111,7 @@ def stratified_difference(strata: Sequence[Stratum], *, level: float = 0.95) -> 
         half, method = float(stdtrit(df, (1 + level) / 2) * np.sqrt(variance)), "Welch's t within conditions"
     value = np.array(estimate)
     low, high = np.maximum(value - half, -1.0), np.minimum(value + half, 1.0)
-    return Interval(estimate=value, low=low, high=high, level=level, method=method)
+    return Interval.of(value, low, high, level=level, method=method)
 
 
 def stratified_permutation(strata: Sequence[Stratum], *, draws: int = 4999, seed: int = 0) -> float:
@@ -134,10 +133,8 @@ def stratified_permutation(strata: Sequence[Stratum], *, draws: int = 4999, seed
     return float((1 + np.sum(np.abs(drawn) >= abs(seen) - 1e-12)) / (1 + draws))
 
 
-def paired_scores(
-    differences: ArrayLike, *, level: float = 0.95, draws: int = 4999, seed: int = 0
-) -> tuple[Interval, float]:
-    """Mean of paired differences ``(n,)`` with Student's interval, and the two-sided p-value of sign flips.
+def paired_scores(differences: ArrayLike, *, level: float = 0.95, seed: int = 0) -> tuple[Interval, float]:
+    """Mean of paired differences ``(n,)`` with Student's interval, and the two-sided p-value of 4,999 sign flips.
 
     Raises:
         InputError: no pairs.
@@ -149,10 +146,10 @@ def paired_scores(
     spread = d.std(ddof=1) if len(d) > 1 else 0.0
     half = stdtrit(len(d) - 1, (1 + level) / 2) * spread / np.sqrt(len(d)) if spread > 0 else np.nan
     method = "Student's t over pairs" if spread > 0 else "none: all pairs differ alike"
-    signs = generator(seed, "stats/paired_scores").choice([-1.0, 1.0], size=(draws, len(d)))
-    p = (1 + np.sum(np.abs(signs @ d) >= abs(d.sum()) - 1e-12)) / (1 + draws)
+    signs = generator(seed, "stats/paired_scores").choice([-1.0, 1.0], size=(_FLIPS, len(d)))
+    p = (1 + np.sum(np.abs(signs @ d) >= abs(d.sum()) - 1e-12)) / (1 + _FLIPS)
     value = np.array(d.mean())
-    return Interval(estimate=value, low=value - half, high=value + half, level=level, method=method), float(p)
+    return Interval.of(value, value - half, value + half, level=level, method=method), float(p)
 
 
 def _weighted(strata: Sequence[Stratum]) -> tuple[list[tuple[Array, Array]], Array]:
@@ -208,9 +205,7 @@ def paired_difference_interval(counts: PairedCounts, *, level: float = 0.95) -> 
     check_level(level)
     z = float(ndtri((1 + level) / 2))
     low, high = _limit(counts, z), _limit(counts, -z)
-    return Interval(
-        estimate=np.array(counts.difference), low=np.array(low), high=np.array(high), level=level, method="Tango score"
-    )
+    return Interval.of(counts.difference, low, high, level=level, method="Tango score")
 
 
 def _limit(counts: PairedCounts, z: float) -> float:
@@ -219,8 +214,11 @@ def _limit(counts: PairedCounts, z: float) -> float:
     seen = counts.difference
     if seen == end:
         return end
-    found = scipy.optimize.brentq(lambda shift: _tango(counts, shift) - z, end * (1 - 1e-12), seen, xtol=1e-10)
-    return float(found)  # pyright: ignore[reportArgumentType]
+
+    def above(shift: float) -> float:
+        return float(tango_statistic(counts.only_a, counts.only_b, counts.pairs, shift)) - z
+
+    return float(scipy.optimize.brentq(above, end * (1 - 1e-12), seen, xtol=1e-10))  # pyright: ignore[reportArgumentType]
 
 
 def tango_statistic(only_a: ArrayLike, only_b: ArrayLike, pairs: int, difference: float) -> NDArray[np.float64]:
@@ -234,10 +232,6 @@ def tango_statistic(only_a: ArrayLike, only_b: ArrayLike, pairs: int, difference
     off = np.where(np.abs(off) < _TIE, 0.0, off)
     infinite = np.copysign(np.where(off == 0, 0.0, np.inf), off)
     return np.where(variance > _TIE, off / np.sqrt(np.maximum(variance, _TIE)), infinite)
-
-
-def _tango(counts: PairedCounts, shift: float) -> float:
-    return float(tango_statistic(counts.only_a, counts.only_b, counts.pairs, shift))
 
 
 MOST_PAIRS = 600  # a table of outcomes grows with the square of the pairs: this many take three seconds

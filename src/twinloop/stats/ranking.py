@@ -2,6 +2,7 @@
 
 Arguments are keyword-only, because not all of these are symmetric. Scores closer than 1e-12 are tied. Where a figure
 does not exist, because all scores of one side are equal, it is NaN; `twinloop.stats.predictivity` says so in words.
+SciPy's rank correlations know neither that tolerance nor leading axes.
 
 A model with one assumption: true real and simulated scores of policies are jointly normal, and observed means scatter
 about them by the binomial noise of their trials. Under it the observed means have a Wishart scatter matrix S, whose
@@ -20,12 +21,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtri
 
 from twinloop.core.errors import InputError
 from twinloop.core.records import frozen
 from twinloop.core.seeds import generator
 from twinloop.stats.interval import Interval, check_level
+from twinloop.stats.proportion import wilson_ends
 
 Array = NDArray[np.float64]
 _TIE = 1e-12  # rounding of means, far below what one trial in a billion changes
@@ -239,13 +240,11 @@ class PolicyScores:
 def score_intervals(scores: Scores, *, level: float = 0.95) -> Interval:
     """Wilson's score interval of each mean, with its trials as counted in `Scores`; no ends where they are unknown."""
     check_level(level)
-    z, n, m = float(ndtri((1 + level) / 2)), scores.trials, scores.mean
-    centre, room = (m + z**2 / (2 * n)) / (1 + z**2 / n), 1 + z**2 / n
-    half = z / room * np.sqrt(m * (1 - m) / n + z**2 / (4 * n**2))
-    return Interval(
-        estimate=m,
-        low=np.maximum(centre - half, 0.0),
-        high=np.minimum(centre + half, 1.0),
+    low, high = wilson_ends(scores.mean, scores.trials, level)
+    return Interval.of(
+        scores.mean,
+        np.maximum(low, 0.0),
+        np.minimum(high, 1.0),
         level=level,
         method="Wilson score, of as many trials as the scores are worth",
     )
@@ -402,13 +401,9 @@ def expected_figures(policies: int) -> Expected:
     """Expected figures of that many policies without noise of trials, from simulated populations."""
     draws = int(np.clip(400_000 // policies**2, 20, 4_000))
     z1, z2 = generator(0, "stats/ranking/expected").standard_normal((2, draws, policies))
-    rows = [_figures(z1, rho * z1 + np.sqrt(1 - rho**2) * z2) for rho in _GRID]
-    table = np.array(rows).T
+    sims = [rho * z1 + np.sqrt(1 - rho**2) * z2 for rho in _GRID]
+    table = [np.array([float(f(real=z1, sim=sim).mean()) for sim in sims]) for f in (mmrv, regret, best_agrees)]
     return Expected(correlation=_GRID, mmrv=table[0], regret=table[1], best_agrees=table[2])
-
-
-def _figures(real: Array, sim: Array) -> tuple[float, ...]:
-    return tuple(float(f(real=real, sim=sim).mean()) for f in (mmrv, regret, best_agrees))
 
 
 def _off_lattice(side: Scores, draws: int, rng: np.random.Generator) -> Array:

@@ -246,17 +246,15 @@ MOST_HZ, FLOOR, _PADDING = 10.0, 0.05, 4
 _LEAST_FRAMES = 4  # two differences of a velocity, and one more to tell them apart
 
 
-def spectral_arc_length(speed: ArrayLike, rate_hz: float, *, most_hz: float = MOST_HZ, floor: float = FLOOR) -> Array:
+def spectral_arc_length(speed: ArrayLike, rate_hz: float) -> Array:
     """SPARC, the negative length of the curve of the speed's amplitude spectrum: −1.4 or so for one smooth reach.
 
     With V(f) the spectrum over V(0), frequencies up to the cut-off f_c are 0 … 1 on the abscissa, where f_c is the last
-    one, up to ``most_hz``, at which V reaches ``floor``.
+    one, up to `MOST_HZ`, at which V reaches `FLOOR`.
 
     Args:
         speed: ``(…, T)``, not negative, in any unit.
         rate_hz: samples per second.
-        most_hz: upper end of the cut-off.
-        floor: share of V(0) below which the spectrum ends.
 
     Returns:
         ``(…,)``; NaN where nothing moves.
@@ -269,10 +267,10 @@ def spectral_arc_length(speed: ArrayLike, rate_hz: float, *, most_hz: float = MO
     padded = 2 ** (math.ceil(math.log2(nframe)) + _PADDING)
     spectrum = np.abs(np.fft.rfft(values, padded))
     frequency = np.fft.rfftfreq(padded, 1.0 / rate_hz)
-    kept = frequency <= most_hz
+    kept = frequency <= MOST_HZ
     still = spectrum[..., :1] <= 0.0
     curve = spectrum[..., kept] / np.where(still, 1.0, spectrum[..., :1])
-    last = kept.sum() - 1 - np.argmax(curve[..., ::-1] >= floor, axis=-1)
+    last = kept.sum() - 1 - np.argmax(curve[..., ::-1] >= FLOOR, axis=-1)
     steps = np.arange(kept.sum() - 1)
     along = 1.0 / np.maximum(last, 1)
     length = np.hypot(along[..., None], np.diff(curve, axis=-1)) * (steps < last[..., None])

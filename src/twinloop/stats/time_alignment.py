@@ -18,26 +18,11 @@ Array = NDArray[np.float64]
 
 def mae(predicted: ArrayLike, measured: ArrayLike) -> NDArray[np.float64]:
     """Mean absolute error over all axes but the last, ``(nchannel,)``; frames that are NaN in either do not count."""
-    return np.nanmean(_flat(np.abs(np.asarray(predicted) - np.asarray(measured))), axis=0)
+    error = np.abs(np.asarray(predicted) - np.asarray(measured))
+    return np.nanmean(error.reshape(-1, error.shape[-1]), axis=0)
 
 
-def rmse(predicted: ArrayLike, measured: ArrayLike) -> NDArray[np.float64]:
-    """Root mean square error over all axes but the last, ``(nchannel,)``; NaN frames do not count."""
-    return np.sqrt(np.nanmean(_flat((np.asarray(predicted) - np.asarray(measured)) ** 2), axis=0))
-
-
-def skill(error: ArrayLike, baseline: ArrayLike) -> NDArray[np.float64]:
-    """1 − error / baseline: 1 is perfect, 0 as good as the baseline, negative worse; NaN where the baseline is 0."""
-    error, baseline = np.asarray(error, dtype=np.float64), np.asarray(baseline, dtype=np.float64)
-    shape = np.broadcast_shapes(error.shape, baseline.shape)
-    ratio = np.divide(error, baseline, out=np.full(shape, np.nan), where=baseline != 0)
-    return 1.0 - ratio
-
-
-def _flat(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    return values.reshape(-1, values.shape[-1])
-
-
+_LONGEST, _STEP = 15.0, 0.25  # frames, of the lags that `best_lag` looks at
 _FINENESS = 8  # parts of a frame at which the correlation is read before the parabola
 
 
@@ -57,16 +42,14 @@ def delayed(series: ArrayLike, lag: ArrayLike) -> NDArray[np.float64]:
     return (1 - fraction) * values[..., at_lower, channel] + fraction * values[..., at_upper, channel]
 
 
-def best_lag(
-    inputs: ArrayLike, outputs: ArrayLike, *, longest: float = 15.0, step: float = 0.25
-) -> NDArray[np.float64]:
+def best_lag(inputs: ArrayLike, outputs: ArrayLike) -> NDArray[np.float64]:
     """The lag in frames, per channel, at which delayed ``inputs`` resemble ``outputs`` most (mean absolute error).
 
-    Both are ``(nepisode, nframe, n)``; frames of ``outputs`` that are NaN do not count. Grid of ``step`` frames up to
-    ``longest``; of equal lags the shortest.
+    Both are ``(nepisode, nframe, n)``; frames of ``outputs`` that are NaN do not count. Lags are quarters of
+    a frame up to 15 frames; of equal lags the shortest.
     """
     inputs, outputs = np.asarray(inputs, dtype=np.float64), np.asarray(outputs, dtype=np.float64)
-    grid = np.arange(0.0, min(longest, inputs.shape[1] - 1) + step / 2, step)
+    grid = np.arange(0.0, min(_LONGEST, inputs.shape[1] - 1) + _STEP / 2, _STEP)
     errors = np.array([mae(delayed(inputs, lag), outputs) for lag in grid])
     return grid[np.argmin(errors, axis=0)]
 
