@@ -19,6 +19,12 @@ from twinloop.identify.survey import Survey
 Array = NDArray[np.float64]
 
 Verdict = Literal["determined", "depends", "not determined", "not excited"]
+# A plausible change that moves the readings by less than this part of their noise is not felt in any log of this size.
+_UNFELT = 1e-3
+# A parameter counts as determined when its standard error is at most this part of what was known beforehand, as after
+# a fit (see `uncertainty`).
+DETERMINED = 0.5
+_ALIKE = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,25 +175,15 @@ class Plan(JsonRecord):
         return lines
 
 
-def outlook(excitation: NDArray[np.float64], error: NDArray[np.float64], determined: float) -> Outlook:
-    """From what one parameter does at every point; ``determined`` is the largest error that counts as such."""
+def outlook(excitation: NDArray[np.float64], error: NDArray[np.float64]) -> Outlook:
+    """From what one parameter does at every point."""
     middle, worst = float(np.median(error)), float(np.max(error))
-    verdict: Verdict = "determined" if worst <= determined else "depends" if middle <= determined else "not determined"
+    verdict: Verdict = "determined" if worst <= DETERMINED else "depends" if middle <= DETERMINED else "not determined"
     if verdict == "not determined" and np.max(excitation) < _UNFELT:
         verdict = "not excited"
     return Outlook(
         excitation=(float(np.median(excitation)), float(np.min(excitation))), error=(middle, worst), verdict=verdict
     )
-
-
-# A plausible change that moves the readings by less than this part of their noise is not felt in any log of this size.
-_UNFELT = 1e-3
-
-
-# A parameter counts as determined when its standard error is at most this part of what was known beforehand, as after
-# a fit (see `uncertainty`).
-DETERMINED = 0.5
-_ALIKE = 0.9
 
 
 def plan(seen: Survey, suggested: Excitation | None = None, *, repeat: int = 1, data: str = "") -> Plan:
@@ -229,7 +225,7 @@ def plan(seen: Survey, suggested: Excitation | None = None, *, repeat: int = 1, 
 def _outlooks(told: Information, excited: Array, sd: Array) -> list[Outlook]:
     variance = np.diagonal(told.covariance(sd), axis1=1, axis2=2)
     error = np.sqrt(variance) / sd
-    return [outlook(excited[:, i], error[:, i], DETERMINED) for i in range(len(sd))]
+    return [outlook(excited[:, i], error[:, i]) for i in range(len(sd))]
 
 
 def planned_param(parameter: FreeParam, now: Outlook, then: Outlook | None) -> PlannedParam:

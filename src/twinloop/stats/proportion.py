@@ -111,18 +111,10 @@ def chance_to_show(truth: ArrayLike, trials: int, failures: int) -> Array:
     return np.asarray(bdtr(failures, trials, np.asarray(truth, dtype=np.float64)))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Watched:
-    """A demonstration that may be looked at after every trial.
+def watched_claim(rate: float, *, confidence: float = 0.95, failures: int = 3) -> NDArray[np.int64]:
+    """When trials that are looked at one by one show a failure rate of at most ``rate``, ``(failures + 1,)``.
 
-    ``trials`` ``(k,)`` is when it ends well if 0, 1, … k − 1 failures have come by then; fewer never suffice.
-    """
-
-    trials: NDArray[np.int64]
-
-
-def watched_claim(rate: float, *, confidence: float = 0.95, failures: int = 3) -> Watched:
-    """When trials that are looked at one by one show a failure rate of at most ``rate``, by the failures so far.
+    A demonstration ends well after so many trials if 0, 1, … failures have come by then; fewer never suffice.
 
     The wealth of bets against "the rate is ``rate`` or more" is ∫ (p/rate)^f ((1 − p)/(1 − rate))^s dπ(p) with π
     Jeffreys' Beta(½, ½) cut to p < rate, a mixture of likelihood ratios and so a martingale at the boundary; by Ville's
@@ -138,7 +130,7 @@ def watched_claim(rate: float, *, confidence: float = 0.95, failures: int = 3) -
         guess = max(16, 4 * trials_to_claim(rate, confidence=confidence, failures=failed))
         return _least(lambda trials: bool(log_wealth(failed, trials - failed, rate) >= needed), failed, guess)
 
-    return Watched(trials=np.array([end(failed) for failed in range(failures + 1)], dtype=np.int64))
+    return np.array([end(failed) for failed in range(failures + 1)], dtype=np.int64)
 
 
 def log_wealth(failures: ArrayLike, successes: ArrayLike, rate: float) -> Array:
