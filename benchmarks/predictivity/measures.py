@@ -16,7 +16,7 @@ from benchmarks.predictivity.twins import Guess
 from twinloop.core.records import Episode
 from twinloop.simulate import Backend
 from twinloop.stats import Interval, bootstrap_mean, wilson
-from twinloop.stats.ranking_scores import Scores
+from twinloop.stats.ranking import Scores
 from twinloop.twin import Twin
 
 Array = NDArray[np.float64]

@@ -19,10 +19,10 @@ from twinloop.curate.demonstration.gripper import FLUTTER, HOLD, Gripper, grip_e
 from twinloop.curate.demonstration.movement import Movement
 from twinloop.curate.demonstration.outcome import OutcomeFits, predict_outcomes
 from twinloop.curate.demonstration.smoothness import Hesitation, Jerk, PathEfficiency, Smoothness, pauses
-from twinloop.stats.near_duplicates import aligned_distances, nearest_pairs
 from twinloop.stats.novelty import fence
 from twinloop.stats.ridge import cross_validated_logistic, fit_logistic
-from twinloop.stats.smoothness import log_dimensionless_jerk, spectral_arc_length
+from twinloop.stats.series import log_dimensionless_jerk, spectral_arc_length
+from twinloop.stats.time_alignment import aligned_distances, nearest_pairs
 
 REAL = Path(os.environ.get("TWINLOOP_DATA", "")) / "so101_pick_place_tape"
 

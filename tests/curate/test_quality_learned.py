@@ -15,7 +15,7 @@ from twinloop.curate.learned.clips import _numbers
 from twinloop.curate.learned.realism import Fakes, Support
 from twinloop.stats.conformal import conformal_p_values
 from twinloop.stats.discriminant import cross_fit
-from twinloop.stats.multiplicity import benjamini_hochberg
+from twinloop.stats.interval import benjamini_hochberg
 from twinloop.stats.novelty import novelty, shrunk_covariance
 
 

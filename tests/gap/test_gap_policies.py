@@ -12,7 +12,7 @@ from twinloop.core.errors import InputError
 from twinloop.core.trials import Trials
 from twinloop.gap.policies.measure import measure_policies, policies_text
 from twinloop.stats import TwoByTwo, difference_interval
-from twinloop.stats.strata import paired_scores, stratified_difference, stratified_permutation
+from twinloop.stats.matched import paired_scores, stratified_difference, stratified_permutation
 from twinloop.workflows.gap.requests import GapPoliciesRequest
 from twinloop.workflows.run.results import parse_conditions
 

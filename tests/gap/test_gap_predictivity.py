@@ -11,7 +11,7 @@ from twinloop.core.errors import InputError
 from twinloop.core.trials import DOMAINS, Trials
 from twinloop.dataset.trials_table import read_scores
 from twinloop.gap.policies.predictivity import measure_predictivity, scores_by_task
-from twinloop.stats.ranking_scores import PolicyScores, Scores
+from twinloop.stats.ranking import PolicyScores, Scores
 
 MOVE_NEAR = """policy,real,sim,trials
 rt-2-x,.733,.779,60

@@ -9,8 +9,7 @@ import yaml
 from support.swing import TRUTH, clips, swing_twin
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.identify import HoldoutSpec
-from twinloop.identify.compare import compare
-from twinloop.identify.compare_result import StructureResult, adjusted
+from twinloop.identify.compare import StructureResult, adjusted, compare
 from twinloop.identify.config import FitConfig
 from twinloop.identify.structures import BUILTIN, chosen_structures, read_structures
 from twinloop.simulate import open_backend

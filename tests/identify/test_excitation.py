@@ -14,8 +14,7 @@ from twinloop.hardware.excite import ExcitationPlan, load_excitation, save_excit
 from twinloop.hardware.limits import Clearance, MotionLimits, motion_limits
 from twinloop.identify.config import FitConfig
 from twinloop.identify.excitation import ExcitationOptions, _exchange, _scorer, suggest
-from twinloop.identify.excitation_shapes import SHAPES, fitted
-from twinloop.identify.excitation_trial import Trials
+from twinloop.identify.excitation_motions import SHAPES, Trials, fitted
 from twinloop.identify.fisher import Information
 from twinloop.identify.survey import SurveyOptions, survey
 from twinloop.simulate import open_backend

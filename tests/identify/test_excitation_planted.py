@@ -15,7 +15,7 @@ from twinloop.hardware.record import record
 from twinloop.hardware.teleop_motion import teleop_commands
 from twinloop.identify import FitConfig, identify
 from twinloop.identify.excitation import ExcitationOptions, suggest
-from twinloop.identify.excitation_trial import Trials
+from twinloop.identify.excitation_motions import Trials
 from twinloop.identify.plan import plan
 from twinloop.identify.survey import survey
 from twinloop.simulate import open_backend

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from twinloop.core.errors import InputError
 from twinloop.identify import HoldoutSpec
-from twinloop.identify.encoder import scale_from_quantum
+from twinloop.identify.assembly import scale_from_quantum
 from twinloop.identify.problem import Block, Problem, eliminated, huber, linearize
 from twinloop.identify.solver import solve
 from twinloop.identify.uncertainty import uncertainty

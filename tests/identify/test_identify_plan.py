@@ -120,9 +120,9 @@ def test_excitation_is_the_move_of_the_readings_in_units_of_the_noise():
 def surveyed(matrix, *, names_of=None, **fields) -> Survey:
     """A survey of the SO-101's first parameters with a given information in prior deviations, white noise."""
     twin = load_twin("so101_tabletop")
-    from twinloop.identify.space import free_space
+    from twinloop.identify.assembly import free_space
 
-    space = free_space(twin, free=names_of)
+    space = free_space(twin, FitConfig(free=names_of))
     sd, count = space.column("sd"), len(space.free)
     scaled = np.asarray(matrix, dtype=float) / np.outer(sd, sd)
     told = Information(matrix=scaled[None], score=scaled[None])

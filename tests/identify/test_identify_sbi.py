@@ -13,14 +13,14 @@ from twinloop.core.errors import InputError, MissingDependencyError
 from twinloop.core.seeds import generator
 from twinloop.identify import FitConfig, identify
 from twinloop.identify.assembly import at_physics, fit_space
-from twinloop.identify.noise import drawn_noise
+from twinloop.identify.bands import drawn_noise
 from twinloop.identify.sbi_bridge import Box, SbiOptions, posterior
 from twinloop.identify.sbi_flow import require_sbi
+from twinloop.identify.sbi_result import novelty, rank_uniformity
 from twinloop.identify.sbi_summaries import summaries_at, whitened
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import prepare_replay
-from twinloop.stats.ranks import novelty, rank_uniformity
 
 CONFIG = FitConfig(
     free=("joint/swing/damping", "actuator/swing/kp"),

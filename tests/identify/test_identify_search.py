@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from twinloop.identify.multistart import describe_optima, distinct_optima, starting_points
+from twinloop.identify import FitConfig
+from twinloop.identify.assembly import free_space
 from twinloop.identify.problem import Block, Problem
-from twinloop.identify.search_cma import evolve
+from twinloop.identify.search import describe_optima, distinct_optima, evolve, starting_points
 from twinloop.identify.solver import begin, solve, solve_together
-from twinloop.identify.space import free_space
 from twinloop.twin import load_twin
 
 
@@ -101,7 +101,8 @@ def test_starts_are_spread_evenly_over_the_prior_and_stay_within_bounds():
 
 @pytest.fixture(scope="module")
 def space():
-    return free_space(load_twin("cube_toss"), free=("object/cube/friction/slide", "object/cube/mass"))
+    config = FitConfig(free=("object/cube/friction/slide", "object/cube/mass"))
+    return free_space(load_twin("cube_toss"), config)
 
 
 def test_two_optima_are_told_apart_and_said(space):

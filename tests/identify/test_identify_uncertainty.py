@@ -12,14 +12,11 @@ from benchmarks.error_rates.coverage.cases import SERVO
 from benchmarks.error_rates.coverage.study import Population
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.identify import identify
-from twinloop.identify.bootstrap import refit_bootstrap
-from twinloop.identify.checkpoint import Checkpoint
 from twinloop.identify.problem import Block, Problem, linearize
-from twinloop.identify.profile import profile_likelihood
-from twinloop.identify.solver import Descent, solve
+from twinloop.identify.solver import Checkpoint, Descent, solve
 from twinloop.identify.uncertainty import fit_clusters, uncertainty
-from twinloop.identify.uncertainty_clusters import FrameTimes
-from twinloop.identify.uncertainty_scores import frame_scores
+from twinloop.identify.uncertainty_scores import FrameTimes, frame_scores
+from twinloop.identify.variants import profile_likelihood, refit_bootstrap
 from twinloop.simulate import open_backend
 from twinloop.stats import cluster_weights
 from twinloop.workflows.identify.identify import fit_config

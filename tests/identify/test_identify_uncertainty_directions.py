@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from twinloop.identify.directions import determination, scaled_condition
+from twinloop.identify.fisher import determination, scaled_condition
 
 NAMES = ("joint/a/damping", "joint/a/armature", "actuator/a/kp")
 

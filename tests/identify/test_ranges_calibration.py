@@ -9,8 +9,8 @@ from support.swing import TRUTH, clips, swing_twin
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError
 from twinloop.identify import identify
+from twinloop.identify.bands import residual_noise
 from twinloop.identify.conformal import MOST_KAPPA, calibrate, kappa_cap
-from twinloop.identify.noise import residual_noise
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import prepare_replay

@@ -7,7 +7,7 @@ from benchmarks.error_rates.logs.run import Trial, _defect_row
 from benchmarks.speed import gpu
 from twinloop.curate.plan import Target
 from twinloop.stats import clopper_pearson
-from twinloop.stats.two_by_two_paired import PairedCounts
+from twinloop.stats.matched import PairedCounts
 from twinloop.workflows.coverage.next_plan import target_lines
 from twinloop.workflows.coverage.words import failing_words
 from twinloop.workflows.scenario.ask import _of

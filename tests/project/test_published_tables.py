@@ -17,7 +17,7 @@ from twinloop.core.trials import Trials
 from twinloop.dataset.logs.sets.pendulums import read_rollouts
 from twinloop.stats import TwoByTwo, exact_p_value, ranking
 from twinloop.stats.predictivity import predictivity
-from twinloop.stats.ranking_scores import Scores
+from twinloop.stats.ranking import Scores
 
 # trials per policy, real, simulated, MMRV, Pearson, MMRV with swapped arguments, bias;
 # rt-2-x, rt-1-converged, rt-1-15pct, rt-1-x, rt-1-begin, octo-base

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twinloop.core.errors import InputError
-from twinloop.stats.change_points import cusum, cusum_run_length, cusum_threshold, page_hinkley, self_starting
+from twinloop.stats.change_points import cusum, cusum_run_length, cusum_threshold, self_starting
 from twinloop.stats.conformal import envelope, joint_band, least_curves
 
 
@@ -62,11 +62,6 @@ def test_self_starting_knows_no_units(seed: int, scale: float, shift: float) -> 
 def test_self_starting_needs_two_unlike_values() -> None:
     with pytest.raises(InputError, match="two unlike values"):
         self_starting([1.0, 1.0], [2.0])
-
-
-def test_page_hinkley_by_hand() -> None:
-    # means 0, 0, 1, 1.5; x − mean − 0.5: −0.5, −0.5, 1.5, 1; sums −0.5, −1, 0.5, 1.5; least −0.5, −1, −1, −1
-    np.testing.assert_allclose(page_hinkley([0.0, 0.0, 3.0, 3.0], tolerance=0.5), [0.0, 0.0, 1.5, 2.5])
 
 
 def _curves(random: np.random.Generator, count: int, level: float = 0.0) -> np.ndarray:

@@ -14,7 +14,7 @@ from twinloop.scenario.ablate import Ablated, Ablation, Term
 from twinloop.scenario.counterfactual import Crossing, What, adjusted, contrast
 from twinloop.scenario.trials import Tried
 from twinloop.stats import clopper_pearson
-from twinloop.stats.two_by_two_paired import PairedCounts, mcnemar, paired_difference_interval
+from twinloop.stats.matched import PairedCounts, mcnemar, paired_difference_interval
 from twinloop.workflows.scenario.ask import _contrasts_table, doses_section, scenario_section, terms_section
 from twinloop.workflows.scenario.circle import Change, changes_page, changes_table
 

@@ -20,7 +20,7 @@ from twinloop.scenario.rare import (
     most_probable,
 )
 from twinloop.scenario.search import simplified
-from twinloop.stats.importance import weighted_rate
+from twinloop.stats.proportion import weighted_rate
 
 WAY = np.array([0.6, 0.6, 0.529])
 WAY /= np.linalg.norm(WAY)

@@ -10,8 +10,8 @@ from scipy.special import erf
 
 from twinloop.core.errors import InputError
 from twinloop.core.records import Embedding, require_same_encoder
-from twinloop.stats import energy_distance, kid, least_p_value, mmd
-from twinloop.stats.two_sample import relabellings, two_samples
+from twinloop.stats import energy_distance, kid, mmd
+from twinloop.stats.two_sample import least_p_value, relabellings, two_samples
 
 KINDS = (mmd, kid, energy_distance)
 

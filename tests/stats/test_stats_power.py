@@ -17,8 +17,7 @@ from twinloop.stats import (
     trials_for_pairs,
     trials_for_rates,
 )
-from twinloop.stats.equivalence import equivalence_p_values
-from twinloop.stats.power import refused_tables
+from twinloop.stats.equivalence import equivalence_p_values, refused_tables
 from twinloop.stats.two_by_two import exact_p_values, table_chances
 
 

@@ -10,7 +10,7 @@ from benchmarks.error_rates.gap.ranking_bootstrap import bootstrap_figure
 from twinloop.core.errors import InputError
 from twinloop.stats import ranking
 from twinloop.stats.predictivity import predictivity
-from twinloop.stats.ranking_scores import Scores, draw_population, draw_true_scores, expected_figures
+from twinloop.stats.ranking import Scores, draw_population, draw_true_scores, expected_figures
 
 tables = st.integers(2, 7).flatmap(
     lambda n: st.tuples(*[st.lists(st.integers(0, 4), min_size=n, max_size=n) for _ in range(2)])

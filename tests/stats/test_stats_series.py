@@ -5,7 +5,7 @@ import pytest
 from scipy.signal import lfilter
 
 from twinloop.core.errors import InputError
-from twinloop.stats import autocorrelation, effective_size, ljung_box, mae, pooled_autocorrelation, rmse, skill
+from twinloop.stats import autocorrelation, effective_size, ljung_box, mae, pooled_autocorrelation
 
 
 def ar1(rho, n, seed=0):
@@ -51,12 +51,6 @@ def test_errors_ignore_missing_frames():
     predicted = np.array([[[1.0, 0.0], [3.0, 0.0], [np.nan, 0.0]]])
     measured = np.array([[[0.0, 2.0], [0.0, 2.0], [5.0, 2.0]]])
     assert mae(predicted, measured) == pytest.approx([2.0, 2.0])
-    assert rmse(predicted, measured) == pytest.approx([np.sqrt(5.0), 2.0])
-
-
-def test_skill_is_one_minus_the_ratio():
-    assert skill([0.5, 2.0, 0.0], [1.0, 1.0, 1.0]) == pytest.approx([0.5, -1.0, 1.0])
-    assert np.isnan(skill(1.0, 0.0))
 
 
 def test_mistakes_are_named():

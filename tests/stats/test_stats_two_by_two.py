@@ -16,7 +16,6 @@ from twinloop.stats import (
     PairedCounts,
     TwoByTwo,
     barnard,
-    benjamini_hochberg,
     difference_interval,
     exact_p_value,
     fisher,
@@ -25,6 +24,7 @@ from twinloop.stats import (
     paired_difference_interval,
     stratified_exact,
 )
+from twinloop.stats.interval import benjamini_hochberg
 from twinloop.stats.two_by_two import constrained_rates, exact_p_values, fisher_p_values, table_chances
 
 

@@ -8,9 +8,8 @@ import pytest
 
 from twinloop.gap.attribution.groups import parameter_groups
 from twinloop.gap.dynamics.unexplained_rules import RULES
-from twinloop.identify.plan import planned_param
-from twinloop.identify.plan_result import Outlook
-from twinloop.identify.space import free_space
+from twinloop.identify.assembly import free_space
+from twinloop.identify.plan import Outlook, planned_param
 from twinloop.randomize import default_draws, parse_randomization
 from twinloop.release.monitor.faults import hypotheses
 from twinloop.scenario.ablate import term_names, terms_of, terms_table

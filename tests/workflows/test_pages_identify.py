@@ -10,11 +10,11 @@ import pytest
 
 from support.pages import KeptReport, ends, interval
 from twinloop.core.distribution import ParamDistribution
-from twinloop.identify.compare_result import Comparison, StructureResult
+from twinloop.identify.compare import Comparison, StructureResult
 from twinloop.identify.config import FitConfig
 from twinloop.identify.drift import Drift, DriftParam
-from twinloop.identify.profile import Profile
 from twinloop.identify.result import Estimate
+from twinloop.identify.variants import Profile
 from twinloop.workflows.identify import page as pages_identify
 from twinloop.workflows.identify.page import drift_section, identify_section, ranges_section, structures_section
 

@@ -22,12 +22,10 @@ from benchmarks.studies import around, markdown_table, write_between
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import generator
 from twinloop.identify import identify
-from twinloop.identify.assembly import at_physics, fit_problem, fit_space
+from twinloop.identify.assembly import Space, at_physics, fit_problem, fit_space
 from twinloop.identify.problem import Linearization, Problem, linearize
-from twinloop.identify.space import Space
 from twinloop.identify.uncertainty import uncertainty
-from twinloop.identify.uncertainty_clusters import FrameTimes
-from twinloop.identify.uncertainty_scores import frame_scores
+from twinloop.identify.uncertainty_scores import FrameTimes, frame_scores
 from twinloop.simulate import Backend, open_backend
 from twinloop.simulate.replay_logs import prepare_replay
 from twinloop.stats import wilson

@@ -18,10 +18,9 @@ from scipy.signal import lfilter
 from twinloop.core.records import Episode
 from twinloop.core.seeds import generator
 from twinloop.identify import FitConfig
-from twinloop.identify.assembly import at_physics, fit_problem, fit_space
+from twinloop.identify.assembly import Space, at_physics, fit_problem, fit_space
 from twinloop.identify.problem import Linearization, Problem, linearize
 from twinloop.identify.solver import solve
-from twinloop.identify.space import Space
 from twinloop.simulate import Backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import ReplayLogs, ReplayOptions, prepare_replay

@@ -18,8 +18,7 @@ from twinloop.stats import (
     permutation_of_means,
     welch_test,
 )
-from twinloop.stats.equivalence import equivalence_p_values
-from twinloop.stats.power import refused_tables
+from twinloop.stats.equivalence import equivalence_p_values, refused_tables
 from twinloop.stats.two_by_two import exact_p_values, fisher_p_values, table_chances
 
 _PAGE = "comparing.md"

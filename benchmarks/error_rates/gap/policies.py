@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from benchmarks.studies import Study, StudyTable, share
 from twinloop.core.seeds import generator
 from twinloop.stats import TwoByTwo, difference_interval, holm, mantel_haenszel
-from twinloop.stats.strata import stratified_difference, stratified_permutation
+from twinloop.stats.matched import stratified_difference, stratified_permutation
 from twinloop.stats.two_by_two import exact_p_values
 
 Array = NDArray[np.float64]

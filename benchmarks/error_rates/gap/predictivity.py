@@ -16,13 +16,7 @@ from benchmarks.error_rates.gap.ranking_bootstrap import resampled_pairs
 from benchmarks.studies import Study, StudyTable
 from twinloop.core.seeds import generator
 from twinloop.stats import ranking
-from twinloop.stats.ranking_scores import (
-    Scores,
-    draw_differences,
-    draw_population,
-    draw_true_scores,
-    population_figures,
-)
+from twinloop.stats.ranking import Scores, draw_differences, draw_population, draw_true_scores, population_figures
 
 Array = NDArray[np.float64]
 POLICIES, TRIALS, LEVEL, DRAWS = (3, 4, 6, 10), (10, 25, 60), 0.95, 600

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.seeds import generator
 from twinloop.stats.interval import Interval, check_level
-from twinloop.stats.ranking_scores import Scores
+from twinloop.stats.ranking import Scores
 
 Array = NDArray[np.float64]
 Figure = Callable[..., Array]

@@ -24,7 +24,7 @@ import numpy as np
 from twinloop.core.documents import MOST_LINES_BYTES, DocumentError, read_json, read_text
 from twinloop.core.errors import InputError
 from twinloop.core.trials import DOMAINS, Domain, Trials
-from twinloop.stats.ranking_scores import PolicyScores, Scores
+from twinloop.stats.ranking import PolicyScores, Scores
 
 ALIASES = {
     "policy": ("controller", "model", "checkpoint", "short_name"),

@@ -11,7 +11,7 @@ from twinloop.core.errors import InputError
 from twinloop.evaluate.variants import HAND, PEAK, SELF, WORLD
 from twinloop.hardware.limits import SPEED_SHARE, MotionLimits, motion_limits
 from twinloop.rollout import BatchResult
-from twinloop.stats.smoothness import spectral_arc_length
+from twinloop.stats.series import spectral_arc_length
 from twinloop.tasks.kinematics import Chain
 from twinloop.tasks.protocol import is_staged
 from twinloop.twin import Twin

@@ -1,20 +1,248 @@
-"""From windows of logs and free parameters to the problem that is solved, or looked at before it is."""
+"""What is free in a fit to windows of logs, and the problem that is solved, or looked at before it is."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import fnmatch
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from twinloop.core.errors import BoundsError, InputError, UnknownNameError
+from twinloop.core.params import ParamTable
 from twinloop.identify.config import FitConfig
-from twinloop.identify.encoder import scale_from_quantum
 from twinloop.identify.problem import Block, Problem
-from twinloop.identify.space import Space, free_space
 from twinloop.simulate import Backend
 from twinloop.simulate.replay import at_physics_rate, replay
 from twinloop.simulate.replay_logs import ReplayLogs
-from twinloop.stats import best_lag
+from twinloop.stats import best_lag, quantum
+from twinloop.twin import Param, Twin
+from twinloop.twin.quantities import QUANTITIES, Fit, Prior, Quantity, split_path
+
+
+@dataclass(frozen=True, kw_only=True)
+class FreeParam:
+    """One free parameter: its ``centre`` and ``sd`` beforehand, where the walk starts, its bounds, all transformed.
+
+    ``joint`` is the number of the robot's joint that it belongs to, None where it belongs to none or to all.
+    """
+
+    param: Param
+    joint: int | None
+    centre: float
+    start: float
+    sd: float
+    low: float
+    high: float
+
+    @property
+    def name(self) -> str:
+        """The parameter's name in the twin."""
+        return self.param.name
+
+    @property
+    def log(self) -> bool:
+        """Whether the solver walks in its logarithm."""
+        return self.param.transform == "log"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """The free parameters of a fit and the values of all others."""
+
+    twin: Twin
+    free: tuple[FreeParam, ...]
+    fixed: Mapping[str, float]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the free parameters."""
+        return tuple(parameter.name for parameter in self.free)
+
+    def column(self, name: str) -> NDArray[np.float64]:
+        """``centre``, ``start``, ``sd``, ``low`` or ``high`` of every free parameter, ``(p,)``."""
+        return np.array([getattr(parameter, name) for parameter in self.free])
+
+    def values(self, points: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+        """SI values by name at transformed points ``(…, p)``."""
+        with np.errstate(over="ignore"):  # an end of an interval that data leave open may be infinite: it is clipped
+            return {  # exp(log(bound)) may round to beyond it
+                p.name: np.clip(np.exp(points[..., i]) if p.log else points[..., i], p.param.low, p.param.high)
+                for i, p in enumerate(self.free)
+            }
+
+    def numbers(self, point: NDArray[np.float64]) -> dict[str, float]:
+        """SI values by name at one transformed point ``(p,)``."""
+        return {name: float(value) for name, value in self.values(point).items()}
+
+    def table(self, points: NDArray[np.float64]) -> ParamTable:
+        """The twin's complete table at transformed points ``(nworld, p)``."""
+        return self.twin.table(len(points), {**self.fixed, **self.values(points)})
+
+    def block(self, joint: int) -> NDArray[np.intp]:
+        """Columns of the parameters of one joint."""
+        return np.flatnonzero([parameter.joint == joint for parameter in self.free])
+
+    def columns(self, chosen: Callable[[Fit], bool]) -> NDArray[np.intp]:
+        """Columns of the parameters whose declaration has some property."""
+        return np.flatnonzero([chosen(parameter.param.quantity.fit) for parameter in self.free])
+
+
+def free_space(
+    twin: Twin,
+    config: FitConfig | None = None,
+    *,
+    start: Mapping[str, float] | None = None,
+    known: Mapping[str, float] | None = None,
+    conditions: Collection[str] = (),
+) -> Space:
+    """The free parameters of a fit: those that are named, or every one of the robot that a log can speak of.
+
+    Args:
+        twin: the twin to be identified.
+        config: what is free, fixed and known beforehand, and where the fit starts.
+        start: where to start from, SI, in place of the nominal value, unless ``config`` says.
+        known: further fixed values, SI.
+        conditions: further parameters that are not free.
+
+    Raises:
+        InputError: the twin declares none of them.
+        UnknownNameError: a pattern that fits none of the twin's parameters.
+    """
+    config = config or FitConfig()
+    start, fixed, only = {**(start or {}), **config.start}, {**(known or {}), **config.fixed}, config.quantities
+    chosen = _of_the_robot(twin) if config.free is None else _named(twin, config.free)
+    found = [
+        _free(twin.params[name], joint, _prior(twin.params[name], config.priors), start.get(name))
+        for name, joint in chosen.items()
+        if name not in {*fixed, *conditions} and (only is None or twin.params[name].quantity.word in only)
+    ]
+    if not found:
+        kinds = ", ".join(kind.word for kind in free_kinds())
+        raise InputError(f"The twin {twin.name} declares no parameter that a log could tell ({kinds}). Add one.")
+    return Space(twin=twin, free=tuple(found), fixed=fixed)
+
+
+def free_kinds() -> list[Quantity]:
+    """The quantities that are free by default: those that a log of commands and positions can tell."""
+    return sorted((kind for kind in QUANTITIES if kind.fit.rank is not None), key=lambda kind: kind.fit.rank or 0)
+
+
+def _of_the_robot(twin: Twin) -> dict[str, int | None]:
+    """The robot's parameters of the `free_kinds`, and the joint of each."""
+    chosen = {}
+    for joint, (joint_name, actuator) in enumerate(zip(twin.robot.joints, twin.robot.actuator_names, strict=True)):
+        for kind in free_kinds():
+            name = kind.path(actuator if kind.family == "actuator" else joint_name)
+            if name in twin.params and (twin.robot.control == "position" or not kind.fit.position_only):
+                chosen[name] = joint
+    return chosen
+
+
+def _named(twin: Twin, patterns: Sequence[str]) -> dict[str, int | None]:
+    """The parameters that patterns name, and the joint of those that belong to one."""
+    owners: dict[tuple[str, str], int] = {}
+    if twin.spec.robot is not None:
+        for joint, (name, actuator) in enumerate(zip(twin.robot.joints, twin.robot.actuator_names, strict=True)):
+            owners |= {("joint", name): joint, ("sensor", name): joint, ("actuator", actuator): joint}
+    chosen = {}
+    for pattern in patterns:
+        names = fnmatch.filter(twin.params, pattern)
+        if not names:
+            raise UnknownNameError("parameter", pattern, twin.params, where=f"twin {twin.name}")
+        chosen |= {name: owners.get((split_path(name)[0], split_path(name)[1])) for name in names}
+    return chosen
+
+
+def _prior(param: Param, known: Mapping[str, Prior]) -> Prior:
+    """The first pattern that fits; else the declaration's, half of a default range, or a factor of e if positive."""
+    fit = param.quantity.fit
+    for pattern, prior in known.items():
+        if fnmatch.fnmatchcase(param.name, pattern):
+            # A prior for just the pattern of what is free by default has never replaced its own; results keep to that.
+            return fit.prior if fit.prior and fit.rank is not None and pattern == param.quantity.path() else prior
+    if fit.prior is not None:
+        return fit.prior
+    if param.transform == "log":
+        return Prior(spread=1.0)
+    if param.default_range is not None:
+        low, high = param.absolute(param.default_range, param.op)
+        return Prior(spread=max(float(high - low) / 2, 1e-9))
+    raise InputError(
+        f"Nothing says how far {param.name} may be from {param.nominal:g} {param.unit} beforehand. Give it a prior, or "
+        "a default range in the twin."
+    )
+
+
+def _free(param: Param, joint: int | None, prior: Prior, start: float | None) -> FreeParam:
+    value = float(np.clip(param.nominal if start is None else start, param.low, param.high))
+    spread = max(prior.spread * abs(param.nominal) if prior.relative else prior.spread, prior.least)
+    if param.transform != "log":
+        return FreeParam(
+            param=param, joint=joint, centre=param.nominal, start=value, sd=spread, low=param.low, high=param.high
+        )
+    return FreeParam(
+        param=param,
+        joint=joint,
+        centre=math.log(param.nominal),
+        start=math.log(value),
+        sd=prior.spread,
+        low=math.log(param.low) if param.low > 0 else -math.inf,
+        high=math.log(param.high),
+    )
+
+
+Bounds = Mapping[str, tuple[float, float]]
+
+
+def narrowed(space: Space, bounds: Bounds, start: Mapping[str, float]) -> tuple[Space, list[str]]:
+    """The space within ``bounds`` by pattern, SI; and what must be said of those that exclude the nominal value.
+
+    Raises:
+        UnknownNameError: a pattern that fits no free parameter.
+        InputError: bounds of which the lower one is not the lower.
+        BoundsError: bounds or a start beyond the twin's own bounds.
+    """
+    for name, value in start.items():
+        space.twin.require(name).check(value, where="the fit's start")
+    free, said = list(space.free), []
+    for pattern, (low, high) in bounds.items():
+        columns = [i for i, name in enumerate(space.names) if fnmatch.fnmatchcase(name, pattern)]
+        if not columns:
+            raise UnknownNameError("free parameter", pattern, space.names, where="the fit's bounds")
+        if not low < high:
+            raise InputError(f"The bounds of {pattern}, [{low:g}, {high:g}], leave nothing between them. Swap them.")
+        for column in columns:
+            free[column] = _within(free[column], low, high)
+            said += _excluded(free[column], low, high)
+    return replace(space, free=tuple(free)), said
+
+
+def _within(parameter: FreeParam, low: float, high: float) -> FreeParam:
+    param = parameter.param
+    if low < param.low or high > param.high:
+        raise BoundsError(
+            f"The bounds of {param.name}, [{low:g}, {high:g}] {param.unit}, reach beyond the twin's own, "
+            f"[{param.low:g}, {param.high:g}]. Narrow them, or widen low and high in the twin."
+        )
+    if parameter.log:
+        low, high = (math.log(value) if value > 0 else -math.inf for value in (low, high))
+    return replace(parameter, low=low, high=high, start=min(max(parameter.start, low), high))
+
+
+def _excluded(parameter: FreeParam, low: float, high: float) -> list[str]:
+    param = parameter.param
+    if low <= param.nominal <= high:
+        return []
+    said = (
+        f"The bounds given for {param.name}, [{low:g}, {high:g}] {param.unit}, exclude its nominal value "
+        f"{param.nominal:g}: the fit starts at {low if param.nominal < low else high:g}. Widen them if the twin is "
+        "right, or correct the twin."
+    )
+    return [said]
+
 
 _COUPLED_JOINTS = 2
 
@@ -22,17 +250,8 @@ _COUPLED_JOINTS = 2
 def fit_space(logs: ReplayLogs, config: FitConfig) -> tuple[Space, dict[str, float]]:
     """What is free in a fit to ``logs`` and where it starts; and the encoder scales read off the log's quantization."""
     scales = _encoder_scales(logs)
-    fixed = {**scales, **config.fixed}
-    space = free_space(
-        logs.twin,
-        start={**_starting_delays(logs), **config.start},
-        fixed=[*fixed, *config.replay.conditions],
-        free=config.free,
-        only=config.quantities,
-        priors=config.priors,
-        values=fixed,
-    )
-    return space, scales
+    delays, conditions = _starting_delays(logs), config.replay.conditions
+    return free_space(logs.twin, config, start=delays, known=scales, conditions=conditions), scales
 
 
 def fit_problem(
@@ -54,7 +273,9 @@ def fit_problem(
         return replay(backend, logs, space.table(points), local)
 
     if width is None:
-        width = huber_width(readings(point[None], _no_local(logs)[None])[0] - logs.measured, logs.measured, config)
+        width = huber_width(
+            readings(point[None], np.zeros((1, len(logs), logs.nlocal)))[0] - logs.measured, logs.measured, config
+        )
     n = len(logs.channels)
     every = Block(columns=np.arange(len(space.free)), channels=np.arange(n))
     apart = (Block(columns=space.block(j), channels=np.array([j])) for j in range(n))
@@ -79,16 +300,17 @@ def huber_width(residual: NDArray[np.float64], measured: NDArray[np.float64], co
     return np.maximum(config.width * size, least)
 
 
-def _no_local(logs: ReplayLogs) -> NDArray[np.float64]:
-    return np.zeros((len(logs), logs.nlocal))
-
-
 def _coupled(logs: ReplayLogs, space: Space, config: FitConfig) -> bool:
     """Whether every parameter is judged by every channel; otherwise each joint's own by its own position."""
     if config.coupled is not None:
         return config.coupled
     apart = len(logs.channels) == len(logs.joints) > _COUPLED_JOINTS
     return not (apart and not logs.nlocal and all(p.joint is not None for p in space.free))
+
+
+def spread_rows(count: int, most: int) -> NDArray[np.intp]:
+    """At most so many of ``count`` rows, evenly spread."""
+    return np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(np.intp))
 
 
 def at_physics(logs: ReplayLogs, physics_hz: float) -> ReplayLogs:
@@ -123,3 +345,15 @@ def _starting_delays(logs: ReplayLogs) -> dict[str, float]:
     delay = np.maximum(lag - own[0], 0.0)
     names = [f"actuator/{actuator}/delay" for actuator in twin.robot.actuator_names]
     return {name: float(value) for name, value in zip(names, delay, strict=True) if name in twin.params}
+
+
+def scale_from_quantum(values: ArrayLike, radians_per_unit: float, counts_per_turn: int) -> float | None:
+    """``sensor/J/scale`` such that one step of the log is one count of the encoder; None where no step is found.
+
+    Args:
+        values: the joint's readings in log units.
+        radians_per_unit: the nominal unit map's scale.
+        counts_per_turn: of the joint's encoder, behind its gear.
+    """
+    step = quantum(values)
+    return None if step is None else (2 * math.pi / counts_per_turn) / (step * radians_per_unit)

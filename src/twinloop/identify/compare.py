@@ -11,25 +11,146 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
+from twinloop.core.plain import JsonRecord
 from twinloop.core.records import Episode
-from twinloop.identify.compare_result import Comparison, StructureResult, adjusted
-from twinloop.identify.config import FitConfig
+from twinloop.identify.config import FitConfig, HoldoutSpec
 from twinloop.identify.fit import identify
-from twinloop.identify.holdout import HoldoutSpec
 from twinloop.identify.structures import BUILTIN, Structure
 from twinloop.simulate import Backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import prepare_replay
-from twinloop.stats import bootstrap, bootstrap_mean, paired_test
+from twinloop.stats import Interval, bootstrap, bootstrap_mean, holm, paired_test
 from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
+
+# An improvement of less than a hundredth of the error is nothing to build into a twin; our choice.
+LEAST_GAIN = 0.01
+# Chance of any false alarm among all structures together.
+ALPHA = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class StructureResult:
+    """One structure against the same fit without it.
+
+    ``error`` is relative: mean absolute errors of each channel over those of the fit without the structure, averaged
+    over channels. ``improvement`` is 1 − ``error`` by episode, with its interval; ``per_parameter`` the mean of it for
+    each parameter that is ``added``. ``p_value`` is adjusted by Holm over all structures. ``in_base`` says that the
+    base fit has it. ``values`` are the added parameters as the last fold fitted them. What does not apply has a
+    ``reason`` and no figures.
+    """
+
+    name: str
+    meaning: str
+    added: int = 0
+    in_base: bool = False
+    error: Interval | None = None
+    improvement: Interval | None = None
+    p_value: float = 1.0
+    verdict: str = ""
+    reason: str = ""
+    channel_errors: Mapping[str, tuple[float, float]]
+    values: Mapping[str, float]
+
+    @property
+    def per_parameter(self) -> float:
+        """Improvement per added parameter; NaN where nothing was compared."""
+        return float("nan") if self.improvement is None else float(self.improvement.estimate) / self.added
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files."""
+        return {
+            "name": self.name,
+            "meaning": self.meaning,
+            "added": self.added,
+            "in_base": self.in_base,
+            "error": None if self.error is None else self.error.to_json(),
+            "improvement": None if self.improvement is None else self.improvement.to_json(),
+            "improvement_per_parameter": None if self.improvement is None else self.per_parameter,
+            "p_holm": None if self.improvement is None else self.p_value,
+            "verdict": self.verdict,
+            "not_applicable": self.reason,
+            "channels": {name: {"without": pair[0], "with": pair[1]} for name, pair in self.channel_errors.items()},
+            "values": dict(self.values),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison(JsonRecord):
+    """All structures. ``base`` is the base fit's held-out error by channel, in its unit; ``folds`` 1 is a holdout."""
+
+    twin: str
+    base: Mapping[str, float]
+    units: Mapping[str, str]
+    episodes: int
+    folds: int
+    results: tuple[StructureResult, ...]
+    least_gain, alpha = LEAST_GAIN, ALPHA
+    json_schema = 1
+    json_names: ClassVar = {"results": "structures"}
+    json_also = ("least_gain", "alpha")
+
+    def text(self) -> str:
+        """A table for a terminal."""
+        how = f"cross-fitted over {self.folds} folds of" if self.folds > 1 else "judged on"
+        lines = [
+            f"Structures of {self.twin}, {how} {self.episodes} episodes; held-out error against the same fit without.",
+            f"{'structure':<20}{'added':>6}{'error':>8}  {'improvement':<28}{'each':>8}{'p (Holm)':>10}  verdict",
+        ]
+        for row in self.results:
+            if row.improvement is None or row.error is None:
+                lines.append(f"{row.name:<20}{'':>6}{'':>8}  not compared: {row.reason}")
+                continue
+            gain = row.improvement
+            span = f"{gain.estimate:+.1%} [{float(gain.low):+.1%}, {float(gain.high):+.1%}]"
+            lines.append(
+                f"{row.name:<20}{row.added:>6}{float(row.error.estimate):>8.3f}  {span:<28}{row.per_parameter:>+8.2%}"
+                f"{row.p_value:>10.4f}  {row.verdict}"
+            )
+        return "\n".join(lines)
+
+
+def adjusted(results: Sequence[StructureResult]) -> tuple[StructureResult, ...]:
+    """The results with Holm's p-values over those that were compared, and what they mean."""
+    compared = [result for result in results if result.improvement is not None]
+    p_values = dict(zip([r.name for r in compared], holm([r.p_value for r in compared]), strict=True))
+    rows = [replace(r, p_value=float(p_values[r.name])) if r.name in p_values else r for r in results]
+    missing = {r.name: _gain(r) for r in rows if not r.in_base and r.improvement and _found(r)}
+    best = max(missing, key=missing.__getitem__, default="")
+    return tuple(row if row.improvement is None else replace(row, verdict=_verdict(row, best)) for row in rows)
+
+
+def _gain(row: StructureResult) -> float:
+    assert row.improvement is not None  # noqa: S101 - only what was compared is asked
+    return float(row.improvement.estimate)
+
+
+def _found(row: StructureResult) -> bool:
+    return row.p_value <= ALPHA and _gain(row) >= LEAST_GAIN
+
+
+def _verdict(row: StructureResult, best: str) -> str:
+    """What an improvement with its interval and adjusted p-value says, in words; ``best`` is what explains most."""
+    assert row.improvement is not None  # noqa: S101 - only what was compared is asked
+    if _found(row) and row.in_base:
+        return "needed, the base has it"
+    if _found(row):
+        return "MISSING from the base" if row.name == best else f"helps, but {best} explains more"
+    if row.p_value <= ALPHA:
+        return f"buys nothing: real, but less than {LEAST_GAIN:.0%}"
+    if row.improvement.high < 0:
+        return "makes it worse on new clips"
+    if row.improvement.high < LEAST_GAIN:
+        return "buys nothing"
+    return f"buys nothing that these clips show (at most {float(row.improvement.high):+.1%})"
+
 
 _FOLDS = 3
 _FULL_RATE = 1e6  # Hz, above any twin's: wind-up vibrates as fast as the twin's own physics step can follow
@@ -45,7 +166,6 @@ def compare(
     folds: int = _FOLDS,
     config: FitConfig | None = None,
     progress: Callable[[str], None] = lambda _: None,
-    seed: int = 0,
 ) -> Comparison:
     """Held-out improvement of every structure over the same fit without it.
 
@@ -58,7 +178,6 @@ def compare(
         folds: of episodes, each every ``folds``-th.
         config: of the base fit.
         progress: is told what is being fitted.
-        seed: of the bootstrap.
 
     Raises:
         InputError: fewer than two episodes to judge on, or fewer episodes than folds.
@@ -82,7 +201,7 @@ def compare(
                 reasons[structure.name] = str(error)
     channels = prepare_replay(twin, episodes[:1], config.replay).channels
     names = [channel.name for channel in channels]
-    judged = [_judged(s, runs[s.name], reasons.get(s.name, ""), names, seed) for s in structures]
+    judged = [_judged(s, runs[s.name], reasons.get(s.name, ""), names) for s in structures]
     base = np.concatenate(base_errors).mean(axis=0)
     return Comparison(
         twin=twin.name,
@@ -126,7 +245,7 @@ class _Fold:
     def __init__(
         self, twin: Twin, episodes: Sequence[Episode], held: Sequence[int], backend: Backend, config: FitConfig
     ) -> None:
-        self._twin, self._episodes, self._backend, self._config = twin, episodes, backend, config
+        self._twin, self._backend, self._config = twin, backend, config
         self._held = [episode for episode in episodes if episode.index in set(held)]
         self._training = [episode for episode in episodes if episode.index not in set(held)]
 
@@ -196,9 +315,7 @@ class _Fold:
         return logs.episode_errors(readings)
 
 
-def _judged(
-    structure: Structure, pairs: Sequence[_Pair], reason: str, channels: Sequence[str], seed: int
-) -> StructureResult:
+def _judged(structure: Structure, pairs: Sequence[_Pair], reason: str, channels: Sequence[str]) -> StructureResult:
     if reason:
         return StructureResult(
             name=structure.name, meaning=structure.meaning, reason=reason, channel_errors={}, values={}
@@ -207,7 +324,7 @@ def _judged(
     having = np.concatenate([pair.having for pair in pairs])
     scale = np.maximum(without.mean(axis=0), np.finfo(float).tiny)
     relative, before = (having / scale).mean(axis=1), (without / scale).mean(axis=1)
-    test = paired_test(before - relative, seed=seed, stream=f"compare/{structure.name}")
+    test = paired_test(before - relative, stream=f"compare/{structure.name}")
 
     def gain(rows: NDArray[np.intp]) -> Array:
         return 1.0 - relative[rows].sum(axis=1) / before[rows].sum(axis=1)
@@ -218,8 +335,8 @@ def _judged(
         meaning=structure.meaning,
         added=len(pairs[0].added),
         in_base=pairs[0].in_base,
-        error=bootstrap_mean(relative, seed=seed),
-        improvement=bootstrap(gain, len(relative), seed=seed),
+        error=bootstrap_mean(relative),
+        improvement=bootstrap(gain, len(relative)),
         p_value=test.p_value,
         channel_errors=dict(zip(channels, means, strict=True)),
         values=pairs[-1].values,

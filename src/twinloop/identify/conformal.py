@@ -18,17 +18,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.distribution import ParamDistribution, RangeCalibration, ResidualNoise, Status
 from twinloop.core.errors import InputError
+from twinloop.core.plain import JsonRecord
 from twinloop.core.records import Episode
-from twinloop.identify.bands import Clips, Prediction, by_episode
+from twinloop.identify.bands import Clips, Prediction, by_episode, residual_noise
 from twinloop.identify.config import FitConfig
-from twinloop.identify.noise import residual_noise
 from twinloop.simulate import Backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import prepare_replay
@@ -48,7 +48,7 @@ _LEVELS = np.round(np.arange(0.1, 0.96, 0.05), 2)
 
 
 @dataclass(frozen=True, kw_only=True)
-class CoverageCurve:
+class CoverageCurve(JsonRecord):
     """Part of ``clips`` test clips inside, at nominal ``levels`` ``(k,)``.
 
     ``plain`` is with the distribution as fitted (κ = 1), ``calibrated`` with the κ of every level, capped. ``low`` and
@@ -62,20 +62,9 @@ class CoverageCurve:
     high: Array
     clips: int
 
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        return {
-            "levels": self.levels.tolist(),
-            "plain": self.plain.tolist(),
-            "calibrated": self.calibrated.tolist(),
-            "low": self.low.tolist(),
-            "high": self.high.tolist(),
-            "clips": self.clips,
-        }
-
 
 @dataclass(frozen=True, kw_only=True)
-class CalibratedRanges:
+class CalibratedRanges(JsonRecord):
     """A distribution with its noise and calibration, and how it does on test clips (None where there are none).
 
     ``parameter_share`` ``(nchannel,)`` is the part of the predicted variance that comes from parameters; the rest is
@@ -88,15 +77,7 @@ class CalibratedRanges:
     parameter_share: Array
     scores: dict[int, float]
     within: float = math.nan
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files; the distribution is stored by itself."""
-        return {
-            "parameter_share": self.parameter_share.tolist(),
-            "scores": {str(number): score for number, score in self.scores.items()},
-            "within": self.within,
-            "curve": None if self.curve is None else self.curve.to_json(),
-        }
+    json_names: ClassVar = {"distribution": None}  # stored by itself
 
     def text(self) -> str:
         """Lines for a terminal."""
@@ -113,7 +94,8 @@ class CalibratedRanges:
             f"{'from parameters':>17}"
         )
         for i, name in enumerate(noise.channels):
-            part, share = (_percent(value) for value in (noise.structured[i], self.parameter_share[i]))
+            parts = (noise.structured[i], self.parameter_share[i])
+            part, share = ("not known" if math.isnan(value) else f"{value:.0%}" for value in parts)
             lines.append(
                 f"{name:<28}{noise.sd[i]:>10.3g} {noise.units[i]:<14}{noise.rho[i]:>8.3f}{part:>21}{share:>17}"
             )
@@ -137,7 +119,6 @@ def calibrate(
     test: Sequence[Episode] = (),
     config: FitConfig | None = None,
     level: float = LEVEL,
-    seed: int = 0,
 ) -> CalibratedRanges:
     """Residual noise from the training clips, κ from clips of their own, and the coverage curve from test clips.
 
@@ -153,7 +134,6 @@ def calibrate(
         test: clips for the coverage curve.
         config: the fit's.
         level: nominal rate.
-        seed: of draws and noise.
 
     Raises:
         InputError: a clip that is in two of the three parts, or nothing was determined.
@@ -165,13 +145,11 @@ def calibrate(
     residual = replay(backend, fitted, fitted.twin.table(1, point))[0] - fitted.measured
     noise = residual_noise(fitted, residual)
     if not calibration:
-        return CalibratedRanges(
-            distribution=replace(distribution, noise=noise, calibration=_never(distribution, noise, level)),
-            curve=None,
-            parameter_share=np.full(len(noise.channels), np.nan),
-            scores={},
-        )
-    ahead = Prediction(backend, distribution, noise, point, config, seed)
+        found = _calibration(distribution, None, noise, level)
+        unknown = np.full(len(noise.channels), np.nan)
+        known = replace(distribution, noise=noise, calibration=found)
+        return CalibratedRanges(distribution=known, curve=None, parameter_share=unknown, scores={})
+    ahead = Prediction(backend, distribution, noise, point, config)
     clips = ahead.clips(twin, calibration)
     found = _calibration(distribution, clips, noise, level)
     return CalibratedRanges(
@@ -181,24 +159,6 @@ def calibrate(
         scores=dict(zip(clips.numbers, clips.scores.tolist(), strict=True)),
         within=clips.within(level),
     )
-
-
-def _never(distribution: ParamDistribution, noise: ResidualNoise, level: float) -> RangeCalibration:
-    cap, reason = kappa_cap(distribution)
-    return RangeCalibration(
-        kappa=1.0,
-        status=_UNCALIBRATED,
-        level=level,
-        clips=0,
-        needed=math.inf,
-        cap=cap,
-        cap_reason=reason,
-        model_error=np.zeros(len(noise.channels)),
-    )
-
-
-def _percent(value: float) -> str:
-    return "not known" if math.isnan(value) else f"{value:.0%}"
 
 
 def _check_apart(*parts: Sequence[Episode]) -> None:
@@ -226,14 +186,19 @@ def kappa_cap(distribution: ParamDistribution) -> tuple[float, str]:
     return cap, reason
 
 
-def _calibration(distribution: ParamDistribution, clips: Clips, noise: ResidualNoise, level: float) -> RangeCalibration:
-    count = len(clips.numbers)
+def _calibration(
+    distribution: ParamDistribution, clips: Clips | None, noise: ResidualNoise, level: float
+) -> RangeCalibration:
+    """κ from calibration clips; None for none."""
     cap, reason = kappa_cap(distribution)
-    threshold = conformal_threshold(clips.scores, level)
-    needed = (threshold / clips.within(level)) ** 2
-    kappa, status = 1.0, _UNCALIBRATED
-    if count >= least_clips(level):
-        kappa, status = (cap, _CAPPED) if needed > cap else (needed, _CALIBRATED)
+    kappa, status, count, needed = 1.0, _UNCALIBRATED, 0, math.inf
+    model_error = np.zeros(len(noise.channels))
+    if clips is not None:
+        count, needed = len(clips.numbers), (conformal_threshold(clips.scores, level) / clips.within(level)) ** 2
+        if count >= least_clips(level):
+            kappa, status = (cap, _CAPPED) if needed > cap else (needed, _CALIBRATED)
+        if status == _CAPPED:
+            model_error = _outside(clips, kappa, level)
     return RangeCalibration(
         kappa=kappa,
         status=status,
@@ -242,19 +207,15 @@ def _calibration(distribution: ParamDistribution, clips: Clips, noise: ResidualN
         needed=needed,
         cap=cap,
         cap_reason=reason,
-        model_error=_outside(clips, kappa, level) if status == _CAPPED else np.zeros(len(noise.channels)),
+        model_error=model_error,
     )
 
 
 def _outside(clips: Clips, kappa: float, level: float) -> Array:
     """How far ``level`` of the clips lie outside the band at most, per channel in its unit."""
     beyond = np.maximum(np.abs(clips.error) - clips.within(level) * math.sqrt(kappa) * clips.sd, 0.0)
-    return np.array(
-        [
-            conformal_threshold(by_episode(beyond[..., [channel]], clips.clusters), level)
-            for channel in range(beyond.shape[-1])
-        ]
-    )
+    largest = [by_episode(beyond[..., [channel]], clips.clusters) for channel in range(beyond.shape[-1])]
+    return np.array([conformal_threshold(each, level) for each in largest])
 
 
 def _curve(calibration: Clips, test: Clips, cap: float) -> CoverageCurve:

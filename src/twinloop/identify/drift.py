@@ -13,18 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, LogError
+from twinloop.core.plain import JsonRecord
 from twinloop.core.records import Episode
-from twinloop.identify.assembly import at_physics, fit_problem, fit_space
+from twinloop.identify.assembly import Space, at_physics, fit_problem, fit_space
 from twinloop.identify.config import FitConfig
 from twinloop.identify.fit import identify
 from twinloop.identify.solver import solve
-from twinloop.identify.space import Space
 from twinloop.simulate import Backend
 from twinloop.simulate.replay_logs import prepare_replay
 from twinloop.stats import GroupTest, group_test, holm
@@ -63,32 +62,21 @@ class DriftParam:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drift:
+class Drift(JsonRecord):
     """All determined parameters over groups of episodes."""
 
     groups: tuple[str, ...]
     sizes: tuple[int, ...]
     params: tuple[DriftParam, ...]
+    alpha = ALPHA
+    json_schema = 1
+    json_also = ("alpha", "drifting")
 
     @property
     def drifting(self) -> tuple[str, ...]:
         """Names of the parameters that changed, surest first."""
         found = [param for param in self.params if param.drifts]
         return tuple(p.name for p in sorted(found, key=lambda p: (min(p.p_change, p.p_trend), -p.q)))
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files (schema 1)."""
-        return {
-            "schema": 1,
-            "groups": list(self.groups),
-            "sizes": list(self.sizes),
-            "alpha": ALPHA,
-            "drifting": list(self.drifting),
-            "params": [
-                {**vars(param), "estimates": list(param.estimates), "errors": list(param.errors)}
-                for param in self.params
-            ],
-        }
 
     def text(self) -> str:
         """Lines for a terminal: what changed, or that nothing did."""
@@ -152,7 +140,6 @@ def drift(
     *,
     backend: Backend,
     config: FitConfig | None = None,
-    seed: int = 0,
 ) -> Drift:
     """Test every determined parameter for change between groups of episodes, and for a trend along their order.
 
@@ -162,7 +149,6 @@ def drift(
         groups: of each episode, see `drift_groups`.
         backend: where worlds run.
         config: of the fits.
-        seed: of the permutations.
 
     Raises:
         InputError: too few episodes or groups, or nothing that the log determines.
@@ -183,7 +169,7 @@ def drift(
     )
     local = _Fits(twin, episodes, backend, narrow)
     each = np.array([local.of([episode.index]) for episode in episodes])
-    test = group_test(each, np.asarray(groups), np.arange(len(episodes)), seed=seed)
+    test = group_test(each, np.asarray(groups), np.arange(len(episodes)))
     labels = sorted(set(groups), key=list(groups).index)
     members = [[e.index for e, group in zip(episodes, groups, strict=True) if group == label] for label in labels]
     fits = np.array([local.of(numbers) for numbers in members])

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import generator
 from twinloop.hardware.limits import Clearance
-from twinloop.identify.excitation_shapes import SHAPES, fitted
-from twinloop.identify.excitation_trial import Trials
+from twinloop.identify.excitation_motions import SHAPES, Trials, fitted
 from twinloop.identify.fisher import Information
 
 Array = NDArray[np.float64]

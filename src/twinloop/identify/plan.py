@@ -2,24 +2,188 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import qr
 
-from twinloop.identify.directions import Direction, determination, scaled_condition
+from twinloop.core.plain import JsonRecord
+from twinloop.identify.assembly import FreeParam
 from twinloop.identify.excitation import Excitation
-from twinloop.identify.fisher import Information
-from twinloop.identify.plan_result import Outlook, Plan, PlannedParam, outlook
-from twinloop.identify.space import FreeParam
+from twinloop.identify.fisher import Direction, Information, Noise, determination, scaled_condition
 from twinloop.identify.survey import Survey
 
 Array = NDArray[np.float64]
+
+Verdict = Literal["determined", "depends", "not determined", "not excited"]
+# A plausible change that moves the readings by less than this part of their noise is not felt in any log of this size.
+_UNFELT = 1e-3
 # A parameter counts as determined when its standard error is at most this part of what was known beforehand, as after
 # a fit (see `uncertainty`).
 DETERMINED = 0.5
 _ALIKE = 0.9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outlook(JsonRecord):
+    """What the data, or the data with a suggested excitation, tell about one parameter over the plausible points.
+
+    ``excitation`` is the root mean square move of the readings under one prior deviation, in units of the noise;
+    ``error`` the expected standard error in prior deviations; each as median and as worst of the points.
+    """
+
+    excitation: tuple[float, float]
+    error: tuple[float, float]
+    verdict: Verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedParam(JsonRecord):
+    """One parameter: ``prior`` is its standard deviation beforehand (in ``unit``; a part of the value where ``log``).
+
+    ``now`` is with the data there are, ``then`` with the suggested excitation as well; ``advice`` says what would
+    excite it, or "".
+    """
+
+    name: str
+    unit: str
+    nominal: float
+    prior: float
+    log: bool
+    now: Outlook
+    then: Outlook | None
+    advice: str
+    json_names: ClassVar = {"prior": "prior_sd", "log": "relative"}
+    json_also = ("expected_error",)
+
+    @property
+    def expected_error(self) -> float:
+        """With the data there are, see `error`."""
+        return self.error(self.now)
+
+    def error(self, outlook: Outlook) -> float:
+        """Expected standard error, median over the points, in ``unit``; a part of the value where ``log``."""
+        return outlook.error[0] * self.prior
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(JsonRecord):
+    """What data can tell about a twin before any fit.
+
+    ``condition`` is cond(ĴᵀĴ) of the information per joint, or of all together, at the first point and at the worst.
+    ``directions`` are those left open at the first point. ``freeze`` are parameters to hold so that the rest is
+    determined, ``with_frozen`` the rest's expected errors then, in prior deviations. ``grouped`` are pairs that move
+    the readings alike, with their correlation; ``shared`` quantities that one value for all alike joints would
+    determine, with its expected error. ``findings`` say what is wrong with the log, and what to do.
+    """
+
+    twin: str
+    data: str
+    frames: int
+    episodes: int
+    points: int
+    parameters: tuple[PlannedParam, ...]
+    noise: Noise
+    channels: tuple[str, ...]
+    units: tuple[str, ...]
+    condition: Mapping[str, tuple[float, float]]
+    directions: tuple[Direction, ...]
+    freeze: tuple[str, ...]
+    with_frozen: Mapping[str, float]
+    grouped: tuple[tuple[str, str, float], ...]
+    shared: Mapping[str, float]
+    findings: tuple[str, ...]
+    json_schema = 1
+    json_names: ClassVar = {
+        "noise": None,
+        "channels": None,
+        "units": None,
+        "directions": "not_determined_directions",
+        "with_frozen": "error_with_frozen",
+    }
+    json_also: ClassVar = {"noise_by_channel": "noise"}
+
+    @property
+    def open(self) -> tuple[str, ...]:
+        """Parameters that are not determined at every plausible point."""
+        return tuple(p.name for p in self.parameters if p.now.verdict != "determined")
+
+    @property
+    def noise_by_channel(self) -> dict[str, dict[str, Any]]:
+        """What a fit leaves over, by channel."""
+        rows = zip(self.channels, self.noise.sd, self.noise.rho, self.units, strict=True)
+        return {n: {"sd": float(sd), "lag1_autocorrelation": float(rho), "unit": unit} for n, sd, rho, unit in rows}
+
+    def text(self) -> str:
+        """The plan for a terminal."""
+        sections = [self._head(), self._table(), self._noise_lines(), self._condition_lines(), self._advice()]
+        return "\n\n".join("\n".join(lines) for lines in sections if lines)
+
+    def _head(self) -> list[str]:
+        told = f"{self.episodes} episodes, {self.frames} frames" if self.frames else "the prior alone, without data,"
+        return [
+            f"What {told} can tell about {self.twin}, before any fit, over {self.points} plausible sets of parameters.",
+            *self.findings,
+        ]
+
+    def _table(self) -> list[str]:
+        then = any(parameter.then for parameter in self.parameters)
+        head = f"{'parameter':<36}{'unit':<12}{'prior ±':>9}{'expected ±':>12}{'worst ±':>10}{'moves':>8}"
+        lines = [head + (f"{'then ±':>10}" if then else "") + "  verdict"]
+        for row in self.parameters:
+            unit = "relative" if row.log else row.unit
+            worst, moves = row.now.error[1] * row.prior, row.now.excitation[0]
+            line = f"{row.name:<36}{unit:<12}{row.prior:>9.3g}{row.error(row.now):>12.2g}{worst:>10.2g}{moves:>8.2g}"
+            after = "" if row.then is None else f"{row.error(row.then):>10.2g}"
+            verdict = row.now.verdict
+            if row.then is not None and row.then.verdict != verdict:
+                verdict = f"{verdict}; then {row.then.verdict}"
+            lines.append(line + after + "  " + verdict)
+        lines.append(
+            "±: standard error; moves: of the readings under one prior deviation, in units of the noise (RMS)."
+        )
+        return lines
+
+    def _noise_lines(self) -> list[str]:
+        rows = zip(self.channels, self.noise.sd, self.noise.rho, self.units, self.noise.inflation, strict=True)
+        lines = [f"{'noise and missing physics':<36}{'unit':<16}{'sd':>9}{'lag-1':>9}  frames that count as one"]
+        return [*lines, *(f"{n:<36}{u:<16}{sd:>9.3g}{rho:>9.3f}  {k:.3g}" for n, sd, rho, u, k in rows)]
+
+    def _condition_lines(self) -> list[str]:
+        if not self.condition:
+            return []
+        lines = [f"{'condition of the information':<36}{'here':>9}{'worst':>10}"]
+        return [*lines, *(f"{name:<36}{here:>9.2g}{worst:>10.2g}" for name, (here, worst) in self.condition.items())]
+
+    def _advice(self) -> list[str]:
+        lines: list[str] = []
+        if self.directions:
+            lines += ["Left open (one prior deviation along each):", *(f"  {d}" for d in self.directions)]
+        if self.freeze:
+            lines += ["Hold these, and the rest is determined:", f"  {', '.join(self.freeze)}"]
+        if self.grouped:
+            lines.append("Hardly told apart; fit one of each pair, or their combination:")
+            lines += [f"  {a} and {b} (correlation {r:+.2f})" for a, b, r in self.grouped]
+        if self.shared:
+            lines.append("One value for all alike joints would be determined:")
+            lines += [f"  {name}: ± {error:.2g} prior deviations" for name, error in self.shared.items()]
+        if advised := [row for row in self.parameters if row.advice]:
+            lines += ["What would excite the rest:", *(f"  {row.name}: {row.advice}" for row in advised)]
+        return lines
+
+
+def outlook(excitation: NDArray[np.float64], error: NDArray[np.float64]) -> Outlook:
+    """From what one parameter does at every point."""
+    middle, worst = float(np.median(error)), float(np.max(error))
+    verdict: Verdict = "determined" if worst <= DETERMINED else "depends" if middle <= DETERMINED else "not determined"
+    if verdict == "not determined" and np.max(excitation) < _UNFELT:
+        verdict = "not excited"
+    return Outlook(
+        excitation=(float(np.median(excitation)), float(np.min(excitation))), error=(middle, worst), verdict=verdict
+    )
 
 
 def plan(seen: Survey, suggested: Excitation | None = None, *, repeat: int = 1, data: str = "") -> Plan:
@@ -61,7 +225,7 @@ def plan(seen: Survey, suggested: Excitation | None = None, *, repeat: int = 1, 
 def _outlooks(told: Information, excited: Array, sd: Array) -> list[Outlook]:
     variance = np.diagonal(told.covariance(sd), axis1=1, axis2=2)
     error = np.sqrt(variance) / sd
-    return [outlook(excited[:, i], error[:, i], DETERMINED) for i in range(len(sd))]
+    return [outlook(excited[:, i], error[:, i]) for i in range(len(sd))]
 
 
 def planned_param(parameter: FreeParam, now: Outlook, then: Outlook | None) -> PlannedParam:

@@ -95,6 +95,11 @@ class Problem:
             losses[:, 0] += 0.5 * self.local_weight * np.sum((local / self.local_sd) ** 2, axis=(-2, -1))
         return losses
 
+    def losses_at(self, points: Array, local: Array | None = None) -> Array:
+        """Loss of every block at points ``(nworld, p)``, replayed; first states are as measured without ``local``."""
+        local = np.repeat(self.no_local[None], len(points), axis=0) if local is None else local
+        return self.losses(self.residual(points, local), points, local)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Linearization:

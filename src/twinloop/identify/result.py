@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.distribution import ParamDistribution
-from twinloop.identify.profile import Profile
+from twinloop.core.plain import JsonRecord
+from twinloop.identify.variants import Profile
 from twinloop.stats import Interval
 
 
 @dataclass(frozen=True, kw_only=True)
-class Estimate:
+class Estimate(JsonRecord):
     """One parameter in SI: nominal, identified value, and its interval unless it is not determined (``reason``).
 
     ``side`` is "at most" or "at least" where the estimate lies on a bound and the interval goes one way only. ``df``
@@ -31,6 +32,7 @@ class Estimate:
     reason: str = ""
     side: str = ""
     df: float | None = None
+    json_also = ("determined",)
 
     @property
     def interval(self) -> str:
@@ -46,24 +48,9 @@ class Estimate:
         """Whether the data tell it."""
         return not self.reason
 
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files; no interval where there is none to be had."""
-        return {
-            "name": self.name,
-            "unit": self.unit,
-            "nominal": self.nominal,
-            "value": self.value,
-            "low": self.low,
-            "high": self.high,
-            "determined": self.determined,
-            "reason": self.reason,
-            "side": self.side,
-            "df": self.df,
-        }
-
 
 @dataclass(frozen=True, kw_only=True)
-class Residuals:
+class Residuals(JsonRecord):
     """What the fit leaves over of the training episodes, per channel, ``(nchannel,)`` each.
 
     ``noise`` is its standard deviation by the median (1.4826 MAD) in the channel's unit: the sensor's noise as far as
@@ -76,20 +63,11 @@ class Residuals:
     frames: int
     p_value: NDArray[np.float64]
     noise: NDArray[np.float64]
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        return {
-            "lag1_autocorrelation": self.rho.tolist(),
-            "n_eff": self.n_eff.tolist(),
-            "frames": self.frames,
-            "ljung_box_p": self.p_value.tolist(),
-            "noise_sd": self.noise.tolist(),
-        }
+    json_names: ClassVar = {"rho": "lag1_autocorrelation", "p_value": "ljung_box_p", "noise": "noise_sd"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evidence:
+class Evidence(JsonRecord):
     """What the intervals rest on.
 
     Attributes:
@@ -136,10 +114,6 @@ class Evidence:
             said += f" There are fewer than {2 * self.parameters} clusters, so the bootstrap is preferred."
         return said
 
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        return asdict(self)
-
 
 _METHODS = {
     "sandwich": "bias-reduced sandwich (CR2) with Bell-McCaffrey degrees of freedom",
@@ -149,7 +123,7 @@ _METHODS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class IdentifyResult:
+class IdentifyResult(JsonRecord):
     """An identified twin.
 
     Errors are mean absolute errors per joint in the log's units, open loop from the first frame; ``holdout_error`` is
@@ -177,6 +151,9 @@ class IdentifyResult:
     notes: tuple[str, ...] = ()
     optima: tuple[Mapping[str, float], ...] = ()
     profiles: tuple[Profile, ...] = ()
+    json_schema = 2  # which adds evidence, correlation, noise, sides and degrees of freedom
+    json_names: ClassVar = {"directions": "not_determined_directions"}
+    json_also = ("determined", "correlation")
 
     @property
     def values(self) -> Mapping[str, float]:
@@ -196,33 +173,6 @@ class IdentifyResult:
         """Names of the parameters that the data tell."""
         known = zip(self.distribution.names, self.distribution.determined, strict=True)
         return tuple(name for name, told in known if told)
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files (schema 2, which adds evidence, correlation, noise, sides and degrees of freedom)."""
-        return {
-            "schema": 2,
-            "distribution": self.distribution.to_json(),
-            "estimates": [estimate.to_json() for estimate in self.estimates],
-            "joints": list(self.joints),
-            "log_units": list(self.log_units),
-            "training": list(self.training),
-            "holdout": list(self.holdout),
-            "training_error": self.training_error.tolist(),
-            "nominal_training_error": self.nominal_training_error.tolist(),
-            "holdout_error": None if self.holdout_error is None else self.holdout_error.to_json(),
-            "condition": list(self.condition),
-            "not_determined_directions": list(self.directions),
-            "residuals": self.residuals.to_json(),
-            "evidence": self.evidence.to_json(),
-            "determined": list(self.determined),
-            "correlation": self.correlation.tolist(),
-            "converged": self.converged,
-            "worlds_replayed": self.worlds_replayed,
-            "seconds": self.seconds,
-            "notes": list(self.notes),
-            "optima": [dict(values) for values in self.optima],
-            "profiles": [profile.to_json() for profile in self.profiles],
-        }
 
     def text(self) -> str:
         """The result as a table for a terminal."""
@@ -245,9 +195,10 @@ class IdentifyResult:
         lines = [f"{'mean absolute error':<24}{'unit':<18}{'nominal':>10}{'training':>10}  held-out"]
         for i, joint in enumerate(self.joints):
             held = "none"
-            if self.holdout_error is not None:
-                interval = self.holdout_error
-                held = f"{interval.estimate[i]:.3f} {_bounds(interval.low[i], interval.high[i])}"
+            if (interval := self.holdout_error) is not None:
+                bounds = f"[{interval.low[i]:.3f}, {interval.high[i]:.3f}]"
+                bounds = "(one episode, no interval)" if np.isnan(interval.low[i]) else bounds
+                held = f"{interval.estimate[i]:.3f} {bounds}"
             before, after = self.nominal_training_error[i], self.training_error[i]
             lines.append(f"{joint:<24}{self.log_units[i]:<18}{before:>10.3f}{after:>10.3f}  {held}")
         return lines
@@ -272,7 +223,3 @@ class IdentifyResult:
 
 # Printed: what shares more than four fifths of its variance, and no more of it than a reader takes in.
 _CORRELATED, _PAIRS = 0.9, 6
-
-
-def _bounds(low: float, high: float) -> str:
-    return "(one episode, no interval)" if np.isnan(low) else f"[{low:.3f}, {high:.3f}]"

@@ -21,21 +21,18 @@ from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError
 from twinloop.core.records import Episode
 from twinloop.core.seeds import generator
-from twinloop.identify.assembly import at_physics, fit_space
-from twinloop.identify.bounds import narrowed
+from twinloop.identify.assembly import Space, at_physics, fit_space, narrowed
+from twinloop.identify.bands import drawn_noise
 from twinloop.identify.config import FitConfig
-from twinloop.identify.noise import drawn_noise
 from twinloop.identify.result import IdentifyResult
 from twinloop.identify.sbi_flow import learned_posterior, require_sbi
-from twinloop.identify.sbi_result import LEVELS, Misfit, Posterior, RankCheck
+from twinloop.identify.sbi_result import LEVELS, Misfit, Posterior, RankCheck, novelty, rank_uniformity
 from twinloop.identify.sbi_summaries import Summaries, summaries_at
-from twinloop.identify.space import Space
 from twinloop.identify.uncertainty import LEAST_GAIN
 from twinloop.simulate import Backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import ReplayLogs, prepare_replay
 from twinloop.stats import Interval, clopper_pearson, holm
-from twinloop.stats.ranks import novelty, rank_uniformity
 from twinloop.twin import Twin
 
 Array = NDArray[np.float64]

@@ -16,11 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.distribution import ResidualNoise
-from twinloop.identify.assembly import fit_problem
+from twinloop.identify.assembly import Space, fit_problem
+from twinloop.identify.bands import residual_noise
 from twinloop.identify.config import FitConfig
-from twinloop.identify.noise import residual_noise
 from twinloop.identify.problem import Linearization, linearize, normal_equations
-from twinloop.identify.space import Space
 from twinloop.simulate import Backend
 from twinloop.simulate.replay_logs import ReplayLogs
 

@@ -1,19 +1,27 @@
-"""Levenberg–Marquardt over batched replays: bounds, Huber loss, a weak prior, blocks, corrected first states.
+"""Levenberg–Marquardt over batched replays, and the file that keeps how far a long fit has come.
 
 Every trial step of every block runs in one batch. A step is kept only if the total loss of all channels falls, so that
 the coupling that a block-diagonal Jacobian leaves out cannot mislead. A walk is a generator that asks for residuals, so
 that many walks, from different starts, can have theirs replayed in one batch (`solve_together`).
+
+A checkpoint file belongs to one fit: data, twin, free parameters and settings. Its stages hold how far their walks had
+come; numbers are written so that they read back bit for bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.core.documents import read_json
+from twinloop.core.errors import InputError
+from twinloop.core.files import write_json
+from twinloop.core.plain import plain
 from twinloop.identify.problem import Linearization, Problem, linearization, normal_equations, probe
 
 Array = NDArray[np.float64]
@@ -88,37 +96,24 @@ _Walk = Generator[_Ask, Array, Solution]
 
 def solve(
     problem: Problem,
-    start: Array | Descent,
-    local: Array | None = None,
+    start: Array,
     *,
     iterations: int = 15,
     tolerance: float = 2e-3,
-    watch: Watch | None = None,
 ) -> Solution:
     """Walk downhill from ``start`` until the total loss falls by less than ``tolerance`` (relative) in two steps.
 
     Args:
         problem: the fit.
-        start: where to begin, ``(p,)``, or how far an earlier walk had come.
-        local: corrections of the first states to begin with, ``(nwindow, m)``.
+        start: where to begin, ``(p,)``.
         iterations: most steps, kept or not.
         tolerance: see above.
-        watch: is told after every step how far the walk is.
     """
-    walks = solve_together(
-        problem, [begin(problem, start, local)], iterations=iterations, tolerance=tolerance, watch=_alone(watch)
-    )
-    return walks[0]
+    return solve_together(problem, [begin(problem, start)], iterations=iterations, tolerance=tolerance)[0]
 
 
-def _alone(watch: Watch | None) -> Callable[[int, Descent], None] | None:
-    return None if watch is None else lambda _, descent: watch(descent)
-
-
-def begin(problem: Problem, start: Array | Descent, local: Array | None = None) -> Descent:
-    """A walk that has not moved yet, its start inside the bounds; one that is under way stays as it is."""
-    if isinstance(start, Descent):
-        return start
+def begin(problem: Problem, start: Array, local: Array | None = None) -> Descent:
+    """A walk that has not moved yet, its start inside the bounds."""
     return Descent(
         point=np.clip(start, problem.low, problem.high),
         local=problem.no_local if local is None else local,
@@ -255,3 +250,67 @@ def _bounded_move(problem: Problem, point: Array, columns: NDArray[np.intp], mat
         loose &= ~outside
     longest = np.max(np.abs(move) / problem.sd[columns])
     return np.clip(here + move / max(1.0, longest), low, high)
+
+
+_SCHEMA = 1
+
+
+class Checkpoint:
+    """What stages of a fit had reached; kept in memory alone where there is no path."""
+
+    def __init__(self, path: Path | None, fit: Mapping[str, str]) -> None:
+        """Begin, or go on where the file at ``path`` ends.
+
+        Args:
+            path: the file; it is made when there is something to keep.
+            fit: what the fit is made of, by name: data, twin, parameters, settings.
+
+        Raises:
+            InputError: the file is no checkpoint, or one of another fit; says what differs.
+        """
+        self._path, self._fit = path, dict(fit)
+        self._stages: dict[str, Any] = {}
+        if path is not None and path.exists():
+            self._stages = _read(path, self._fit)
+
+    def descents(self, stage: str) -> list[Descent]:
+        """How far the walks of a stage had come; empty where it had not begun."""
+        return [_descent(row) for row in self._stages.get(stage, [])]
+
+    def told(self, stage: str) -> list[list[float]]:
+        """Losses of every generation of a stage; empty where it had not begun."""
+        return self._stages.get(stage, [])
+
+    def keep_descents(self, stage: str, descents: Sequence[Descent]) -> None:
+        """Keep how far the walks of a stage have come."""
+        self._keep(stage, [{**plain(one), "local_shape": list(one.local.shape)} for one in descents])
+
+    def keep_told(self, stage: str, losses: Sequence[Sequence[float]]) -> None:
+        """Keep the losses of every generation of a stage."""
+        self._keep(stage, [list(row) for row in losses])
+
+    def _keep(self, stage: str, value: list[Any]) -> None:
+        self._stages[stage] = value
+        if self._path is not None:
+            write_json(self._path, {"schema": _SCHEMA, "fit": self._fit, "stages": self._stages})
+
+
+def _read(path: Path, fit: Mapping[str, str]) -> dict[str, Any]:
+    value = read_json(path)
+    if not isinstance(value, Mapping) or value.get("schema") != _SCHEMA or not isinstance(value.get("stages"), dict):
+        raise InputError(f"{path} is no checkpoint of a fit. Name another file, or remove it.")
+    other = value.get("fit", {})
+    differs = [name for name in fit if other.get(name) != fit[name]]
+    if differs:
+        raise InputError(
+            f"The checkpoint {path} belongs to another fit: {', '.join(differs)} differ. Go on with the same, or name "
+            "another file."
+        )
+    return dict(value["stages"])
+
+
+def _descent(row: Mapping[str, Any]) -> Descent:
+    arrays = {name: np.array(row[name]) for name in ("point", "damping")}
+    local = np.array(row["local"]).reshape(row["local_shape"])
+    rest = {name: row[name] for name in ("replays", "rejections", "iteration", "converged")}
+    return Descent(**arrays, local=local, history=tuple(row["history"]), **rest)

@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 from twinloop.core.records import Episode
 from twinloop.core.seeds import generator
 from twinloop.core.units import UnitMap
-from twinloop.identify.assembly import at_physics, fit_problem, fit_space
+from twinloop.identify.assembly import Space, at_physics, fit_problem, fit_space, free_space, spread_rows
 from twinloop.identify.config import FitConfig
 from twinloop.identify.fisher import Information, Noise, excitation, information, left_over
 from twinloop.identify.problem import Problem, linearize
 from twinloop.identify.solver import solve
-from twinloop.identify.space import Space, free_space
 from twinloop.simulate import Backend
 from twinloop.simulate.replay_logs import ReplayLogs, prepare_replay
 from twinloop.twin import Twin
@@ -99,8 +98,7 @@ def survey(
         return _without_data(twin, config, options)
     logs = prepare_replay(twin, episodes, config.replay)
     space, _ = fit_space(logs, config)
-    rows = np.unique(np.linspace(0, len(logs) - 1, min(config.walk, len(logs))).round().astype(int))
-    seen = at_physics(logs, config.physics_hz).take(rows)
+    seen = at_physics(logs, config.physics_hz).take(spread_rows(len(logs), config.walk))
     problem = fit_problem(backend, seen, space, space.column("start"), config)
     point = solve(problem, space.column("start"), iterations=options.steps).point if options.steps else problem.centre
     problem = fit_problem(backend, seen, space, point, config)
@@ -151,15 +149,7 @@ def _drawn(problem: Problem, centre: Array, told: Information, number: int, seed
 
 
 def _without_data(twin: Twin, config: FitConfig, options: SurveyOptions) -> Survey:
-    space = free_space(
-        twin,
-        start=config.start,
-        fixed=list(config.fixed),
-        free=config.free,
-        only=config.quantities,
-        priors=config.priors,
-        values=config.fixed,
-    )
+    space = free_space(twin, config)
     count, sd = len(space.free), space.column("sd")
     draws = [generator(options.seed, "plan/points", i).normal(size=count) for i in range(1, options.points)]
     points = space.column("start") + sd * np.array([np.zeros(count), *draws])

@@ -1,4 +1,4 @@
-"""From the start of a fit to its estimate, stage by stage.
+"""From the start of a fit to its estimate, stage by stage, and what must be said of it on the way.
 
 Few parameters on few windows, then all of them, by the search that was chosen, with the noise of every sensor estimated
 anew until it stays; last steps on all training windows. Every stage is kept in the checkpoint as it goes. An interrupt
@@ -13,20 +13,100 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.errors import InputError
-from twinloop.identify.assembly import at_physics, fit_problem, huber_width
-from twinloop.identify.checkpoint import Checkpoint
+from twinloop.core.errors import InputError, LogError
+from twinloop.identify.assembly import Space, at_physics, fit_problem, huber_width, spread_rows
 from twinloop.identify.config import FitConfig
-from twinloop.identify.findings import at_bounds, check_measured, constant_channels, lost_starts, unfinished, why_not
-from twinloop.identify.multistart import Optimum, describe_optima, distinct_optima, starting_points
 from twinloop.identify.problem import Problem, linearize
-from twinloop.identify.search_cma import Evolution, evolve
-from twinloop.identify.solver import Descent, Solution, begin, solve_together
-from twinloop.identify.space import Space
+from twinloop.identify.search import Evolution, Optimum, describe_optima, distinct_optima, evolve, starting_points
+from twinloop.identify.solver import Checkpoint, Descent, Solution, begin, solve_together
 from twinloop.simulate import Backend
 from twinloop.simulate.replay_logs import ReplayLogs
 
 Array = NDArray[np.float64]
+_NEAR_BOUND = 1e-3  # standard deviations of the prior
+
+
+def check_measured(logs: ReplayLogs) -> None:
+    """Refuse a channel in which nothing was measured.
+
+    Raises:
+        LogError: there is one; names it.
+    """
+    for column, channel in enumerate(logs.channels):
+        if np.isnan(logs.measured[..., column]).all():
+            raise LogError(
+                f"No number was measured of {channel.name} in the {len(logs)} training windows. Compare something "
+                "else, or mend the log."
+            )
+
+
+def constant_channels(logs: ReplayLogs, space: Space) -> list[str]:
+    """Channels that never move, and the parameters of which they therefore tell nothing."""
+    said = []
+    for column, channel in enumerate(logs.channels):
+        values = logs.measured[..., column]
+        family, _, joint = channel.name.partition("/")
+        if family != "position" or np.nanmax(values) > np.nanmin(values):
+            continue
+        number = logs.joints.index(joint) if joint in logs.joints else None
+        own = [p.name for p in space.free if p.joint is not None and p.joint == number]
+        about = f"nothing of {', '.join(own)}" if own else "nothing"
+        said.append(
+            f"{channel.name} is {np.nanmin(values):g} {channel.unit} in every training frame: it tells {about}. Record "
+            "a log in which it moves, or fix those parameters."
+        )
+    return said
+
+
+def why_not(logs: ReplayLogs, space: Space, point: Array, residual: Array) -> str:
+    """Where and when the twin cannot be replayed at a point; ``residual`` ``(nwindow, nframe, nchannel)`` there."""
+    lost = np.asarray(np.isinf(residual).any(axis=-1))
+    windows = np.flatnonzero(np.any(lost, axis=1))
+    frame = np.argmax(lost[windows], axis=1)
+    first = int(windows[np.argmin(frame)])
+    when = float(frame.min()) / logs.twin.control_hz
+    values = ", ".join(f"{name} {value:.4g}" for name, value in space.numbers(point).items())
+    return (
+        f"The twin {logs.twin.name} cannot be replayed where the fit starts: it diverges in {len(windows)} of "
+        f"{len(logs)} windows, in episode {logs.numbers[first]} {when:.3f} s after its window begins at "
+        f"{logs.begins[first]:.3f} s. The start: {values}. Give another start, raise physics_hz (now steps of "
+        f"{1e3 * logs.twin.dt:.2g} ms) or the twin's substeps, or search from many starts (search: multistart)."
+    )
+
+
+def lost_starts(space: Space, points: Array, lost: NDArray[np.bool_]) -> str:
+    """Starts from which the twin diverges, and where the first of them lies."""
+    values = space.numbers(points[int(np.argmax(lost))])
+    said = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
+    return (
+        f"{int(lost.sum())} of {len(lost)} starts were left out, because the twin diverges there; the first: {said}. "
+        "Bounds on what is implausible would keep starts away from there."
+    )
+
+
+def at_bounds(space: Space, point: Array) -> list[str]:
+    """Parameters that end on a bound."""
+    said = []
+    for value, parameter in zip(point, space.free, strict=True):
+        for side, bound in (("lower", parameter.low), ("upper", parameter.high)):
+            if abs(value - bound) < _NEAR_BOUND * parameter.sd:
+                limit = float(np.exp(bound)) if parameter.log else bound
+                said.append(
+                    f"{parameter.name} ends on its {side} bound, {limit:g} {parameter.param.unit}: the data ask for "
+                    f"{'less' if side == 'lower' else 'more'}. Widen the bound if that is possible, else fix the "
+                    "parameter there and look for physics that the twin lacks."
+                )
+    return said
+
+
+def unfinished(solution: Solution) -> list[str]:
+    """A walk that ran out of steps while its loss was still falling."""
+    history = solution.history
+    if solution.converged or len(history) < 3:
+        return []
+    fell = 1.0 - history[-1] / history[-3] if history[-3] > 0 else 0.0
+    return [f"The walk ran out of steps while its loss still fell, by {fell:.1%} in the last two. Raise iterations."]
+
 
 _FIRST_ITERATIONS, _FIRST_TOLERANCE = 6, 1e-2
 _STEADY = 1.25  # noise that changes by less than this factor is not estimated anew
@@ -101,8 +181,7 @@ class _Stages:
         logs, config = self.logs, self.config
         check_measured(logs)
         self.notes += constant_channels(logs, self.space)
-        count = min(config.walk, len(logs))
-        rows = np.unique(np.linspace(0, len(logs) - 1, count).round().astype(int))
+        rows = spread_rows(len(logs), config.walk)
         starts = self._starts(logs.take(rows))
         if config.search != "cma":
             starts[0] = self._first(logs.take(rows[::2]), starts[0])
@@ -113,7 +192,7 @@ class _Stages:
         optima = distinct_optima(problem, solutions)
         best = min(solutions, key=lambda s: s.loss)
         problem, best = self._with_steady_noise(problem, best)
-        self.notes += [note for note in [describe_optima(self.space, problem, optima)] if note]
+        self.notes += filter(None, [describe_optima(self.space, problem, optima)])
         if len(rows) < len(logs):
             problem, best = self._polished(problem, best, rows)
         self.notes += at_bounds(self.space, best.point)
@@ -138,8 +217,10 @@ class _Stages:
 
     def _starts(self, logs: ReplayLogs) -> list[Array]:
         """Where walks begin, of those starts at which the twin can be replayed."""
-        problem = _unit_problem(self.backend, logs, self.space, self.config)
         start = self.space.column("start")
+        spread = np.nanstd(logs.measured, axis=(0, 1))  # no scale of residuals is known yet
+        width = np.where(spread > 0, spread, 1.0)
+        problem = fit_problem(self.backend, logs, self.space, start, self.config, width=width)
         many = self.config.starts if self.config.search != "lm" else 1
         start = _with_scanned_delays(problem, self.space, start, self.config)
         points = starting_points(problem, start, many, seed=self.config.seed)
@@ -159,7 +240,7 @@ class _Stages:
         first = space.columns(lambda fit: fit.first)
         if not 0 < len(first) < len(space.names):
             return start
-        others = {n: float(v) for i, (n, v) in enumerate(space.values(start).items()) if i not in first}
+        others = {n: v for i, (n, v) in enumerate(space.numbers(start).items()) if i not in first}
         small = replace(space, free=tuple(space.free[i] for i in first), fixed={**space.fixed, **others})
         problem = fit_problem(self.backend, logs, small, start[first], self.config)
 
@@ -240,14 +321,8 @@ class _Stages:
 
     def _tell(self, stage: str, iteration: int, most: int, loss: float, replays: int) -> None:
         if self.progress is not None:
-            now = FitProgress(stage=stage, iteration=iteration, most=most, loss=loss, replays=self.worlds + replays)
-            self.progress(now)
-
-
-def _unit_problem(backend: Backend, logs: ReplayLogs, space: Space, config: FitConfig) -> Problem:
-    """The problem before any scale of residuals is known: they are in the spread of what was measured."""
-    spread = np.nanstd(logs.measured, axis=(0, 1))
-    return fit_problem(backend, logs, space, space.column("start"), config, width=np.where(spread > 0, spread, 1.0))
+            replays += self.worlds
+            self.progress(FitProgress(stage=stage, iteration=iteration, most=most, loss=loss, replays=replays))
 
 
 def _with_scanned_delays(problem: Problem, space: Space, start: Array, config: FitConfig) -> Array:
@@ -259,8 +334,7 @@ def _with_scanned_delays(problem: Problem, space: Space, start: Array, config: F
     points = np.repeat(start[None], len(_SCANNED), axis=0)
     points[:, columns] = np.clip(_SCANNED[:, None], problem.low[columns], problem.high[columns])
     points = np.concatenate([start[None], points])
-    local = np.repeat(problem.no_local[None], len(points), axis=0)
-    losses = problem.losses(problem.residual(points, local), points, local)
+    losses = problem.losses_at(points)
     best = start.copy()
     for block, loss in zip(problem.blocks, losses.T, strict=True):
         own = np.intersect1d(block.columns, columns)

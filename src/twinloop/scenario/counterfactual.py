@@ -14,8 +14,8 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.params import ParamTable
 from twinloop.scenario.trials import Tried
 from twinloop.stats import Interval, holm
+from twinloop.stats.matched import PairedCounts, mcnemar, paired_difference_interval
 from twinloop.stats.two_by_two import Alternative
-from twinloop.stats.two_by_two_paired import PairedCounts, mcnemar, paired_difference_interval
 from twinloop.twin import Twin
 
 Op = Literal["set", "scale", "shift"]

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp, ndtr, ndtri
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.stats.importance import WeightedRate, weighted_rate
+from twinloop.stats.proportion import WeightedRate, weighted_rate
 
 Array = NDArray[np.float64]
 _LOG_2PI = math.log(2.0 * math.pi)

@@ -11,7 +11,7 @@ import numpy as np
 from twinloop.core.errors import InputError
 from twinloop.scenario.trials import Tried
 from twinloop.stats import holm
-from twinloop.stats.two_by_two_paired import PairedCounts, mcnemar
+from twinloop.stats.matched import PairedCounts, mcnemar
 
 Word = Literal["regressed", "improved", "unchanged", "gone", "refused"]
 _LETTERS = frozenset("01x")

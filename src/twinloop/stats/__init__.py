@@ -1,9 +1,10 @@
 """Every interval, test and resampling; knows nothing of robots."""
 
 from twinloop.stats.agreement import cohens_kappa, krippendorff_alpha
-from twinloop.stats.allan import AllanCurve, AllanNoise, allan_curve, allan_noise
+from twinloop.stats.allan import AllanCurve, allan_curve, allan_noise
 from twinloop.stats.betting import bounded_mean, log_e_mean
 from twinloop.stats.bootstrap import (
+    bias_reduced_sandwich,
     bootstrap,
     bootstrap_mean,
     bootstrap_paired,
@@ -11,38 +12,17 @@ from twinloop.stats.bootstrap import (
     score_bootstrap,
     stretched_percentile,
 )
-from twinloop.stats.change_points import Change, Matched, match_moments, slope_change
-from twinloop.stats.classifier import ClassifierTest, auc_interval, classifier_test
-from twinloop.stats.conformal import (
-    conformal_band,
-    conformal_p_values,
-    conformal_threshold,
-    coverage,
-    least_clips,
-    least_values,
-    quantile_upper,
-)
-from twinloop.stats.discriminant import Discriminant
+from twinloop.stats.change_points import match_moments, slope_change
+from twinloop.stats.classifier import ClassifierTest, classifier_test
+from twinloop.stats.conformal import conformal_band, conformal_threshold, least_clips, least_values, quantile_upper
 from twinloop.stats.distances import ColumnDistances, energy_distance, kid, mmd, wasserstein
-from twinloop.stats.equivalence import Answer, Equivalence, check_margin, equivalent_means, equivalent_rates, verdict
-from twinloop.stats.interval import Interval
-from twinloop.stats.kernel_distance import KernelDistance
-from twinloop.stats.mean_difference import (
-    GroupTest,
-    PairedTest,
-    WelchTest,
-    bootstrap_of_means,
-    bounded_difference,
-    group_test,
-    paired_test,
-    permutation_of_means,
-    welch_test,
-)
-from twinloop.stats.multiplicity import benjamini_hochberg, holm
-from twinloop.stats.neighbours import NeighbourFigures, precision_recall_density_coverage
-from twinloop.stats.power import (
-    SequentialPower,
+from twinloop.stats.equivalence import (
+    Answer,
+    Equivalence,
     TrialsNeeded,
+    check_margin,
+    equivalent_means,
+    equivalent_rates,
     power_of_equivalence,
     power_of_pairs,
     power_of_rates,
@@ -50,9 +30,31 @@ from twinloop.stats.power import (
     trials_for_equivalence,
     trials_for_pairs,
     trials_for_rates,
+    verdict,
 )
+from twinloop.stats.interval import Interval, holm
+from twinloop.stats.kernel_distance import KernelDistance
+from twinloop.stats.matched import (
+    MOST_PAIRS,
+    PairedCounts,
+    mantel_haenszel,
+    mcnemar,
+    paired_difference_interval,
+    paired_p_value,
+    paired_p_values,
+    stratified_exact,
+)
+from twinloop.stats.mean_difference import (
+    GroupTest,
+    bootstrap_of_means,
+    bounded_difference,
+    group_test,
+    paired_test,
+    permutation_of_means,
+    welch_test,
+)
+from twinloop.stats.neighbours import NeighbourFigures, precision_recall_density_coverage
 from twinloop.stats.prediction_powered import (
-    ControlVariate,
     PairedTrials,
     control_variate,
     post_stratified,
@@ -61,19 +63,15 @@ from twinloop.stats.prediction_powered import (
 )
 from twinloop.stats.proportion import clopper_pearson, wilson
 from twinloop.stats.ridge import ridge_predictions
-from twinloop.stats.sandwich import Sandwich, bias_reduced_sandwich
 from twinloop.stats.sequential import (
     Sequential,
     decision_blocks,
-    log_e_pairs,
     log_e_rates,
     log_e_scores,
-    sequential_pairs,
     sequential_rates,
     sequential_scores,
 )
 from twinloop.stats.series import (
-    LjungBox,
     Spectrum,
     autocorrelation,
     block_frames,
@@ -87,9 +85,18 @@ from twinloop.stats.series import (
     spectrum,
     time_blocks,
 )
-from twinloop.stats.shares import Walks, antithetic_walks, every_coalition, shapley, shapley_of_walks
-from twinloop.stats.sobol_indices import SobolIndices, SobolTerms, sobol_indices, sobol_rows, sobol_terms
-from twinloop.stats.strata import mantel_haenszel, stratified_exact
+from twinloop.stats.shares import (
+    SobolIndices,
+    SobolTerms,
+    Walks,
+    antithetic_walks,
+    every_coalition,
+    shapley,
+    shapley_of_walks,
+    sobol_indices,
+    sobol_rows,
+    sobol_terms,
+)
 from twinloop.stats.time_alignment import (
     best_lag,
     correlation_at_lags,
@@ -98,59 +105,35 @@ from twinloop.stats.time_alignment import (
     following_lag,
     mae,
     raw_correlation,
-    rmse,
-    skill,
     warped_correlation,
 )
-from twinloop.stats.two_by_two import Alternative, TwoByTwo, barnard, difference_interval, exact_p_value, fisher
-from twinloop.stats.two_by_two_paired import (
-    MOST_PAIRS,
-    PairedCounts,
-    mcnemar,
-    paired_difference_interval,
-    paired_p_value,
-    paired_p_values,
-)
-from twinloop.stats.two_sample import least_p_value
+from twinloop.stats.two_by_two import TwoByTwo, barnard, difference_interval, exact_p_value, fisher
 
 __all__ = [
     "MOST_PAIRS",
     "AllanCurve",
-    "AllanNoise",
-    "Alternative",
     "Answer",
-    "Change",
     "ClassifierTest",
     "ColumnDistances",
-    "ControlVariate",
-    "Discriminant",
     "Equivalence",
     "GroupTest",
     "Interval",
     "KernelDistance",
-    "LjungBox",
-    "Matched",
     "NeighbourFigures",
     "PairedCounts",
-    "PairedTest",
     "PairedTrials",
-    "Sandwich",
     "Sequential",
-    "SequentialPower",
     "SobolIndices",
     "SobolTerms",
     "Spectrum",
     "TrialsNeeded",
     "TwoByTwo",
     "Walks",
-    "WelchTest",
     "allan_curve",
     "allan_noise",
     "antithetic_walks",
-    "auc_interval",
     "autocorrelation",
     "barnard",
-    "benjamini_hochberg",
     "best_lag",
     "bias_reduced_sandwich",
     "block_frames",
@@ -166,11 +149,9 @@ __all__ = [
     "cluster_weights",
     "cohens_kappa",
     "conformal_band",
-    "conformal_p_values",
     "conformal_threshold",
     "control_variate",
     "correlation_at_lags",
-    "coverage",
     "cross_lag",
     "decision_blocks",
     "delayed",
@@ -189,11 +170,9 @@ __all__ = [
     "kid",
     "krippendorff_alpha",
     "least_clips",
-    "least_p_value",
     "least_values",
     "ljung_box",
     "log_e_mean",
-    "log_e_pairs",
     "log_e_rates",
     "log_e_scores",
     "mae",
@@ -219,15 +198,12 @@ __all__ = [
     "quantum",
     "raw_correlation",
     "ridge_predictions",
-    "rmse",
     "score_bootstrap",
-    "sequential_pairs",
     "sequential_power",
     "sequential_rates",
     "sequential_scores",
     "shapley",
     "shapley_of_walks",
-    "skill",
     "slope_change",
     "sobol_indices",
     "sobol_rows",

@@ -141,29 +141,24 @@ def _interval(
     count = len(sums)
     estimate = figure(sums.sum(axis=0, keepdims=True))[0]
     if np.isnan(estimate):
-        return _as_interval(estimate, np.nan, np.nan, level, "only one value occurs")
+        return Interval.of(estimate, np.nan, np.nan, level=level, method="only one value occurs")
     if alike.all():
         most = 1.0 - float(clopper_pearson(count, count, level=level).low)
         low = max(1.0 - most / chance, -1.0)
-        return _as_interval(estimate, low, 1.0, level, "exact binomial, as no unit disagrees")
+        return Interval.of(estimate, low, 1.0, level=level, method="exact binomial, as no unit disagrees")
     if count > _MOST_RESAMPLED:
         left_out = np.nan_to_num(figure(sums.sum(axis=0) - sums))
         spread = np.sqrt((count - 1) / count * ((left_out - left_out.mean()) ** 2).sum())
         half = ndtri((1 + level) / 2) * spread
-        return _as_interval(estimate, estimate - half, min(estimate + half, 1.0), level, "jackknife over units")
+        ends = (estimate - half, min(estimate + half, 1.0))
+        return Interval.of(estimate, *ends, level=level, method="jackknife over units")
 
     def resampled(rows: NDArray[np.intp]) -> Array:
         weights = np.stack([np.bincount(row, minlength=count) for row in rows]).astype(np.float64)
         return np.nan_to_num(figure(weights @ sums))
 
     found = bootstrap(resampled, count, level=level, seed=seed)
-    return _as_interval(estimate, found.low, found.high, level, "bca bootstrap over units")
-
-
-def _as_interval(estimate: ArrayLike, low: ArrayLike, high: ArrayLike, level: float, method: str) -> Interval:
-    ends = (np.asarray(value, dtype=np.float64) for value in (estimate, low, high))
-    estimate, low, high = ends
-    return Interval(estimate=estimate, low=low, high=high, level=level, method=method)
+    return Interval.of(estimate, found.low, found.high, level=level, method="bca bootstrap over units")
 
 
 def _beyond_chance(observed: Array, expected: Array) -> Array:

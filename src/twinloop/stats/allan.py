@@ -17,6 +17,7 @@ from twinloop.core.errors import InputError
 from twinloop.stats.interval import Interval, check_level
 
 _FEWEST = 9  # samples of a record
+_PER_DECADE = 10  # averaging times, evenly spaced in their logarithm
 _FLICKER = 2.0 * math.log(2.0) / math.pi  # Allan variance of flicker noise over its coefficient squared
 
 
@@ -56,7 +57,6 @@ def allan_curve(
     period: float,
     *,
     level: float = 0.95,
-    points_per_decade: int = 10,
     shortest: float = 0.0,
     longest: float = 0.1,
 ) -> AllanCurve:
@@ -68,7 +68,6 @@ def allan_curve(
         values: samples of a rate (not of its integral).
         period: between them.
         level: confidence of the intervals.
-        points_per_decade: averaging times, evenly spaced in their logarithm.
         shortest: averaging time at least, in s: a filter bends the curve up to a hundred of its lags.
         longest: averaging time at most, as a part of the record.
 
@@ -84,7 +83,7 @@ def allan_curve(
         )
     least = max(1, math.ceil(shortest / period))
     most = max(least + 1, int(len(record) * longest))
-    count = max(2, math.ceil(points_per_decade * math.log10(most / least)) + 1)
+    count = max(2, math.ceil(_PER_DECADE * math.log10(most / least)) + 1)
     averaged = np.unique(np.round(np.geomspace(least, most, count)).astype(np.int64))
     if 2 * most >= len(record):
         raise InputError(
@@ -96,13 +95,10 @@ def allan_curve(
     time = np.asarray(averaged * period, dtype=np.float64)
     slope = np.gradient(np.log(variance), np.log(time)) / 2.0
     freedom = _freedom(slope, averaged.astype(np.float64), len(phase))
-    low, high = _chi_square(variance, freedom, level)
-    deviation = Interval(
-        estimate=np.sqrt(variance),
-        low=np.sqrt(low),
-        high=np.sqrt(high),
-        level=level,
-        method="overlapping Allan deviation, chi-square",
+    tail = (1.0 - level) / 2.0
+    low, high = (freedom * variance / chdtri(freedom, part) for part in (tail, 1.0 - tail))
+    deviation = Interval.of(
+        np.sqrt(variance), np.sqrt(low), np.sqrt(high), level=level, method="overlapping Allan deviation, chi-square"
     )
     return AllanCurve(time=time, deviation=deviation, freedom=freedom)
 
@@ -143,16 +139,6 @@ def _freedom(slope: NDArray[np.float64], m: NDArray[np.float64], n: int) -> NDAr
     return np.maximum(kind, 1.0)
 
 
-def _chi_square(
-    variance: NDArray[np.float64], freedom: NDArray[np.float64], level: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    tail = (1.0 - level) / 2.0
-    return (
-        np.asarray(freedom * variance / chdtri(freedom, tail), dtype=np.float64),
-        np.asarray(freedom * variance / chdtri(freedom, 1.0 - tail), dtype=np.float64),
-    )
-
-
 def _coefficient(
     curve: AllanCurve, basis: NDArray[np.float64], squares: NDArray[np.float64], which: int, level: float
 ) -> Interval:
@@ -162,9 +148,7 @@ def _coefficient(
     method = "least squares of the Allan variance, chi-square where the part is largest"
     if squares[which] <= 0.0:
         allowed = (curve.deviation.high**2 / basis[:, which]).min()
-        return Interval(
-            estimate=np.array(0.0), low=np.array(0.0), high=np.array(math.sqrt(allowed)), level=level, method=method
-        )
+        return Interval.of(0.0, 0.0, math.sqrt(allowed), level=level, method=method)
     # Of the times where its part is nearly as large as it gets, the one that is known best.
     near = share > share.max() - 0.05  # the loss of a twentieth is less than any interval here
     place = int(np.argmax(np.where(near, curve.freedom, 0.0)))
@@ -174,10 +158,10 @@ def _coefficient(
     )
     # The rest is no better known than the whole: at its largest where the part is at its smallest.
     ends = [max(end, 0.0) / basis[place, which] for end in (low - rest * high / found, high - rest * low / found)]
-    return Interval(
-        estimate=np.array(math.sqrt(squares[which])),
-        low=np.array(math.sqrt(min(ends[0], squares[which]))),
-        high=np.array(math.sqrt(max(ends[1], squares[which]))),
+    return Interval.of(
+        math.sqrt(squares[which]),
+        math.sqrt(min(ends[0], squares[which])),
+        math.sqrt(max(ends[1], squares[which])),
         level=level,
         method=method,
     )

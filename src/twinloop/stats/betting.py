@@ -58,9 +58,7 @@ def log_e_mean(
     Raises:
         InputError: a value outside its bounds, or none at all.
     """
-    x = check_bounded(values, low, high)
-    m = np.asarray(mean, dtype=np.float64)[..., None]
-    below, above = m - np.asarray(low, dtype=np.float64), np.asarray(high, dtype=np.float64) - m
+    x, m, below, above = _rooms(values, mean, low, high)
     sides = {
         "greater": lambda: _mixed(x - m, below, bets),
         "less": lambda: _mixed(m - x, above, bets),
@@ -78,9 +76,7 @@ def log_e_adaptive(
     (Waudby-Smith & Ramdas 2024, section 4.2 and eq. 26), half of the wealth on each side. Narrower than `log_e_mean`
     where the number of values is fixed.
     """
-    x = check_bounded(values, low, high)
-    m = np.asarray(mean, dtype=np.float64)[..., None]
-    below, above = m - np.asarray(low, dtype=np.float64), np.asarray(high, dtype=np.float64) - m
+    x, m, below, above = _rooms(values, mean, low, high)
     bet = _adaptive_bets(x, alpha)
     up = np.cumsum(np.log1p(np.minimum(bet, _MOST / np.maximum(below, _NARROWEST)) * (x - m)), axis=-1)
     down = np.cumsum(np.log1p(np.minimum(bet, _MOST / np.maximum(above, _NARROWEST)) * (m - x)), axis=-1)
@@ -117,10 +113,10 @@ def bounded_mean(
     if not len(kept):  # contradictory values, which have a chance of at most α
         kept = np.array([int(np.argmin(wealth))])
     step = grid[1] - grid[0]
-    return Interval(
-        estimate=np.array(centre),
-        low=np.array(max(grid[kept[0]] - step, ends[0])),
-        high=np.array(min(grid[kept[-1]] + step, ends[1])),
+    return Interval.of(
+        centre,
+        max(grid[kept[0]] - step, ends[0]),
+        min(grid[kept[-1]] + step, ends[1]),
         level=level,
         method="betting, finite-sample valid",
     )
@@ -143,6 +139,12 @@ def check_bounded(values: ArrayLike, low: ArrayLike, high: ArrayLike) -> Array:
             "which the guarantee rests. Divide scores by what a full score is."
         )
     return x
+
+
+def _rooms(values: ArrayLike, mean: ArrayLike, low: ArrayLike, high: ArrayLike) -> tuple[Array, Array, Array, Array]:
+    """Checked values, the hypothesis, and how far that lies from either bound."""
+    x, m = check_bounded(values, low, high), np.asarray(mean, dtype=np.float64)[..., None]
+    return x, m, m - np.asarray(low, dtype=np.float64), np.asarray(high, dtype=np.float64) - m
 
 
 def _mixed(gain: Array, room: ArrayLike, bets: Bets) -> Array:

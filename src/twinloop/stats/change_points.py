@@ -21,6 +21,8 @@ from scipy.special import ndtr, ndtri, stdtr
 
 from twinloop.core.errors import InputError
 
+Array = NDArray[np.float64]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
@@ -54,11 +56,12 @@ def slope_change(x: ArrayLike, y: ArrayLike, *, least: int) -> Change:
     xx_right, xy_right = xx[-1] - xx_left, xy[-1] - xy_left
     explained = xy_left * _ratio(xy_left, xx_left) + xy_right * _ratio(xy_right, xx_right)
     best = int(np.argmax(explained))
-    left, right = (
-        float(_ratio(p[best : best + 1], q[best : best + 1])[0]) for p, q in ((xy_left, xx_left), (xy_right, xx_right))
+    return Change(
+        index=int(splits[best]),
+        before=float(_ratio(xy_left, xx_left)[best]),
+        after=float(_ratio(xy_right, xx_right)[best]),
+        gain=float((explained[best] - whole * xy[-1]) / residual),
     )
-    gain = float((explained[best] - whole * xy[-1]) / residual)
-    return Change(index=int(splits[best]), before=left, after=right, gain=gain)
 
 
 def _ratio(numerator: NDArray[np.float64], denominator: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -104,29 +107,22 @@ def match_moments(first: ArrayLike, second: ArrayLike, tolerance: float) -> Matc
     return Matched(first=left, second=right, sizes=(len(one), len(other)))
 
 
-Array = NDArray[np.float64]
 REFERENCE = 0.5  # k: half of a shift by one standard deviation, the textbook's choice
 _CELLS = 101  # of the chain with normal values: run lengths up to 10,000 within 0.5 %
 _LONGEST = 20.0  # threshold; with k = 0.5 beyond a billion values
 
 
-def cusum(values: ArrayLike, *, reference: float = REFERENCE, start: float = 0.0) -> Array:
-    """The upper CUSUM after each standardized value, ``(…, n)``.
-
-    Args:
-        values: ``(…, n)``; give −z for the lower one.
-        reference: k.
-        start: of S; half of the threshold is the fast initial response of Lucas & Crosier (Technometrics 24, 1982).
-    """
+def cusum(values: ArrayLike) -> Array:
+    """The upper CUSUM after each standardized value ``(…, n)``, with k = `REFERENCE`; give −z for the lower one."""
     z = np.asarray(values, dtype=np.float64)
-    path, total = np.empty_like(z), np.full(z.shape[:-1], start, dtype=np.float64)
+    path, total = np.empty_like(z), np.zeros(z.shape[:-1])
     for i in range(z.shape[-1]):
-        total = np.maximum(0.0, total + z[..., i] - reference)
+        total = np.maximum(0.0, total + z[..., i] - REFERENCE)
         path[..., i] = total
     return path
 
 
-def cusum_run_length(threshold: float, *, reference: float = REFERENCE, shift: float = 0.0) -> float:
+def cusum_run_length(threshold: float, *, shift: float = 0.0) -> float:
     """The mean number of values until an alarm, for independent normal values of mean ``shift`` and variance 1."""
     if threshold <= 0:
         raise InputError(
@@ -134,7 +130,7 @@ def cusum_run_length(threshold: float, *, reference: float = REFERENCE, shift: f
         )
     width = 2.0 * threshold / (2 * _CELLS - 1)  # the first cell is half as wide and holds 0 (Brook & Evans 1972, § 2)
     centre = width * np.arange(_CELLS)
-    step = centre[None, :] - centre[:, None] + reference - shift
+    step = centre[None, :] - centre[:, None] + REFERENCE - shift
     upper = ndtr(step + width / 2)
     chain = upper - ndtr(step - width / 2)
     chain[:, 0] = upper[:, 0]
@@ -142,7 +138,7 @@ def cusum_run_length(threshold: float, *, reference: float = REFERENCE, shift: f
 
 
 @cache
-def cusum_threshold(run_length: float, *, reference: float = REFERENCE) -> float:
+def cusum_threshold(run_length: float) -> float:
     """The threshold with that mean run length where nothing shifts; 4.10 for 370 values at k = 0.5.
 
     Raises:
@@ -150,13 +146,13 @@ def cusum_threshold(run_length: float, *, reference: float = REFERENCE) -> float
     """
     from scipy.optimize import brentq
 
-    least, most = (cusum_run_length(h, reference=reference) for h in (1e-6, _LONGEST))
+    least, most = (cusum_run_length(h) for h in (1e-6, _LONGEST))
     if not least < run_length < most:
         raise InputError(
-            f"No CUSUM with k = {reference:g} has a mean run length of {run_length:g} values; it can be from "
+            f"No CUSUM with k = {REFERENCE:g} has a mean run length of {run_length:g} values; it can be from "
             f"{least:.3g} to {most:.3g}."
         )
-    found = brentq(lambda h: np.log(cusum_run_length(h, reference=reference) / run_length), 1e-6, _LONGEST)
+    found = brentq(lambda h: np.log(cusum_run_length(h) / run_length), 1e-6, _LONGEST)
     return float(found)  # pyright: ignore[reportArgumentType]
 
 
@@ -180,15 +176,3 @@ def self_starting(before: ArrayLike, values: ArrayLike) -> Array:
     variance = (squares - count * (mean - known.mean()) ** 2) / (count - 1)
     score = (given - mean) / np.sqrt(variance * (1.0 + 1.0 / count))
     return -np.sign(score) * ndtri(stdtr(count - 1, -np.abs(score)))
-
-
-def page_hinkley(values: ArrayLike, *, tolerance: float) -> Array:
-    """The Page–Hinkley statistic for a rise of the mean after each value, ``(…, n)``.
-
-    The sum of x − (mean so far) − ``tolerance`` less its smallest value so far (Hinkley, "Inference about the
-    change-point from cumulative sum tests", Biometrika 58, 1971): a CUSUM that needs to know no mean.
-    """
-    x = np.asarray(values, dtype=np.float64)
-    mean = np.cumsum(x, axis=-1) / np.arange(1, x.shape[-1] + 1)
-    total = np.cumsum(x - mean - tolerance, axis=-1)
-    return total - np.minimum(np.minimum.accumulate(total, axis=-1), 0.0)

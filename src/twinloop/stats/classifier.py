@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import generator
 from twinloop.stats.bootstrap import stretched_percentile
-from twinloop.stats.discriminant import Discriminant, Features, Learner, learner
+from twinloop.stats.discriminant import WIDE, Discriminant, Features, Learner, learner
 from twinloop.stats.interval import Interval, check_level
 from twinloop.stats.two_sample import (
     Array,
@@ -36,7 +36,6 @@ from twinloop.stats.two_sample import (
     two_samples,
 )
 
-_WIDE = 256  # columns up to which squares are added
 _RANKED = 4_000_000  # scores ranked at once
 _LEAST_FOLDS = 2
 
@@ -118,7 +117,7 @@ def classifier_test(
     names = column_names(columns, given.rows.shape[1])
     samples = given.bundled(seed=seed)
     fold = _folds(samples, folds, level if draws else None, seed)
-    expand = Features.of(samples.rows, quadratic=len(names) <= _WIDE if quadratic is None else quadratic)
+    expand = Features.of(samples.rows, quadratic=len(names) <= WIDE if quadratic is None else quadratic)
     features = expand(samples.rows)
     learners = [learner(features, samples, fold != number) for number in range(fold.max() + 1)]
     scores, parts = _held_out(features, samples, fold, learners)
@@ -292,10 +291,10 @@ def _interval(
 ) -> Interval:
     fewer = min(samples.nreal, samples.nsim)
     low, high = np.clip(stretched_percentile(drawn, fewer, fewer - 1, level=level), *bounds)
-    return Interval(
-        estimate=np.asarray(found),
-        low=np.minimum(low, found),
-        high=np.maximum(high, found),
+    return Interval.of(
+        found,
+        np.minimum(low, found),
+        np.maximum(high, found),
         level=level,
         method=f"percentile bootstrap over episodes {how}",
     )
@@ -340,10 +339,10 @@ def auc_interval(
     found = weighted_auc(columns, weights * yes[:, None], weights * ~yes[:, None])
     tail = (1 - level) / 2
     low, high = np.quantile(found[1:], (tail, 1 - tail))
-    return Interval(
-        estimate=found[0],
-        low=np.minimum(low, found[0]),
-        high=np.maximum(high, found[0]),
+    return Interval.of(
+        found[0],
+        np.minimum(low, found[0]),
+        np.maximum(high, found[0]),
         level=level,
         method="percentile bootstrap over episodes within outcomes, given held-out scores",
     )

@@ -28,6 +28,8 @@ from twinloop.core.records import frozen
 from twinloop.stats.interval import Interval, check_level
 from twinloop.stats.proportion import clopper_pearson
 
+Array = NDArray[np.float64]
+
 
 def quantile_upper(values: ArrayLike, quantile: float, *, level: float = 0.95) -> float | None:
     """A bound that the quantile exceeds with a chance of at most 1 − ``level``; None where there are too few values.
@@ -121,7 +123,6 @@ def conformal_p_values(calibration: ArrayLike, scores: ArrayLike) -> NDArray[np.
     return (1.0 + beaten) / (1.0 + len(known))
 
 
-Array = NDArray[np.float64]
 _LEAST_WIDTH = 0.1  # of a band's mean width: where all curves agree by accident, it must not be a trap (our choice)
 _SMOOTHED = 7  # steps over which centre and width are averaged: with tens of curves they are ragged (our choice)
 

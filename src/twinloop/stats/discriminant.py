@@ -126,7 +126,8 @@ def _ridge(values: Array, freedom: float) -> float:
     return float(np.exp(np.asarray(scipy.optimize.brentq(excess, low, high))))
 
 
-_WIDE = 256  # columns up to which squares are added, as in `stats.classifier`
+WIDE = 256  # columns up to which squares are added
+_FOLDS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,27 +150,23 @@ def cross_fit(
     *,
     real_clusters: ArrayLike,
     sim_clusters: ArrayLike,
-    folds: int = 5,
-    seed: int = 0,
 ) -> CrossFit:
-    """Score rows ``(n, d)`` and ``(m, d)`` of two samples, whole episodes held out.
+    """Score rows ``(n, d)`` and ``(m, d)`` of two samples, whole episodes held out in at most five folds.
 
     Args:
         real: ``(n, d)``.
         sim: ``(m, d)``.
         real_clusters: number of each real row's episode.
         sim_clusters: of each simulated row's.
-        folds: parts into which episodes are split, fewer where there are few episodes.
-        seed: of the folds.
 
     Raises:
         InputError: rows that cannot be compared, or fewer than two episodes a side.
     """
     samples = two_samples(real, sim, real_clusters=real_clusters, sim_clusters=sim_clusters)
-    count = max(2, min(folds, samples.nreal // 2, samples.nsim // 2))
-    rng = generator(seed, "stats/cross-fit/folds")
+    count = max(2, min(_FOLDS, samples.nreal // 2, samples.nsim // 2))
+    rng = generator(0, "stats/cross-fit/folds")
     fold = np.concatenate([rng.permutation(samples.nreal) % count, rng.permutation(samples.nsim) % count])
-    expand = Features.of(samples.rows, quadratic=samples.rows.shape[1] <= _WIDE)
+    expand = Features.of(samples.rows, quadratic=samples.rows.shape[1] <= WIDE)
     features = expand(samples.rows)
     parts = np.empty_like(features)
     for number in range(count):

@@ -28,6 +28,7 @@ import scipy  # its parts load when they are used
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError
+from twinloop.core.plain import JsonRecord
 from twinloop.core.seeds import generator
 from twinloop.stats.bootstrap import stretched_percentile
 from twinloop.stats.interval import Interval, check_level
@@ -142,21 +143,11 @@ def kid(
     The estimate is of all pairs at once; ``subsets_sd`` is the spread over subsets that is usually published beside
     it, of whole episodes. The interval is of the estimate, and not that spread.
 
+    Other arguments and errors are those of `mmd`.
+
     Args:
-        real: ``(n, d)``.
-        sim: ``(m, d)``.
-        real_clusters: number of each real row's episode.
-        sim_clusters: of each simulated row's.
-        paired: equal numbers name the same trial, see `two_samples`.
         subset_rows: rows a side of a subset.
         subsets: how many; 0 for none.
-        level: of the interval; the test is at 1 − ``level``.
-        draws: relabellings of episodes; 0 for no test.
-        resamples: of the bootstrap over episodes.
-        seed: of relabellings, resamples and subsets.
-
-    Raises:
-        InputError: rows that cannot be compared, too few episodes for the test.
     """
     samples = two_samples(real, sim, real_clusters=real_clusters, sim_clusters=sim_clusters, paired=paired)
     kernel = cubic(samples.rows.shape[1])
@@ -192,19 +183,7 @@ def energy_distance(
 ) -> KernelDistance:
     """Unbiased energy distance of rows ``(n, d)`` and ``(m, d)``, with episodes as the unit.
 
-    Args:
-        real: ``(n, d)``.
-        sim: ``(m, d)``.
-        real_clusters: number of each real row's episode.
-        sim_clusters: of each simulated row's.
-        paired: equal numbers name the same trial, see `two_samples`.
-        level: of the interval; the test is at 1 − ``level``.
-        draws: relabellings of episodes; 0 for no test.
-        resamples: of the bootstrap over episodes.
-        seed: of relabellings and resamples.
-
-    Raises:
-        InputError: rows that cannot be compared, too few episodes for the test.
+    Arguments and errors are those of `mmd`.
     """
     samples = two_samples(real, sim, real_clusters=real_clusters, sim_clusters=sim_clusters, paired=paired)
     return kernel_distance(samples, _MINUS_DISTANCE, level=level, draws=draws, resamples=resamples, seed=seed)
@@ -222,7 +201,7 @@ _GRID = 512  # places at which distribution functions are read where there are m
 
 
 @dataclass(frozen=True, kw_only=True)
-class ColumnDistances:
+class ColumnDistances(JsonRecord):
     """W₁ of columns ``(d,)`` with intervals and p-values.
 
     ``floor`` ``(d,)`` is the mean under relabelling: W₁ is never negative, and this is what chance alone makes of it.
@@ -238,11 +217,6 @@ class ColumnDistances:
     p_adjusted: Array
     shift: Array
     spread: Array
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        rows = {name: getattr(self, name).tolist() for name in ("floor", "p_value", "p_adjusted", "shift", "spread")}
-        return {"columns": list(self.columns), "distance": self.distance.to_json(), **rows}
 
 
 def wasserstein(
@@ -334,10 +308,10 @@ def _interval(samples: TwoSample, found: Array, drawn: Array, p_value: Array, le
     low, high = stretched_percentile(drawn, fewer, fewer - 1, level=level)
     bias = np.maximum(drawn.mean(axis=0) - found, 0.0)
     reaches = np.isnan(p_value) | (p_value > 1 - level)
-    return Interval(
-        estimate=found,
-        low=np.where(reaches, 0.0, np.clip(low - bias, 0.0, found)),
-        high=np.maximum(high - bias, found),
+    return Interval.of(
+        found,
+        np.where(reaches, 0.0, np.clip(low - bias, 0.0, found)),
+        np.maximum(high - bias, found),
         level=level,
         method="percentile bootstrap over episodes less its bias; 0 where the permutation test does not exclude it",
     )

@@ -1,4 +1,4 @@
-"""Whether two things differ, are equivalent within a margin, or neither can be said yet.
+"""Whether two things differ, are equivalent within a margin, or neither can be said yet; and the power of that.
 
 Equivalence is what has to be shown: two one-sided tests refuse both a difference of −δ or less and one of δ or more
 (TOST; Schuirmann, J. Pharmacokinetics and Biopharmaceutics 15, 1987). A test of "no difference" that finds nothing
@@ -7,37 +7,49 @@ shows nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import cache, lru_cache
+from typing import Literal
 
 import numpy as np
 import scipy  # its parts load when they are used
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtri
 
 from twinloop.core.errors import InputError
-from twinloop.stats.two_by_two import Alternative, TwoByTwo, exact_p_value, exact_p_values
+from twinloop.core.plain import JsonRecord
+from twinloop.core.seeds import generator
+from twinloop.stats.mean_difference import two_arms
+from twinloop.stats.sequential import decision_blocks, log_e_rates
+from twinloop.stats.two_by_two import (
+    Alternative,
+    TwoByTwo,
+    exact_p_value,
+    exact_p_values,
+    fisher_p_values,
+    largest_tail,
+    score_order,
+    table_chances,
+)
 
 Answer = Literal["differs", "equivalent", "undecided"]
-_LEAST = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Equivalence:
+class Equivalence(JsonRecord):
     """Two one-sided tests: ``p_low`` refuses a difference ≤ −``margin``, ``p_high`` one ≥ ``margin``."""
 
     margin: float
     p_low: float
     p_high: float
     method: str
+    json_also = ("p_value",)
 
     @property
     def p_value(self) -> float:
         """Of the hypothesis that the difference is as large as the margin, on either side."""
         return max(self.p_low, self.p_high)
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        return {**vars(self), "p_value": self.p_value}
 
 
 def check_margin(margin: float) -> None:
@@ -89,14 +101,7 @@ def equivalent_means(a: ArrayLike, b: ArrayLike, *, margin: float, paired: bool 
         InputError: a margin outside (0, 1), fewer than two values, or pairs that do not match.
     """
     check_margin(margin)
-    first, second = (np.asarray(values, dtype=np.float64) for values in (a, b))
-    if paired and len(first) != len(second):
-        raise InputError(f"{len(first)} values cannot be paired with {len(second)}. Give both of every pair.")
-    if min(len(first), len(second)) < _LEAST:
-        raise InputError(
-            f"{len(first)} and {len(second)} trials cannot tell how trials differ; a comparison of means needs at "
-            f"least {_LEAST} of each."
-        )
+    first, second = two_arms(a, b, paired=paired)
     method = "two one-sided t tests, " + ("paired" if paired else "Welch")
     flat = np.ptp(first - second) == 0 if paired else np.ptp(first) + np.ptp(second) == 0
     if flat:
@@ -124,3 +129,295 @@ def _one_sided(a: NDArray[np.float64], b: NDArray[np.float64], paired: bool, alt
         return float(scipy.stats.ttest_rel(a, b, alternative=alternative).pvalue)  # pyright: ignore[reportAttributeAccessIssue]
     test = scipy.stats.ttest_ind(a, b, equal_var=False, alternative=alternative)
     return float(test.pvalue)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+PowerTest = Literal["barnard", "fisher"]
+_MOST = 400  # trials per arm up to which a search goes: more tables than that are no longer added up in seconds
+_MOST_PAIRS = 2000
+_SEQUENCES = 2000  # that are simulated
+_STEADY = 5  # further numbers of trials at which the power must hold too, because an exact test's saw-tooths
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialsNeeded(JsonRecord):
+    """The fewest trials of arm a with which the power is at least ``wished``, there and at the next few numbers.
+
+    ``trials_b`` belong to them in the other arm.
+    """
+
+    trials_a: int
+    trials_b: int
+    power: float
+    wished: float
+    alpha: float
+    test: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequentialPower:
+    """When the e-test decides at given rates: of ``decided`` the share before ``most`` pairs, and the pairs it took.
+
+    Sequences that had not decided count with ``most`` pairs, as the trials they cost.
+    """
+
+    pairs: NDArray[np.intp]
+    decided: float
+    most: int
+
+    @property
+    def mean(self) -> float:
+        """Mean number of pairs."""
+        return float(self.pairs.mean())
+
+    def quantile(self, share: float) -> float:
+        """The number of pairs within which that share of the sequences ended."""
+        return float(np.quantile(self.pairs, share))
+
+
+def power_of_rates(
+    p_a: float,
+    p_b: float,
+    trials_a: int,
+    trials_b: int,
+    *,
+    alpha: float = 0.05,
+    alternative: Alternative = "two-sided",
+    test: PowerTest = "barnard",
+) -> float:
+    """The chance that an exact test of p_a = p_b refuses at ``alpha``.
+
+    Raises:
+        InputError: rates or a level outside their ranges, or Fisher's test one-sided, which is not offered.
+    """
+    _check_rates(p_a, p_b, alpha)
+    if test == "fisher":
+        if alternative != "two-sided":
+            raise InputError("The power of Fisher's test is told two-sided only; ask for Barnard's one-sided.")
+        refused = fisher_p_values(trials_a, trials_b) <= alpha
+    else:
+        refused = refused_tables(trials_a, trials_b, alpha=alpha, alternative=alternative)
+    return float(table_chances(trials_a, trials_b, p_a, p_b)[refused].sum())
+
+
+def power_of_equivalence(
+    p_a: float, p_b: float, trials_a: int, trials_b: int, *, margin: float, alpha: float = 0.05
+) -> float:
+    """The chance that both one-sided exact tests show a difference smaller than ``margin``."""
+    _check_rates(p_a, p_b, alpha)
+    check_margin(margin)
+    low = refused_tables(trials_a, trials_b, difference=-margin, alternative="greater", alpha=alpha)
+    high = refused_tables(trials_a, trials_b, difference=margin, alternative="less", alpha=alpha)
+    return float(table_chances(trials_a, trials_b, p_a, p_b)[low & high].sum())
+
+
+def power_of_pairs(p_only_a: float, p_only_b: float, pairs: int, *, alpha: float = 0.05) -> float:
+    """The chance that McNemar's exact two-sided test refuses, with these chances that only a, or only b, succeeds.
+
+    Raises:
+        InputError: chances that are none or add up to more than one, or a level outside (0, 1).
+    """
+    _check_pairs(p_only_a, p_only_b, alpha)
+    differ = p_only_a + p_only_b
+    share = p_only_a / differ
+    total = 0.0
+    for many, chance in enumerate(scipy.stats.binom.pmf(np.arange(pairs + 1), pairs, differ)):
+        tail = scipy.stats.binom.cdf(np.arange(many + 1), many, 0.5)
+        refused = 2 * np.minimum(tail, tail[::-1]) <= alpha
+        total += float(chance * scipy.stats.binom.pmf(np.arange(many + 1), many, share)[refused].sum())
+    return total
+
+
+@lru_cache(maxsize=512)
+def refused_tables(
+    trials_a: int, trials_b: int, *, alpha: float, difference: float = 0.0, alternative: Alternative = "two-sided"
+) -> NDArray[np.bool_]:
+    """Which tables the exact test refuses at ``alpha``; as its p-values tell, by halving the critical value."""
+    key = np.round(score_order(trials_a, trials_b, difference, alternative), 9)
+    values = np.unique(key)
+    kept, refused = -1, len(values)  # the test refuses from some place on in the ordered statistics
+    while refused - kept > 1:
+        middle = (kept + refused) // 2
+        if largest_tail(key >= values[middle], difference, refine=False) <= alpha:
+            refused = middle
+        else:
+            kept = middle
+    return key >= (values[refused] if refused < len(values) else np.inf)
+
+
+def trials_for_rates(
+    p_a: float,
+    p_b: float,
+    *,
+    power: float = 0.9,
+    alpha: float = 0.05,
+    alternative: Alternative = "two-sided",
+    ratio: float = 1.0,
+    test: PowerTest = "barnard",
+) -> TrialsNeeded:
+    """Trials with which an exact test finds that p_a and p_b differ; ``ratio`` is trials of b per trial of a.
+
+    Raises:
+        InputError: equal rates, or so alike that 400 trials of each are too few; says what the normal formula gives.
+    """
+    _check_rates(p_a, p_b, alpha)
+    _check_search(power, ratio)
+    if p_a == p_b:
+        raise InputError(f"Rates of {p_a:g} and {p_b:g} do not differ; no trials would show it. Use --within.")
+
+    def reached(n: int) -> float:
+        return power_of_rates(p_a, p_b, n, _other(n, ratio), alpha=alpha, alternative=alternative, test=test)
+
+    z = float(ndtri(1 - alpha / (2 if alternative == "two-sided" else 1)) + ndtri(power))
+    guess = z**2 * (p_a * (1 - p_a) + p_b * (1 - p_b) / ratio) / (p_a - p_b) ** 2
+    return _search(reached, guess, power=power, alpha=alpha, ratio=ratio, test=f"{test} {alternative}")
+
+
+def trials_for_equivalence(
+    p_a: float,
+    p_b: float,
+    *,
+    margin: float,
+    power: float = 0.9,
+    alpha: float = 0.05,
+    ratio: float = 1.0,
+) -> TrialsNeeded:
+    """Trials with which rates that differ by less than ``margin`` are shown to.
+
+    Raises:
+        InputError: rates that differ by the margin or more, or 400 trials of each are too few.
+    """
+    _check_rates(p_a, p_b, alpha)
+    _check_search(power, ratio)
+    check_margin(margin)
+    room = margin - abs(p_a - p_b)
+    if room <= 0:
+        raise InputError(f"Rates of {p_a:g} and {p_b:g} are not within {margin:g}; no number of trials would show it.")
+
+    def reached(n: int) -> float:
+        return power_of_equivalence(p_a, p_b, n, _other(n, ratio), margin=margin, alpha=alpha)
+
+    z = float(ndtri(1 - alpha) + ndtri((1 + power) / 2 if p_a == p_b else power))
+    guess = z**2 * (p_a * (1 - p_a) + p_b * (1 - p_b) / ratio) / room**2
+    return _search(reached, guess, power=power, alpha=alpha, ratio=ratio, test="two one-sided exact")
+
+
+def trials_for_pairs(p_only_a: float, p_only_b: float, *, power: float = 0.9, alpha: float = 0.05) -> TrialsNeeded:
+    """Pairs with which McNemar's exact test finds a difference.
+
+    Raises:
+        InputError: equal chances, chances that are none, or 2,000 pairs are too few.
+    """
+    _check_pairs(p_only_a, p_only_b, alpha)
+    _check_search(power, 1.0)
+    if p_only_a == p_only_b:
+        raise InputError(f"Chances of {p_only_a:g} and {p_only_b:g} do not differ; no number of pairs would show it.")
+    z = float(ndtri(1 - alpha / 2) + ndtri(power))
+    guess = z**2 * (p_only_a + p_only_b) / (p_only_a - p_only_b) ** 2
+
+    def reached(n: int) -> float:
+        return power_of_pairs(p_only_a, p_only_b, n, alpha=alpha)
+
+    return _search(reached, guess, power=power, alpha=alpha, ratio=1.0, test="McNemar exact", most=_MOST_PAIRS)
+
+
+def sequential_power(
+    p_a: float,
+    p_b: float,
+    *,
+    most: int,
+    alpha: float = 0.05,
+    alternative: Alternative = "two-sided",
+    seed: int = 0,
+) -> SequentialPower:
+    """When the e-test, looked at after every pair, decides at given rates, by simulating 2,000 sequences.
+
+    Raises:
+        InputError: rates or a level outside their ranges, or no pair at all.
+    """
+    _check_rates(p_a, p_b, alpha)
+    if most < 1:
+        raise InputError(f"A sequential test of at most {most} pairs looks at none. Allow at least one, such as 500.")
+    random = generator(seed, "stats/power")
+    a, b = (random.random((_SEQUENCES, most)) < p for p in (p_a, p_b))
+    at = decision_blocks(log_e_rates(a, b, alternative=alternative), alpha=alpha)
+    return SequentialPower(pairs=np.where(at > 0, at, most), decided=float((at > 0).mean()), most=most)
+
+
+def _search(
+    reached: Callable[[int], float],
+    guess: float,
+    *,
+    power: float,
+    alpha: float,
+    ratio: float,
+    test: str,
+    most: int = _MOST,
+) -> TrialsNeeded:
+    """The fewest trials from which the power holds: forward in steps from below the normal formula, then one by one."""
+    if guess * np.sqrt(max(1.0, ratio)) > most:  # tables are as many as the product of the trials
+        raise InputError(
+            f"About {int(np.ceil(guess * max(1.0, ratio)))} trials of {'b' if ratio > 1 else 'each'} would be needed "
+            f"for a power of {power:g}: more than the {most} of each that are added up exactly. Ask for rates further "
+            f"apart, less power{', or a smaller ratio' if ratio > 1 else ''}."
+        )
+    at = cache(reached)
+    n = _near(at, max(2, round(guess)), power, alpha, most)
+    while n > 2 and min(at(n), at(n - 1)) >= power:
+        n -= 1
+    while n <= most:
+        below = [m for m in range(n, n + _STEADY + 1) if at(m) < power]
+        if not below:
+            other = _other(n, ratio)
+            return TrialsNeeded(trials_a=n, trials_b=other, power=at(n), wished=power, alpha=alpha, test=test)
+        n = below[-1] + 1
+    raise InputError(f"{most} trials of each are too few for a power of {power:g}; ask for rates further apart.")
+
+
+def _near(at: Callable[[int], float], guess: int, power: float, alpha: float, most: int) -> int:
+    """Where the power is about the wished one: √n is nearly linear in its normal quantile."""
+    n = min(guess, most)
+    for _ in range(4):
+        found = float(np.clip(at(n), 1e-4, 1 - 1e-4))
+        ahead = float(ndtri(1 - alpha / 2) + ndtri(power)) / max(float(ndtri(1 - alpha / 2) + ndtri(found)), 0.1)
+        step = int(np.clip(round(n * ahead**2), max(2, n // 3), min(3 * n, most)))
+        if abs(step - n) <= 1:
+            break
+        n = step
+    return n
+
+
+def _other(trials: int, ratio: float) -> int:
+    return max(1, round(trials * ratio))
+
+
+def _check_alpha(alpha: float) -> None:
+    if not 0.0 < alpha < 1.0:
+        raise InputError(
+            f"α, the chance of finding what is not there, lies between 0 and 1, not at {alpha:g}. 0.05 is usual."
+        )
+
+
+def _check_search(power: float, ratio: float) -> None:
+    if not 0.0 < power < 1.0:
+        raise InputError(
+            f"A power lies between 0 and 1, not at {power:g}. Write 90 % as 0.9; no trials make it certain."
+        )
+    if not 0.0 < ratio < np.inf:
+        raise InputError(f"A ratio of {ratio:g} trials of b for each of a is none. Give a number above 0, such as 1.")
+
+
+def _check_pairs(p_only_a: float, p_only_b: float, alpha: float) -> None:
+    _check_alpha(alpha)
+    if not (min(p_only_a, p_only_b) >= 0 and 0 < p_only_a + p_only_b <= 1):
+        raise InputError(
+            f"Of a pair, the chances that only a ({p_only_a:g}) and that only b ({p_only_b:g}) succeeds must add up to "
+            "more than 0 and at most 1. Give those of shared starts, such as 0.2 and 0.05, or success rates without "
+            "--paired."
+        )
+
+
+def _check_rates(p_a: float, p_b: float, alpha: float) -> None:
+    _check_alpha(alpha)
+    for rate in (p_a, p_b):
+        if not 0.0 <= rate <= 1.0:
+            raise InputError(f"A success rate lies between 0 and 1, not at {rate:g}. Write 60 % as 0.6.")

@@ -1,19 +1,21 @@
-"""An estimate with its interval, for one number or an array of them."""
+"""An estimate with its interval, and p-values of several tests together."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+import scipy  # its parts load when they are used
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError
 from twinloop.core.headline import Better, Headline
+from twinloop.core.plain import JsonRecord
+from twinloop.core.records import frozen
 
 
 @dataclass(frozen=True, kw_only=True)
-class Interval:
+class Interval(JsonRecord):
     """``estimate`` lies in [``low``, ``high``] at confidence ``level``, elementwise; ``method`` says how it is made."""
 
     estimate: NDArray[np.float64]
@@ -24,9 +26,12 @@ class Interval:
 
     def __post_init__(self) -> None:
         for name in ("estimate", "low", "high"):
-            value = np.array(getattr(self, name), dtype=np.float64)
-            value.setflags(write=False)
-            object.__setattr__(self, name, value)
+            object.__setattr__(self, name, frozen(getattr(self, name)))
+
+    @classmethod
+    def of(cls, estimate: ArrayLike, low: ArrayLike, high: ArrayLike, *, level: float, method: str) -> Interval:
+        """From numbers or arrays of one shape."""
+        return cls(estimate=frozen(estimate), low=frozen(low), high=frozen(high), level=level, method=method)
 
     def covers(self, truth: ArrayLike) -> NDArray[np.bool_]:
         """Where the interval holds ``truth``."""
@@ -51,28 +56,14 @@ class Interval:
 
     def at(self, *index: int) -> Interval:
         """One element of an interval of an array."""
-        return Interval(
-            estimate=self.estimate[index],
-            low=self.low[index],
-            high=self.high[index],
-            level=self.level,
-            method=self.method,
+        return Interval.of(
+            self.estimate[index], self.low[index], self.high[index], level=self.level, method=self.method
         )
 
     def percent(self, digits: int = 0) -> str:
         """A share with its interval, such as ``83% [72%, 91%]``; of a single number."""
         estimate, low, high = (f"{float(value):.{digits}%}" for value in (self.estimate, self.low, self.high))
         return f"{estimate} [{low}, {high}]"
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        return {
-            "estimate": self.estimate.tolist(),
-            "low": self.low.tolist(),
-            "high": self.high.tolist(),
-            "level": self.level,
-            "method": self.method,
-        }
 
 
 def check_level(level: float) -> None:
@@ -83,3 +74,38 @@ def check_level(level: float) -> None:
     """
     if not 0.0 < level < 1.0:
         raise InputError(f"A confidence level lies between 0 and 1, not at {level:g}. Write 95 % as 0.95.")
+
+
+def holm(p_values: ArrayLike) -> NDArray[np.float64]:
+    """Adjusted p-values that keep the chance of any false alarm: reject where they are at most that chance.
+
+    p̃_(i) = max_{j ≤ i} min(1, (m − j + 1) p_(j)) (Holm, Scandinavian Journal of Statistics 6, 1979); valid whatever the
+    dependence between the tests.
+
+    Raises:
+        InputError: a value that is no probability.
+    """
+    p = _checked(p_values)
+    order = np.argsort(p, kind="stable")
+    adjusted = np.empty_like(p)
+    adjusted[order] = np.maximum.accumulate(np.minimum(p[order] * np.arange(len(p), 0, -1), 1.0))
+    return adjusted
+
+
+def benjamini_hochberg(p_values: ArrayLike) -> NDArray[np.float64]:
+    """Adjusted p-values that keep the share of false alarms among all alarms: reject where they are at most that share.
+
+    For independent or positively dependent tests (Benjamini & Hochberg, J. R. Stat. Soc. B 57, 1995).
+
+    Raises:
+        InputError: a value that is no probability.
+    """
+    p = _checked(p_values)
+    return np.asarray(scipy.stats.false_discovery_control(p), dtype=np.float64) if len(p) else p
+
+
+def _checked(p_values: ArrayLike) -> NDArray[np.float64]:
+    p = np.asarray(p_values, dtype=np.float64)
+    if p.ndim != 1 or not ((p >= 0) & (p <= 1)).all():
+        raise InputError(f"P-values are a list of numbers from 0 to 1; given {np.array2string(p, threshold=6)}.")
+    return p

@@ -119,10 +119,10 @@ def kernel_distance(
         p_value, exact = float(labels.p_value(distance, relabelled, rounding=sums.rounding)), labels.exact
     return KernelDistance(
         name=kernel.name,
-        distance=Interval(
-            estimate=np.array(distance),
-            low=np.minimum(low, distance),
-            high=np.maximum(high, distance),
+        distance=Interval.of(
+            distance,
+            np.minimum(low, distance),
+            np.maximum(high, distance),
             level=level,
             method="percentile bootstrap over episodes, stretched for few",
         ),

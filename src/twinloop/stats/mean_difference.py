@@ -39,7 +39,7 @@ def permutation_of_means(
     Raises:
         InputError: fewer than two trials of one, or pairs that do not match.
     """
-    first, second = _two(a, b, paired)
+    first, second = two_arms(a, b, paired=paired)
     if paired:
         if not np.any(first != second):
             return 1.0
@@ -65,7 +65,7 @@ def bootstrap_of_means(
         InputError: fewer than two trials of one.
     """
     check_level(level)
-    first, second = _two(a, b, paired=False)
+    first, second = two_arms(a, b, paired=False)
     estimate = float(first.mean() - second.mean())
     low = high = np.nan
     method = "BCa bootstrap within arms"
@@ -84,7 +84,7 @@ def bootstrap_of_means(
                 rng=generator(seed, "stats/bootstrap-of-means"),
             )
         low, high = map(float, found.confidence_interval)
-    return Interval(estimate=np.array(estimate), low=np.array(low), high=np.array(high), level=level, method=method)
+    return Interval.of(estimate, low, high, level=level, method=method)
 
 
 def bounded_difference(a: ArrayLike, b: ArrayLike, *, paired: bool = False, level: float = 0.95) -> Interval:
@@ -98,19 +98,24 @@ def bounded_difference(a: ArrayLike, b: ArrayLike, *, paired: bool = False, leve
     check_level(level)
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if paired:
-        first, second = _two(a, b, paired)
+        first, second = two_arms(a, b, paired=paired)
         return bounded_mean(first - second, level=level, low=-1.0, high=1.0)
     one, two = (bounded_mean(values, level=level**0.5) for values in (first, second))
-    return Interval(
-        estimate=one.estimate - two.estimate,
-        low=one.low - two.high,
-        high=one.high - two.low,
+    return Interval.of(
+        one.estimate - two.estimate,
+        one.low - two.high,
+        one.high - two.low,
         level=level,
         method="two betting intervals, finite-sample valid",
     )
 
 
-def _two(a: ArrayLike, b: ArrayLike, paired: bool) -> tuple[Array, Array]:
+def two_arms(a: ArrayLike, b: ArrayLike, *, paired: bool) -> tuple[Array, Array]:
+    """Both arms' values as arrays.
+
+    Raises:
+        InputError: fewer than two trials of one, or pairs that do not match.
+    """
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if paired and len(first) != len(second):
         raise InputError(f"{len(first)} values cannot be paired with {len(second)}. Give both of every pair.")
@@ -170,12 +175,8 @@ def welch_test(first: ArrayLike, second: ArrayLike, *, level: float = 0.95) -> W
     reach = stdtrit(freedom, (1 + level) / 2) * error
     t = np.divide(np.abs(estimate), error, out=np.where(np.abs(estimate) > 0, np.inf, 0.0), where=error > 0)
     return WelchTest(
-        difference=Interval(
-            estimate=estimate,
-            low=estimate - reach,
-            high=estimate + reach,
-            level=level,
-            method="Welch's t over clusters",
+        difference=Interval.of(
+            estimate, estimate - reach, estimate + reach, level=level, method="Welch's t over clusters"
         ),
         p_value=np.asarray(2.0 * stdtr(freedom, -t), dtype=np.float64),
     )

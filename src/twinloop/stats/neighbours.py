@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError
+from twinloop.core.plain import JsonRecord
 from twinloop.stats.bootstrap import bootstrap_mean
 from twinloop.stats.interval import Interval
 from twinloop.stats.kernel_distance import squared_distances
@@ -29,7 +30,7 @@ _FIGURES = ("precision", "recall", "density", "coverage")
 
 
 @dataclass(frozen=True, kw_only=True)
-class NeighbourFigures:
+class NeighbourFigures(JsonRecord):
     """Precision, recall, density and coverage with intervals.
 
     ``floor`` holds, by figure, the mean where labels of episodes are exchanged: what is seen where there is no gap;
@@ -44,11 +45,6 @@ class NeighbourFigures:
     k: int
     floor: dict[str, float]
     p_value: dict[str, float]
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        figures = {name: getattr(self, name).to_json() for name in _FIGURES}
-        return {**figures, "k": self.k, "floor": dict(self.floor), "p_value": dict(self.p_value)}
 
 
 def precision_recall_density_coverage(

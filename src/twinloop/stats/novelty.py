@@ -34,7 +34,7 @@ _BLOCK = 64_000_000  # bytes of distances at once
 _KEPT = 0.95  # share of the variance in which neighbours are sought (our choice; the usual one of a scree plot)
 _MOST_AXES = 32
 _FOLDS = 5
-_SEVERAL = 5
+_NEIGHBOUR = 5  # to which the distance is
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,12 +78,12 @@ class Space:
         """Rows ``(m, d)`` in standard deviations of the references, clipped."""
         return _clipped((rows - self.mean) / self.sd)
 
-    def score(self, rows: Array, kind: Kind, neighbour: int) -> Array:
+    def score(self, rows: Array, kind: Kind) -> Array:
         """How far out rows ``(m, d)`` of other clusters are ``(m,)``: logarithms of distances."""
         scaled = self.scaled(rows)
         if kind == "density":
             return 0.5 * np.log(np.maximum(np.einsum("nd,de,ne->n", scaled, self.inverse, scaled), 1e-12))
-        return np.log(np.maximum(self.neighbours(rows, neighbour)[0][:, -1], 1e-6))
+        return np.log(np.maximum(self.neighbours(rows, _NEIGHBOUR)[0][:, -1], 1e-6))
 
     def neighbours(self, rows: Array, count: int) -> tuple[Array, NDArray[np.intp]]:
         """Distances to the nearest reference rows, ascending, and which they are: both ``(m, count)``."""
@@ -128,8 +128,6 @@ def novelty(
     reference_clusters: ArrayLike,
     clusters: ArrayLike,
     kind: Kind = "neighbours",
-    neighbour: int = _SEVERAL,
-    folds: int = _FOLDS,
     seed: int = 0,
 ) -> Novelty:
     """How far out every cluster of rows ``(m, d)`` is among reference rows ``(n, d)``.
@@ -139,10 +137,8 @@ def novelty(
         rows: what is judged; must not be among the references.
         reference_clusters: episode of each reference row ``(n,)``.
         clusters: episode of each row ``(m,)``.
-        kind: distance to neighbours, or density.
-        neighbour: which neighbour the distance is to.
-        folds: parts of the references.
-        seed: of the folds.
+        kind: distance to the fifth neighbour, or density.
+        seed: of the five folds of the references.
 
     Raises:
         InputError: tables that do not fit, a value that is not finite, or fewer than `LEAST_CLUSTERS` references.
@@ -152,18 +148,18 @@ def novelty(
     names, place = np.unique(label, return_inverse=True)
     if len(names) < LEAST_CLUSTERS:
         raise InputError(f"{len(names)} reference episodes say too little; give at least {LEAST_CLUSTERS}.")
-    fold = generator(seed, "stats/novelty/folds").permutation(len(names)) % folds
+    fold = generator(seed, "stats/novelty/folds").permutation(len(names)) % _FOLDS
     new, of = np.unique(name, return_inverse=True)
     held_out, beaten = np.empty(len(names)), np.zeros(len(new))
-    for number in range(folds):
+    for number in range(_FOLDS):
         out = fold[place] == number
         space = Space.of(known[~out], label[~out])
-        mine = _means(space.score(known[out], kind, neighbour), place[out], len(names))[fold == number]
-        theirs = _means(space.score(given, kind, neighbour), of, len(new))
+        mine = _means(space.score(known[out], kind), place[out], len(names))[fold == number]
+        theirs = _means(space.score(given, kind), of, len(new))
         held_out[fold == number] = mine
         beaten += np.sum(mine[None, :] >= theirs[:, None], axis=1)
     space = Space.of(known, label)
-    row_scores = space.score(given, kind, neighbour)
+    row_scores = space.score(given, kind)
     return Novelty(
         names=new,
         scores=_means(row_scores, of, len(new)),

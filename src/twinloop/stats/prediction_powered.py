@@ -31,7 +31,7 @@ with p₁ and p₀, and the rate is linear in π, so that the smallest one lies 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import scipy  # its parts load when they are used
@@ -39,6 +39,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri, stdtrit
 
 from twinloop.core.errors import InputError
+from twinloop.core.plain import JsonRecord
 from twinloop.stats.betting import bounded_mean, check_bounded, log_e_adaptive
 from twinloop.stats.bootstrap import bootstrap
 from twinloop.stats.interval import Interval, check_level
@@ -76,15 +77,11 @@ class PairedTrials:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ControlVariate:
+class ControlVariate(JsonRecord):
     """The estimate of the real mean, with β and how it was found; asymptotic."""
 
     mean: Interval
     beta: float
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        return {"mean": self.mean.to_json(), "beta": self.beta}
 
 
 def control_variate(
@@ -105,17 +102,17 @@ def control_variate(
     n, k = len(trials.real), len(trials.more)
     if n < _LEAST:
         raise InputError(f"{n} paired trials tell no spread; at least {_LEAST} are needed, and 20 to rely on it.")
-    beta = {"ppi": _one, "ppi++": _tuned, "cross-fitted": _left_out}[coefficient](trials)
+    beta = {"ppi": lambda _: np.ones(n), "ppi++": _tuned, "cross-fitted": _left_out}[coefficient](trials)
     rectified = trials.real - beta * (trials.sim - trials.more.mean())
     error = np.sqrt(rectified.var(ddof=1) / n + beta.mean() ** 2 * trials.more.var(ddof=min(1, k - 1)) / k)
     tail = (1 + level) / 2
     reach = float(stdtrit(n - 1, tail) if coefficient == "cross-fitted" else ndtri(tail)) * float(error)
     estimate = float(rectified.mean())
     return ControlVariate(
-        mean=Interval(
-            estimate=np.array(estimate),
-            low=np.array(estimate - reach),
-            high=np.array(estimate + reach),
+        mean=Interval.of(
+            estimate,
+            estimate - reach,
+            estimate + reach,
             level=level,
             method=f"{coefficient} control variate, asymptotic",
         ),
@@ -140,7 +137,7 @@ def trials_saved(trials: PairedTrials, *, level: float = 0.95, draws: int = 2000
     if np.ptp(trials.real) == 0 or np.ptp(trials.sim) == 0:
         nan = np.array(np.nan)
         method = "none: all paired trials ended alike, so that no correlation can be told"
-        return Interval(estimate=np.array(0.0), low=nan, high=nan, level=level, method=method)
+        return Interval.of(0.0, nan, nan, level=level, method=method)
 
     def saved(rows: NDArray[np.intp]) -> Array:
         f, g = (values[rows] - values[rows].mean(axis=1, keepdims=True) for values in (trials.real, trials.sim))
@@ -150,17 +147,13 @@ def trials_saved(trials: PairedTrials, *, level: float = 0.95, draws: int = 2000
         return n * explained / (1 - explained)
 
     found = bootstrap(saved, n, level=level, draws=draws, method="percentile", seed=seed)
-    return Interval(
-        estimate=found.estimate,
-        low=np.minimum(found.low, found.estimate),
-        high=np.maximum(found.high, found.estimate),
+    return Interval.of(
+        found.estimate,
+        np.minimum(found.low, found.estimate),
+        np.maximum(found.high, found.estimate),
         level=level,
         method="percentile bootstrap over pairs",
     )
-
-
-def _one(trials: PairedTrials) -> Array:
-    return np.ones(len(trials.real))
 
 
 def _tuned(trials: PairedTrials) -> Array:
@@ -244,12 +237,8 @@ def prediction_powered(
     """
     made = rectified(trials.real, trials.sim, trials.more, known=known)
     found = bounded_mean(made.values, level=level, low=made.low, high=made.high, within=(0.0, 1.0))
-    return Interval(
-        estimate=found.estimate,
-        low=found.low,
-        high=found.high,
-        level=level,
-        method="prediction-powered betting, finite-sample valid",
+    return Interval.of(
+        found.estimate, found.low, found.high, level=level, method="prediction-powered betting, finite-sample valid"
     )
 
 
@@ -296,13 +285,7 @@ def post_stratified(trials: PairedTrials, *, level: float = 0.95) -> Interval:
     high = 1 - _lowest(failed, estimated, ends, tail, alpha)
     rates = [s / n if n else trials.real.mean() for s, n in counts]
     estimate = estimated * rates[0] + (1 - estimated) * rates[1]
-    return Interval(
-        estimate=np.array(np.clip(estimate, low, high)),
-        low=np.array(low),
-        high=np.array(high),
-        level=level,
-        method="post-stratified exact",
-    )
+    return Interval.of(np.clip(estimate, low, high), low, high, level=level, method="post-stratified exact")
 
 
 def _lowest(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +14,7 @@ from twinloop.core.errors import InputError
 from twinloop.core.seeds import generator
 from twinloop.stats import ranking
 from twinloop.stats.interval import Interval, check_level
-from twinloop.stats.ranking_scores import (
-    Scores,
-    draw_differences,
-    draw_population,
-    draw_true_scores,
-    population_figures,
-)
+from twinloop.stats.ranking import Scores, draw_differences, draw_population, draw_true_scores, population_figures
 
 Array = NDArray[np.float64]
 _PAIRS = 2_000_000  # numbers held at once
@@ -86,8 +80,7 @@ class Predictivity:
         }
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Kind:
+class _Kind(NamedTuple):
     """A figure and how it is computed of scores."""
 
     name: str
@@ -97,48 +90,23 @@ class _Kind:
 
 
 _KINDS = (
+    _Kind("pearson", ranking.pearson, "higher", "linear correlation of real and simulated scores (SRCC)"),
+    _Kind("spearman", ranking.spearman, "higher", "correlation of ranks"),
+    _Kind("kendall", ranking.kendall, "higher", "pairs ordered alike less pairs ordered otherwise, as a share (τ-b)"),
+    _Kind("mmrv", ranking.mmrv, "lower", "mean over policies of the largest real score at stake in a wrong order"),
     _Kind(
-        name="pearson",
-        of_scores=ranking.pearson,
-        better="higher",
-        meaning="linear correlation of real and simulated scores (SRCC)",
+        "pairwise_accuracy",
+        ranking.pairwise_accuracy,
+        "higher",
+        "share of pairs of policies whose better one the simulation names",
     ),
     _Kind(
-        name="spearman",
-        of_scores=ranking.spearman,
-        better="higher",
-        meaning="correlation of ranks",
+        "best_agrees",
+        ranking.best_agrees,
+        "higher",
+        "whether (of others: how often) the simulation's best policy is the real best",
     ),
-    _Kind(
-        name="kendall",
-        of_scores=ranking.kendall,
-        better="higher",
-        meaning="pairs ordered alike less pairs ordered otherwise, as a share (τ-b)",
-    ),
-    _Kind(
-        name="mmrv",
-        of_scores=ranking.mmrv,
-        better="lower",
-        meaning="mean over policies of the largest real score at stake in a wrong order",
-    ),
-    _Kind(
-        name="pairwise_accuracy",
-        of_scores=ranking.pairwise_accuracy,
-        better="higher",
-        meaning="share of pairs of policies whose better one the simulation names",
-    ),
-    _Kind(
-        name="best_agrees",
-        of_scores=ranking.best_agrees,
-        better="higher",
-        meaning="whether (of others: how often) the simulation's best policy is the real best",
-    ),
-    _Kind(
-        name="regret",
-        of_scores=ranking.regret,
-        better="lower",
-        meaning="real score lost by taking the simulation's best policy",
-    ),
+    _Kind("regret", ranking.regret, "lower", "real score lost by taking the simulation's best policy"),
 )
 _ORDERED = ("pearson", "spearman", "kendall", "pairwise_accuracy")  # of what is equal there is no order
 
@@ -214,7 +182,7 @@ def _quantiles(value: Array, draws: Array | None, level: float, method: str, rea
         low, high = np.nan, np.nan
     else:
         low, high = np.quantile(draws, [tail, 1 - tail])
-    return Interval(estimate=value, low=np.array(low), high=np.array(high), level=level, method=reason or method)
+    return Interval.of(value, low, high, level=level, method=reason or method)
 
 
 def _bias(real: Scores, sim: Scores, level: float) -> PredictivityFigure:
@@ -229,8 +197,8 @@ def _bias(real: Scores, sim: Scores, level: float) -> PredictivityFigure:
         name="bias",
         estimate=float(value),
         corrected=float(value),
-        these=Interval(estimate=value, low=value - half, high=value + half, level=level, method=method),
-        others=Interval(estimate=value, low=value - wide, high=value + wide, level=level, method="Student's t"),
+        these=Interval.of(value, value - half, value + half, level=level, method=method),
+        others=Interval.of(value, value - wide, value + wide, level=level, method="Student's t"),
         better="lower",
         meaning="mean of simulated − real score: positive where the simulation flatters",
     )

@@ -1,15 +1,32 @@
-"""How well one set of scores tells another: correlations, rankings, distances, over the last axis of ``(..., P)``.
+"""How well one set of scores of policies tells another, how sure trials make scores, and what populations they imply.
 
 Arguments are keyword-only, because not all of these are symmetric. Scores closer than 1e-12 are tied. Where a figure
 does not exist, because all scores of one side are equal, it is NaN; `twinloop.stats.predictivity` says so in words.
+SciPy's rank correlations know neither that tolerance nor leading axes.
+
+A model with one assumption: true real and simulated scores of policies are jointly normal, and observed means scatter
+about them by the binomial noise of their trials. Under it the observed means have a Wishart scatter matrix S, whose
+Cholesky factor T = C U has an exactly known U (Bartlett); solving for C gives a draw of the covariance that is as
+likely as not too large, whatever the truth (the generalized pivot of Krishnamoorthy & Xia, "Inferences on correlation
+coefficients", J. Stat. Plan. Inference 137, 2007). The noise of trials is then taken off its diagonal, which undoes the
+attenuation of a correlation (Spearman, "The proof and measurement of association between two things", Am. J. Psychol.
+15, 1904). How well this holds where scores are not normal is shown by simulation in docs/predictivity.md.
 """
 
 from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError
+from twinloop.core.records import frozen
+from twinloop.core.seeds import generator
+from twinloop.stats.interval import Interval, check_level
+from twinloop.stats.proportion import wilson_ends
 
 Array = NDArray[np.float64]
 _TIE = 1e-12  # rounding of means, far below what one trial in a billion changes
@@ -126,3 +143,279 @@ def _chosen(sim: Array) -> Array:
     """Weights that sum to one over the best of the simulation."""
     best = (sim >= sim.max(axis=-1, keepdims=True) - _TIE).astype(np.float64)
     return best / best.sum(axis=-1, keepdims=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """Means of scores in [0, 1] of P policies, and the number of successes-or-failures that would be as sure.
+
+    ``mean`` ``(..., P)``. ``trials`` ``(..., P)`` is the number of trials where a score is 0 or 1; scores that vary
+    less between trials than that count as more: m (1 − m) over the variance of the mean. NaN where it is unknown.
+
+    Raises:
+        InputError: a mean outside [0, 1], or no trials.
+    """
+
+    mean: Array
+    trials: Array
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mean", frozen(self.mean))
+        object.__setattr__(self, "trials", frozen(np.broadcast_to(np.asarray(self.trials, float), self.mean.shape)))
+        if not ((self.mean >= 0) & (self.mean <= 1)).all():
+            wrong = self.mean[~((self.mean >= 0) & (self.mean <= 1))]
+            raise InputError(f"A mean score of {wrong[0]:g} lies outside 0 to 1. Divide scores by what a full one is.")
+        if (self.trials <= 0).any():
+            raise InputError("A mean score of no trials is none. Leave that policy out, or say how many trials it had.")
+
+    @classmethod
+    def of_trials(cls, samples: Sequence[ArrayLike]) -> Scores:
+        """From the scores of each policy's trials ``(n_i,)``.
+
+        Where scores are not all 0 or 1 their variance is estimated, with one success-or-failure added so that a few
+        equal scores do not claim to be exact.
+        """
+        rows = [np.asarray(sample, dtype=np.float64) for sample in samples]
+        return cls(mean=frozen([row.mean() for row in rows]), trials=frozen([_worth(row) for row in rows]))
+
+    @classmethod
+    def of_table(cls, mean: ArrayLike, trials: ArrayLike, deviation: ArrayLike | None = None) -> Scores:
+        """From a published table: means, numbers of trials, and the standard deviation between trials if it is given.
+
+        Without one, trials are taken as successes or failures, which vary most of all scores with that mean.
+        """
+        means = np.asarray(mean, dtype=np.float64)
+        counts = np.broadcast_to(np.asarray(trials, dtype=np.float64), means.shape)
+        if deviation is None:
+            return cls(mean=means, trials=counts)
+        pooled = _pooled(means, counts, counts * np.asarray(deviation, dtype=np.float64) ** 2)
+        return cls(mean=means, trials=np.where(np.isnan(pooled), counts, pooled))
+
+    @classmethod
+    def averaged(cls, parts: Sequence[Scores]) -> Scores:
+        """Scores averaged over tasks, every task with the same weight."""
+        mean = np.mean([part.mean for part in parts], axis=0)
+        variance = np.sum([part.variance for part in parts], axis=0) / len(parts) ** 2
+        smooth = np.clip(mean, 1e-3, 1 - 1e-3)  # a mean at the end of the scale still has trials
+        known = np.all([~np.isnan(part.trials) for part in parts], axis=0)
+        worth = np.divide(smooth * (1 - smooth), variance, out=np.full(mean.shape, np.nan), where=known)
+        return cls(mean=mean, trials=worth)
+
+    def chosen(self, rows: Sequence[int]) -> Scores:
+        """The scores of some policies, in that order."""
+        return Scores(mean=self.mean[..., rows], trials=self.trials[..., rows])
+
+    @property
+    def known(self) -> bool:
+        """Whether all numbers of trials are known."""
+        return not np.isnan(self.trials).any()
+
+    @property
+    def variance(self) -> Array:
+        """Variance of each mean from its trials ``(..., P)``, 0 where their number is unknown.
+
+        p (1 − p) / n with p = (n m + ½) / (n + 1), Jeffreys' estimate, so that 10 of 10 is not taken for certain.
+        """
+        n = np.where(np.isnan(self.trials), 1.0, self.trials)
+        p = (n * self.mean + 0.5) / (n + 1)
+        return np.where(np.isnan(self.trials), 0.0, p * (1 - p) / n)
+
+    def resampled(self, rng: np.random.Generator, draws: int) -> Array:
+        """Means of trials drawn again from a binomial distribution, ``(draws, ..., P)``; unchanged where unknown."""
+        n = np.maximum(np.rint(np.where(np.isnan(self.trials), 1.0, self.trials)), 1.0)
+        again = rng.binomial(n.astype(np.int64), self.mean, size=(draws, *self.mean.shape)) / n
+        return np.where(np.isnan(self.trials), self.mean, again)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyScores:
+    """Real and simulated scores of the same ``policies`` in one ``task`` ("" where it has no name)."""
+
+    policies: tuple[str, ...]
+    real: Scores
+    sim: Scores
+    task: str = ""
+
+
+def score_intervals(scores: Scores, *, level: float = 0.95) -> Interval:
+    """Wilson's score interval of each mean, with its trials as counted in `Scores`; no ends where they are unknown."""
+    check_level(level)
+    low, high = wilson_ends(scores.mean, scores.trials, level)
+    return Interval.of(
+        scores.mean,
+        np.maximum(low, 0.0),
+        np.minimum(high, 1.0),
+        level=level,
+        method="Wilson score, of as many trials as the scores are worth",
+    )
+
+
+def _worth(row: Array) -> float:
+    n = float(len(row))
+    if ((row == 0) | (row == 1)).all():
+        return n
+    mean = row.mean()
+    return float(_pooled(np.asarray(mean), np.asarray(n), np.sum((row - mean) ** 2)))
+
+
+def _pooled(mean: Array, n: Array, squares: ArrayLike) -> Array:
+    """Trials that would be as sure, from a sum of squares to which one success-or-failure is added."""
+    most = np.clip(mean * (1 - mean), 1e-6, None)
+    return np.maximum(n * most * n / (np.asarray(squares) + most), n)
+
+
+LEAST_POLICIES = 3  # with two, every correlation is 1 or −1
+_LEFT = 0.05  # of the noise: the least true variance; a smaller one cannot be told from it
+_LARGEST = 0.999  # correlation, so that covariances stay invertible
+_GRID = np.concatenate([np.linspace(-0.995, 0.9, 39), [0.93, 0.96, 0.98, 0.99, 0.999]])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Population:
+    """Draws ``(..., D)`` of the means, variances and covariance of true scores of policies like these.
+
+    Of the noise of trials the means have what the observed ones have; variances and covariance are without it.
+    """
+
+    mean_real: Array
+    mean_sim: Array
+    real: Array
+    sim: Array
+    both: Array
+
+    @property
+    def correlation(self) -> Array:
+        """Pearson's correlation of true scores."""
+        return self.both / np.sqrt(self.real * self.sim)
+
+
+def draw_population(*, real: Scores, sim: Scores, draws: int, rng: np.random.Generator) -> Population:
+    """Draw populations that the observed means may come from.
+
+    Raises:
+        InputError: fewer than three policies.
+    """
+    r, s = real.mean, sim.mean
+    policies = r.shape[-1]
+    if policies < LEAST_POLICIES:
+        raise InputError(
+            f"{policies} policies cannot tell how well simulation predicts reality: with two of them every correlation "
+            f"is 1 or -1. Score at least {LEAST_POLICIES}; six or more make an interval worth reading."
+        )
+    shape = (*r.shape[:-1], draws)
+    lower = _lower(_off_lattice(real, draws, rng), _off_lattice(sim, draws, rng))
+    u11, u22 = (np.sqrt(rng.chisquare(df, shape)) for df in (policies - 1, policies - 2))
+    c11, c22 = lower[0] / u11, lower[2] / u22
+    c21 = (lower[1] - c22 * rng.standard_normal(shape)) / u11
+    z1, z2 = rng.standard_normal((2, *shape)) / np.sqrt(policies)
+    noise_r, noise_s = (np.mean(side.variance, axis=-1)[..., None] for side in (real, sim))
+    true_r, true_s = c11**2 - noise_r, c21**2 + c22**2 - noise_s
+    open_ = (true_r <= 0) | (true_s <= 0)  # noise explains all there is: nothing is known of a correlation
+    true_r, true_s = (np.maximum(x, np.maximum(_LEFT * y, 1e-12)) for x, y in ((true_r, noise_r), (true_s, noise_s)))
+    most = _LARGEST * np.sqrt(true_r * true_s)
+    return Population(
+        mean_real=r.mean(axis=-1)[..., None] + c11 * z1,
+        mean_sim=s.mean(axis=-1)[..., None] + c21 * z1 + c22 * z2,
+        real=true_r,
+        sim=true_s,
+        both=np.where(open_, rng.uniform(-most, most), np.clip(c11 * c21, -most, most)),
+    )
+
+
+def draw_true_scores(
+    population: Population, *, real: Scores, sim: Scores, rng: np.random.Generator
+) -> tuple[Array, Array]:
+    """Draws ``(..., D, P)`` of the true scores of these policies, given their trials and a population they belong to.
+
+    Means that stand out by noise are pulled back as far as the population says, as in an empirical Bayes estimate
+    (Efron & Morris, J. Am. Stat. Assoc. 70, 1975), with the population's own uncertainty. They are not clipped to
+    [0, 1], which would tie policies near the ends.
+    """
+    a, b, c = population.real[..., None], population.sim[..., None], population.both[..., None]
+    noise_r, noise_s = real.variance[..., None, :], sim.variance[..., None, :]
+    off_r = real.mean[..., None, :] - population.mean_real[..., None]
+    off_s = sim.mean[..., None, :] - population.mean_sim[..., None]
+    p, q = a + noise_r, b + noise_s
+    determinant = p * q - c * c
+    gain_rr, gain_rs = (a * q - c * c) / determinant, c * noise_r / determinant
+    gain_sr, gain_ss = c * noise_s / determinant, (b * p - c * c) / determinant
+    left_rr = np.maximum(a - gain_rr * a - gain_rs * c, 0.0)
+    left_sr = c - gain_sr * a - gain_ss * c
+    left_ss = b - gain_sr * c - gain_ss * b
+    low_rr = np.sqrt(left_rr)
+    low_sr = np.divide(left_sr, low_rr, out=np.zeros_like(low_rr), where=low_rr > 0)
+    low_ss = np.sqrt(np.maximum(left_ss - low_sr**2, 0.0))
+    z1, z2 = rng.standard_normal((2, *low_rr.shape))
+    true_r = real.mean[..., None, :] - (1 - gain_rr) * off_r + gain_rs * off_s + low_rr * z1
+    true_s = sim.mean[..., None, :] - (1 - gain_ss) * off_s + gain_sr * off_r + low_sr * z1 + low_ss * z2
+    return true_r, true_s
+
+
+def draw_differences(*, real: Scores, sim: Scores, draws: int, rng: np.random.Generator) -> Array:
+    """Draws ``(..., D, P)`` of true differences simulated − real of these policies, by a model of them alone."""
+    seen, noise = sim.mean - real.mean, (real.variance + sim.variance)[..., None, :]
+    policies, shape = seen.shape[-1], (*seen.shape[:-1], draws)
+    scatter = np.sum((seen - seen.mean(axis=-1, keepdims=True)) ** 2, axis=-1)[..., None]
+    spread = scatter / rng.chisquare(policies - 1, shape)
+    centre = seen.mean(axis=-1)[..., None] + np.sqrt(spread / policies) * rng.standard_normal(shape)
+    true = np.maximum(spread - noise.mean(axis=-1), 1e-12)[..., None]
+    kept = true / (true + noise)
+    middle = centre[..., None] + kept * (seen[..., None, :] - centre[..., None])
+    return middle + np.sqrt(kept * noise) * rng.standard_normal(middle.shape)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """Expected figures of P policies from a population, by its correlation, in standard deviations of real scores."""
+
+    correlation: Array
+    mmrv: Array
+    regret: Array
+    best_agrees: Array
+
+    def at(self, name: str, correlation: Array) -> Array:
+        """One figure at correlations of any shape."""
+        return np.interp(correlation, self.correlation, getattr(self, name))
+
+
+def population_figures(population: Population, policies: int) -> dict[str, Array]:
+    """The figures of `twinloop.stats.ranking` that populations imply, of true scores of that many policies, by name.
+
+    Kendall's τ is 2/π asin ρ and Spearman's 6/π asin ρ/2 in a normal population (Greiner 1909, Pearson 1907). Scores in
+    [0, 1] have a standard deviation of at most ½.
+    """
+    rho, spread, table = population.correlation, np.minimum(np.sqrt(population.real), 0.5), expected_figures(policies)
+    return {
+        "pearson": rho,
+        "spearman": 6 / np.pi * np.arcsin(rho / 2),
+        "kendall": 2 / np.pi * np.arcsin(rho),
+        "mmrv": np.minimum(spread * table.at("mmrv", rho), 1.0),
+        "pairwise_accuracy": 0.5 + np.arcsin(rho) / np.pi,
+        "best_agrees": table.at("best_agrees", rho),
+        "regret": np.minimum(spread * table.at("regret", rho), 1.0),
+    }
+
+
+@functools.cache
+def expected_figures(policies: int) -> Expected:
+    """Expected figures of that many policies without noise of trials, from simulated populations."""
+    draws = int(np.clip(400_000 // policies**2, 20, 4_000))
+    z1, z2 = generator(0, "stats/ranking/expected").standard_normal((2, draws, policies))
+    sims = [rho * z1 + np.sqrt(1 - rho**2) * z2 for rho in _GRID]
+    table = [np.array([float(f(real=z1, sim=sim).mean()) for sim in sims]) for f in (mmrv, regret, best_agrees)]
+    return Expected(correlation=_GRID, mmrv=table[0], regret=table[1], best_agrees=table[2])
+
+
+def _off_lattice(side: Scores, draws: int, rng: np.random.Generator) -> Array:
+    """Means ``(..., D, P)`` spread over the step of their lattice, 1 / n, so that equal ones are not so for certain."""
+    step = np.where(np.isnan(side.trials), 0.0, 1.0 / side.trials)[..., None, :]
+    return side.mean[..., None, :] + step * rng.uniform(-0.5, 0.5, (*side.mean.shape[:-1], draws, side.mean.shape[-1]))
+
+
+def _lower(r: Array, s: Array) -> tuple[Array, Array, Array]:
+    """Cholesky factor (11, 21, 22) of the scatter matrix of both over the last axis."""
+    a, b = r - r.mean(axis=-1, keepdims=True), s - s.mean(axis=-1, keepdims=True)
+    rr, ss, rs = (np.sum(x * y, axis=-1) for x, y in ((a, a), (b, b), (a, b)))
+    first = np.sqrt(rr)
+    across = np.divide(rs, first, out=np.zeros_like(rs), where=first > 0)
+    return first, across, np.sqrt(np.maximum(ss - across**2, 0.0))

@@ -57,7 +57,7 @@ def ridge_predictions(features: ArrayLike, target: ArrayLike, fold: ArrayLike) -
 # Of the mean square of standardized columns: from hardly any ridge to none but the base rate.
 PENALTIES = 10.0 ** np.arange(-3.0, 2.0, 0.5)
 _STEPS, _DONE = 50, 1e-9
-_INNER = 4
+_FOLDS, _INNER = 5, 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,14 +112,13 @@ def fit_logistic(rows: ArrayLike, outcome: ArrayLike, penalty: float) -> Logisti
 
 
 def cross_validated_logistic(
-    rows: ArrayLike, outcome: ArrayLike, *, folds: int = 5, level: float = 0.95, draws: int = 1000, seed: int = 0
+    rows: ArrayLike, outcome: ArrayLike, *, level: float = 0.95, draws: int = 1000, seed: int = 0
 ) -> CrossValidated:
-    """Predict an outcome from rows, one row an episode, each by those of other folds.
+    """Predict an outcome from rows, one row an episode, each by those of four other folds of five.
 
     Args:
         rows: ``(n, d)``.
         outcome: ``(n,)``, yes or no.
-        folds: parts with equal shares of both outcomes.
         level: of the interval of the area under the curve, bootstrapped over rows given their predictions.
         draws: resamples.
         seed: of folds and resamples.
@@ -131,11 +130,11 @@ def cross_validated_logistic(
     if x.ndim != 2 or len(x) != len(y) or not np.isfinite(x).all():
         raise InputError(f"Rows are a finite table (n, d) with an outcome each; given {x.shape} and {y.shape}.")
     fewer = int(min(y.sum(), (~y).sum()))
-    if fewer < folds:
-        raise InputError(f"{fewer} episodes of the rarer outcome are too few for {folds} folds. Label more of them.")
-    fold = _dealt(y, folds, seed)
+    if fewer < _FOLDS:
+        raise InputError(f"{fewer} episodes of the rarer outcome are too few for {_FOLDS} folds. Label more of them.")
+    fold = _dealt(y, _FOLDS, seed)
     held_out = np.empty(len(y))
-    for number in range(folds):
+    for number in range(_FOLDS):
         rest = fold != number
         penalty = _penalty(x[rest], y[rest], seed + 1 + number)
         held_out[~rest] = fit_logistic(x[rest], y[rest], penalty).probability(x[~rest])

@@ -28,15 +28,16 @@ has the mean difference, whether or not the two of a pair resemble each other. I
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import xlog1py, xlogy
 
 from twinloop.core.errors import InputError
-from twinloop.stats.betting import check_bounded, log_e_mean
+from twinloop.core.plain import JsonRecord
+from twinloop.stats.betting import Bets, check_bounded, log_e_mean
 from twinloop.stats.interval import Interval, check_level
 from twinloop.stats.two_by_two import Alternative, check_difference, constrained_rates
 
@@ -46,7 +47,7 @@ _GRID = 401  # hypotheses between −1 and 1 from which a confidence sequence is
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sequential:
+class Sequential(JsonRecord):
     """What the trials so far say of p_a − p_b against ``difference``, and what they said at each block before.
 
     ``log_e`` ``(nblock,)`` is the logarithm of the wealth after each block, ``p_value`` ``(nblock,)`` the running
@@ -62,6 +63,7 @@ class Sequential:
     difference: float
     alternative: Alternative
     method: str
+    json_also = ("stopped",)
 
     @property
     def stopped(self) -> int | None:
@@ -72,19 +74,9 @@ class Sequential:
     @property
     def interval(self) -> Interval:
         """The confidence sequence as it stands."""
-        return Interval(
-            estimate=np.array(self.estimate),
-            low=self.low[-1],
-            high=self.high[-1],
-            level=self.level,
-            method=f"confidence sequence, {self.method}",
+        return Interval.of(
+            self.estimate, self.low[-1], self.high[-1], level=self.level, method=f"confidence sequence, {self.method}"
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        curves = {name: getattr(self, name).tolist() for name in ("log_e", "p_value", "low", "high")}
-        rest = {name: getattr(self, name) for name in ("estimate", "level", "difference", "alternative", "method")}
-        return {**rest, **curves, "stopped": self.stopped}
 
 
 def sequential_rates(
@@ -114,18 +106,12 @@ def sequential_rates(
         InputError: no block, or more successes than trials in one.
     """
     check_level(level)
-    arms = {"size_a": size_a, "size_b": size_b, "gamma": gamma}
-    log_e = log_e_rates(successes_a, successes_b, difference=difference, alternative=alternative, **arms)
+    arms = {"size_a": size_a, "size_b": size_b, "alternative": alternative, "gamma": gamma}
     a, b = np.asarray(successes_a, dtype=np.float64), np.asarray(successes_b, dtype=np.float64)
-    shifts = np.linspace(-1, 1, _GRID)[1:-1]
-    wealth = log_e_rates(a[None], b[None], difference=shifts, alternative=alternative, **arms)
-    low, high = kept_range(shifts, wealth, alpha=1 - level)
-    return Sequential(
-        log_e=log_e,
-        p_value=running_p(log_e),
-        low=low,
-        high=high,
-        estimate=float(a.sum() / (size_a * len(a)) - b.sum() / (size_b * len(b))),
+    return _sequential(
+        lambda shift: log_e_rates(a, b, difference=shift, **arms),
+        _GRID,
+        lambda: a.sum() / (size_a * len(a)) - b.sum() / (size_b * len(b)),
         level=level,
         difference=difference,
         alternative=alternative,
@@ -153,8 +139,8 @@ def log_e_rates(
     Raises:
         InputError: no block, more successes in a block than trials, arms of unlike shapes, γ ≤ 0.
     """
+    _check_largest(difference)
     shift = np.asarray(difference, dtype=np.float64)
-    check_difference(float(shift.flat[np.argmax(np.abs(shift))]))
     a, b = _counts(successes_a, size_a, "a"), _counts(successes_b, size_b, "b")
     if a.shape != b.shape:
         raise InputError(
@@ -246,14 +232,7 @@ def log_e_pairs(
     Raises:
         InputError: a value outside [0, 1], none at all, or pairs that do not match.
     """
-    shift = np.asarray(difference, dtype=np.float64)
-    check_difference(float(shift.flat[np.argmax(np.abs(shift))]))
-    first, second = check_bounded(a, 0.0, 1.0), check_bounded(b, 0.0, 1.0)
-    if first.shape != second.shape:
-        raise InputError(
-            f"Outcomes of a have shape {first.shape}, of b {second.shape}. Give both of every pair, in their order."
-        )
-    return log_e_mean(first - second, shift, low=-1.0, high=1.0, alternative=alternative, bets="even")
+    return _log_e(_pair_differences(a, b, "Outcomes"), difference, alternative, "even")
 
 
 def sequential_pairs(
@@ -270,17 +249,11 @@ def sequential_pairs(
         InputError: as `log_e_pairs`.
     """
     check_level(level)
-    log_e = log_e_pairs(a, b, difference=difference, alternative=alternative)
-    shifts = np.linspace(-1, 1, _GRID_OF_PAIRS)[1:-1]
-    first, second = (np.asarray(values, dtype=np.float64) for values in (a, b))
-    wealth = log_e_pairs(first[None], second[None], difference=shifts, alternative=alternative)
-    low, high = kept_range(shifts, wealth, alpha=1 - level)
-    return Sequential(
-        log_e=log_e,
-        p_value=running_p(log_e),
-        low=low,
-        high=high,
-        estimate=float((first - second).mean()),
+    off = _pair_differences(a, b, "Outcomes")
+    return _sequential(
+        lambda shift: _log_e(off, shift, alternative, "even"),
+        _GRID_OF_PAIRS,
+        off.mean,
         level=level,
         difference=difference,
         alternative=alternative,
@@ -296,13 +269,7 @@ def log_e_scores(
     Raises:
         InputError: a score outside [0, 1], or pairs that do not match.
     """
-    check_difference(difference)
-    first, second = check_bounded(a, 0.0, 1.0), check_bounded(b, 0.0, 1.0)
-    if first.shape != second.shape:
-        raise InputError(
-            f"Scores of a have shape {first.shape}, of b {second.shape}. Give both of every pair, in their order."
-        )
-    return log_e_mean(first - second, difference, low=-1.0, high=1.0, alternative=alternative)
+    return _log_e(_pair_differences(a, b, "Scores"), difference, alternative, "spread")
 
 
 def sequential_scores(
@@ -319,19 +286,59 @@ def sequential_scores(
         InputError: a score outside [0, 1], or pairs that do not match.
     """
     check_level(level)
-    log_e = log_e_scores(a, b, difference=difference, alternative=alternative)
-    off = np.asarray(a, dtype=np.float64) - np.asarray(b, dtype=np.float64)
-    shifts = np.linspace(-1, 1, _GRID)[1:-1]
-    wealth = log_e_mean(off[None], shifts, low=-1.0, high=1.0, alternative=alternative)
-    low, high = kept_range(shifts, wealth, alpha=1 - level)
+    off = _pair_differences(a, b, "Scores")
+    return _sequential(
+        lambda shift: _log_e(off, shift, alternative, "spread"),
+        _GRID,
+        off.mean,
+        level=level,
+        difference=difference,
+        alternative=alternative,
+        method="betting on differences of pairs",
+    )
+
+
+def _pair_differences(a: ArrayLike, b: ArrayLike, what: str) -> Array:
+    first, second = check_bounded(a, 0.0, 1.0), check_bounded(b, 0.0, 1.0)
+    if first.shape != second.shape:
+        raise InputError(
+            f"{what} of a have shape {first.shape}, of b {second.shape}. Give both of every pair, in their order."
+        )
+    return first - second
+
+
+def _log_e(off: Array, difference: ArrayLike, alternative: Alternative, bets: Bets) -> Array:
+    """Logarithm of the wealth after each difference of a pair, ``(…, npair)``."""
+    _check_largest(difference)
+    return log_e_mean(off, difference, low=-1.0, high=1.0, alternative=alternative, bets=bets)
+
+
+def _check_largest(differences: ArrayLike) -> None:
+    shift = np.asarray(differences, dtype=np.float64)
+    check_difference(float(shift.flat[np.argmax(np.abs(shift))]))
+
+
+def _sequential(
+    log_e_against: Callable[[ArrayLike], Array],
+    grid: int,
+    estimate: Callable[[], float],
+    *,
+    level: float,
+    difference: float,
+    alternative: Alternative,
+    method: str,
+) -> Sequential:
+    """The test of one sequence, and the confidence sequence of the hypotheses on a grid that it does not refuse."""
+    log_e, shifts = log_e_against(difference), np.linspace(-1, 1, grid)[1:-1]
+    low, high = kept_range(shifts, log_e_against(shifts), alpha=1 - level)
     return Sequential(
         log_e=log_e,
         p_value=running_p(log_e),
         low=low,
         high=high,
-        estimate=float(off.mean()),
+        estimate=float(estimate()),
         level=level,
         difference=difference,
         alternative=alternative,
-        method="betting on differences of pairs",
+        method=method,
     )

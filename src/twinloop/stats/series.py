@@ -1,11 +1,16 @@
-"""Describe time series: autocorrelation, independent stretches, power spectra, the step of quantized values.
+"""Describe time series: autocorrelation, independent stretches, power spectra, quantization, smoothness.
 
 Intervals from few long blocks with t quantiles hold their level even when blocks do not grow in number (Bester, Conley
 & Hansen, "Inference with dependent data using cluster covariance estimators", Journal of Econometrics 165, 2011).
+
+Both measures of smoothness, spectral arc length and log dimensionless jerk, are dimensionless and nearer to zero for a
+smoother movement (Balasubramanian, Melendez-Calderon, Roby-Brami & Burdet, "On the analysis of movement smoothness", J.
+NeuroEng. Rehabil. 12, 2015). They are measures of one movement; of a recording that holds several, take windows.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import chdtrc
 
 from twinloop.core.errors import InputError
+
+Array = NDArray[np.float64]
 
 
 def autocorrelation(series: ArrayLike, nlags: int = 1) -> NDArray[np.float64]:
@@ -83,7 +90,6 @@ def ljung_box(clips: Sequence[ArrayLike], *, lags: int = 10, fitted: int = 0) ->
     return LjungBox(statistic=statistic, lags=lags, p_value=float(chdtrc(lags * len(clips) - fitted, statistic)))
 
 
-Array = NDArray[np.float64]
 # Sums over blocks of L frames miss a share τ / (2 L) of the variance under AR(1): 6 % at eight times τ. With much
 # data blocks grow as the cube root of their number, which is the best rate (Künsch, Annals of Statistics 17, 1989).
 _BLOCK = 8.0
@@ -151,7 +157,7 @@ def time_blocks(starts: ArrayLike, frames: int, dt: float, episodes: ArrayLike, 
     return np.unique(labels, return_inverse=True)[1].reshape(labels.shape)
 
 
-_FEWEST = 16  # samples, below which a record has hardly a band
+_FEWEST_SAMPLES = 16  # samples, below which a record has hardly a band
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,10 +185,10 @@ def spectrum(values: ArrayLike, hz: float, *, segment: int = 256) -> Spectrum:
     from scipy.signal import welch  # slow to load
 
     record = np.asarray(values, dtype=np.float64)
-    if record.ndim != 1 or len(record) < _FEWEST or not np.isfinite(record).all():
+    if record.ndim != 1 or len(record) < _FEWEST_SAMPLES or not np.isfinite(record).all():
         raise InputError(
-            f"A spectrum needs a row of at least {_FEWEST} finite numbers; given {record.shape}. Give a longer record, "
-            "without gaps."
+            f"A spectrum needs a row of at least {_FEWEST_SAMPLES} finite numbers; given {record.shape}. Give a longer "
+            "record, without gaps."
         )
     length = min(segment, len(record))
     frequency, density = welch(record, fs=hz, window="hann", nperseg=length, detrend="linear", average="median")
@@ -232,3 +238,69 @@ def _slope(levels: NDArray[np.float64], step: float) -> float:
     """Least-squares step of levels whose whole numbers ``step`` already tells, gap by gap."""
     counts = np.concatenate([[0.0], np.cumsum(np.maximum(np.round(np.diff(levels) / step), 1.0))])
     return float(np.polyfit(counts, levels, 1)[0])
+
+
+# Balasubramanian et al. 2015, "Spectral arc length": frequencies up to 10 Hz, beyond which people move nothing on
+# purpose; the spectrum ends where it stays below 5 % of its value at rest; padded with zeros to 16 times its length.
+MOST_HZ, FLOOR, _PADDING = 10.0, 0.05, 4
+_LEAST_FRAMES = 4  # two differences of a velocity, and one more to tell them apart
+
+
+def spectral_arc_length(speed: ArrayLike, rate_hz: float) -> Array:
+    """SPARC, the negative length of the curve of the speed's amplitude spectrum: −1.4 or so for one smooth reach.
+
+    With V(f) the spectrum over V(0), frequencies up to the cut-off f_c are 0 … 1 on the abscissa, where f_c is the last
+    one, up to `MOST_HZ`, at which V reaches `FLOOR`.
+
+    Args:
+        speed: ``(…, T)``, not negative, in any unit.
+        rate_hz: samples per second.
+
+    Returns:
+        ``(…,)``; NaN where nothing moves.
+
+    Raises:
+        InputError: too few samples.
+    """
+    values = np.asarray(speed, dtype=np.float64)
+    nframe = _frames(values.shape[-1])
+    padded = 2 ** (math.ceil(math.log2(nframe)) + _PADDING)
+    spectrum = np.abs(np.fft.rfft(values, padded))
+    frequency = np.fft.rfftfreq(padded, 1.0 / rate_hz)
+    kept = frequency <= MOST_HZ
+    still = spectrum[..., :1] <= 0.0
+    curve = spectrum[..., kept] / np.where(still, 1.0, spectrum[..., :1])
+    last = kept.sum() - 1 - np.argmax(curve[..., ::-1] >= FLOOR, axis=-1)
+    steps = np.arange(kept.sum() - 1)
+    along = 1.0 / np.maximum(last, 1)
+    length = np.hypot(along[..., None], np.diff(curve, axis=-1)) * (steps < last[..., None])
+    return np.where(still[..., 0], np.nan, -length.sum(axis=-1))
+
+
+def log_dimensionless_jerk(velocity: ArrayLike, rate_hz: float) -> Array:
+    """LDLJ = −ln(T³ / v² · ∫ |d²v/dt²|² dt) with the movement's duration T and peak speed v; −ln 204.8 at minimum jerk.
+
+    Args:
+        velocity: ``(…, T, k)``, in any unit.
+        rate_hz: samples per second.
+
+    Returns:
+        ``(…,)``; NaN where nothing moves, infinite where it moves without any jerk.
+
+    Raises:
+        InputError: too few samples.
+    """
+    values = np.asarray(velocity, dtype=np.float64)
+    nframe = _frames(values.shape[-2])
+    peak = np.max(np.sum(values**2, axis=-1), axis=-1)
+    jerk = np.sum(np.diff(values, n=2, axis=-2) ** 2, axis=(-2, -1)) * rate_hz**3
+    still = peak <= 0.0
+    with np.errstate(divide="ignore"):
+        found = -np.log((nframe / rate_hz) ** 3 * jerk / np.where(still, 1.0, peak))
+    return np.where(still, np.nan, found)
+
+
+def _frames(count: int) -> int:
+    if count < _LEAST_FRAMES:
+        raise InputError(f"{count} samples are no movement; its smoothness needs at least {_LEAST_FRAMES}.")
+    return count

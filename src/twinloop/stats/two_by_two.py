@@ -259,9 +259,7 @@ def difference_interval(table: TwoByTwo, *, level: float = 0.95, method: Differe
         "chan-zhang": _chan_zhang,
     }
     low, high, said = made[method](table, level)
-    return Interval(
-        estimate=np.array(table.difference), low=np.array(low), high=np.array(high), level=level, method=said
-    )
+    return Interval.of(table.difference, low, high, level=level, method=said)
 
 
 def _newcombe(table: TwoByTwo, level: float) -> tuple[float, float, str]:
@@ -316,8 +314,4 @@ def _exact_low(table: TwoByTwo, tail: float) -> float:
 
 def _tail_at(table: TwoByTwo, difference: float) -> float:
     """The largest chance, at this difference, of a table that speaks as much for a larger one."""
-    if difference >= 1.0:
-        return 1.0
-    won_a, won_b = np.arange(table.trials_a + 1)[:, None], np.arange(table.trials_b + 1)[None, :]
-    z = score_statistic(won_a, table.trials_a, won_b, table.trials_b, difference=difference)
-    return largest_tail(z >= z[table.successes_a, table.successes_b] - _TIE, difference)
+    return 1.0 if difference >= 1.0 else exact_p_value(table, difference=difference, alternative="greater")

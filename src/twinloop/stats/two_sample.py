@@ -79,13 +79,13 @@ class TwoSample:
             count -= np.einsum("kc,kc->k", left, right[:, partner])
         return count
 
-    def bundled(self, most: int = MOST_EPISODES, *, seed: int = 0) -> TwoSample:
-        """The same rows with episodes bundled at random, all bundles of one size, so that at most ``most`` remain.
+    def bundled(self, *, seed: int = 0) -> TwoSample:
+        """The same rows with episodes bundled at random, all bundles of one size, so that `MOST_EPISODES` remain.
 
         Bundles of exchangeable episodes are exchangeable, so that tests keep their level. The few episodes that fill no
         bundle are left out. Paired samples stay paired.
         """
-        size = math.ceil(self.nepisode / most)
+        size = math.ceil(self.nepisode / MOST_EPISODES)
         if size == 1:
             return self
         rng = generator(seed, "stats/two-sample/bundles")
@@ -126,11 +126,8 @@ def two_samples(
         InputError: other shapes, other numbers of columns, a value that is not finite, fewer than two episodes a
             side, or pairs that lack a partner.
     """
-    sides = [
-        _side("real", real, real_clusters),
-        _side("simulated", sim, sim_clusters),
-    ]
-    (real_rows, real_label, real_names), (sim_rows, sim_label, sim_names) = sides
+    real_rows, real_label, real_names = _side("real", real, real_clusters)
+    sim_rows, sim_label, sim_names = _side("simulated", sim, sim_clusters)
     if real_rows.shape[1] != sim_rows.shape[1]:
         raise InputError(
             f"Real rows have {real_rows.shape[1]} columns, simulated ones {sim_rows.shape[1]}. Compare the same "

@@ -21,7 +21,7 @@ from twinloop.curate.demonstration.movement import Array, Movement
 from twinloop.curate.demonstration.peers import by_group
 from twinloop.curate.recording import Recording
 from twinloop.dataset.logs.resampling import interpolate
-from twinloop.stats.near_duplicates import aligned_distances, nearest_pairs
+from twinloop.stats.time_alignment import aligned_distances, nearest_pairs
 
 _RATE_HZ = 8.0  # of a trace: an arm on position servos of this size passes 1 to 4 Hz
 _MOST = 256  # frames of a trace: 32 s of an episode; what comes later is not compared

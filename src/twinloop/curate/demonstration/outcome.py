@@ -25,7 +25,7 @@ from twinloop.curate.demonstration.smoothness import path_pieces, pauses
 from twinloop.curate.recording import Recording
 from twinloop.stats.interval import Interval
 from twinloop.stats.ridge import CrossValidated, Logistic, cross_validated_logistic
-from twinloop.stats.smoothness import log_dimensionless_jerk, spectral_arc_length
+from twinloop.stats.series import log_dimensionless_jerk, spectral_arc_length
 
 _END_S = 1.0
 

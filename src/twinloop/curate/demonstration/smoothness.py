@@ -34,7 +34,7 @@ from twinloop.curate.demonstration.movement import (
 from twinloop.curate.demonstration.peers import AmongPeers, Kind
 from twinloop.curate.recording import Recording
 from twinloop.curate.registry import Twins
-from twinloop.stats.smoothness import log_dimensionless_jerk, spectral_arc_length
+from twinloop.stats.series import log_dimensionless_jerk, spectral_arc_length
 
 _GRIP_S = 0.5  # standing still while the gripper moves, and so long about it, is no hesitation
 _ENDS = 0.02  # of the way: what lies before and after is the beginning and the end, and no middle (our choice)

@@ -28,7 +28,7 @@ from twinloop.curate.registry import Twins
 from twinloop.stats.classifier import auc_interval
 from twinloop.stats.conformal import conformal_p_values
 from twinloop.stats.discriminant import CrossFit, cross_fit
-from twinloop.stats.multiplicity import benjamini_hochberg
+from twinloop.stats.interval import benjamini_hochberg
 from twinloop.stats.novelty import Fence, Kind, Novelty, fence, novelty
 
 LEVEL = 0.05

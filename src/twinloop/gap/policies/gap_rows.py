@@ -22,7 +22,7 @@ from twinloop.stats import (
     paired_difference_interval,
     stratified_exact,
 )
-from twinloop.stats.strata import paired_scores, stratified_difference, stratified_permutation
+from twinloop.stats.matched import paired_scores, stratified_difference, stratified_permutation
 
 Group = Literal["overall", "policy", "condition", "cell"]
 _MOST_TABLES = 40_000  # of two sample sizes, that Barnard's test adds up in a tenth of a second

@@ -14,7 +14,7 @@ from twinloop.core.headline import Headline
 from twinloop.core.trials import Measure, Trials
 from twinloop.stats import Interval, ranking
 from twinloop.stats.predictivity import Predictivity, PredictivityFigure, predictivity
-from twinloop.stats.ranking_scores import LEAST_POLICIES, PolicyScores, Scores, score_intervals
+from twinloop.stats.ranking import LEAST_POLICIES, PolicyScores, Scores, score_intervals
 
 _UNNAMED = "all"
 _LABELS = {

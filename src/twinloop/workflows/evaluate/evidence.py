@@ -119,7 +119,7 @@ def _check(claim: EvidenceRequest) -> None:
 def _demonstrations(claim: EvidenceRequest) -> list[dict[str, Any]]:
     """By failures allowed: trials fixed beforehand, trials when one looks after each, and the chance to pass."""
     rate, confidence = claim.failure_rate, claim.confidence
-    watched = watched_claim(rate, confidence=confidence, failures=claim.failures).trials
+    watched = watched_claim(rate, confidence=confidence, failures=claim.failures)
     rows: list[dict[str, Any]] = []
     for allowed in range(claim.failures + 1):
         trials = trials_to_claim(rate, confidence=confidence, failures=allowed)

@@ -26,7 +26,7 @@ from twinloop.report import KeyFigure, Report
 from twinloop.report.gap_policies import gap_rows, score_scatter
 from twinloop.stats import Interval
 from twinloop.stats.predictivity import PredictivityFigure
-from twinloop.stats.ranking_scores import PolicyScores
+from twinloop.stats.ranking import PolicyScores
 from twinloop.workflows.gap.requests import GapPoliciesRequest, GapPredictivityRequest
 from twinloop.workflows.run.results import MeasuredRun, Outcome
 

@@ -22,8 +22,7 @@ from twinloop.gap.dynamics.unexplained_places import Place
 from twinloop.gap.dynamics.unexplained_result import ALPHA as LEVEL
 from twinloop.gap.dynamics.unexplained_result import LEAST_SHARE, StateShare, Unexplained, percent, stands_out
 from twinloop.gap.dynamics.unexplained_states import MEANINGS as STATES
-from twinloop.identify.compare import compare
-from twinloop.identify.compare_result import ALPHA, LEAST_GAIN
+from twinloop.identify.compare import ALPHA, LEAST_GAIN, compare
 from twinloop.identify.config import FitConfig
 from twinloop.identify.structures import chosen_structures
 from twinloop.randomize import read_identified

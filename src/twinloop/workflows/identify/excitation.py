@@ -13,9 +13,8 @@ from twinloop.hardware.excite import ExcitationPlan, refuse_plan_name, save_exci
 from twinloop.hardware.limits import motion_limits
 from twinloop.identify import FitConfig
 from twinloop.identify.excitation import Excitation, ExcitationOptions, suggest
-from twinloop.identify.excitation_trial import Trials
-from twinloop.identify.plan import plan
-from twinloop.identify.plan_result import Plan
+from twinloop.identify.excitation_motions import Trials
+from twinloop.identify.plan import Plan, plan
 from twinloop.identify.survey import Survey, SurveyOptions, survey
 from twinloop.simulate import open_backend
 from twinloop.twin import Twin, load_twin

@@ -18,8 +18,7 @@ from twinloop.core.records import Episode
 from twinloop.core.yaml_documents import load_yaml
 from twinloop.gap import GapReport, measure_gap
 from twinloop.identify import FitConfig, HoldoutSpec, IdentifyResult, identify
-from twinloop.identify.compare import compare, held_out_splits
-from twinloop.identify.compare_result import Comparison
+from twinloop.identify.compare import Comparison, compare, held_out_splits
 from twinloop.identify.conformal import CalibratedRanges, calibrate
 from twinloop.identify.drift import Drift, drift, drift_groups
 from twinloop.identify.sbi_bridge import posterior

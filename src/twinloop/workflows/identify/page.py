@@ -11,7 +11,7 @@ from twinloop.core.distribution import ParamDistribution
 from twinloop.core.records import Episode
 from twinloop.identify import FitConfig, IdentifyResult
 from twinloop.identify.bands import Prediction
-from twinloop.identify.compare_result import Comparison
+from twinloop.identify.compare import Comparison
 from twinloop.identify.conformal import CalibratedRanges
 from twinloop.identify.drift import Drift
 from twinloop.report import Report
@@ -200,7 +200,7 @@ def _held_out_clips(
 ) -> None:
     found = ranges.distribution
     assert found.noise is not None  # noqa: S101 - see `ranges_section`
-    ahead = Prediction(open_backend(), found, found.noise, {**config.fixed, **found.estimate}, config, 0)
+    ahead = Prediction(open_backend(), found, found.noise, {**config.fixed, **found.estimate}, config)
     for episode in episodes:
         logs = prepare_replay(twin, [episode], config.replay)
         clips = ahead.clips(twin, [episode])

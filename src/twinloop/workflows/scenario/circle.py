@@ -20,7 +20,7 @@ from twinloop.rollout.pinned import PinnedWorld
 from twinloop.rollout.pinned_files import stored
 from twinloop.simulate import open_backend
 from twinloop.stats import Interval, clopper_pearson
-from twinloop.stats.two_by_two_paired import PairedCounts, mcnemar, paired_difference_interval
+from twinloop.stats.matched import PairedCounts, mcnemar, paired_difference_interval
 from twinloop.workflows.run.results import MeasuredRun
 from twinloop.workflows.scenario import places
 from twinloop.workflows.scenario.augment import run_augment

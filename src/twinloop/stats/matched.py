@@ -1,21 +1,26 @@
-"""Compare two arms within strata and summed over them.
+"""Compare two arms that are matched: within strata, and on the same starts.
 
-Success rates (exact, Mantel–Haenszel) and mean scores (permutation, Welch).
+Within strata: success rates (exact, Mantel–Haenszel) and mean scores (permutation, Welch). On the same starts:
+McNemar's exact test, Tango's interval, and exact tests against a margin.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import scipy  # its parts load when they are used
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtri, stdtrit
+from scipy.special import gammaln, ndtri, stdtrit, xlogy
 
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import generator
 from twinloop.stats.interval import Interval, check_level
-from twinloop.stats.two_by_two import TwoByTwo
+from twinloop.stats.two_by_two import Alternative, TwoByTwo, check_difference
+
+Array = NDArray[np.float64]
 
 
 def stratified_exact(tables: Sequence[TwoByTwo]) -> float:
@@ -65,9 +70,7 @@ def mantel_haenszel(tables: Sequence[TwoByTwo], *, level: float = 0.95) -> Inter
     half = float(ndtri((1 + level) / 2) * np.sqrt(variance)) if variance > 0 else np.nan
     low, high = max(estimate - half, -1.0), min(estimate + half, 1.0)
     ends = (low, high) if variance > 0 else (np.nan, np.nan)
-    return Interval(
-        estimate=np.array(estimate), low=np.array(ends[0]), high=np.array(ends[1]), level=level, method=method
-    )
+    return Interval.of(estimate, ends[0], ends[1], level=level, method=method)
 
 
 def _some(tables: Sequence[TwoByTwo]) -> None:
@@ -75,8 +78,8 @@ def _some(tables: Sequence[TwoByTwo]) -> None:
         raise InputError("No condition has trials of both policies. Try both in the same conditions.")
 
 
-Array = NDArray[np.float64]
 Stratum = tuple[ArrayLike, ArrayLike]
+_FLIPS = 4999
 
 
 def stratified_difference(strata: Sequence[Stratum], *, level: float = 0.95) -> Interval:
@@ -108,7 +111,7 @@ def stratified_difference(strata: Sequence[Stratum], *, level: float = 0.95) -> 
         half, method = float(stdtrit(df, (1 + level) / 2) * np.sqrt(variance)), "Welch's t within conditions"
     value = np.array(estimate)
     low, high = np.maximum(value - half, -1.0), np.minimum(value + half, 1.0)
-    return Interval(estimate=value, low=low, high=high, level=level, method=method)
+    return Interval.of(value, low, high, level=level, method=method)
 
 
 def stratified_permutation(strata: Sequence[Stratum], *, draws: int = 4999, seed: int = 0) -> float:
@@ -130,10 +133,8 @@ def stratified_permutation(strata: Sequence[Stratum], *, draws: int = 4999, seed
     return float((1 + np.sum(np.abs(drawn) >= abs(seen) - 1e-12)) / (1 + draws))
 
 
-def paired_scores(
-    differences: ArrayLike, *, level: float = 0.95, draws: int = 4999, seed: int = 0
-) -> tuple[Interval, float]:
-    """Mean of paired differences ``(n,)`` with Student's interval, and the two-sided p-value of sign flips.
+def paired_scores(differences: ArrayLike, *, level: float = 0.95, seed: int = 0) -> tuple[Interval, float]:
+    """Mean of paired differences ``(n,)`` with Student's interval, and the two-sided p-value of 4,999 sign flips.
 
     Raises:
         InputError: no pairs.
@@ -145,10 +146,10 @@ def paired_scores(
     spread = d.std(ddof=1) if len(d) > 1 else 0.0
     half = stdtrit(len(d) - 1, (1 + level) / 2) * spread / np.sqrt(len(d)) if spread > 0 else np.nan
     method = "Student's t over pairs" if spread > 0 else "none: all pairs differ alike"
-    signs = generator(seed, "stats/paired_scores").choice([-1.0, 1.0], size=(draws, len(d)))
-    p = (1 + np.sum(np.abs(signs @ d) >= abs(d.sum()) - 1e-12)) / (1 + draws)
+    signs = generator(seed, "stats/paired_scores").choice([-1.0, 1.0], size=(_FLIPS, len(d)))
+    p = (1 + np.sum(np.abs(signs @ d) >= abs(d.sum()) - 1e-12)) / (1 + _FLIPS)
     value = np.array(d.mean())
-    return Interval(estimate=value, low=value - half, high=value + half, level=level, method=method), float(p)
+    return Interval.of(value, value - half, value + half, level=level, method=method), float(p)
 
 
 def _weighted(strata: Sequence[Stratum]) -> tuple[list[tuple[Array, Array]], Array]:
@@ -157,3 +158,123 @@ def _weighted(strata: Sequence[Stratum]) -> tuple[list[tuple[Array, Array]], Arr
         raise InputError("A condition lacks trials of one arm, or there is none. Compare conditions that both have.")
     weight = np.array([len(a) * len(b) / (len(a) + len(b)) for a, b in rows])
     return rows, weight / weight.sum()
+
+
+_TIE = 1e-9  # counts off by less are not off
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairedCounts:
+    """Pairs of trials: both succeeded, only a, only b, neither.
+
+    Raises:
+        InputError: no pair, or a negative number.
+    """
+
+    both: int
+    only_a: int
+    only_b: int
+    neither: int
+
+    def __post_init__(self) -> None:
+        counts = (self.both, self.only_a, self.only_b, self.neither)
+        if min(counts) < 0 or sum(counts) < 1:
+            raise InputError(f"Paired counts {counts} hold no pairs; count both, only a, only b and neither.")
+
+    @property
+    def pairs(self) -> int:
+        """How many pairs there are."""
+        return self.both + self.only_a + self.only_b + self.neither
+
+    @property
+    def difference(self) -> float:
+        """p_a − p_b as seen."""
+        return (self.only_a - self.only_b) / self.pairs
+
+
+def mcnemar(counts: PairedCounts, *, alternative: Alternative = "two-sided") -> float:
+    """McNemar's exact p-value of p_a = p_b: pairs that differ are coins (Psychometrika 12, 1947); 1 if none differ."""
+    differing = counts.only_a + counts.only_b
+    if differing == 0:
+        return 1.0
+    return float(scipy.stats.binomtest(counts.only_a, differing, 0.5, alternative=alternative).pvalue)
+
+
+def paired_difference_interval(counts: PairedCounts, *, level: float = 0.95) -> Interval:
+    """Tango's score interval of p_a − p_b in pairs (Statistics in Medicine 17, 1998); near nominal, not exact."""
+    check_level(level)
+    z = float(ndtri((1 + level) / 2))
+    low, high = _limit(counts, z), _limit(counts, -z)
+    return Interval.of(counts.difference, low, high, level=level, method="Tango score")
+
+
+def _limit(counts: PairedCounts, z: float) -> float:
+    """Where Tango's statistic equals ``z``; it falls with the difference."""
+    end = -1.0 if z > 0 else 1.0
+    seen = counts.difference
+    if seen == end:
+        return end
+
+    def above(shift: float) -> float:
+        return float(tango_statistic(counts.only_a, counts.only_b, counts.pairs, shift)) - z
+
+    return float(scipy.optimize.brentq(above, end * (1 - 1e-12), seen, xtol=1e-10))  # pyright: ignore[reportArgumentType]
+
+
+def tango_statistic(only_a: ArrayLike, only_b: ArrayLike, pairs: int, difference: float) -> NDArray[np.float64]:
+    """Tango's score statistic of p_a − p_b against ``difference``, elementwise over counts; 0 where none is seen."""
+    b, c = np.asarray(only_a, dtype=np.float64), np.asarray(only_b, dtype=np.float64)
+    linear = -b - c + (2 * pairs - b + c) * difference
+    root = np.sqrt(np.maximum(linear**2 + 8 * pairs * c * difference * (1 - difference), 0.0))
+    share = (root - linear) / (4 * pairs)
+    variance = pairs * (2 * share + difference * (1 - difference))
+    off = b - c - pairs * difference
+    off = np.where(np.abs(off) < _TIE, 0.0, off)
+    infinite = np.copysign(np.where(off == 0, 0.0, np.inf), off)
+    return np.where(variance > _TIE, off / np.sqrt(np.maximum(variance, _TIE)), infinite)
+
+
+MOST_PAIRS = 600  # a table of outcomes grows with the square of the pairs: this many take three seconds
+_RATES = 60  # shares of pairs that differ which are tried; twice as many change no p-value by 0.001
+
+
+def paired_p_value(counts: PairedCounts, *, difference: float = 0.0) -> float:
+    """The p-value of p_a − p_b ≤ ``difference`` from pairs, the largest over how often pairs differ.
+
+    Outcomes are ordered by Tango's statistic (Hsueh, Liu & Chen, Biometrics 57, 2001).
+
+    Raises:
+        InputError: more than `MOST_PAIRS` pairs, or a difference outside (−1, 1).
+    """
+    return float(paired_p_values(counts.pairs, difference=difference)[counts.only_a, counts.only_b])
+
+
+@lru_cache(maxsize=8)
+def paired_p_values(pairs: int, *, difference: float = 0.0) -> NDArray[np.float64]:
+    """`paired_p_value` of every outcome, ``(pairs + 1, pairs + 1)`` by only a and only b; 1 where there is none such.
+
+    Raises:
+        InputError: as `paired_p_value`.
+    """
+    check_difference(difference)
+    if not 1 <= pairs <= MOST_PAIRS:
+        raise InputError(
+            f"The exact test of a margin takes 1 to {MOST_PAIRS} pairs, not {pairs}. Use the sequential test for more."
+        )
+    first, second = np.nonzero(np.add.outer(np.arange(pairs + 1), np.arange(pairs + 1)) <= pairs)
+    key = np.round(tango_statistic(first, second, pairs, difference), 9)
+    order = np.argsort(-key, kind="stable")
+    ends = np.flatnonzero(np.append(np.diff(key[order]) < -_TIE, True))
+    which = np.searchsorted(ends, np.arange(len(order)))
+    largest = np.zeros(len(order))
+    ties = gammaln(pairs + 1) - gammaln(first + 1) - gammaln(second + 1) - gammaln(pairs - first - second + 1)
+    low, high = max(0.0, -difference), (1 - difference) / 2
+    for rate in low + (high - low) * np.sin(np.linspace(0, np.pi / 2, _RATES)) ** 2:
+        p_a, p_b = rate + difference, rate
+        rest = max(1 - p_a - p_b, 0.0)
+        log_p = ties + xlogy(first, p_a) + xlogy(second, p_b) + xlogy(pairs - first - second, rest)
+        np.maximum(largest, np.cumsum(np.exp(log_p)[order])[ends][which], out=largest)
+    values = np.ones((pairs + 1, pairs + 1))
+    values[first[order], second[order]] = np.minimum(largest, 1.0)
+    values.setflags(write=False)
+    return values

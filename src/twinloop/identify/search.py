@@ -1,0 +1,184 @@
+"""Search beyond one walk downhill: from many starts, and by CMA-ES.
+
+Every generation of CMA-ES, for landscapes so rough that slopes mislead, is one batch of replays. The walk goes on in
+units of the prior's standard deviations; what is found is then taken to the bottom by Levenberg–Marquardt (`walk`).
+Hansen, "The CMA Evolution Strategy: A Tutorial", arXiv 1604.00772, by the package cmaes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from cmaes import CMA
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from twinloop.identify.assembly import Space
+from twinloop.identify.problem import Problem
+from twinloop.identify.solver import Solution
+from twinloop.randomize.sequences import scrambled_sobol
+
+Array = NDArray[np.float64]
+_ALIKE = 0.05  # optima are called nearly equal up to this difference of their losses, relative
+_APART = 0.25  # standard deviations beforehand, of some parameter, between optima that are told apart
+_RIDGE = 0.01  # relative rise of the loss between two optima, without which they are one valley
+_NOTHING = 1e-3  # of a loss: residuals of a twentieth of their noise
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimum:
+    """One end of a fit's walks: its ``point`` as the solver has it, its loss, and how many ``starts`` led there."""
+
+    point: Array
+    loss: float
+    starts: int
+
+
+def starting_points(problem: Problem, start: Array, count: int, *, seed: int = 0) -> Array:
+    """``start``, and points drawn from the prior with low discrepancy (scrambled Sobol'), ``(count, p)``.
+
+    Draws beyond a bound lie on it.
+    """
+    draws = scrambled_sobol(np.arange(count - 1, dtype=np.int64), len(start), run_seed=seed)
+    points = problem.centre + problem.sd * ndtri(draws)
+    return np.clip(np.concatenate([start[None], points]), problem.low, problem.high)
+
+
+def distinct_optima(problem: Problem, solutions: Sequence[Solution]) -> tuple[Optimum, ...]:
+    """The best end of several walks, and those that are nearly as good and lie elsewhere, best first.
+
+    Ends that differ only along a valley, over which the loss does not rise between them, count as one: what that
+    leaves open is said by the directions that the data do not determine.
+    """
+    ended = sorted((s for s in solutions if not s.diverged), key=lambda s: s.loss)
+    found: list[Optimum] = []
+    for solution in ended:
+        if solution.loss > (1.0 + _ALIKE) * ended[0].loss + _NOTHING:
+            break
+        same = next((i for i, other in enumerate(found) if _one(problem, other, solution)), None)
+        if same is None:
+            found.append(Optimum(point=solution.point, loss=solution.loss, starts=1))
+        else:
+            found[same] = replace(found[same], starts=found[same].starts + 1)
+    return tuple(found)
+
+
+def _one(problem: Problem, optimum: Optimum, other: Solution) -> bool:
+    """Whether two ends are the same optimum: near each other, or with no ridge between them."""
+    move = other.point - optimum.point
+    if np.max(np.abs(move) / problem.sd) < _APART:
+        return True
+    between = optimum.point + np.array([0.25, 0.5, 0.75])[:, None] * move
+    losses = problem.losses_at(between, np.repeat(other.end.local[None], len(between), axis=0)).sum(axis=1)
+    return bool(losses.max() < (1.0 + _RIDGE) * max(optimum.loss, other.loss) + _NOTHING)
+
+
+def describe_optima(space: Space, problem: Problem, optima: Sequence[Optimum]) -> str:
+    """What distinguishes optima that are nearly as good as each other; nothing where there is one."""
+    if len(optima) < 2:
+        return ""
+    spread = np.ptp([optimum.point for optimum in optima], axis=0) / problem.sd
+    names = [space.names[i] for i in np.argsort(-spread) if spread[i] > _APART]
+    rows = []
+    for optimum in optima:
+        values = space.numbers(optimum.point)
+        units = {free.name: "" if free.param.unit == "1" else free.param.unit for free in space.free}
+        said = ", ".join(f"{name} {values[name]:.4g} {units[name]}".strip() for name in names)
+        rows.append(f"loss {optimum.loss:.4g} ({optimum.starts} starts) at {said}")
+    return (
+        f"{len(optima)} optima explain the data nearly alike: {'; '.join(rows)}. The first is reported. Fix one of "
+        f"{', '.join(names[:3])} to what is known of it, or record motion that tells them apart."
+    )
+
+
+# First step in standard deviations of the prior: two thirds of the draws lie within half of what is plausible.
+_FIRST_STEP = 0.5
+_DIVERGED = 1e12  # in place of an infinite loss, which the strategy cannot count with
+
+
+@dataclass(frozen=True)
+class Evolution:
+    """Where a search ended: the best ``point`` seen or the last mean, its ``loss``, and how it went.
+
+    ``history`` is the best loss after each generation; ``told`` the losses of every generation's points, with which
+    the same search can be gone on with; ``converged`` says that the strategy itself stopped.
+    """
+
+    point: Array
+    loss: float
+    history: tuple[float, ...]
+    told: tuple[tuple[float, ...], ...]
+    converged: bool
+
+    @property
+    def replays(self) -> int:
+        """How many worlds were replayed."""
+        return sum(map(len, self.told))
+
+
+def evolve(
+    problem: Problem,
+    start: Array,
+    *,
+    generations: int,
+    population: int | None = None,
+    seed: int = 0,
+    told: Sequence[Sequence[float]] = (),
+    watch: Callable[[Evolution], None] | None = None,
+) -> Evolution:
+    """Search from ``start``; equal seeds give equal searches.
+
+    Args:
+        problem: the fit; first states stay as measured.
+        start: mean of the first generation, ``(p,)``.
+        generations: at most so many.
+        population: points of a generation; None for 4 + ⌊3 ln p⌋.
+        seed: of the draws.
+        told: losses of generations that were replayed before; they are not replayed again.
+        watch: is told after every generation how far the search is.
+    """
+    strategy = _strategy(problem, start, population, seed)
+    best, best_loss, history, losses = np.clip(start, problem.low, problem.high), np.inf, [], list(map(tuple, told))
+    stopped = False
+    for generation in range(generations):
+        asked = np.array([strategy.ask() for _ in range(strategy.population_size)])
+        points = _points(problem, asked)
+        if generation == len(losses):
+            losses.append(tuple(_losses(problem, points).tolist()))
+        least = int(np.argmin(losses[generation]))
+        if losses[generation][least] < best_loss:
+            best, best_loss = points[least], losses[generation][least]
+        history.append(best_loss)
+        strategy.tell(list(zip(asked, losses[generation], strict=True)))
+        stopped = strategy.should_stop()
+        if watch is not None and generation + 1 >= len(told):
+            watch(Evolution(best, best_loss, tuple(history), tuple(losses), stopped))
+        if stopped:
+            break
+    mean = _points(problem, strategy.mean[None])
+    loss = float(_losses(problem, mean)[0])
+    if loss < best_loss:
+        best, best_loss = mean[0], loss
+    return Evolution(best, best_loss, tuple(history), tuple(losses), stopped)
+
+
+def _strategy(problem: Problem, start: Array, population: int | None, seed: int) -> CMA:
+    """In deviations of the prior from its centre; a single parameter gets an idle one beside it, as CMA needs two."""
+    low, high = ((bound - problem.centre) / problem.sd for bound in (problem.low, problem.high))
+    mean = np.clip((start - problem.centre) / problem.sd, low, high)
+    bounds = np.stack([low, high], axis=1)
+    if len(mean) == 1:
+        mean, bounds = np.append(mean, 0.0), np.concatenate([bounds, [[-1.0, 1.0]]])
+    return CMA(mean=mean, sigma=_FIRST_STEP, bounds=bounds, seed=seed, population_size=population)
+
+
+def _points(problem: Problem, asked: Array) -> Array:
+    points = problem.centre + problem.sd * asked[:, : len(problem.sd)]
+    return np.clip(points, problem.low, problem.high)
+
+
+def _losses(problem: Problem, points: Array) -> Array:
+    losses = problem.losses_at(points).sum(axis=1)
+    return np.where(np.isfinite(losses), losses, _DIVERGED)

@@ -1,0 +1,286 @@
+"""Variants of a fit near its solution, side by side: refits to clusters drawn again, and profile likelihoods.
+
+Each variant takes Newton steps of its own on Huber's loss; the replays of all variants run in one batch.
+
+Twice the rise of the loss, over what the clusters make of its curvature, is compared with Student's t²: for a quadratic
+loss that is the interval of the sandwich (Pace, Salvan & Sartori, "Adjusting composite likelihood ratio statistics",
+Statistica Sinica 21, 2011), and for one that is not, the limits follow its bends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtrit
+
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.plain import JsonRecord
+from twinloop.identify.assembly import Space
+from twinloop.identify.problem import Linearization, Problem, huber, linearization, probe
+from twinloop.identify.solver import Checkpoint, Descent
+from twinloop.identify.uncertainty import Uncertainty
+from twinloop.identify.uncertainty_scores import Clusters, frame_scores
+from twinloop.stats import cluster_weights
+
+Array = NDArray[np.float64]
+_MOST_NUMBERS = 20_000_000  # of residuals that are replayed at once: 160 MB
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variants:
+    """Where variants are after ``steps``: ``points`` ``(k, p)``, first states ``local`` ``(k, nwindow, m)``."""
+
+    points: Array
+    local: Array
+    steps: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variation:
+    """What is different in each of k variants.
+
+    ``weights`` ``(k, nwindow, nframe)`` say how often each frame counts; None for once. ``column`` is a parameter that
+    each variant holds at its own of ``values`` ``(k,)``; None where all are free.
+    """
+
+    weights: Array | None = None
+    column: int | None = None
+    values: Array | None = None
+
+    def __len__(self) -> int:
+        some = self.weights if self.weights is not None else self.values
+        return 0 if some is None else len(some)
+
+
+def newton(
+    problem: Problem,
+    here: Linearization,
+    variation: Variation,
+    *,
+    steps: int,
+    start: Variants | None = None,
+    watch: Callable[[Variants], None] | None = None,
+) -> Variants:
+    """Walk every variant towards where its own loss is least; the first step needs no replay.
+
+    Args:
+        problem: the fit.
+        here: its solution.
+        variation: what is different.
+        steps: Newton steps in all.
+        start: where an earlier walk had come.
+        watch: is told after every step.
+    """
+    now = start
+    while now is None or now.steps < steps:
+        looks = iter([here] * len(variation)) if now is None else _looks(problem, now)
+        moved = [_step(problem, look, variation, i) for i, look in enumerate(looks)]
+        points, local = (np.array(part) for part in zip(*moved, strict=True))
+        now = Variants(points=points, local=local, steps=1 if now is None else now.steps + 1)
+        if watch is not None:
+            watch(now)
+    return now
+
+
+def losses(problem: Problem, variants: Variants, variation: Variation) -> Array:
+    """Each variant's own loss, priors included, ``(k,)``; without weights it is the fit's."""
+    most = max(1, _MOST_NUMBERS // max(problem.measured.size, 1))
+    parts = [slice(begin, begin + most) for begin in range(0, len(variants.points), most)]
+    residual = np.concatenate([problem.residual(variants.points[part], variants.local[part]) for part in parts])
+    loss = np.where(np.isnan(residual), 0.0, huber(residual)) * problem.frame_weight
+    if variation.weights is not None:
+        loss = loss * variation.weights[..., None]
+    prior = 0.5 * problem.prior_weight * np.sum(((variants.points - problem.centre) / problem.sd) ** 2, axis=1)
+    if len(problem.local_sd):
+        prior = prior + 0.5 * problem.local_weight * np.sum((variants.local / problem.local_sd) ** 2, axis=(1, 2))
+    return loss.sum(axis=(1, 2, 3)) + prior
+
+
+def _looks(problem: Problem, now: Variants) -> Iterator[Linearization]:
+    """The surroundings of every variant, as many at once as fit into memory."""
+    probes = [probe(problem, point, local) for point, local in zip(now.points, now.local, strict=True)]
+    each = len(probes[0].points)
+    most = max(1, _MOST_NUMBERS // max(problem.measured.size * each, 1))
+    for begin in range(0, len(probes), most):
+        some = probes[begin : begin + most]
+        points, local = (np.concatenate([getattr(one, name) for one in some]) for name in ("points", "local"))
+        for one, residual in zip(some, np.split(problem.residual(points, local), len(some)), strict=True):
+            yield linearization(problem, one, residual)
+
+
+def _step(problem: Problem, here: Linearization, variation: Variation, i: int) -> tuple[Array, Array]:
+    """A Newton step inside the bounds, no longer than a prior deviation; what is held goes where it is held."""
+    point, local = here.point.copy(), here.local
+    for number, block in enumerate(problem.blocks):
+        score = frame_scores(problem, here, number, None if variation.weights is None else variation.weights[i])
+        matrix, slope = score.curvature + score.penalty, score.gradient + score.drawn
+        low, high = (edge[block.columns] - here.point[block.columns] for edge in (problem.low, problem.high))
+        move, loose = np.zeros(len(block.columns)), np.ones(len(block.columns), dtype=bool)
+        if variation.column is not None and variation.values is not None and variation.column in block.columns:
+            at = int(np.flatnonzero(block.columns == variation.column)[0])
+            move[at], loose[at] = variation.values[i] - here.point[variation.column], False
+        free = np.linalg.solve(
+            matrix[np.ix_(loose, loose)], -slope[loose] - matrix[np.ix_(loose, ~loose)] @ move[~loose]
+        )
+        longest = np.max(np.abs(free) / problem.sd[block.columns][loose], initial=1.0)
+        move[loose] = np.clip(free / longest, low[loose], high[loose])
+        point[block.columns] += move
+        local = local + score.settle + score.follow @ move
+    return point, local
+
+
+_REFIT_STEPS = 3  # Newton steps of a refit: it begins at the solution (our choice)
+
+
+def refit_bootstrap(
+    problem: Problem, here: Linearization, clusters: Clusters, *, draws: int, seed: int = 0, steps: int = _REFIT_STEPS
+) -> Array:
+    """Estimates from clusters drawn again, ``(draws, p)``.
+
+    A refit takes a few Newton steps and keeps the last that lowers its loss; unlike the one-step bootstrap it sees how
+    slopes and bends change on the way.
+
+    Args:
+        problem: the fit.
+        here: its solution.
+        clusters: what is drawn.
+        draws: how many refits; each takes as many replays as a step of the fit, ``steps - 1`` times.
+        seed: of the draws.
+        steps: Newton steps of each refit.
+    """
+    weights = cluster_weights(clusters.count, draws, seed=seed)[:, clusters.labels]
+    variation = Variation(weights=weights)
+    kept: list[Variants] = []
+    newton(problem, here, variation, steps=steps, watch=kept.append)
+    loss = np.array([losses(problem, variants, variation) for variants in kept[-2:]])
+    best = np.argmin(loss, axis=0)
+    return np.where(best[:, None] == len(loss) - 1, kept[-1].points, kept[-2:][0].points)
+
+
+_VALUES, _SPAN = 17, 2.0  # eight values to either side, as far as twice the interval reaches (our choice)
+_PROFILE_STEPS = 5  # Newton steps of the others at each value: they begin where the fit ended (our choice)
+_UNKNOWN_SPAN = 2.0  # prior standard deviations, for a parameter without an interval
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile(JsonRecord):
+    """How much worse the fit is where one parameter is held elsewhere.
+
+    ``values`` ``(k,)`` are in SI, ``rise`` ``(k,)`` is in units of t²: the interval holds what lies below ``limit``.
+    ``others`` are the values of the other parameters there. ``low`` or ``high`` is None where the curve does not reach
+    the limit on that side: the data leave it open as far as the curve goes.
+    """
+
+    name: str
+    unit: str
+    values: Array
+    rise: Array
+    others: Mapping[str, Array]
+    limit: float
+    low: float | None
+    high: float | None
+    level: float
+
+    def text(self) -> str:
+        """The interval in words."""
+        low = f"{self.low:.4g}" if self.low is not None else f"open below {self.values[0]:.4g}"
+        high = f"{self.high:.4g}" if self.high is not None else f"open above {self.values[-1]:.4g}"
+        return f"Profile of {self.name}: [{low}, {high}] {self.unit} at {self.level:.0%}"
+
+
+def profile_likelihood(
+    problem: Problem,
+    here: Linearization,
+    space: Space,
+    found: Uncertainty,
+    name: str,
+    *,
+    checkpoint: Checkpoint | None = None,
+) -> Profile:
+    """The profile of one parameter at 17 values, as far as twice its interval to either side and within its bounds.
+
+    All values walk in one batch.
+
+    Args:
+        problem: the fit.
+        here: its solution.
+        space: its parameters.
+        found: what is known of them.
+        name: of the parameter.
+        checkpoint: keeps how far the walks are, and says where they go on.
+
+    Raises:
+        UnknownNameError: the parameter is not free in this fit.
+        InputError: nothing says how far the loss may rise, because there are no clusters to compare.
+    """
+    if name not in space.names:
+        raise UnknownNameError("free parameter", name, space.names)
+    if found.clusters is None:
+        raise InputError(
+            f"Nothing can be compared with the profile of {name}: one episode gives no interval. Add some."
+        )
+    column = space.names.index(name)
+    grid = _grid(problem, here, found, column)
+    variation = Variation(column=column, values=grid)
+    kept, stage = checkpoint or Checkpoint(None, {}), f"profile {name}"
+    start = None
+    if begun := kept.descents(stage):
+        points, local = (np.array([getattr(one, key) for one in begun]) for key in ("point", "local"))
+        start = Variants(points=points, local=local, steps=begun[0].iteration)
+    ends = newton(
+        problem,
+        here,
+        variation,
+        steps=_PROFILE_STEPS,
+        start=start,
+        watch=lambda now: kept.keep_descents(stage, _descents(now)),
+    )
+    loss = losses(problem, ends, variation)
+    information = found.curvature[column] * found.covariance[column, column]
+    rise = 2.0 * (loss - loss.min()) / information
+    limit = float(stdtrit(found.df[column], (1 + found.level) / 2) ** 2)
+    low, high = _crossings(grid, np.sqrt(rise), np.sqrt(limit))
+    si = space.values(ends.points)
+    log = space.free[column].log
+    return Profile(
+        name=name,
+        unit=space.free[column].param.unit,
+        values=np.asarray(si.pop(name), dtype=np.float64),
+        rise=rise,
+        others=si,
+        limit=limit,
+        low=low if low is None or not log else float(np.exp(low)),
+        high=high if high is None or not log else float(np.exp(high)),
+        level=found.level,
+    )
+
+
+def _grid(problem: Problem, here: Linearization, found: Uncertainty, column: int) -> Array:
+    point, sd = here.point[column], problem.sd[column]
+    reach = np.nanmax([found.high[column] - point, point - found.low[column], 0.0])
+    reach = _SPAN * reach if reach > 0 else _UNKNOWN_SPAN * sd
+    grid = np.linspace(max(point - reach, problem.low[column]), min(point + reach, problem.high[column]), _VALUES)
+    return np.unique(np.append(grid, point))
+
+
+def _crossings(grid: Array, height: Array, limit: float) -> tuple[float | None, float | None]:
+    """Where the curve first rises over the limit on either side of its lowest point, linear between values."""
+    lowest = int(np.argmin(height))
+
+    def crossed(pairs: Iterable[tuple[int, int]]) -> float | None:
+        i, j = next(((i, j) for i, j in pairs if height[j] >= limit), (0, 0))
+        if i == j:
+            return None
+        return float(grid[i] + (grid[j] - grid[i]) * (limit - height[i]) / (height[j] - height[i]))
+
+    return crossed((i, i - 1) for i in range(lowest, 0, -1)), crossed(pairwise(range(lowest, len(grid))))
+
+
+def _descents(now: Variants) -> list[Descent]:
+    nothing = np.zeros(0)
+    rows = zip(now.points, now.local, strict=True)
+    return [Descent(point=point, local=local, damping=nothing, iteration=now.steps) for point, local in rows]
