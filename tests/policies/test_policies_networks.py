@@ -12,8 +12,8 @@ from twinloop.policies import KINDS, LAST_COMMAND, Statistics, new_policy
 
 torch = pytest.importorskip("torch")
 
-from twinloop.policies.encoder import SpatialSoftmax  # noqa: E402
-from twinloop.policies.transformer import Attention, places  # noqa: E402
+from twinloop.policies.act import Attention, places  # noqa: E402
+from twinloop.policies.network import SpatialSoftmax  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

@@ -18,18 +18,15 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from twinloop.catalog.adding import add_folder, move
-from twinloop.catalog.batch_commit import draw, place, write_record, write_seals
-from twinloop.catalog.folder_metadata import Fingerprint, checked_info
+from twinloop.catalog.adding import add_folder, draw, move, place, write_record, write_seals
+from twinloop.catalog.dataset_folder import Fingerprint, checked_info, seal
 from twinloop.catalog.fsck import SWEPT, Finding, part_is_damaged
-from twinloop.catalog.fsck_runs import put_in_order, remove_secrets
-from twinloop.catalog.parts import PATTERN, Part, Parts, about_of, enlist, remove_retired
+from twinloop.catalog.fsck_state import put_in_order, remove_secrets
+from twinloop.catalog.parts import PATTERN, Part, Parts, about_of, enlist, remove_retired, ulid
 from twinloop.catalog.schema import EPISODES, PARAMS, TABLES
-from twinloop.catalog.seals import seal
 from twinloop.catalog.state import State
 from twinloop.catalog.state_digests import count_file
 from twinloop.catalog.state_schema import STATE_TABLES
-from twinloop.catalog.ulid import ulid
 from twinloop.core.errors import DatasetError, TwinloopError
 from twinloop.core.files import sha256_file
 from twinloop.dataset.lerobot import layout

@@ -12,7 +12,7 @@ from twinloop.core.contract import ENVIRONMENT, STATE
 from twinloop.core.errors import InputError
 from twinloop.core.records import Source
 from twinloop.core.units import UnitMap
-from twinloop.hardware.hidden_cell import HiddenCell, hidden_cell
+from twinloop.hardware.hidden import HiddenCell, hidden_cell
 from twinloop.hardware.protocol import POSITION, SEEN, TORQUE, NotConnectedError
 from twinloop.hardware.virtual import check_keys
 from twinloop.randomize import Plan

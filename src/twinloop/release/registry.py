@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from twinloop.catalog import Workspace
 from twinloop.catalog import audit as log
-from twinloop.catalog.fsck_versions import different
+from twinloop.catalog.fsck_state import different
+from twinloop.catalog.parts import ulid
 from twinloop.catalog.state import now
-from twinloop.catalog.ulid import ulid
 from twinloop.core.decision import GateDecision
 from twinloop.core.errors import DatasetError, InputError
 from twinloop.core.evaluation import Evaluation

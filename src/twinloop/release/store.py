@@ -8,11 +8,10 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from twinloop.catalog.fsck_versions import different
-from twinloop.catalog.parts import sync
-from twinloop.catalog.ulid import ulid
-from twinloop.core.approval import PICKLE_SUFFIXES
+from twinloop.catalog.fsck_state import different
+from twinloop.catalog.parts import sync, ulid
 from twinloop.core.errors import DatasetError, InputError
+from twinloop.core.extension import PICKLE_SUFFIXES
 from twinloop.core.files import sha256_file, sha256_json
 from twinloop.dataset.storage.snapshot import locked
 

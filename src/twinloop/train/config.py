@@ -17,9 +17,8 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from twinloop.core.approval import mark_foreign
 from twinloop.core.errors import InputError
-from twinloop.core.extension import require_reference
+from twinloop.core.extension import mark_foreign, require_reference
 from twinloop.core.files import sha256_json
 from twinloop.core.yaml_documents import load_yaml
 from twinloop.twin.spec import describe

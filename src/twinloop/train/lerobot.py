@@ -27,12 +27,11 @@ from twinloop.core.errors import CheckFailedError, InputError
 from twinloop.core.files import sha256_json, write_json
 from twinloop.dataset.edit.source import Source as Opened
 from twinloop.dataset.lerobot.reader import DatasetReader
-from twinloop.policies.card import Card
+from twinloop.policies.folder import Card
 from twinloop.train.agreement import agree
 from twinloop.train.config import TrainConfig
-from twinloop.train.lerobot_interpreter import SIDE, require_lerobot
 from twinloop.train.lerobot_mixture import Materialized, materialize
-from twinloop.train.lerobot_policy import save_lerobot
+from twinloop.train.lerobot_policy import SIDE, require_lerobot, save_lerobot
 from twinloop.train.sources import Source, open_sources
 
 PREFIX = "lerobot:"
