@@ -18,12 +18,13 @@ from twinloop.catalog.state import State, now
 from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError
 from twinloop.core.files import dumps, sha256_json, write_json
+from twinloop.core.plain import JsonRecord
 
 WITNESS = "audit-head.json"  # in policies/
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class Entry(JsonRecord):
     """One thing that was done. ``details["aliases"]`` is what it changed: alias to NAME@VERSION, or None."""
 
     seq: int
@@ -35,10 +36,6 @@ class Entry:
     details: Mapping[str, Any]
     before: str
     sha256: str
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        return {**vars(self), "details": dict(self.details)}
 
 
 def append(

@@ -39,7 +39,8 @@ def check_state(path: Path) -> list[Finding]:
         state = State(path)
         try:
             answer = [row["integrity_check"] for row in state.rows("PRAGMA integrity_check(5)")]
-            lost = _lost_commits(state)
+            noted = read_count(path)
+            lost = 0 if noted is None else noted - state.counter("state")
         finally:
             state.close()
     except (NewerStateError, UnreachableStateError):
@@ -93,12 +94,6 @@ def _changed(connection: sqlite3.Connection) -> list[str]:
         return changed_tables(connection)
     except (sqlite3.Error, OverflowError):
         return ["its tables"]
-
-
-def _lost_commits(state: State) -> int:
-    """Return how many commits were counted that the file does not have."""
-    noted = read_count(state.path)
-    return 0 if noted is None else noted - state.counter("state")
 
 
 def _has_our_header(path: Path) -> bool:

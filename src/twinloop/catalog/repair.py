@@ -292,17 +292,13 @@ def _find(parts: Parts, batch: str) -> str:
     before = Fingerprint.from_text(row["files"]) if row else None
     root = parts.folder.parent
     taken = {item["path"] for item in parts.state.rows("SELECT path FROM batches")}
-    for info in sorted(_infos(root)):
+    for info in sorted({path for depth in range(1, _DEPTH) for path in root.glob("*/" * depth + layout.INFO)}):
         folder = info.parent.parent
         path = folder.relative_to(root).as_posix()
         if before is not None and path not in taken and Fingerprint.of(folder).since(before) != "changed":
             move(parts.state, batch, path)
             return f"Found at {path}."
     return "Not found in the workspace."
-
-
-def _infos(root: Path) -> set[Path]:
-    return {path for depth in range(1, _DEPTH) for path in root.glob("*/" * depth + layout.INFO)}
 
 
 def _read_again(parts: Parts, batch: str | None) -> str:

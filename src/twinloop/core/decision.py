@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from twinloop.core.errors import InputError
 from twinloop.core.files import sha256_json
+from twinloop.core.plain import JsonRecord
 
 Verdict = Literal["yes", "no", "missing", "waived", "none"]
 
@@ -17,7 +18,7 @@ def _nothing() -> dict[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RuleVerdict:
+class RuleVerdict(JsonRecord):
     """What one rule said.
 
     ``verdict`` is ``yes``, ``no``, ``missing`` where the evidence does not suffice to say (which refuses like a no),
@@ -41,13 +42,9 @@ class RuleVerdict:
         """For a person."""
         return f"{self.verdict:7} {self.rule}: {self.reason}"
 
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        return {**vars(self), "evidence": dict(self.evidence)}
-
 
 @dataclass(frozen=True, kw_only=True)
-class GateDecision:
+class GateDecision(JsonRecord):
     """Whether a candidate may be released in the place of a champion.
 
     ``candidate`` and ``champion`` are names, ``candidate_hash`` and ``champion_hash`` of weights and settings; the
@@ -57,6 +54,9 @@ class GateDecision:
     robot: 0 where the decision rests on simulated trials alone, None in decisions from before they were counted.
     ``plan`` is what later stages ask for.
     """
+
+    json_schema = 1
+    json_also = ("passed",)
 
     candidate: str
     candidate_hash: str
@@ -107,17 +107,10 @@ class GateDecision:
 
     def to_json(self) -> dict[str, Any]:
         """A plain form for files (schema 1)."""
-        rest = {key: value for key, value in vars(self).items() if key not in ("rules", "evidence", "plan")}
+        value = super().to_json()
         if self.robot_trials is None:
-            del rest["robot_trials"]  # an old decision keeps its hash
-        return {
-            "schema": 1,
-            **rest,
-            "passed": self.passed,
-            "rules": [rule.to_json() for rule in self.rules],
-            "evidence": list(self.evidence),
-            "plan": dict(self.plan),
-        }
+            del value["robot_trials"]  # an old decision keeps its hash
+        return value
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> GateDecision:

@@ -15,13 +15,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import atomic_open, sha256_bytes, sha256_file, write_json
-from twinloop.core.trials import DOMAINS, Domain, Trials
+from twinloop.core.trials import DOMAINS, Domain
 
 _FACTS, _TRIALS, _SCHEMA = "evaluation.json", "trials.parquet", 1
 
@@ -89,33 +88,10 @@ class Evaluation:
             stream.write_table(self.trials.combine_chunks())
         return sha256_bytes("\0".join(facts).encode(), sink.getvalue().to_pybytes())
 
-    def of_slice(self, name: str) -> Evaluation:
-        """The trials of one slice."""
-        return self._with(self.trials.filter(pc.field("slice") == name))
-
     def counts(self) -> tuple[int, int]:
         """Successes and trials; trials that are not valid count as no success."""
         won = np.asarray(self.trials["success"]) & np.asarray(self.trials["valid"])
         return int(won.sum()), len(self)
-
-    def as_trials(self) -> Trials:
-        """The same for everything in `twinloop.stats` and `gap` that compares policies; the slice is the condition."""
-        n, rows = len(self), self.trials.to_pydict()
-        won = [bool(s and v) for s, v in zip(rows["success"], rows["valid"], strict=True)]
-        score = [
-            float(w) if p is None or not valid else float(p)
-            for w, p, valid in zip(won, rows["progress"], rows["valid"], strict=True)
-        ]
-        return Trials(
-            policy=(self.policy,) * n,
-            domain=(self.domain,) * n,
-            score=np.clip(np.array(score, dtype=np.float64), 0.0, 1.0),
-            success=tuple(won),
-            task=(self.task,) * n,
-            condition=tuple(rows["slice"]),
-            pair=tuple(rows["trial"]),
-            origin=f"{self.policy} in {self.suite}",
-        )
 
     def write(self, folder: Path) -> None:
         """Store as two files in a folder: facts as JSON, trials as Parquet; the facts last."""
@@ -143,9 +119,6 @@ class Evaluation:
         if sha256_file(folder / _TRIALS) != facts["trials_sha256"]:
             raise InputError(f"{folder / _TRIALS} is not the file that was written: its hash differs. Evaluate again.")
         return cls(**{key: facts[key] for key in _KEYS}, extra=facts["extra"], trials=pq.read_table(folder / _TRIALS))
-
-    def _with(self, trials: pa.Table) -> Evaluation:
-        return Evaluation(**{key: getattr(self, key) for key in _KEYS}, extra=self.extra, trials=trials)
 
 
 _KEYS = ("policy", "suite", "policy_hash", "domain", "twin", "twin_hash", "task", "run_seed")

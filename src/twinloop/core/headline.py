@@ -38,9 +38,8 @@ class Headline:
 
     def to_json(self) -> dict[str, Any]:
         """A plain form for files; what is not finite is null."""
-        plain = {key: value for key, value in vars(self).items() if not isinstance(value, float)}
-        numbers = {key: value for key, value in vars(self).items() if isinstance(value, float)}
-        return plain | {key: value if math.isfinite(value) else None for key, value in numbers.items()}
+        values = vars(self).items()
+        return {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in values}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Headline:

@@ -13,10 +13,9 @@ import os
 import pickle
 import signal
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from types import TracebackType
@@ -181,18 +180,17 @@ def lasting_map(
     Raises:
         TwinloopError: or whatever else the function raised, when it is the item's turn.
     """
-    tell = progress or _silent
+    tell = progress or (lambda _: None)
     if not workers:
         for item in items:
             yield item, function(item, tell)
         return
-    with _crew(function, workers) as crew:
+    crew = _Crew(function, workers)
+    try:
         yield from _supervised(crew, [_Task(item=item) for item in items], tries, tell)
-
-
-def _silent(value: Any) -> None:
-    """Nobody listens."""
-    del value
+    finally:
+        for worker in crew.workers:
+            worker.stop()
 
 
 @dataclass(kw_only=True)
@@ -258,16 +256,6 @@ class _Crew:
         """Forget somebody who died."""
         self.workers.remove(worker)
         worker.stop()
-
-
-@contextmanager
-def _crew(function: Work[Any, Any], size: int) -> Generator[_Crew]:
-    crew = _Crew(function, size)
-    try:
-        yield crew
-    finally:
-        for worker in crew.workers:
-            worker.stop()
 
 
 def _supervised(

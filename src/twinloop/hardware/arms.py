@@ -17,7 +17,7 @@ from scipy.special import ndtri
 
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import uniforms
-from twinloop.hardware.hidden import Hidden
+from twinloop.hardware.hidden import Hidden, require_rigid_gears
 from twinloop.sensors.encoder import encoder_command, encoder_reading
 from twinloop.simulate import InitialState
 from twinloop.simulate.threads import make_batch
@@ -59,11 +59,9 @@ def with_gears(twin: Twin) -> Geared:
     """
     spec = twin.mjspec.copy()
     joints = twin.robot.joints
-    if twin.spec.robot and twin.spec.robot.gears and twin.spec.robot.gears.stiffness is not None:
-        raise InputError(
-            f"A virtual robot has rigid gears, {twin.name} has elastic ones. Leave robot.gears.stiffness out."
-        )
-    missing = [name for name in joints if mujoco.mj_name2id(twin.model, _JOINT, MOTOR.format(name)) < 0]
+    require_rigid_gears(twin)
+    kind = mujoco.mjtObj.mjOBJ_JOINT
+    missing = [name for name in joints if mujoco.mj_name2id(twin.model, kind, MOTOR.format(name)) < 0]
     add_gears(spec, {name: Gear(backlash=_ANY_PLAY) for name in missing}, bearing=0.0, where=twin.name)
     model = compile_model(spec)
     model.actuator_ctrllimited[:] = 0
@@ -77,9 +75,6 @@ def with_gears(twin: Twin) -> Geared:
         torque=np.array([model.sensor(GEAR.format(name)).adr[0] for name in joints]),
         gear=np.array([model.tendon(GEAR.format(name)).id for name in joints]),
     )
-
-
-_JOINT = mujoco.mjtObj.mjOBJ_JOINT
 
 
 _ARRIVAL_ROUND_OFF = 1e-9

@@ -146,7 +146,11 @@ class RobotDescription:
     @property
     def cameras(self) -> dict[str, tuple[int, ...]]:
         """Shapes ``(height, width, 3)`` of the camera images: such a feature has a shape instead of a type."""
-        return {key: shape for key, shape in self.observation_features.items() if _is_picture(shape)}
+        return {
+            key: shape
+            for key, shape in self.observation_features.items()
+            if isinstance(shape, tuple) and len(shape) == 3
+        }
 
     def _problem(self) -> str:
         """Return the first contradiction, or ""."""
@@ -172,7 +176,7 @@ class RobotDriver:
     Attributes:
         robot: the driver.
         patience_s: see below; may be changed.
-        description: the properties before connecting.
+        description: the properties before connecting; those of the protocol are attributes here, too.
 
     Args:
         robot: the driver.
@@ -188,38 +192,16 @@ class RobotDriver:
         self._address = type(robot).__name__
         try:
             self.description: RobotDescription = self._opened(lambda: RobotDescription.read(robot))
-            self._address, self.name = self.description.origin, self.description.name
+            found = self.description
+            self.name, self.source, self.units = found.name, found.source, found.units
+            self._address = self.origin = found.origin
+            self.observation_features, self.action_features = found.observation_features, found.action_features
             self.clock: CheckedClock = self._opened(self._read_clock)
         except BaseException:
             self._thread.close()
             raise
         if callable(getattr(robot, "get_vitals", None)):
             self.get_vitals = self._get_vitals
-
-    @property
-    def origin(self) -> str:
-        """See the protocol."""
-        return self.description.origin
-
-    @property
-    def source(self) -> Source:
-        """See the protocol."""
-        return self.description.source
-
-    @property
-    def units(self) -> UnitMap:
-        """See the protocol."""
-        return self.description.units
-
-    @property
-    def observation_features(self) -> Mapping[str, Any]:
-        """See the protocol."""
-        return self.description.observation_features
-
-    @property
-    def action_features(self) -> Mapping[str, Any]:
-        """See the protocol."""
-        return self.description.action_features
 
     @property
     def is_connected(self) -> bool:
@@ -358,10 +340,6 @@ class RobotDriver:
             return joint_values(answer, keys).tolist()
         except Exception as error:
             raise RobotLostError(f"{self.origin} does not say what it sent ({raised(error)}).") from error
-
-
-def _is_picture(shape: Any) -> bool:
-    return isinstance(shape, tuple) and len(shape) == 3
 
 
 def _picture(key: str, value: Any, shape: tuple[int, ...]) -> NDArray[np.uint8]:

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.params import ParamTable
-from twinloop.core.records import frozen
+from twinloop.core.records import freeze_fields
 from twinloop.core.seeds import uniforms
 from twinloop.core.yaml_documents import load_yaml
 from twinloop.randomize import Plan, default_draws
@@ -32,7 +32,6 @@ from twinloop.twin.variant import declaring, gearing
 
 _PROFILES = Path(__file__).with_name("hidden.yaml")
 _DEFAULT = "default"
-_ARRAYS = ("backlash", "load_friction", "count", "read_noise")
 
 
 class _Strict(BaseModel):
@@ -48,20 +47,20 @@ class _ParamRow(_Strict):
     source: str
 
 
-class _EffectRow(_Strict):
+class _Range(_Strict):
     range: tuple[float, float]
     source: str
 
 
 class _Effects(_Strict):
-    backlash_rad: _EffectRow
-    backlash_m: _EffectRow
-    load_friction: _EffectRow
-    lateness_s: _EffectRow
-    oversleep_s: _EffectRow
-    read_noise_counts: _EffectRow
-    count_rad: _EffectRow
-    count_m: _EffectRow
+    backlash_rad: _Range
+    backlash_m: _Range
+    load_friction: _Range
+    lateness_s: _Range
+    oversleep_s: _Range
+    read_noise_counts: _Range
+    count_rad: _Range
+    count_m: _Range
 
 
 class _Profile(_Strict):
@@ -92,8 +91,7 @@ class Hidden:
     read_noise: NDArray[np.float64]
 
     def __post_init__(self) -> None:
-        for name in _ARRAYS:
-            object.__setattr__(self, name, frozen(getattr(self, name)))
+        freeze_fields(self, "backlash", "load_friction", "count", "read_noise")
 
 
 def draw_hidden(twin: Twin, seed: int) -> Hidden:
@@ -105,7 +103,8 @@ def draw_hidden(twin: Twin, seed: int) -> Hidden:
     profiles = _profiles()
     profile = profiles.get(twin.name, profiles[_DEFAULT])
     slides = np.array([twin.model.joint(name).type[0] == mujoco.mjtJoint.mjJNT_SLIDE for name in twin.robot.joints])
-    effects = {name: _per_joint(row, twin, seed, name) for name, row in profile.effects}
+    size = len(twin.robot.joints)
+    effects = {name: _between(row.range, seed, name, size) for name, row in profile.effects}
     count = np.where(slides, effects["count_m"], effects["count_rad"])
     return Hidden(
         params=_params(profile.params, twin, seed),
@@ -123,13 +122,9 @@ def _profiles() -> dict[str, _Profile]:
     return {name: _Profile.model_validate(value) for name, value in load_yaml(_PROFILES).items()}
 
 
-def _between(limits: tuple[float, float], seed: int, stream: str, size: int) -> NDArray[np.float64]:
+def _between(limits: tuple[float, float], seed: int, stream: str, size: int = 1) -> NDArray[np.float64]:
     low, high = limits
     return low + (high - low) * uniforms(seed, f"virtual/{stream}", [0], size=size)[0]
-
-
-def _per_joint(row: _EffectRow, twin: Twin, seed: int, name: str) -> NDArray[np.float64]:
-    return _between(row.range, seed, name, len(twin.robot.joints))
 
 
 def _params(rows: list[_ParamRow], twin: Twin, seed: int) -> dict[str, float]:
@@ -137,7 +132,7 @@ def _params(rows: list[_ParamRow], twin: Twin, seed: int) -> dict[str, float]:
     for row in rows:
         neutral = (1.0, 1.0) if row.op == "scale" else (0.0, 0.0)
         names = [name for name in fnmatch.filter(twin.params, row.name) if _of_robot(twin, name)]
-        shared = _between(row.shared or neutral, seed, row.group or row.name, 1)[0]
+        shared = _between(row.shared or neutral, seed, row.group or row.name)[0]
         each = _between(row.each or neutral, seed, f"{row.name}/each", len(names))
         for name, own in zip(names, each, strict=True):
             change = shared * own if row.op == "scale" else shared + own
@@ -162,11 +157,6 @@ _EFFECTS = (
     "sensor/*/noise",
 )
 _PLACED = "reset"  # stage of what says where things lie, which every episode draws anew
-
-
-class _Range(_Strict):
-    range: tuple[float, float]
-    source: str
 
 
 class _Tracker(_Strict):
@@ -274,22 +264,26 @@ def _cell() -> _Cell:
     return _Cell.model_validate(load_yaml(_CELL))
 
 
-def _complete(twin: Twin) -> Twin:
-    """The twin with gears, and with every effect of a virtual robot among its parameters."""
+def require_rigid_gears(twin: Twin) -> None:
+    """Refuse a twin with elastic gears.
+
+    Raises:
+        InputError: names the twin.
+    """
     gears = twin.robot.gears
     if gears is not None and gears.stiffness is not None:
         raise InputError(
             f"A virtual robot has rigid gears, {twin.name} has elastic ones. Leave robot.gears.stiffness out."
         )
-    whole = twin if gears is not None else gearing(twin, GearSpec(backlash=_ANY_PLAY))
+
+
+def _complete(twin: Twin) -> Twin:
+    """The twin with gears, and with every effect of a virtual robot among its parameters."""
+    require_rigid_gears(twin)
+    whole = twin if twin.robot.gears is not None else gearing(twin, GearSpec(backlash=_ANY_PLAY))
     lacking = [name for name in _EFFECTS if not fnmatch.filter(whole.params, name)]
     specs = [ParamSpec(name=name, source="an effect of virtual robots, see hardware/hidden.yaml") for name in lacking]
     return declaring(whole, specs) if specs else whole
-
-
-def _between_of_cell(limits: tuple[float, float], seed: int, stream: str, size: int = 1) -> list[float]:
-    low, high = limits
-    return (low + (high - low) * uniforms(seed, f"virtual/cell/{stream}", [0], size=size)[0]).tolist()
 
 
 def _scene(patterns: Sequence[str], twin: Twin, seed: int) -> dict[str, float]:
@@ -298,7 +292,7 @@ def _scene(patterns: Sequence[str], twin: Twin, seed: int) -> dict[str, float]:
     for name, param in twin.params.items():
         drawn = any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
         if drawn and param.default_range is not None and param.quantity.stage != _PLACED:
-            values[name] = float(param.absolute(_between_of_cell(param.default_range, seed, name)[0], param.op))
+            values[name] = float(param.absolute(_between(param.default_range, seed, f"cell/{name}")[0], param.op))
     return values
 
 
@@ -334,5 +328,5 @@ def _faulty(
 
 
 def _tracker(ranges: _Tracker, seed: int) -> Tracker:
-    x, y, z = _between_of_cell(ranges.offset_m.range, seed, "tracker/offset", 3)
-    return Tracker(noise=_between_of_cell(ranges.noise.range, seed, "tracker/noise")[0], offset=(x, y, z))
+    x, y, z = _between(ranges.offset_m.range, seed, "cell/tracker/offset", 3).tolist()
+    return Tracker(noise=float(_between(ranges.noise.range, seed, "cell/tracker/noise")[0]), offset=(x, y, z))

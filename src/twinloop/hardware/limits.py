@@ -12,7 +12,7 @@ import mujoco
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from twinloop.core.records import frozen
+from twinloop.core.records import freeze_fields
 from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
@@ -134,8 +134,7 @@ class MotionLimits:
     clearance: float = CLEARANCE
 
     def __post_init__(self) -> None:
-        for name in ("low", "high", "speed", "acceleration", "torque"):
-            object.__setattr__(self, name, frozen(getattr(self, name)))
+        freeze_fields(self, "low", "high", "speed", "acceleration", "torque")
 
     def usage(self, commands: ArrayLike, hz: float) -> Array:
         """Largest part of the speed and of the acceleration that commands ``(…, T, n)`` use, ``(…,)``."""

@@ -200,7 +200,8 @@ def _check_talk(robot: Robot) -> None:
         _require(all(map(math.isfinite, sent.values())), "send_action() returns a value that is not finite")
         _require(_near(robot, given, sent), f"send_action() returns {sent}, far from what it was given: {given}")
         again = robot.send_action(sent)
-        _require(_close(again, sent), "an action that was sent is changed when it is sent again")
+        same = np.allclose(list(again.values()), list(sent.values()), rtol=0, atol=1e-9)
+        _require(bool(same), "an action that was sent is changed when it is sent again")
         before = robot.clock.now()
         robot.clock.wait_until(before + _HOLD_S / 3)
         _require(
@@ -225,7 +226,3 @@ def _near(robot: Robot, given: dict[str, float], sent: dict[str, float]) -> bool
     if all(key.endswith(f".{POSITION}") for key in given):
         values = [robot.units.to_si(each) for each in values]
     return bool(np.abs(values[1] - values[0]).max() <= _NEAR)
-
-
-def _close(one: dict[str, float], other: dict[str, float]) -> bool:
-    return bool(np.allclose(list(one.values()), list(other.values()), rtol=0, atol=1e-9))

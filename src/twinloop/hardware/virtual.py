@@ -42,44 +42,30 @@ class VirtualClock:
         self._arms().wait_until(moment)
 
 
-class VirtualRobot:
-    """See `hardware.protocol.Robot`. Connecting finds the arm at rest at the twin's home, at time 0.
+class RobotOfTwin:
+    """What is the same in all robots that a twin is behind; see `hardware.protocol.Robot`.
 
-    Args:
-        twin: the kind of robot: a built-in twin or a twin's file.
-        seed: which robot of that kind, and its noise.
-        session: number of the first connection; every later one counts on. The noise of a session depends on ``seed``
-            and its number alone.
+    Attributes:
+        name: the type of robot, as datasets call it.
+        origin: the address that opens this robot again.
+        source: ``sim``: what a virtual robot logs is simulated.
     """
 
-    def __init__(self, twin: str | Path = DEFAULT_TWIN, *, seed: int = 0, session: int = 0) -> None:
-        self._twin, self._seed, self._session = load_twin(twin), seed, session
-        self._hidden = draw_hidden(self._twin, seed)
-        self._arms: VirtualArms | None = None
-        self._address = f"virtual:{twin}?seed={seed}"
-        self.name = self._twin.robot.type
+    source: Source = "sim"
+
+    def __init__(self, twin: Twin, origin: str) -> None:
+        self._twin, self.origin, self.name = twin, origin, twin.robot.type
 
     @property
-    def observation_features(self) -> Mapping[str, type]:
+    def units(self) -> UnitMap:
         """See the protocol."""
-        return {f"{joint}.{POSITION}": float for joint in self.units.names}
+        return self._twin.units
 
     @property
     def action_features(self) -> Mapping[str, type]:
         """See the protocol."""
         quantity = POSITION if self._twin.robot.control == "position" else TORQUE
         return {f"{joint}.{quantity}": float for joint in self.units.names}
-
-    @property
-    def is_connected(self) -> bool:
-        """See the protocol."""
-        return self._arms is not None
-
-    def connect(self, calibrate: bool = True) -> None:  # noqa: ARG002  # LeRobot's signature; see `calibrate`
-        """Power up. A second call without `disconnect` in between changes nothing."""
-        if self._arms is None:
-            self._arms = VirtualArms(self._twin, self._hidden, seed=self._seed, sessions=[self._session], nthread=1)
-            self._session += 1
 
     @property
     def is_calibrated(self) -> bool:
@@ -91,6 +77,39 @@ class VirtualRobot:
 
     def configure(self) -> None:
         """Nothing to do: the servo's settings are part of what is hidden."""
+
+
+class VirtualRobot(RobotOfTwin):
+    """See `hardware.protocol.Robot`. Connecting finds the arm at rest at the twin's home, at time 0.
+
+    Args:
+        twin: the kind of robot: a built-in twin or a twin's file.
+        seed: which robot of that kind, and its noise.
+        session: number of the first connection; every later one counts on. The noise of a session depends on ``seed``
+            and its number alone.
+    """
+
+    def __init__(self, twin: str | Path = DEFAULT_TWIN, *, seed: int = 0, session: int = 0) -> None:
+        super().__init__(load_twin(twin), f"virtual:{twin}?seed={seed}")
+        self._seed, self._session = seed, session
+        self._hidden = draw_hidden(self._twin, seed)
+        self._arms: VirtualArms | None = None
+
+    @property
+    def observation_features(self) -> Mapping[str, type]:
+        """See the protocol."""
+        return {f"{joint}.{POSITION}": float for joint in self.units.names}
+
+    @property
+    def is_connected(self) -> bool:
+        """See the protocol."""
+        return self._arms is not None
+
+    def connect(self, calibrate: bool = True) -> None:  # noqa: ARG002  # LeRobot's signature; see `calibrate`
+        """Power up. A second call without `disconnect` in between changes nothing."""
+        if self._arms is None:
+            self._arms = VirtualArms(self._twin, self._hidden, seed=self._seed, sessions=[self._session], nthread=1)
+            self._session += 1
 
     def get_observation(self) -> dict[str, float]:
         """See the protocol."""
@@ -117,21 +136,6 @@ class VirtualRobot:
     def clock(self) -> VirtualClock:
         """See the protocol."""
         return VirtualClock(self._connected)
-
-    @property
-    def units(self) -> UnitMap:
-        """See the protocol."""
-        return self._twin.units
-
-    @property
-    def source(self) -> Source:
-        """``sim``: what a virtual robot logs is simulated."""
-        return "sim"
-
-    @property
-    def origin(self) -> str:
-        """The address that opens this robot again."""
-        return self._address
 
     def reveal(self) -> Hidden:
         """The truth, for tests and benchmarks; whoever identifies the robot must not look."""

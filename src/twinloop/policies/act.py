@@ -140,7 +140,10 @@ class TokenEncoder(nn.Module):
     def of_vectors(self, inputs: Inputs) -> Tensor:
         """The tokens of the vectors alone, ``(n, number, width)``; there may be none."""
         made = [self.vectors[name](inputs.vectors[key]) for key, name in self.names.items()]
-        return torch.stack(made, dim=1) if made else self.camera.new_empty(len(_any(inputs)), 0, self.width)
+        if made:
+            return torch.stack(made, dim=1)
+        pictures = next(iter(inputs.pictures.values()))
+        return self.camera.new_empty(len(pictures), 0, self.width)
 
     def _of_pictures(self, pictures: Tensor, camera: Tensor) -> Tensor:
         n, steps = pictures.shape[:2]
@@ -226,7 +229,3 @@ class ActNetwork(Network):
         error = masked_mean((chunk - action).abs(), is_pad)
         divergence = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).sum(dim=-1)
         return error + self.settings.kl_weight * divergence, {"l1": error, "kl": divergence}
-
-
-def _any(inputs: Inputs) -> Tensor:
-    return next(iter({**inputs.vectors, **inputs.pictures}.values()))

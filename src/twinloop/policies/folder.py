@@ -17,6 +17,7 @@ from twinloop.core.contract import Contract
 from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError
 from twinloop.core.files import dumps
+from twinloop.core.plain import JsonRecord
 from twinloop.core.units import UnitMap
 
 _KINDS = {
@@ -27,7 +28,7 @@ _KINDS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Card:
+class Card(JsonRecord):
     """What the maker of a policy says of it.
 
     ``data`` is a row of plain values per source (name, hash, episodes, frames, real or simulated, share);
@@ -40,16 +41,6 @@ class Card:
     provenance: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        return {
-            "name": self.name,
-            "data": [dict(row) for row in self.data],
-            "provenance": dict(self.provenance),
-            "metrics": dict(self.metrics),
-            "notes": list(self.notes),
-        }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], *, where: str) -> Card:

@@ -65,9 +65,11 @@ def new_policy(
     chosen = read_settings(kind, settings)
     _check_contract(contract, chosen)
     torch = require_torch()
+    from twinloop.policies.policy import Policy
+
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return _policy(contract, chosen, statistics)
+        return Policy(contract, chosen, statistics, _network(contract, chosen))
 
 
 def open_policy(folder: str | Path) -> Policy:
@@ -100,12 +102,6 @@ def open_policy(folder: str | Path) -> Policy:
             "of its own."
         )
     return policy
-
-
-def _policy(contract: Contract, settings: Settings, statistics: Statistics) -> Policy:
-    from twinloop.policies.policy import Policy
-
-    return Policy(contract, settings, statistics, _network(contract, settings))
 
 
 def _network(contract: Contract, settings: Settings) -> Network:

@@ -233,8 +233,8 @@ class Policy(nn.Module):
         with _acting(self):
             for start in range(0, count, tile):
                 rows = torch.arange(start, start + tile).clamp(max=count - 1)
-                part = {key: self._moved(values[rows]) for key, values in tensors.items()}
-                chunk, features = self(part, None if draws is None else self._moved(draws[rows]), token)
+                part = {key: values[rows].to(self._device) for key, values in tensors.items()}
+                chunk, features = self(part, None if draws is None else draws[rows].to(self._device), token)
                 chunks.append(chunk)
                 latents.append(features)
         whole, features = (torch.cat(parts)[:count].to("cpu", torch.float64).numpy() for parts in (chunks, latents))
@@ -251,9 +251,6 @@ class Policy(nn.Module):
     @property
     def _device(self) -> torch.device:
         return next(self.parameters()).device
-
-    def _moved(self, values: Tensor) -> Tensor:
-        return values.to(self._device)
 
     def _inputs(self, observation: Batch, domain: str | Tensor | None) -> Inputs:
         vectors = {key: self.normalizer(key, observation[key].to(torch.float32)).flatten(1) for key in self._sizes}

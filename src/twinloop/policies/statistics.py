@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.contract import ENVIRONMENT, STATE, Contract
 from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.plain import JsonRecord
 from twinloop.core.records import frozen
 
 LAST_COMMAND = "observation.last_command"
@@ -65,14 +66,14 @@ class ColumnStatistics:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Statistics:
+class Statistics(JsonRecord):
     """Statistics by key (``observation.state``, ``action``, …), and ``source``: whose they are.
 
     Under ``action`` stands what a policy predicts: differences where its actions are relative.
     """
 
-    columns: Mapping[str, ColumnStatistics]
     source: str
+    columns: Mapping[str, ColumnStatistics]
 
     @classmethod
     def measure(cls, samples: Mapping[str, ArrayLike], *, source: str) -> Statistics:
@@ -99,13 +100,6 @@ class Statistics:
                 " Measure them on data with the contract's columns."
             )
         return found
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        columns = {
-            key: {name: getattr(found, name).tolist() for name in _MEASURES} for key, found in self.columns.items()
-        }
-        return {"source": self.source, "columns": columns}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Statistics:

@@ -67,7 +67,7 @@ def train_words(config: TrainConfig, kind: str, output: Path) -> list[str]:
         "log_freq": every(config),
         "wandb.enable": False,
     }
-    return [f"--{name}={_plain(value)}" for name, value in words.items()]
+    return [f"--{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in words.items()]
 
 
 def resume_words(work: Path, config: TrainConfig) -> list[str]:
@@ -99,10 +99,6 @@ def checked_kind(config: TrainConfig) -> str:
         extra = " Say the rate with --set optimizer_lr=…" if "lr" in said else ""
         raise InputError(f"lerobot-train has no {', '.join(said)}. Leave it out, or train mlp, act or flow.{extra}")
     return kind
-
-
-def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def every(config: TrainConfig) -> int:
@@ -167,7 +163,11 @@ def train_lerobot(
             work / DATASET,
             sim_fraction=config.sim_fraction,
             seed=config.seed,
-            observed=_observed(contract),
+            observed=[
+                *([STATE] if contract.state is not None else []),
+                *([ENVIRONMENT] if contract.environment else []),
+                *(IMAGES + name for name in contract.cameras),
+            ],
         )
         mixture.write(work)
     words = resume_words(work, config) if resume else train_words(config, kind, output)
@@ -211,14 +211,6 @@ def _contract(sources: Sequence[Source], config: TrainConfig) -> Contract:
     folders = dict.fromkeys(episode.folder for source in sources for episode in source.episodes)
     readers = {folder: DatasetReader(folder) for folder in folders}
     return agree(sources, readers, inputs=config.inputs, task=config.task).contract
-
-
-def _observed(contract: Contract) -> list[str]:
-    return [
-        *([STATE] if contract.state is not None else []),
-        *([ENVIRONMENT] if contract.environment else []),
-        *(IMAGES + name for name in contract.cameras),
-    ]
 
 
 def _trained(

@@ -26,10 +26,10 @@ from twinloop.policies.policy import Policy
 from twinloop.policies.settings import read_settings
 from twinloop.train.adapt import configured
 from twinloop.train.additions import Additions
-from twinloop.train.config import RESULT, TrainConfig
+from twinloop.train.config import CHECKPOINT, RESULT, TrainConfig
 from twinloop.train.data import Data, measure
 from twinloop.train.holdout import Holdout, SourceError
-from twinloop.train.loop import FILE, Loop, read_checkpoint
+from twinloop.train.loop import Loop, read_checkpoint
 from twinloop.train.mixture import Mixture, strengths
 from twinloop.train.prepared import Prepared, prepare, resolved
 from twinloop.train.samples import Samples, open_caches
@@ -188,41 +188,29 @@ def train(
     _check_output(output, resume=resume)
     with locked(output, "training"):
         _check_output(output, resume=resume)  # another process may have finished in between
-        return _train(config, output, workspace, resume, prepared, base, additions)
-
-
-def _train(
-    config: TrainConfig,
-    output: Path,
-    workspace: Path | None,
-    resume: bool,
-    prepared: Prepared | None,
-    base: Policy | None,
-    additions: Callable[[Policy, Prepared], Additions] | None,
-) -> Trained:
-    config = resolved(config)
-    base = open_policy(config.adapt.base) if base is None and config.adapt is not None else base
-    with _settings(config):
-        prepared = prepared or prepare(config, workspace)
-        policy = _policy(prepared, base).to(config.device)
-        made = (additions or configured)(policy, prepared)
-        loop = _loop(prepared, policy, made, output, base)
-        if made.watch is not None:
-            made.watch(policy, loop.samples, loop.errors())
-        if resume:
-            loop.restore(read_checkpoint(output))
-        loop.run()
-        errors = loop.errors()
-        if made.watch is not None:
-            made = replace(made, facts={**made.facts, **made.watch(policy, loop.samples, errors)})
-    policy = policy.to("cpu")
-    if made.before_saving is not None:
-        policy = made.before_saving(policy)
-    figures = figures_of(prepared, policy, loop, errors, made)
-    policy.save(output, card_of(output.name, figures))
-    write_json(output / RESULT, figures)
-    (output / FILE).unlink(missing_ok=True)
-    return Trained(policy=policy, folder=output, figures=figures)
+        config = resolved(config)
+        base = open_policy(config.adapt.base) if base is None and config.adapt is not None else base
+        with _settings(config):
+            prepared = prepared or prepare(config, workspace)
+            policy = _policy(prepared, base).to(config.device)
+            made = (additions or configured)(policy, prepared)
+            loop = _loop(prepared, policy, made, output, base)
+            if made.watch is not None:
+                made.watch(policy, loop.samples, loop.errors())
+            if resume:
+                loop.restore(read_checkpoint(output))
+            loop.run()
+            errors = loop.errors()
+            if made.watch is not None:
+                made = replace(made, facts={**made.facts, **made.watch(policy, loop.samples, errors)})
+        policy = policy.to("cpu")
+        if made.before_saving is not None:
+            policy = made.before_saving(policy)
+        figures = figures_of(prepared, policy, loop, errors, made)
+        policy.save(output, card_of(output.name, figures))
+        write_json(output / RESULT, figures)
+        (output / CHECKPOINT).unlink(missing_ok=True)
+        return Trained(policy=policy, folder=output, figures=figures)
 
 
 def _policy(prepared: Prepared, base: Policy | None) -> Policy:
@@ -274,7 +262,7 @@ def _loop(prepared: Prepared, policy: Policy, additions: Additions, folder: Path
 def _check_output(output: Path, *, resume: bool) -> None:
     if (output / RESULT).exists():
         raise InputError(f"{output} holds a finished run. Choose another --output, or move that one away.")
-    if (output / FILE).exists() and not resume:
+    if (output / CHECKPOINT).exists() and not resume:
         raise InputError(
             f"{output} holds a run that was stopped. Go on with it by --resume, or choose another --output."
         )
