@@ -78,8 +78,7 @@ def standing(log: Sequence[Entry]) -> dict[tuple[str, str], str]:
 def faults(state: State) -> list[str]:
     """What is wrong with the chain, a sentence each; empty where it is whole."""
     found, before = list[str](), ""
-    rows = state.rows("SELECT * FROM release_audit ORDER BY seq")
-    for number, row in enumerate(rows, start=1):
+    for number, row in enumerate(state.rows("SELECT * FROM release_audit ORDER BY seq"), start=1):
         if row["seq"] != number:
             found.append(f"Entry {number} of the audit log is missing: the next one is {row['seq']}.")
             return found

@@ -105,8 +105,6 @@ def retract(
     source: Source = "hand",
     author: str,
     value: str | None = None,
-    reason: str | None = None,
-    run_id: str | None = None,
 ) -> int:
     """Take back what an author says of episodes in a kind, with ``value`` only that; returns how many labels.
 
@@ -133,7 +131,7 @@ def retract(
             )
         if value is not None and kind in ("subtask", "language"):
             raise InputError(f"One {kind} of several cannot be taken back alone. Give the others again instead.")
-        _take_back(connection, held, reason=reason, run_id=run_id)
+        _take_back(connection, held, reason=None, run_id=None)
     return len(held)
 
 

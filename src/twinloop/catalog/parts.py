@@ -1,6 +1,4 @@
-"""Write parts, the immutable Parquet files of the catalog, in the one transaction that makes them count.
-
-Make few of many.
+"""Write parts, immutable Parquet files of the catalog, in the one transaction that makes them count; join small ones.
 
 A part is written aside, flushed, renamed and its folder flushed, before SQLite lists it with its hash. Whatever ends a
 writer on the way leaves a file that nothing lists, which is invisible and swept later. A part says of itself, in its
@@ -120,13 +118,10 @@ class Parts:
         """Where a part lies."""
         return self.folder / table / part
 
-    def listed(self, table: str | None = None, *, batch: str | None = None) -> list[Part]:
-        """The committed parts in order, of one table and one batch where asked."""
-        wanted = {"table_name": table, "batch": batch}
-        given = {name: value for name, value in wanted.items() if value is not None}
-        where = " AND ".join(f"{name} = ?" for name in given) or "1"
-        sql = f"SELECT * FROM parts WHERE {where} ORDER BY position, part"  # noqa: S608 - names of our own
-        return [Part(**row) for row in self.state.rows(sql, list(given.values()))]
+    def listed(self, table: str) -> list[Part]:
+        """The committed parts of a table, in order."""
+        sql = "SELECT * FROM parts WHERE table_name = ? ORDER BY position, part"
+        return [Part(**row) for row in self.state.rows(sql, (table,))]
 
     @contextlib.contextmanager
     def written(self, drafts: Sequence[Draft], *, run_id: str | None) -> Iterator[list[Part]]:

@@ -56,8 +56,7 @@ def rebuild(folder: Path, path: Path) -> Rebuilt:
     _remove(fresh)
     state = State.create(fresh)
     try:
-        abouts = _abouts(folder, rebuilt)
-        _index(folder, state, abouts, _positions(path), rebuilt)
+        _index(folder, state, _abouts(folder, rebuilt), _positions(path), rebuilt)
         _take_over(path, state, rebuilt)
         with state.transaction() as connection:
             connection.execute("UPDATE counters SET value = value + ?", (int.from_bytes(os.urandom(4), "big"),))

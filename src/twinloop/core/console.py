@@ -109,5 +109,4 @@ def counted(*, label: str, total: int) -> Generator[Callable[[int], None]]:
 
 def _bar() -> Progress:
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = SafeConsole(stderr=True)
-    return Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty())
+    return Progress(*columns, console=SafeConsole(stderr=True), transient=True, disable=not sys.stderr.isatty())

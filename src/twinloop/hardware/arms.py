@@ -206,8 +206,7 @@ class VirtualArms:
             command=home.command,
         )
         self._batch = make_batch(geared.twin, self._table, initial, nthread)
-        play = self._batch.expand("tendon_range")
-        play[:, geared.gear] = self._hidden.backlash[:, None] / 2 * [-1.0, 1.0]
+        self._batch.expand("tendon_range")[:, geared.gear] = self._hidden.backlash[:, None] / 2 * [-1.0, 1.0]
         self._friction = self._batch.expand("dof_frictionloss")
         dry = self._friction[:, geared.motor_dof]
         self._friction[:, geared.link_dof] = BEARING * dry

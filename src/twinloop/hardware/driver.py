@@ -165,7 +165,8 @@ class RobotDescription:
         missing = [key for key in self.joint_keys if key not in self.observation_features]
         if missing:
             return f"observation_features lack {', '.join(missing)}"
-        if self.units.known and not (np.isfinite(_line(self.units)).all() and _line(self.units)[0].all()):
+        line = np.array([[unit.scale, unit.offset] for unit in self.units.joints], dtype=np.float64).T
+        if self.units.known and not (np.isfinite(line).all() and line[0].all()):
             return "a joint's unit has a scale of 0, or a scale or an offset that is not a number"
         return ""
 
@@ -348,8 +349,3 @@ def _picture(key: str, value: Any, shape: tuple[int, ...]) -> NDArray[np.uint8]:
     if picture.shape != shape or picture.dtype != np.uint8:
         raise ValueError(f"{key} is {picture.dtype} of shape {picture.shape}, not uint8 of shape {shape}")
     return picture
-
-
-def _line(units: UnitMap) -> NDArray[np.float64]:
-    """Return scale and offset of each joint, ``(2, n)``."""
-    return np.array([[unit.scale, unit.offset] for unit in units.joints], dtype=np.float64).T

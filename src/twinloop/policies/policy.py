@@ -61,8 +61,7 @@ class Normalizer(nn.Module):
         sizes = {**vector_sizes(contract, last_command=settings.last_command), ACTION: action_size(contract)}
         self.columns = nn.ModuleDict()
         for key, size in sizes.items():
-            known = statistics.columns
-            plain = key == LAST_COMMAND and key not in known and settings.action_space == "absolute"
+            plain = key == LAST_COMMAND and key not in statistics.columns and settings.action_space == "absolute"
             found = statistics.require(ACTION if plain else key, size)
             self.columns[_plain(key)] = Affine(*found.affine(settings.normalization))
 
@@ -203,12 +202,6 @@ class Policy(nn.Module):
     ) -> NDArray[np.float64]:
         """Chunks ``(n, chunk_size, k)`` in the dataset's units; see `predict_with_features`."""
         return self.predict_with_features(observation, noise, domain)[0]
-
-    def features(
-        self, observation: Mapping[str, NDArray | Tensor], noise: NDArray | None = None, domain: str | None = None
-    ) -> NDArray[np.float64]:
-        """The latent before the head ``(n, d)``; see `predict_with_features`."""
-        return self.predict_with_features(observation, noise, domain)[1]
 
     def predict_with_features(
         self,

@@ -38,17 +38,16 @@ class PictureCache:
         data: whose frames.
         camera: as in ``observation.images.CAMERA``.
         size: (height, width) in pixels.
-        folder: for the file, which is gone with the cache; by default the system's folder for such files.
 
     Raises:
         InputError: the file would not fit on the disk.
     """
 
-    def __init__(self, data: Data, camera: str, size: tuple[int, int], *, folder: Path | None = None) -> None:
+    def __init__(self, data: Data, camera: str, size: tuple[int, int]) -> None:
         self._data, self._camera, self._size = data, camera, size
         shape = (data.frames, *size, 3)
         try:
-            with tempfile.TemporaryFile(prefix="twinloop-pictures-", dir=folder) as file:
+            with tempfile.TemporaryFile(prefix="twinloop-pictures-") as file:
                 os.posix_fallocate(
                     file.fileno(), 0, max(1, int(np.prod(shape)))
                 )  # a map of a full disk ends the process
@@ -100,9 +99,9 @@ class PictureCache:
         return self._sets[listed.folder][f"episode {listed.index}"]
 
 
-def open_caches(data: Data, folder: Path | None = None) -> dict[str, PictureCache]:
+def open_caches(data: Data) -> dict[str, PictureCache]:
     """A cache for each camera of the data's contract; empty where the policy sees no pictures."""
-    return {camera: PictureCache(data, camera, size, folder=folder) for camera, size in data.contract.cameras.items()}
+    return {camera: PictureCache(data, camera, size) for camera, size in data.contract.cameras.items()}
 
 
 class Samples:

@@ -148,8 +148,7 @@ def _chosen(listed: list[Listed], config: SourceConfig) -> list[Listed]:
 
 
 def _of_folder(path: Path, kind: str) -> list[Listed]:
-    reader = DatasetReader(path)
-    folder = Folder.at(path, path.resolve().name, reader.info, kind)
+    folder = Folder.at(path, path.resolve().name, DatasetReader(path).info, kind)
     files = sorted(file.relative_to(path).as_posix() for file in (path / "meta" / "episodes").glob("*/*.parquet"))
     rows = read_rows(folder, files)
     params = _by_episode(rows.params)
