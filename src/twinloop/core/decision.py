@@ -13,10 +13,6 @@ from twinloop.core.plain import JsonRecord
 Verdict = Literal["yes", "no", "missing", "waived", "none"]
 
 
-def _nothing() -> dict[str, Any]:
-    return {}
-
-
 @dataclass(frozen=True, kw_only=True)
 class RuleVerdict(JsonRecord):
     """What one rule said.
@@ -31,7 +27,7 @@ class RuleVerdict(JsonRecord):
     verdict: Verdict
     asked: str
     reason: str
-    evidence: Mapping[str, Any] = field(default_factory=_nothing)
+    evidence: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def passed(self) -> bool:
@@ -67,7 +63,7 @@ class GateDecision(JsonRecord):
     rules: tuple[RuleVerdict, ...]
     evidence: tuple[str, ...] = ()
     robot_trials: int | None = None
-    plan: Mapping[str, Any] = field(default_factory=_nothing)
+    plan: Mapping[str, Any] = field(default_factory=dict[str, Any])
     made: str = ""
 
     @property

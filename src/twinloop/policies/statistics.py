@@ -37,7 +37,7 @@ class ColumnStatistics:
 
     def __post_init__(self) -> None:
         for name in _MEASURES:
-            values = frozen(np.asarray(getattr(self, name), dtype=np.float64))
+            values = frozen(getattr(self, name))
             object.__setattr__(self, name, values)
             if values.shape != (len(self),) or not np.isfinite(values).all():
                 raise InputError(
@@ -104,10 +104,8 @@ class Statistics(JsonRecord):
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Statistics:
         """The inverse of `to_json`."""
-        columns = {
-            key: ColumnStatistics(**{name: np.asarray(found[name], dtype=np.float64) for name in _MEASURES})
-            for key, found in value["columns"].items()
-        }
+        rows = value["columns"].items()
+        columns = {key: ColumnStatistics(**{name: found[name] for name in _MEASURES}) for key, found in rows}
         return cls(columns=columns, source=value["source"])
 
 
