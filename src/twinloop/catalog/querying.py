@@ -297,7 +297,7 @@ class Queries:
 
 
 def _without_secrets(runs: pa.Table) -> pa.Table:
-    """Return records of runs without credentials, which versions before redaction kept; see `catalog.fsck_runs`."""
+    """Return records of runs without credentials, which versions before redaction kept; see `catalog.fsck_state`."""
     rows = [without_secrets(row) for row in runs.to_pylist()]
     return pa.Table.from_pylist(rows, schema=runs.schema)
 

@@ -289,7 +289,7 @@ class Workspace:
         *,
         base: str | None = None,
     ) -> None:
-        """Record which frozen datasets trained a policy; see `catalog.lineage.record_policy`."""
+        """Record which frozen datasets trained a policy; see `catalog.frozen.record_policy`."""
         record_policy(self, policy, name, dataset, run_id, extra, base=base)
 
     def label(

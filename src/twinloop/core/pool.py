@@ -180,7 +180,7 @@ def lasting_map(
     Raises:
         TwinloopError: or whatever else the function raised, when it is the item's turn.
     """
-    tell = progress or (lambda _: None)
+    tell: Report = progress or (lambda _: None)
     if not workers:
         for item in items:
             yield item, function(item, tell)

@@ -208,7 +208,8 @@ def load_excitation(path: Path) -> ExcitationPlan:
         raise InputError(f"{beside} is not what {path} was made with: its SHA-256 differs. Make the plan again.")
     given: dict[str, Any] = {item.name: getattr(value, item.name) for item in fields(ExcitationPlan)}
     given |= {"joints": tuple(value.joints), "limits": MotionLimits(**value.limits.model_dump())}
-    plan = ExcitationPlan(**given | {"commands": _read_csv(data, value.joints, beside)})
+    given["commands"] = _read_csv(data, value.joints, beside)
+    plan = ExcitationPlan(**given)
     plan.refuse_broken(str(path))
     return plan
 

@@ -104,7 +104,7 @@ class VirtualCell(RobotOfTwin):
         task: the task whose scene it is.
         session: number of the first connection, which is its episode; every later one counts on.
         run_seed: of where things lie, and of chance within an episode.
-        fault: one of `hidden_cell.fault_names`, or none.
+        fault: one of `hidden.fault_names`, or none.
     """
 
     def __init__(

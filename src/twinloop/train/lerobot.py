@@ -141,7 +141,7 @@ def train_lerobot(
         config: ``policy`` is ``lerobot:TYPE``; ``settings`` are LeRobot's of that policy (``path`` is a pretrained one
             to go on from). Steps, batch, seed and device go to LeRobot where they are said; nothing is held out.
         output: the policy's folder.
-        python: interpreter of the environment that has LeRobot; see `lerobot_interpreter.require_lerobot`.
+        python: interpreter of the environment that has LeRobot; see `lerobot_policy.require_lerobot`.
         workspace: where frozen datasets and statements are looked up.
         resume: go on from LeRobot's last checkpoint in ``output``.
 

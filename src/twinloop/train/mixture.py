@@ -142,7 +142,7 @@ class Mixture:
         batch: samples in each.
         seed: run seed; batch t is a function of it, of the data and of t alone.
         episodes: which may be drawn; by default all.
-        strength: of each episode's randomization ``(E,)``, see `strength.strengths`; only a curriculum asks for it.
+        strength: of each episode's randomization ``(E,)``, see `strengths`; only a curriculum asks for it.
         curriculum: see `config.CurriculumConfig`.
         steps: batches of the whole run, which a curriculum is a share of.
     """
