@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from twinloop.catalog import Workspace
-from twinloop.catalog.batch_commit import BatchCommit
+from twinloop.catalog.adding import BatchCommit
 from twinloop.catalog.episode_rows import Rows
 from twinloop.catalog.reference import QUESTIONS
 from twinloop.catalog.schema import EPISODES, PARAMS

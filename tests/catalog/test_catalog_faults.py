@@ -232,8 +232,7 @@ def test_a_writer_that_waits_too_long_is_told(root, monkeypatch):
 
 def test_two_processes_that_add_the_same_folder_add_it_once(root):
     with Workspace.open(root) as one, Workspace.open(root) as other:
-        from twinloop.catalog.adding import _Addition
-        from twinloop.catalog.batch_commit import ChangedMeanwhileError
+        from twinloop.catalog.adding import ChangedMeanwhileError, _Addition
 
         folder = root / "data" / "second"
         late = _Addition(one.parts, folder, path="data/second", batch=None, source="real", run_id=None)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from support.labelled import child, episode_id, workspace, write_batch
 from twinloop.catalog.frozen import difference, list_hash
-from twinloop.catalog.fsck_versions import check_frozen
+from twinloop.catalog.fsck_state import check_frozen
 from twinloop.catalog.naming import resolve, select
 from twinloop.catalog.views import LINEAGE_VIEWS
 from twinloop.core.errors import DatasetError, InputError, UnknownNameError

@@ -12,9 +12,9 @@ import pytest
 from support.catalog_workspace import NUMBERS, score
 from support.dataset_writer import SPEC, SPEC_VIDEO, commit, planted, write_all
 from twinloop.catalog import Workspace
+from twinloop.catalog.dataset_folder import Seal, seals_of
 from twinloop.catalog.parts import compact, remove_retired
 from twinloop.catalog.repair import rebuild
-from twinloop.catalog.seals import Seal, seals_of
 from twinloop.cli.main import main
 from twinloop.core.errors import DatasetError
 from twinloop.dataset.lerobot import layout

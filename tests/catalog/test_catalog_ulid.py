@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from twinloop.catalog.ulid import ulid
+from twinloop.catalog.parts import ulid
 
 AHEAD = "02" + "0" * 24  # a name of a clock that is decades ahead
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 
 from support.evaluate_run import TWO
@@ -76,7 +77,7 @@ def test_an_expert_succeeds_and_every_score_is_there(expert):
 def test_the_same_policy_twice_is_the_same_bit_for_bit_in_any_batch(twin, two, expert):
     again = evaluate("expert", twin, suite=two, episodes=2, run_seed=5, batch=3, slices=["heavy"])
     columns = [name for name in again.trials.column_names if name != "latency_s"]
-    first = expert.of_slice("heavy").trials.slice(0, 2).select(columns)
+    first = expert.trials.filter(pc.field("slice") == "heavy").slice(0, 2).select(columns)
     assert again.trials.select(columns).to_pylist() == first.to_pylist()
     assert compare_stored(expert, again).discordant == (0, 0)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from twinloop.hardware.arms import SETTLE_S, VirtualArms
-from twinloop.hardware.gear import with_gears
+from twinloop.hardware.arms import SETTLE_S, VirtualArms, with_gears
 from twinloop.hardware.hidden import Hidden
 from twinloop.hardware.teleop_motion import teleop_commands
 from twinloop.sensors.servo import STS3215_RESOLUTION

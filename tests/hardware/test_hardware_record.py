@@ -8,14 +8,12 @@ import pytest
 from twinloop.core.errors import InputError, LogError
 from twinloop.dataset.logs.conversion import write_log_dataset
 from twinloop.dataset.logs.formats import load_log
-from twinloop.hardware.arms import VirtualArms
+from twinloop.hardware.arms import CommandLine, VirtualArms
 from twinloop.hardware.hidden import draw_hidden
-from twinloop.hardware.line import CommandLine
 from twinloop.hardware.protocol import WallClock
 from twinloop.hardware.record import drive, record
 from twinloop.hardware.teleop_motion import minimum_jerk, teleop_commands
-from twinloop.hardware.virtual import VirtualRobot
-from twinloop.hardware.virtual_log import virtual_log
+from twinloop.hardware.virtual import VirtualRobot, virtual_log
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import prepare_replay

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.hardware.check import check_robot
+from twinloop.hardware.protocol import check_robot
 from twinloop.hardware.registry import open_robot, robot_names
 
 OWN = '''

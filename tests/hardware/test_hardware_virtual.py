@@ -10,9 +10,8 @@ import pytest
 
 from twinloop.core.errors import CheckFailedError, InputError, UnknownNameError
 from twinloop.hardware.arms import VirtualArms
-from twinloop.hardware.check import check_robot
 from twinloop.hardware.hidden import Hidden, draw_hidden
-from twinloop.hardware.protocol import NotConnectedError, Robot
+from twinloop.hardware.protocol import NotConnectedError, Robot, check_robot
 from twinloop.hardware.record import drive, record
 from twinloop.hardware.virtual import VirtualRobot
 from twinloop.twin import load_twin

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twinloop.hardware.limits import CLEARANCE, Clearance
-from twinloop.hardware.nearness import Nearness
+from twinloop.hardware.limits import CLEARANCE, Clearance, Nearness
 from twinloop.twin import load_twin
 
 SCENE = """

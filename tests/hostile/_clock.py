@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 
-from twinloop.catalog import ulid
+from twinloop.catalog import parts as ulid
 
 YEAR_MS = 365 * 24 * 3_600_000
 NOW_MS = time.time_ns() // 1_000_000

@@ -17,9 +17,8 @@ from support.dataset_writer import write_all
 from twinloop.catalog import Workspace, querying, shown
 from twinloop.catalog import parts as compaction
 from twinloop.catalog.label_checks import Label
-from twinloop.catalog.parts import Draft, enlist, rows_of_table
+from twinloop.catalog.parts import LENGTH, Draft, enlist, rows_of_table, ulid
 from twinloop.catalog.reference import QUESTIONS
-from twinloop.catalog.ulid import LENGTH, ulid
 from twinloop.cli.main import main
 from twinloop.core.files import dumps
 from twinloop.release.registry import Registry

@@ -16,9 +16,8 @@ import yaml
 from _sent import GENERATE, make_workspace, send_dataset, send_scenario, write_code
 
 from twinloop.cli.main import COMMANDS, main
-from twinloop.core import approval
-from twinloop.core.approval import NotApprovedError, approvals, approve, in_data, mark, revoke, split_mark
-from twinloop.core.extension import load_class
+from twinloop.core import extension as approval
+from twinloop.core.extension import NotApprovedError, approvals, approve, in_data, load_class, mark, revoke, split_mark
 from twinloop.core.files import sha256_file
 
 NOT_RUN = "the file does not run"

@@ -42,7 +42,7 @@ from twinloop.core.errors import InputError
 from twinloop.core.records import SimEpisode
 from twinloop.dataset.lerobot.writer import DatasetWriter
 from twinloop.evaluate.variants import with_scene
-from twinloop.hardware.gear import with_gears
+from twinloop.hardware.arms import with_gears
 from twinloop.randomize import Plan
 from twinloop.rollout import replay_episode, run_batch
 from twinloop.simulate import InitialState, open_backend, rollout

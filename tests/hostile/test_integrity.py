@@ -25,8 +25,8 @@ from support.dataset_writer import SPEC, commit, planted
 from support.releases import policy_folder, registry_of
 from twinloop.catalog import Workspace
 from twinloop.catalog import shown as kept_tables
+from twinloop.catalog.dataset_folder import Seal, broken
 from twinloop.catalog.label_checks import Label
-from twinloop.catalog.seals import Seal, broken
 from twinloop.catalog.state import State
 from twinloop.catalog.state_digests import changed_tables, count_file, measured_digests, read_count
 from twinloop.cli.main import main

@@ -36,7 +36,7 @@ from twinloop.core.files import dumps, write_json
 from twinloop.core.units import JointUnit, UnitMap
 from twinloop.dataset.folder_card import folder_card
 from twinloop.dataset.lerobot.metadata import card
-from twinloop.policies.card import Card, render_card
+from twinloop.policies.folder import Card, render_card
 from twinloop.report import KeyFigure, Report
 
 SECRET = "Zq7-Vx9.Kd3"

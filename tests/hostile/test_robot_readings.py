@@ -26,7 +26,7 @@ from _drivers import (
 )
 
 from twinloop.core.errors import InputError
-from twinloop.hardware.driver_clock import CheckedClock
+from twinloop.hardware.driver import CheckedClock
 from twinloop.release.running_robot import RobotLostError
 
 

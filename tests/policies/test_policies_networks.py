@@ -12,8 +12,8 @@ from twinloop.policies import KINDS, LAST_COMMAND, Statistics, new_policy
 
 torch = pytest.importorskip("torch")
 
-from twinloop.policies.encoder import SpatialSoftmax  # noqa: E402
-from twinloop.policies.transformer import Attention, places  # noqa: E402
+from twinloop.policies.act import Attention, places  # noqa: E402
+from twinloop.policies.network import SpatialSoftmax  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -131,7 +131,7 @@ def test_portions_give_what_the_network_gives_at_once(kind):
     np.testing.assert_allclose(again, chunk.numpy(), rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(latent, features.numpy(), rtol=1e-4, atol=1e-4)
     np.testing.assert_array_equal(policy.predict(seen), again)
-    np.testing.assert_array_equal(policy.features(seen), latent)
+    np.testing.assert_array_equal(policy.predict_with_features(seen)[1], latent)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -176,7 +176,7 @@ def test_noise_decides_where_it_should_and_nowhere_else():
         seen, rng = observation(policy, 2), np.random.default_rng(0)
         a, b = (policy.predict(seen, rng.normal(size=(2, policy.noise_size))) for _ in range(2))
         assert not np.array_equal(a, b)
-        np.testing.assert_array_equal(policy.features(seen), policy.features(seen))
+        np.testing.assert_array_equal(policy.predict_with_features(seen)[1], policy.predict_with_features(seen)[1])
 
 
 def test_an_observation_that_does_not_fit_is_named():

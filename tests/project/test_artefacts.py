@@ -11,7 +11,7 @@ import pytest
 
 from twinloop.catalog import Workspace
 from twinloop.cli.main import main
-from twinloop.core.approval import approve
+from twinloop.core.extension import approve
 from twinloop.dataset.lerobot.reader import DatasetReader
 
 ARCHIVES = sorted((Path(__file__).parents[1] / "artefacts").glob("*.tar.xz"))

@@ -14,7 +14,7 @@ import pytest
 from support.killed import Forks
 from support.releases import act, policy_folder, registry_of, released
 from twinloop.catalog import Workspace
-from twinloop.catalog.fsck_versions import check_release
+from twinloop.catalog.fsck_state import check_release
 from twinloop.core.errors import DatasetError, InputError
 from twinloop.release import Stages, rollback
 

@@ -12,7 +12,7 @@ import pytest
 
 from support.releases import policy_folder, registry_of, yes
 from twinloop.catalog import Workspace, audit, state_schema
-from twinloop.catalog.fsck_versions import check_release
+from twinloop.catalog.fsck_state import check_release
 from twinloop.catalog.state_schema import RELEASE_STEP, RELEASE_TABLES
 from twinloop.core.errors import CheckFailedError, DatasetError, InputError, UnknownNameError
 from twinloop.core.files import sha256_json, sha256_tree

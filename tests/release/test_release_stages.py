@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from support.releases import policy_folder, registry_of, yes
 from twinloop.catalog import Workspace, audit
-from twinloop.catalog.fsck_versions import check_release
+from twinloop.catalog.fsck_state import check_release
 from twinloop.core.errors import CheckFailedError, InputError
 from twinloop.release import CanaryPlan, Registry, ShadowLog, ShadowPlan, StagePlan, Stages, Standing, promote, rollback
 from twinloop.release.plan import Told, judge_canary, judge_shadow

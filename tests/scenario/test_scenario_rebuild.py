@@ -10,7 +10,7 @@ import pytest
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import uniforms
-from twinloop.hardware.hidden_cell import hidden_cell
+from twinloop.hardware.hidden import hidden_cell
 from twinloop.rollout import ExpertActor, run_batch
 from twinloop.rollout.observing import Tracker
 from twinloop.rollout.pinned import Origin

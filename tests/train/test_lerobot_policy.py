@@ -22,8 +22,7 @@ from twinloop.core.errors import InputError
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.policies import Acting, open_policy
 from twinloop.train.lerobot import train_lerobot
-from twinloop.train.lerobot_interpreter import LeRobotEndedError
-from twinloop.train.lerobot_policy import LeRobotPolicy, _seeds
+from twinloop.train.lerobot_policy import LeRobotEndedError, LeRobotPolicy, _seeds
 
 PYTHON = os.environ.get("TWINLOOP_LEROBOT_PYTHON", "")
 SIDE = Path(__file__).parents[1] / "support" / "lerobot_side.py"

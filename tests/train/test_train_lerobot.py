@@ -25,9 +25,8 @@ from twinloop.policies import open_policy, read_card
 from twinloop.release.serve_wire import Message, decode, encode
 from twinloop.train import lerobot_side
 from twinloop.train.lerobot import parsed, train_lerobot, train_words, work_folder
-from twinloop.train.lerobot_interpreter import VARIABLE, LeRobotEndedError, require_lerobot
 from twinloop.train.lerobot_mixture import materialize, repeats
-from twinloop.train.lerobot_policy import DEVICE, open_lerobot
+from twinloop.train.lerobot_policy import DEVICE, VARIABLE, LeRobotEndedError, open_lerobot, require_lerobot
 from twinloop.train.sources import open_sources
 
 PROGRAM = """#!{python} -S

@@ -34,6 +34,12 @@ def test_after_any_batch_a_source_has_had_its_share_to_within_one_sample(weights
     assert np.abs(window - (last - first) * batch * share).max() < 2
 
 
+def by_frames(data, sim_fraction):
+    """Shares of sources of which every frame may be drawn."""
+    lengths = data.last - data.first + 1
+    return shares(data.sources, sim_fraction, np.bincount(data.source_of, weights=lengths))
+
+
 def test_shares_that_divide_the_batch_are_the_same_in_every_batch():
     made = Shares([0.75, 0.25], 32)
     assert {tuple(made.next().tolist()) for _ in range(50)} == {(24, 8)}
@@ -41,22 +47,22 @@ def test_shares_that_divide_the_batch_are_the_same_in_every_batch():
 
 def test_sources_without_weights_count_by_their_frames_and_sim_fraction_divides_within_its_kind():
     data = frames([[10, 10], [5], [15]], real=[True, False, False])
-    np.testing.assert_allclose(shares(data, None), [0.5, 0.125, 0.375])
-    np.testing.assert_allclose(shares(data, 0.9), [0.1, 0.225, 0.675])
+    np.testing.assert_allclose(by_frames(data, None), [0.5, 0.125, 0.375])
+    np.testing.assert_allclose(by_frames(data, 0.9), [0.1, 0.225, 0.675])
     weighted = frames([[10], [5], [15]], real=[True, False, False], weights=[1, 3, 1])
-    np.testing.assert_allclose(shares(weighted, None), [0.2, 0.6, 0.2])
-    np.testing.assert_allclose(shares(weighted, 0.5), [0.5, 0.375, 0.125])
+    np.testing.assert_allclose(by_frames(weighted, None), [0.2, 0.6, 0.2])
+    np.testing.assert_allclose(by_frames(weighted, 0.5), [0.5, 0.375, 0.125])
 
 
 def test_a_fraction_for_nobody_and_weights_for_some_are_refused():
     with pytest.raises(
         InputError, match=r"sim_fraction 0.5 leaves 50% to real sources, and there is none: s0\. .*kind: sim"
     ):
-        shares(frames([[4]]), 0.5)
+        by_frames(frames([[4]]), 0.5)
     with pytest.raises(
         InputError, match=r"s1 has no weight and other sources have\. Give each source a weight, or none"
     ):
-        shares(frames([[4], [4]], weights=[1.0, None]), None)
+        by_frames(frames([[4], [4]], weights=[1.0, None]), None)
 
 
 def test_every_frame_of_a_source_comes_before_any_comes_again():

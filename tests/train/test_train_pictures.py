@@ -14,7 +14,7 @@ from twinloop.dataset.lerobot import layout
 from twinloop.dataset.media.picture_sources import open_pictures
 from twinloop.train.config import SourceConfig, TrainConfig
 from twinloop.train.data import load
-from twinloop.train.pictures import PictureCache, open_caches
+from twinloop.train.samples import PictureCache, open_caches
 from twinloop.train.sources import open_sources
 
 

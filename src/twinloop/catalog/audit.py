@@ -18,12 +18,13 @@ from twinloop.catalog.state import State, now
 from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError
 from twinloop.core.files import dumps, sha256_json, write_json
+from twinloop.core.plain import JsonRecord
 
 WITNESS = "audit-head.json"  # in policies/
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class Entry(JsonRecord):
     """One thing that was done. ``details["aliases"]`` is what it changed: alias to NAME@VERSION, or None."""
 
     seq: int
@@ -35,10 +36,6 @@ class Entry:
     details: Mapping[str, Any]
     before: str
     sha256: str
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        return {**vars(self), "details": dict(self.details)}
 
 
 def append(
@@ -81,8 +78,7 @@ def standing(log: Sequence[Entry]) -> dict[tuple[str, str], str]:
 def faults(state: State) -> list[str]:
     """What is wrong with the chain, a sentence each; empty where it is whole."""
     found, before = list[str](), ""
-    rows = state.rows("SELECT * FROM release_audit ORDER BY seq")
-    for number, row in enumerate(rows, start=1):
+    for number, row in enumerate(state.rows("SELECT * FROM release_audit ORDER BY seq"), start=1):
         if row["seq"] != number:
             found.append(f"Entry {number} of the audit log is missing: the next one is {row['seq']}.")
             return found

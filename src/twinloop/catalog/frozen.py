@@ -14,7 +14,7 @@ import io
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,7 +95,9 @@ def freeze(ws: Opened, name: str, sql: str, note: str = "") -> Frozen:
             f"{name!r} cannot name a dataset. Use up to 63 letters, digits, '.', '_' and '-'; a version is counted up "
             "by itself."
         )
-    ids = _selected(ws, sql)
+    ids = sorted(selected(ws, sql))
+    if not ids:
+        raise InputError("The statement selects no episode. Nothing was frozen.")
     _require_living(ws, ids)
     digest = list_hash(ids)
     path = _path(ws.root / "catalog", digest)
@@ -114,8 +116,7 @@ def freeze(ws: Opened, name: str, sql: str, note: str = "") -> Frozen:
         if new:
             values = (name, 1 + (row[0] if row else 0), digest, sql, len(ids), sha256_bytes(data), now(), note or None)
             connection.execute("INSERT INTO datasets VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
-    found = frozen(ws, name)
-    return Frozen(**{**vars(found), "new": new})
+    return replace(frozen(ws, name), new=new)
 
 
 def frozen(ws: Opened, reference: str) -> Frozen:
@@ -127,15 +128,10 @@ def frozen(ws: Opened, reference: str) -> Frozen:
         DatasetError: its list is missing or damaged.
     """
     row = _row(ws.state, reference)
-    ids = read_list(ws.root / "catalog", row["hash"], row["sha256"])
     return Frozen(
-        name=row["name"],
-        version=row["version"],
-        hash=row["hash"],
-        sql=row["sql"],
+        **{name: row[name] for name in ("name", "version", "hash", "sql", "created")},
         note=row["note"] or "",
-        created=row["created"],
-        episode_ids=ids,
+        episode_ids=read_list(ws.root / "catalog", row["hash"], row["sha256"]),
     )
 
 
@@ -145,9 +141,7 @@ def read_list(catalog: Path, digest: str, sha256: str) -> tuple[str, ...]:
     Raises:
         DatasetError: the file is missing, or is not what was committed.
     """
-    path = _path(catalog, digest)
-    if not path.is_file():
-        raise DatasetError(f"{path} is missing, and with it the list of a frozen dataset. Put a copy of it back.")
+    path = _present(catalog, digest)
     data = path.read_bytes()
     if sha256_bytes(data) != sha256:
         raise DatasetError(f"{path} is not what was frozen: its bytes changed. Put a copy of it back.")
@@ -167,10 +161,7 @@ def lists(root: Path, state: State) -> pa.Table:
 
 @functools.lru_cache(maxsize=8)  # a list never changes
 def _list_rows(catalog: Path, digest: str) -> pa.Table:
-    path = _path(catalog, digest)
-    if not path.is_file():
-        raise DatasetError(f"{path} is missing, and with it the list of a frozen dataset. Put a copy of it back.")
-    with open_parquet(path) as file:
+    with open_parquet(_present(catalog, digest)) as file:
         ids = file.read(columns=["episode_id"])["episode_id"].combine_chunks()
     codes = pa.DictionaryArray.from_arrays(pa.array([0] * len(ids), pa.int32()), pa.array([digest]))
     return pa.Table.from_arrays([codes, ids], schema=_LIST_ROWS)
@@ -223,13 +214,6 @@ def _row(state: State, reference: str) -> dict[str, Any]:
     return rows[0]
 
 
-def _selected(ws: Opened, sql: str) -> list[str]:
-    names = selected(ws, sql)
-    if not names:
-        raise InputError("The statement selects no episode. Nothing was frozen.")
-    return sorted(names)
-
-
 def _require_living(ws: Opened, ids: Sequence[str]) -> None:
     living = set(ws.query("SELECT episode_id FROM episodes")["episode_id"].to_pylist())
     missing = [name for name in ids if name not in living]
@@ -260,6 +244,13 @@ def _path(catalog: Path, digest: str) -> Path:
     if not re.fullmatch(r"[0-9a-f]{64}", digest):
         raise DatasetError(f"{digest[:80]!r} is not the hash of a list of episodes; state.sqlite is damaged.")
     return catalog / FOLDER / f"{digest}.parquet"
+
+
+def _present(catalog: Path, digest: str) -> Path:
+    path = _path(catalog, digest)
+    if not path.is_file():
+        raise DatasetError(f"{path} is missing, and with it the list of a frozen dataset. Put a copy of it back.")
+    return path
 
 
 def _encoded(ids: Sequence[str]) -> bytes:

@@ -11,11 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from twinloop.catalog.batch_commit import key_of, write_seals
-from twinloop.catalog.folder_metadata import Fingerprint
-from twinloop.catalog.parts import PATTERN, Part, Parts
-from twinloop.catalog.schema import EPISODES, PARAMS, TABLES
-from twinloop.catalog.seals import (
+from twinloop.catalog.adding import key_of, write_seals
+from twinloop.catalog.dataset_folder import (
+    Fingerprint,
     Seal,
     broken,
     is_sealed,
@@ -26,6 +24,8 @@ from twinloop.catalog.seals import (
     sealed_files,
     seals_of,
 )
+from twinloop.catalog.parts import PATTERN, Part, Parts
+from twinloop.catalog.schema import EPISODES, PARAMS, TABLES
 from twinloop.catalog.shown import damaged
 from twinloop.catalog.state import State
 from twinloop.core.errors import DatasetError, TwinloopError

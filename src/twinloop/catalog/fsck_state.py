@@ -1,13 +1,23 @@
-"""Whether ``state.sqlite`` is what the catalog committed: its pages, its newest commit, and every row."""
+"""Check ``state.sqlite``: its pages, its newest commit and every row; and what its rows say.
+
+Frozen datasets and versions of policies that are not what they were, a log of releases that is not whole, parts that
+are not in the order of their commits, and records of runs that hold credentials.
+"""
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from twinloop.catalog import audit
+from twinloop.catalog.frozen import FOLDER, list_hash, read_list
 from twinloop.catalog.fsck import Finding
+from twinloop.catalog.parts import Parts, ulid
+from twinloop.catalog.querying import without_secrets
+from twinloop.catalog.schema import EVALUATIONS, SCORES
 from twinloop.catalog.state import NewerStateError, State, UnreachableStateError
 from twinloop.catalog.state_digests import changed_tables, count_file, read_count, read_hash
 from twinloop.core.errors import DatasetError
@@ -29,7 +39,8 @@ def check_state(path: Path) -> list[Finding]:
         state = State(path)
         try:
             answer = [row["integrity_check"] for row in state.rows("PRAGMA integrity_check(5)")]
-            lost = _lost_commits(state)
+            noted = read_count(path)
+            lost = 0 if noted is None else noted - state.counter("state")
         finally:
             state.close()
     except (NewerStateError, UnreachableStateError):
@@ -85,12 +96,6 @@ def _changed(connection: sqlite3.Connection) -> list[str]:
         return ["its tables"]
 
 
-def _lost_commits(state: State) -> int:
-    """Return how many commits were counted that the file does not have."""
-    noted = read_count(state.path)
-    return 0 if noted is None else noted - state.counter("state")
-
-
 def _has_our_header(path: Path) -> bool:
     with path.open("rb") as file:
         header = file.read(100)
@@ -105,3 +110,182 @@ def _damaged(path: Path, what: str) -> Finding:
         remedy=f"Put a copy of {path.name} back, or make it again from the parts: `twinloop fsck --repair`.",
         repair="rebuild",
     )
+
+
+def check_frozen(catalog: Path, state: State) -> Iterator[Finding]:
+    """Lists that are missing, damaged or not what their row says; rows that speak of nothing."""
+    known = set[str]()
+    for row in state.rows("SELECT name, version, hash, sha256, episodes FROM datasets ORDER BY name, version"):
+        known.add(row["hash"])
+        where = f"dataset {row['name']}@{row['version']}"
+        try:
+            ids = read_list(catalog, row["hash"], row["sha256"])
+        except DatasetError as error:
+            yield Finding(kind="frozen", where=where, what=str(error), remedy=_REMEDY)
+            continue
+        if list_hash(ids) != row["hash"] or len(ids) != row["episodes"]:
+            what = f"Its row says {row['episodes']} episodes of another hash; its list has {len(ids)}."
+            yield Finding(kind="frozen", where=where, what=what, remedy="Put a copy of state.sqlite back.")
+    for row in state.rows("SELECT policy, dataset FROM policy_datasets ORDER BY policy, dataset"):
+        if row["dataset"] not in known:
+            yield Finding(
+                kind="frozen",
+                where=f"policy {row['policy'][:16]}",
+                what=f"It was trained on a dataset {row['dataset'][:16]} that no row names.",
+                remedy="Put a copy of state.sqlite back.",
+            )
+    lost = state.rows("SELECT seq FROM label_ends WHERE seq NOT IN (SELECT seq FROM label_history)")
+    if lost:
+        yield Finding(
+            kind="labels",
+            where="state.sqlite",
+            what=f"{len(lost)} labels ended that the history does not hold, the first number {lost[0]['seq']}.",
+            remedy="Put a copy of state.sqlite back.",
+        )
+
+
+_REMEDY = (
+    f"Put a copy of the file in catalog/{FOLDER} back. Where the SQL of the dataset still selects the same, freezing "
+    "it again writes that file."
+)
+
+
+_BACK = "Put a copy of state.sqlite and of policies/ back. Who can write to these files can write anything in them."
+
+
+def check_release(root: Path, state: State) -> Iterator[Finding]:
+    """Versions that are missing or changed, leftovers, a log that was changed, aliases that nobody moved."""
+    yield from _versions(root, state)
+    faults = audit.faults(state)
+    head = audit.unwitnessed(root, state)
+    for what in [*faults, *([head] if head else [])]:
+        yield Finding(kind="audit", where="release_audit", what=what, remedy=_BACK)
+    said = audit.standing(audit.entries(state)) if not faults else {}
+    rows = state.rows("SELECT deployment, alias, policy FROM policy_aliases")
+    held = {(row["deployment"], row["alias"]): row["policy"] for row in rows}
+    for key in sorted(said.keys() | held.keys()) if not faults else []:
+        if said.get(key) != held.get(key):
+            deployment, alias = key
+            what = f"The {alias} of {deployment} is {_or(held.get(key))}, and the audit log says {_or(said.get(key))}."
+            yield Finding(kind="audit", where=f"policy_aliases {alias}", what=what, remedy=_BACK)
+
+
+def _versions(root: Path, state: State) -> Iterator[Finding]:
+    known = set[Path]()
+    for row in state.rows("SELECT name, version, record FROM policy_versions ORDER BY name, version"):
+        folder = root / "policies" / row["name"] / str(row["version"])
+        known.add(folder)
+        wrong = different(folder, json.loads(row["record"])["files"])
+        if wrong:
+            yield Finding(
+                kind="policy",
+                where=folder.relative_to(root).as_posix(),
+                what=f"{row['name']}@{row['version']} is not what was added: {wrong}.",
+                remedy="Put a copy of these files back, or add the same policy again under its name: that heals it.",
+            )
+    for folder in sorted((root / "policies").glob("[!.]*/*")):
+        if folder.is_dir() and folder not in known:
+            where = folder.relative_to(root).as_posix()
+            yield Finding(
+                kind="leftover",
+                where=where,
+                what=f"{where} is in no row of the registry: a process was ended, or adds it right now.",
+                remedy=f"Nothing needs it. Remove it: rm -r {where}",
+            )
+
+
+def different(folder: Path, files: Mapping[str, str]) -> str:
+    """What is other than it was in a folder, in words; empty where every byte is as it was.
+
+    Args:
+        folder: of a version.
+        files: the SHA-256 of each of its files, by path in it.
+    """
+    if not folder.is_dir():
+        return "the folder is missing"
+    present = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    wrong = [f"{name} is missing" for name in files if name not in present]
+    wrong += [f"{name} was put there" for name in present if name not in files]
+    known = [(name, digest) for name, digest in files.items() if name in present]
+    return "; ".join(
+        wrong + [f"{name} has other bytes" for name, digest in known if sha256_file(present[name]) != digest]
+    )
+
+
+def _or(policy: str | None) -> str:
+    return policy or "nobody"
+
+
+_ORDERED = (SCORES.name, EVALUATIONS.name)  # tables of which the rows that were committed last are shown
+
+
+def check_order(parts: Parts) -> Iterator[Finding]:
+    """Find parts that come before parts committed earlier: older versions took the order from the writers' clocks."""
+    for table in _ORDERED:
+        misplaced = _misplaced(parts.state, table)
+        if misplaced:
+            yield Finding(
+                kind="order",
+                where=f"catalog/{table}",
+                what=f"{len(misplaced)} parts of {table} come before parts that were committed earlier: a clock was "
+                "ahead when those were written.",
+                remedy="--repair puts them into the order of their commits.",
+                repair="reorder",
+            )
+
+
+def put_in_order(parts: Parts) -> str:
+    """Put the parts that `check_order` finds after those committed before them; return what was done."""
+    moved = 0
+    with parts.state.transaction() as connection:
+        for table in _ORDERED:
+            last = connection.execute("SELECT max(position) FROM parts WHERE table_name = ?", (table,)).fetchone()[0]
+            for part in _misplaced(parts.state, table):
+                last, moved = ulid(after=last), moved + 1
+                connection.execute("UPDATE parts SET position = ? WHERE part = ?", (last, part))
+        connection.execute("UPDATE counters SET value = value + 1 WHERE name = 'parts'")
+    return f"{moved} parts were put into the order of their commits."
+
+
+def check_secrets(state: State) -> Iterator[Finding]:
+    """Find runs whose recorded arguments or figures hold credentials: versions before redaction kept them."""
+    found = [row["run_id"] for row in state.rows("SELECT * FROM runs ORDER BY rowid") if without_secrets(row) != row]
+    if found:
+        yield Finding(
+            kind="secret",
+            where="runs of state.sqlite",
+            what=f"{len(found)} runs hold credentials in their arguments or figures, the first {found[0]}.",
+            remedy="--repair removes them from the records. Change those credentials: copies may hold them.",
+            repair="redact",
+        )
+
+
+def remove_secrets(state: State) -> str:
+    """Remove credentials from the records of runs, and their bytes from the file; return what was done."""
+    changed = 0
+    with state.transaction() as connection:
+        for row in state.rows("SELECT * FROM runs"):
+            clean = without_secrets(row)
+            if clean != row:
+                changed += 1
+                connection.execute(
+                    "UPDATE runs SET folder = :folder, arguments = :arguments, result = :result WHERE run_id = :run_id",
+                    clean,
+                )
+    state.shrink()  # pages that SQLite no longer uses still hold the old bytes
+    return f"{changed} records of runs were cleaned. Change those credentials."
+
+
+def _misplaced(state: State, table: str) -> list[str]:
+    """Return the parts, in the order of their commits, that come before one committed earlier.
+
+    SQLite numbers rows in the order of the commits. A part that replaced others has their position and does not count.
+    """
+    found, last = list[str](), ""
+    for row in state.rows("SELECT part, position FROM parts WHERE table_name = ? ORDER BY rowid", (table,)):
+        if row["part"] != f"part-{row['position']}.parquet":
+            continue
+        if row["position"] < last:
+            found.append(row["part"])
+        last = max(last, row["position"])
+    return found

@@ -102,10 +102,7 @@ class Vocabulary:
         known = {"failure": self.failures, "tag": self.tags, "subtask": self.subtasks}.get(kind)
         if known is not None and value not in known:
             noun = {"failure": "failure class", "tag": "tag", "subtask": "subtask"}[kind]
-            where = (
-                self.where if self.where != "the vocabulary" else f"the vocabulary; {FILE} in the workspace adds some"
-            )
-            raise UnknownNameError(noun, value, known, where=where)
+            raise UnknownNameError(noun, value, known, where=self.where)
 
 
 def _words(value: Any, where: str) -> dict[str, str]:
@@ -250,12 +247,7 @@ def require_episodes(ws: Opened, labels: Sequence[Label]) -> None:
     """Refuse episodes that are unknown or buried, and frames that they do not have."""
     names = sorted({label.episode_id for label in labels})
     table = ws.query("SELECT episode_id, frames FROM episodes")
-    wanted = set(names)
-    frames = {
-        name: count
-        for name, count in zip(table["episode_id"].to_pylist(), table["frames"].to_pylist(), strict=True)
-        if name in wanted
-    }
+    frames = dict(zip(table["episode_id"].to_pylist(), table["frames"].to_pylist(), strict=True))
     missing = [name for name in names if name not in frames]
     if missing:
         _refuse_missing(ws, missing)
@@ -272,7 +264,7 @@ def _refuse_missing(ws: Opened, missing: Sequence[str]) -> None:
     reasons = {row["episode_id"]: row["reason"] for row in buried}
     for name in missing:
         if name in reasons:
-            raise _is_buried(name, reasons[name])
+            raise is_buried(name, reasons[name])
     known = ws.query("SELECT episode_id FROM episodes")["episode_id"].to_pylist()
     raise UnknownNameError("episode", missing[0], known, where=f"{ws.root}, which has {len(known)} episodes")
 
@@ -281,8 +273,9 @@ def refuse_buried(connection: Connection, episode_ids: set[str]) -> None:
     """Again within the transaction: another process may have buried one since."""
     for name, reason in connection.execute("SELECT episode_id, reason FROM tombstones"):
         if name in episode_ids:
-            raise _is_buried(name, reason)
+            raise is_buried(name, reason)
 
 
-def _is_buried(name: str, reason: str) -> InputError:
+def is_buried(name: str, reason: str) -> InputError:
+    """Return the error for an episode that is buried, and of which something was to be said."""
     return InputError(f"Episode {name[:12]} is buried ({reason}). Unbury it to say something of it.")

@@ -25,6 +25,7 @@ from twinloop.catalog.label_checks import (
 )
 from twinloop.catalog.state import now
 from twinloop.core.errors import InputError
+from twinloop.core.plain import JsonRecord
 
 if TYPE_CHECKING:
     from twinloop.catalog.state import Opened
@@ -42,7 +43,7 @@ class Survey:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written:
+class Written(JsonRecord):
     """What came of labels: how many were written, in how many statements, and statements that said nothing new."""
 
     labels: int
@@ -50,10 +51,6 @@ class Written:
     unchanged: int
     replaced: int
     retracted: int = 0
-
-    def to_json(self) -> dict[str, int]:
-        """A plain form."""
-        return dict(vars(self))
 
 
 def write(
@@ -80,8 +77,7 @@ def write(
     words = Vocabulary.of(ws.root)
     given = [checked(label, words) for label in labels]
     require_episodes(ws, given)
-    key = _key
-    statements = {which: list(rows) for which, rows in groupby(sorted(given, key=key), key=key)}
+    statements = {which: list(rows) for which, rows in groupby(sorted(given, key=_key), key=_key)}
     for rows in statements.values():
         require_one_answer(rows)
     with ws.state.transaction() as connection:
@@ -109,8 +105,6 @@ def retract(
     source: Source = "hand",
     author: str,
     value: str | None = None,
-    reason: str | None = None,
-    run_id: str | None = None,
 ) -> int:
     """Take back what an author says of episodes in a kind, with ``value`` only that; returns how many labels.
 
@@ -137,7 +131,7 @@ def retract(
             )
         if value is not None and kind in ("subtask", "language"):
             raise InputError(f"One {kind} of several cannot be taken back alone. Give the others again instead.")
-        _take_back(connection, held, reason=reason, run_id=run_id)
+        _take_back(connection, held, reason=None, run_id=None)
     return len(held)
 
 
@@ -182,7 +176,7 @@ def _commit(
         if add and which[1] in ("subtask", "language"):
             labels = _joined(held, labels)
             require_one_answer(labels)
-        if sorted(map(_said, labels)) == sorted(map(_said_before, held)):
+        if sorted(_said(vars(label)) for label in labels) == sorted(map(_said, held)):
             continue
         changed, replaced = changed + 1, replaced + len(held)
         ended += [(row["seq"], statement) for row in held]
@@ -222,12 +216,7 @@ def _key_of(row: Mapping[str, Any]) -> tuple[str, ...]:
     return (row["episode_id"], row["kind"], row["source"], row["author"], row["slot"])
 
 
-def _said(label: Label) -> tuple[str, ...]:
-    parts = (label.value, label.first_frame, label.last_frame, label.author_hash, label.confidence, label.reason)
-    return tuple(map(repr, parts))
-
-
-def _said_before(row: Mapping[str, Any]) -> tuple[str, ...]:
+def _said(row: Mapping[str, Any]) -> tuple[str, ...]:
     names = ("value", "first_frame", "last_frame", "author_hash", "confidence", "reason")
     return tuple(repr(row[name]) for name in names)
 
@@ -235,10 +224,9 @@ def _said_before(row: Mapping[str, Any]) -> tuple[str, ...]:
 def _joined(held: Sequence[Mapping[str, Any]], labels: list[Label]) -> list[Label]:
     """Earlier rows beside new ones; a new one takes the place of an earlier one of the same frames."""
     given = {(label.first_frame, label.last_frame) for label in labels}
+    names = ("value", "first_frame", "last_frame", "confidence", "reason")
     kept = [
-        replace(
-            labels[0], **{name: row[name] for name in ("value", "first_frame", "last_frame", "confidence", "reason")}
-        )
+        replace(labels[0], **{name: row[name] for name in names})
         for row in held
         if (row["first_frame"], row["last_frame"]) not in given and row["value"] != UNKNOWN
     ]

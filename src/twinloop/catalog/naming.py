@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from twinloop.catalog.label_checks import is_buried
 from twinloop.core.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -65,9 +66,8 @@ class _Known:
 
     def __init__(self, ws: Opened) -> None:
         self._where = str(ws.root)
-        places = ws.query("SELECT episode_id, batch, episode_index FROM places")
-        self._places = places
-        self._ids = places["episode_id"]
+        self._places = ws.query("SELECT episode_id, batch, episode_index FROM places")
+        self._ids = self._places["episode_id"]
         self._buried = {
             row["episode_id"]: row["reason"]
             for row in ws.query("SELECT episode_id, reason FROM tombstones").to_pylist()
@@ -78,9 +78,7 @@ class _Known:
         batch, _, index = word.rpartition(":")
         found = self._at(batch, int(index)) if batch and index.isdigit() else self._beginning(word)
         if found in self._buried and not buried:
-            raise InputError(
-                f"Episode {found[:12]} is buried ({self._buried[found]}). Unbury it to say something of it."
-            )
+            raise is_buried(found, self._buried[found])
         return found
 
     def _at(self, batch: str, index: int) -> str:

@@ -1,10 +1,11 @@
-"""Write parts, the immutable Parquet files of the catalog, in the one transaction that makes them count.
-
-Make few of many.
+"""Write parts, immutable Parquet files of the catalog, in the one transaction that makes them count; join small ones.
 
 A part is written aside, flushed, renamed and its folder flushed, before SQLite lists it with its hash. Whatever ends a
 writer on the way leaves a file that nothing lists, which is invisible and swept later. A part says of itself, in its
 Parquet metadata, what it is part of, so that the list can be made again from the files.
+
+Names of parts are ULIDs, which sort by time: 48 bits of milliseconds and 80 of chance, as 26 letters and digits. The
+format is that of https://github.com/ulid/spec, monotonic within a process.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import contextlib
 import fcntl
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -24,12 +26,52 @@ import pyarrow.parquet as pq
 
 from twinloop.catalog.schema import EPISODES, TABLES
 from twinloop.catalog.state import State, now
-from twinloop.catalog.ulid import ulid
 from twinloop.core.documents import parse_json, require_regular
 from twinloop.core.errors import DatasetError, UnknownNameError
+from twinloop.core.evaluation import conforming
 from twinloop.core.files import atomic_open, dumps, sha256_file
-from twinloop.core.tables import conforming
 from twinloop.dataset.storage.snapshot import is_full
+
+_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_RANDOM_BITS = 80
+_STEP_BYTES = 8  # of chance between names of one millisecond: two of a million processes agree once in 37 million
+LENGTH = 26
+_LATEST = 1 << 44 + _RANDOM_BITS  # no clock gives more: time_ns ends in the year 2262, and this is the year 2527
+
+_lock = threading.Lock()
+_last = 0
+
+
+def ulid(*, after: str | None = None) -> str:
+    """Return a new name, which sorts after every earlier one of this process and after ``after``.
+
+    Clocks differ and jump. Where names decide an order, give the last one as ``after``: the order is then that of the
+    calls. An ``after`` that no clock can have made is ignored. Where the clock is behind the last name, the next one
+    lies a random distance after it: processes that were forked after a jump of the clock share the last name, and must
+    not give the same next one.
+    """
+    global _last
+    with _lock:
+        moment = max(time.time_ns() // 1_000_000, 0)
+        drawn = moment << _RANDOM_BITS | int.from_bytes(os.urandom(_RANDOM_BITS // 8), "big")
+        before = max(_last, _decode(after))
+        _last = drawn if drawn > before else before + 1 + int.from_bytes(os.urandom(_STEP_BYTES), "big")
+        return _encode(_last)
+
+
+def _decode(name: str | None) -> int:
+    """Return the number that a name stands for; 0 for a name that `ulid` cannot have made."""
+    if name is None or len(name) != LENGTH or not set(name) <= set(_ALPHABET):
+        return 0
+    value = 0
+    for letter in name:
+        value = value << 5 | _ALPHABET.index(letter)
+    return value if value < _LATEST else 0
+
+
+def _encode(value: int) -> str:
+    return "".join(_ALPHABET[value >> 5 * place & 31] for place in range(LENGTH - 1, -1, -1))
+
 
 ABOUT = b"twinloop"
 SCHEMA = 1
@@ -76,13 +118,10 @@ class Parts:
         """Where a part lies."""
         return self.folder / table / part
 
-    def listed(self, table: str | None = None, *, batch: str | None = None) -> list[Part]:
-        """The committed parts in order, of one table and one batch where asked."""
-        wanted = {"table_name": table, "batch": batch}
-        given = {name: value for name, value in wanted.items() if value is not None}
-        where = " AND ".join(f"{name} = ?" for name in given) or "1"
-        sql = f"SELECT * FROM parts WHERE {where} ORDER BY position, part"  # noqa: S608 - names of our own
-        return [Part(**row) for row in self.state.rows(sql, list(given.values()))]
+    def listed(self, table: str) -> list[Part]:
+        """The committed parts of a table, in order."""
+        sql = "SELECT * FROM parts WHERE table_name = ? ORDER BY position, part"
+        return [Part(**row) for row in self.state.rows(sql, (table,))]
 
     @contextlib.contextmanager
     def written(self, drafts: Sequence[Draft], *, run_id: str | None) -> Iterator[list[Part]]:

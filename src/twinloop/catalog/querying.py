@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from twinloop.catalog.engine import Engine, Parameters, quoted
 from twinloop.catalog.frozen import LISTS, lists
 from twinloop.catalog.limits import Limits
-from twinloop.catalog.parts import Part, Parts
+from twinloop.catalog.parts import Parts
 from twinloop.catalog.schema import EPISODES, SCORES, TABLES
 from twinloop.catalog.shown import Cache, Kept, newest, once
 from twinloop.catalog.state_schema import RUNS, STATE_TABLES
@@ -83,8 +83,6 @@ def _cleaned(text: str, clean: Callable[[Any], Any]) -> str:
 CONTACTS = "annotations/contacts"
 _GLOBS = {"frames": "data", "contacts": f"{layout.SIDE}/{CONTACTS}"}
 _NONE = "SELECT NULL::VARCHAR AS episode_id, NULL::VARCHAR AS batch, NULL::BIGINT AS episode_index WHERE false"
-
-Folders = Mapping[str, Callable[[], Path]]
 
 
 def data_files(view: str, folder: Path) -> list[Path]:
@@ -276,8 +274,7 @@ class Queries:
         return self._cache.read(self._parts, SCORES.name, self._parts.listed(SCORES.name))
 
     def _few_scores(self) -> bool:
-        listed: list[Part] = self._parts.listed(SCORES.name)
-        return sum(part.rows for part in listed) <= MOST_IN_MEMORY
+        return sum(part.rows for part in self._parts.listed(SCORES.name)) <= MOST_IN_MEMORY
 
     def _frames(self, view: str) -> dict[str, list[Path]]:
         """The files behind a view of frames; batches that are gone, another or damaged are left out, which is said.
@@ -300,7 +297,7 @@ class Queries:
 
 
 def _without_secrets(runs: pa.Table) -> pa.Table:
-    """Return records of runs without credentials, which versions before redaction kept; see `catalog.fsck_runs`."""
+    """Return records of runs without credentials, which versions before redaction kept; see `catalog.fsck_state`."""
     rows = [without_secrets(row) for row in runs.to_pylist()]
     return pa.Table.from_pylist(rows, schema=runs.schema)
 

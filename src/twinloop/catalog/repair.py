@@ -18,18 +18,15 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from twinloop.catalog.adding import add_folder, move
-from twinloop.catalog.batch_commit import draw, place, write_record, write_seals
-from twinloop.catalog.folder_metadata import Fingerprint, checked_info
+from twinloop.catalog.adding import add_folder, draw, move, place, write_record, write_seals
+from twinloop.catalog.dataset_folder import Fingerprint, checked_info, seal
 from twinloop.catalog.fsck import SWEPT, Finding, part_is_damaged
-from twinloop.catalog.fsck_runs import put_in_order, remove_secrets
-from twinloop.catalog.parts import PATTERN, Part, Parts, about_of, enlist, remove_retired
+from twinloop.catalog.fsck_state import put_in_order, remove_secrets
+from twinloop.catalog.parts import PATTERN, Part, Parts, about_of, enlist, remove_retired, ulid
 from twinloop.catalog.schema import EPISODES, PARAMS, TABLES
-from twinloop.catalog.seals import seal
 from twinloop.catalog.state import State
 from twinloop.catalog.state_digests import count_file
 from twinloop.catalog.state_schema import STATE_TABLES
-from twinloop.catalog.ulid import ulid
 from twinloop.core.errors import DatasetError, TwinloopError
 from twinloop.core.files import sha256_file
 from twinloop.dataset.lerobot import layout
@@ -59,8 +56,7 @@ def rebuild(folder: Path, path: Path) -> Rebuilt:
     _remove(fresh)
     state = State.create(fresh)
     try:
-        abouts = _abouts(folder, rebuilt)
-        _index(folder, state, abouts, _positions(path), rebuilt)
+        _index(folder, state, _abouts(folder, rebuilt), _positions(path), rebuilt)
         _take_over(path, state, rebuilt)
         with state.transaction() as connection:
             connection.execute("UPDATE counters SET value = value + ?", (int.from_bytes(os.urandom(4), "big"),))
@@ -295,17 +291,13 @@ def _find(parts: Parts, batch: str) -> str:
     before = Fingerprint.from_text(row["files"]) if row else None
     root = parts.folder.parent
     taken = {item["path"] for item in parts.state.rows("SELECT path FROM batches")}
-    for info in sorted(_infos(root)):
+    for info in sorted({path for depth in range(1, _DEPTH) for path in root.glob("*/" * depth + layout.INFO)}):
         folder = info.parent.parent
         path = folder.relative_to(root).as_posix()
         if before is not None and path not in taken and Fingerprint.of(folder).since(before) != "changed":
             move(parts.state, batch, path)
             return f"Found at {path}."
     return "Not found in the workspace."
-
-
-def _infos(root: Path) -> set[Path]:
-    return {path for depth in range(1, _DEPTH) for path in root.glob("*/" * depth + layout.INFO)}
 
 
 def _read_again(parts: Parts, batch: str | None) -> str:

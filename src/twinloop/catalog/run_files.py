@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from twinloop.catalog.dataset_folder import Seal, broken, readable
 from twinloop.catalog.fsck import Finding
-from twinloop.catalog.seals import Seal, broken, readable
 from twinloop.catalog.state import State
 from twinloop.core.errors import InputError
 from twinloop.dataset.lerobot import layout

@@ -36,15 +36,16 @@ class CatalogTable:
         return pa.schema([pa.field(column.name, column.type, nullable=column.optional) for column in self.columns])
 
 
-_TEXT, _INT, _FLOAT, _FLAG = pa.string(), pa.int64(), pa.float64(), pa.bool_()
-_TEXTS = pa.list_(_TEXT)
+TEXT, INT, FLOAT, FLAG = pa.string(), pa.int64(), pa.float64(), pa.bool_()
+_TEXTS = pa.list_(TEXT)
 
 
-def _column(name: str, type_: pa.DataType, meaning: str) -> Column:
+def column(name: str, type_: pa.DataType, meaning: str) -> Column:
+    """Return a column; a meaning that begins with "? " is of one that may be empty."""
     return Column(name=name, type=type_, meaning=meaning.removeprefix("? "), optional=meaning.startswith("? "))
 
 
-_EPISODE = _column("episode_id", _TEXT, "SHA-256 of the episode's content: its name wherever it lies")
+_EPISODE = column("episode_id", TEXT, "SHA-256 of the episode's content: its name wherever it lies")
 
 EPISODES = CatalogTable(
     name="episodes",
@@ -52,32 +53,32 @@ EPISODES = CatalogTable(
     key=("batch", "episode_index"),
     columns=(
         _EPISODE,
-        _column("batch", _TEXT, "name of the dataset folder in the workspace"),
-        _column("episode_index", _INT, "place in that folder, as LeRobot counts"),
-        _column("number", _INT, "attempt number of the run that made it; -1 where there was none"),
-        _column("frames", _INT, "frames"),
-        _column("fps", _FLOAT, "nominal frames per second"),
-        _column("duration_s", _FLOAT, "frames / fps, in s"),
-        _column("robot_type", _TEXT, "as LeRobot's info.json says"),
-        _column("task", _TEXT, "what the robot was to do, in words"),
-        _column("source", _TEXT, "real, sim, augmented or human-in-the-loop"),
-        _column("twin", _TEXT, "? name of the twin that simulated it"),
-        _column("twin_hash", _TEXT, "? hash of that twin"),
-        _column("config_hash", _TEXT, "? hash of the configuration that generated it"),
-        _column("sim_version", _TEXT, "? version of the simulator"),
-        _column("seed", _INT, "? run seed"),
-        _column("attempt", _INT, "? which draw of that number it is"),
-        _column("actor", _TEXT, "? policy, expert or person that acted"),
-        _column("success", _FLAG, "? what the task's own predicate said; labels stand apart, in `labels`"),
-        _column("success_version", _TEXT, "? version of that predicate"),
-        _column("valid", _FLAG, "whether the world held"),
-        _column("invalid_reason", _TEXT, "? why it did not"),
-        _column("parents", _TEXTS, "episode_id of the episodes that it was made from"),
-        _column("transforms", _TEXT, "? JSON list of what was done to the parents: name, version, parameters"),
-        _column("cameras", _TEXTS, "camera names"),
-        _column("units", _TEXT, "? JSON unit map of its joint columns"),
-        _column("licence", _TEXT, "? licence of the data"),
-        _column("extra", _TEXT, "? JSON of whatever else its provenance holds: conditions, calibration, operator"),
+        column("batch", TEXT, "name of the dataset folder in the workspace"),
+        column("episode_index", INT, "place in that folder, as LeRobot counts"),
+        column("number", INT, "attempt number of the run that made it; -1 where there was none"),
+        column("frames", INT, "frames"),
+        column("fps", FLOAT, "nominal frames per second"),
+        column("duration_s", FLOAT, "frames / fps, in s"),
+        column("robot_type", TEXT, "as LeRobot's info.json says"),
+        column("task", TEXT, "what the robot was to do, in words"),
+        column("source", TEXT, "real, sim, augmented or human-in-the-loop"),
+        column("twin", TEXT, "? name of the twin that simulated it"),
+        column("twin_hash", TEXT, "? hash of that twin"),
+        column("config_hash", TEXT, "? hash of the configuration that generated it"),
+        column("sim_version", TEXT, "? version of the simulator"),
+        column("seed", INT, "? run seed"),
+        column("attempt", INT, "? which draw of that number it is"),
+        column("actor", TEXT, "? policy, expert or person that acted"),
+        column("success", FLAG, "? what the task's own predicate said; labels stand apart, in `labels`"),
+        column("success_version", TEXT, "? version of that predicate"),
+        column("valid", FLAG, "whether the world held"),
+        column("invalid_reason", TEXT, "? why it did not"),
+        column("parents", _TEXTS, "episode_id of the episodes that it was made from"),
+        column("transforms", TEXT, "? JSON list of what was done to the parents: name, version, parameters"),
+        column("cameras", _TEXTS, "camera names"),
+        column("units", TEXT, "? JSON unit map of its joint columns"),
+        column("licence", TEXT, "? licence of the data"),
+        column("extra", TEXT, "? JSON of whatever else its provenance holds: conditions, calibration, operator"),
     ),
 )
 
@@ -87,8 +88,8 @@ PARAMS = CatalogTable(
     key=("episode_id", "name"),
     columns=(
         _EPISODE,
-        _column("name", _TEXT, "path of the parameter, as in docs/parameters.md"),
-        _column("value", _FLOAT, "its value in SI"),
+        column("name", TEXT, "path of the parameter, as in docs/parameters.md"),
+        column("value", FLOAT, "its value in SI"),
     ),
 )
 
@@ -98,17 +99,17 @@ SCORES = CatalogTable(
     key=("episode_id", "check", "channel", "run_id"),
     columns=(
         _EPISODE,
-        _column("check", _TEXT, "name of the check, FAMILY/NAME"),
-        _column("check_hash", _TEXT, "hash of its version and settings"),
-        _column("channel", _TEXT, "what it is of: a joint, a camera, an object; empty for the whole episode"),
-        _column("value", _FLOAT, "? the figure"),
-        _column("unit", _TEXT, "its unit"),
-        _column("limit", _FLOAT, "? the figure from which on the episode is suspect"),
-        _column("verdict", _TEXT, "good, suspect, bad, unknown where the check cannot tell, or unreadable"),
-        _column("reason", _TEXT, "one sentence for a person: what is wrong, where, how much; or why it cannot tell"),
-        _column("first_frame", _INT, "? first frame that is concerned"),
-        _column("last_frame", _INT, "? last frame that is concerned"),
-        _column("run_id", _TEXT, "the run that scored"),
+        column("check", TEXT, "name of the check, FAMILY/NAME"),
+        column("check_hash", TEXT, "hash of its version and settings"),
+        column("channel", TEXT, "what it is of: a joint, a camera, an object; empty for the whole episode"),
+        column("value", FLOAT, "? the figure"),
+        column("unit", TEXT, "its unit"),
+        column("limit", FLOAT, "? the figure from which on the episode is suspect"),
+        column("verdict", TEXT, "good, suspect, bad, unknown where the check cannot tell, or unreadable"),
+        column("reason", TEXT, "one sentence for a person: what is wrong, where, how much; or why it cannot tell"),
+        column("first_frame", INT, "? first frame that is concerned"),
+        column("last_frame", INT, "? last frame that is concerned"),
+        column("run_id", TEXT, "the run that scored"),
     ),
 )
 
@@ -117,15 +118,15 @@ EVALUATIONS = CatalogTable(
     meaning="what a policy's trial came to, simulated or real",
     key=("policy", "suite", "trial", "run_id"),
     columns=(
-        _column("policy", _TEXT, "name or hash of the policy"),
-        _column("suite", _TEXT, "the set of conditions it was tried in"),
-        _column("trial", _TEXT, "name of the trial, the same for policies that were tried alike"),
-        _column("episode_id", _TEXT, "? the recorded episode, where there is one"),
-        _column("source", _TEXT, "real or sim"),
-        _column("success", _FLAG, "? outcome"),
-        _column("score", _FLOAT, "? progress, 0 to 1"),
-        _column("condition", _TEXT, "? the condition within the suite"),
-        _column("run_id", _TEXT, "the run that evaluated"),
+        column("policy", TEXT, "name or hash of the policy"),
+        column("suite", TEXT, "the set of conditions it was tried in"),
+        column("trial", TEXT, "name of the trial, the same for policies that were tried alike"),
+        column("episode_id", TEXT, "? the recorded episode, where there is one"),
+        column("source", TEXT, "real or sim"),
+        column("success", FLAG, "? outcome"),
+        column("score", FLOAT, "? progress, 0 to 1"),
+        column("condition", TEXT, "? the condition within the suite"),
+        column("run_id", TEXT, "the run that evaluated"),
     ),
 )
 
@@ -135,11 +136,11 @@ EMBEDDINGS = CatalogTable(
     key=("encoder_hash", "episode_id", "first_frame"),
     columns=(
         _EPISODE,
-        _column("encoder", _TEXT, "name of the encoder"),
-        _column("encoder_hash", _TEXT, "hash of its weights and settings"),
-        _column("first_frame", _INT, "first frame of the clip"),
-        _column("last_frame", _INT, "last frame of the clip"),
-        _column("vector", pa.list_(pa.float32()), "the numbers"),
+        column("encoder", TEXT, "name of the encoder"),
+        column("encoder_hash", TEXT, "hash of its weights and settings"),
+        column("first_frame", INT, "first frame of the clip"),
+        column("last_frame", INT, "last frame of the clip"),
+        column("vector", pa.list_(pa.float32()), "the numbers"),
     ),
 )
 

@@ -13,30 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import pyarrow as pa
-
-from twinloop.catalog.schema import CatalogTable, Column
-
-_TEXT, _INT, _FLOAT, _FLAG = pa.string(), pa.int64(), pa.float64(), pa.bool_()
-
-
-def _column(name: str, type_: pa.DataType, meaning: str) -> Column:
-    return Column(name=name, type=type_, meaning=meaning.removeprefix("? "), optional=meaning.startswith("? "))
-
+from twinloop.catalog.schema import FLAG, FLOAT, INT, TEXT, CatalogTable, column
 
 DATASETS = CatalogTable(
     name="datasets",
     meaning="frozen datasets: named selections of episodes that never change; a name may get new versions",
     key=("name", "version"),
     columns=(
-        _column("name", _TEXT, "its name"),
-        _column("version", _INT, "1 for the first list of that name, then 2; NAME@2 means this one"),
-        _column("hash", _TEXT, "SHA-256 over its sorted episode ids: the same list has the same hash"),
-        _column("sql", _TEXT, "the statement that selected them"),
-        _column("episodes", _INT, "how many"),
-        _column("sha256", _TEXT, "SHA-256 of catalog/datasets/HASH.parquet, which lists them"),
-        _column("created", _TEXT, "when it was frozen, ISO 8601 in UTC"),
-        _column("note", _TEXT, "? what it is for"),
+        column("name", TEXT, "its name"),
+        column("version", INT, "1 for the first list of that name, then 2; NAME@2 means this one"),
+        column("hash", TEXT, "SHA-256 over its sorted episode ids: the same list has the same hash"),
+        column("sql", TEXT, "the statement that selected them"),
+        column("episodes", INT, "how many"),
+        column("sha256", TEXT, "SHA-256 of catalog/datasets/HASH.parquet, which lists them"),
+        column("created", TEXT, "when it was frozen, ISO 8601 in UTC"),
+        column("note", TEXT, "? what it is for"),
     ),
 )
 
@@ -45,12 +36,12 @@ POLICIES = CatalogTable(
     meaning="what acts: trained policies",
     key=("policy",),
     columns=(
-        _column("policy", _TEXT, "hash of its weights and settings"),
-        _column("name", _TEXT, "what people call it"),
-        _column("base", _TEXT, "? hash of the policy that its training went on from"),
-        _column("run_id", _TEXT, "? the run that trained it"),
-        _column("created", _TEXT, "when it was recorded, ISO 8601 in UTC"),
-        _column("extra", _TEXT, "? JSON of whatever else is known: sampling weights, steps, encoder"),
+        column("policy", TEXT, "hash of its weights and settings"),
+        column("name", TEXT, "what people call it"),
+        column("base", TEXT, "? hash of the policy that its training went on from"),
+        column("run_id", TEXT, "? the run that trained it"),
+        column("created", TEXT, "when it was recorded, ISO 8601 in UTC"),
+        column("extra", TEXT, "? JSON of whatever else is known: sampling weights, steps, encoder"),
     ),
 )
 
@@ -59,9 +50,9 @@ POLICY_DATASETS = CatalogTable(
     meaning="which frozen datasets trained which policy",
     key=("policy", "dataset"),
     columns=(
-        _column("policy", _TEXT, "hash of the policy"),
-        _column("dataset", _TEXT, "hash of a frozen dataset that trained it"),
-        _column("said", _TEXT, "how the dataset was named: NAME@VERSION or its hash"),
+        column("policy", TEXT, "hash of the policy"),
+        column("dataset", TEXT, "hash of a frozen dataset that trained it"),
+        column("said", TEXT, "how the dataset was named: NAME@VERSION or its hash"),
     ),
 )
 
@@ -70,22 +61,22 @@ LABEL_HISTORY = CatalogTable(
     meaning="every label that was ever given or taken back; the view `labels` shows those that hold",
     key=("seq",),
     columns=(
-        _column("seq", _INT, "order in which they came, from 1"),
-        _column("statement", _INT, "labels that were given in one go have one number, rising with time"),
-        _column("episode_id", _TEXT, "the episode"),
-        _column("kind", _TEXT, "success, failure, subtask, language, tag or number/NAME"),
-        _column("slot", _TEXT, "a newer statement replaces those of its slot: the tag itself, else empty"),
-        _column("value", _TEXT, "? what is said; empty where it is taken back"),
-        _column("first_frame", _INT, "? first frame that it is said of; empty for the whole episode"),
-        _column("last_frame", _INT, "? last frame that it is said of, itself included"),
-        _column("source", _TEXT, "hand, rule or model"),
-        _column("author", _TEXT, "the person, rule or model that says so"),
-        _column("author_hash", _TEXT, "? hash of the rule or model"),
-        _column("confidence", _FLOAT, "? how sure the author is, 0 to 1"),
-        _column("reason", _TEXT, "? why, in one sentence"),
-        _column("retracted", _FLAG, "whether it takes back what was said"),
-        _column("said_at", _TEXT, "when, ISO 8601 in UTC"),
-        _column("run_id", _TEXT, "? the run that said it"),
+        column("seq", INT, "order in which they came, from 1"),
+        column("statement", INT, "labels that were given in one go have one number, rising with time"),
+        column("episode_id", TEXT, "the episode"),
+        column("kind", TEXT, "success, failure, subtask, language, tag or number/NAME"),
+        column("slot", TEXT, "a newer statement replaces those of its slot: the tag itself, else empty"),
+        column("value", TEXT, "? what is said; empty where it is taken back"),
+        column("first_frame", INT, "? first frame that it is said of; empty for the whole episode"),
+        column("last_frame", INT, "? last frame that it is said of, itself included"),
+        column("source", TEXT, "hand, rule or model"),
+        column("author", TEXT, "the person, rule or model that says so"),
+        column("author_hash", TEXT, "? hash of the rule or model"),
+        column("confidence", FLOAT, "? how sure the author is, 0 to 1"),
+        column("reason", TEXT, "? why, in one sentence"),
+        column("retracted", FLAG, "whether it takes back what was said"),
+        column("said_at", TEXT, "when, ISO 8601 in UTC"),
+        column("run_id", TEXT, "? the run that said it"),
     ),
 )
 
@@ -94,8 +85,8 @@ LABEL_ENDS = CatalogTable(
     meaning="labels that no longer hold; the history itself never changes but by longer",
     key=("seq",),
     columns=(
-        _column("seq", _INT, "the label"),
-        _column("ended_by", _INT, "the statement that replaced it or took it back"),
+        column("seq", INT, "the label"),
+        column("ended_by", INT, "the statement that replaced it or took it back"),
     ),
 )
 
@@ -105,20 +96,20 @@ CREATE INDEX datasets_of_hash ON datasets (hash);
 """
 
 
-_DEPLOYMENT = _column("deployment", _TEXT, "what the aliases belong to; main unless said otherwise")
+_DEPLOYMENT = column("deployment", TEXT, "what the aliases belong to; main unless said otherwise")
 
 POLICY_VERSIONS = CatalogTable(
     name="policy_versions",
     meaning="the registry: immutable copies of policies in policies/NAME/VERSION",
     key=("name", "version"),
     columns=(
-        _column("name", _TEXT, "what people call the policy"),
-        _column("version", _INT, "1 for the first of that name, then 2; NAME@2 means this one"),
-        _column("hash", _TEXT, "SHA-256 over the names and contents of its files"),
-        _column("policy", _TEXT, "? hash of its weights and settings, as in `policies`"),
-        _column("record", _TEXT, "JSON: files, contract, normalization, datasets, twins, code, evaluations"),
-        _column("added", _TEXT, "when, ISO 8601 in UTC"),
-        _column("added_by", _TEXT, "who added it"),
+        column("name", TEXT, "what people call the policy"),
+        column("version", INT, "1 for the first of that name, then 2; NAME@2 means this one"),
+        column("hash", TEXT, "SHA-256 over the names and contents of its files"),
+        column("policy", TEXT, "? hash of its weights and settings, as in `policies`"),
+        column("record", TEXT, "JSON: files, contract, normalization, datasets, twins, code, evaluations"),
+        column("added", TEXT, "when, ISO 8601 in UTC"),
+        column("added_by", TEXT, "who added it"),
     ),
 )
 
@@ -128,9 +119,9 @@ POLICY_ALIASES = CatalogTable(
     key=("deployment", "alias"),
     columns=(
         _DEPLOYMENT,
-        _column("alias", _TEXT, "champion, candidate, previous, shadow or canary"),
-        _column("policy", _TEXT, "NAME@VERSION"),
-        _column("since", _TEXT, "since when, ISO 8601 in UTC"),
+        column("alias", TEXT, "champion, candidate, previous, shadow or canary"),
+        column("policy", TEXT, "NAME@VERSION"),
+        column("since", TEXT, "since when, ISO 8601 in UTC"),
     ),
 )
 
@@ -139,15 +130,15 @@ GATE_DECISIONS = CatalogTable(
     meaning="what the gate decided, and on which evidence",
     key=("decision",),
     columns=(
-        _column("decision", _TEXT, "SHA-256 of the decision"),
+        column("decision", TEXT, "SHA-256 of the decision"),
         _DEPLOYMENT,
-        _column("candidate", _TEXT, "NAME@VERSION"),
-        _column("champion", _TEXT, "? NAME@VERSION of what it was compared with"),
-        _column("passed", _FLAG, "whether every rule said yes"),
-        _column("looks", _TEXT, "any: may be looked at again; once: the chance of error is spent"),
-        _column("evidence", _TEXT, "JSON list of the hashes of the evaluations"),
-        _column("record", _TEXT, "JSON of the whole decision, each rule with its reasons"),
-        _column("at", _TEXT, "when, ISO 8601 in UTC"),
+        column("candidate", TEXT, "NAME@VERSION"),
+        column("champion", TEXT, "? NAME@VERSION of what it was compared with"),
+        column("passed", FLAG, "whether every rule said yes"),
+        column("looks", TEXT, "any: may be looked at again; once: the chance of error is spent"),
+        column("evidence", TEXT, "JSON list of the hashes of the evaluations"),
+        column("record", TEXT, "JSON of the whole decision, each rule with its reasons"),
+        column("at", TEXT, "when, ISO 8601 in UTC"),
     ),
 )
 
@@ -157,13 +148,13 @@ RELEASE_STAGES = CatalogTable(
     key=("deployment", "policy"),
     columns=(
         _DEPLOYMENT,
-        _column("policy", _TEXT, "NAME@VERSION"),
-        _column("champion", _TEXT, "? NAME@VERSION of what acted meanwhile"),
-        _column("stage", _TEXT, "shadow, canary, passed, champion, aborted, rolled back or retired"),
-        _column("plan", _TEXT, "JSON: what each stage asks for"),
-        _column("run_seed", _INT, "seed of the draws that give episodes to the canary"),
-        _column("since", _TEXT, "since when, ISO 8601 in UTC"),
-        _column("reason", _TEXT, "? why it was aborted or rolled back"),
+        column("policy", TEXT, "NAME@VERSION"),
+        column("champion", TEXT, "? NAME@VERSION of what acted meanwhile"),
+        column("stage", TEXT, "shadow, canary, passed, champion, aborted, rolled back or retired"),
+        column("plan", TEXT, "JSON: what each stage asks for"),
+        column("run_seed", INT, "seed of the draws that give episodes to the canary"),
+        column("since", TEXT, "since when, ISO 8601 in UTC"),
+        column("reason", TEXT, "? why it was aborted or rolled back"),
     ),
 )
 
@@ -173,15 +164,15 @@ RELEASE_EPISODES = CatalogTable(
     key=("deployment", "policy", "run_seed", "stage", "episode"),
     columns=(
         _DEPLOYMENT,
-        _column("policy", _TEXT, "NAME@VERSION of the candidate"),
-        _column("run_seed", _INT, "of `release_stages`: tells one attempt of a candidate from another"),
-        _column("stage", _TEXT, "shadow or canary"),
-        _column("episode", _INT, "number of the episode, which the draw is a function of"),
-        _column("arm", _TEXT, "who acted: champion or canary"),
-        _column("success", _FLAG, "outcome"),
-        _column("violations", _INT, "control steps at which a safety limit was broken"),
-        _column("shadow", _TEXT, "? JSON: how far the candidate's commands were from the champion's"),
-        _column("at", _TEXT, "when, ISO 8601 in UTC"),
+        column("policy", TEXT, "NAME@VERSION of the candidate"),
+        column("run_seed", INT, "of `release_stages`: tells one attempt of a candidate from another"),
+        column("stage", TEXT, "shadow or canary"),
+        column("episode", INT, "number of the episode, which the draw is a function of"),
+        column("arm", TEXT, "who acted: champion or canary"),
+        column("success", FLAG, "outcome"),
+        column("violations", INT, "control steps at which a safety limit was broken"),
+        column("shadow", TEXT, "? JSON: how far the candidate's commands were from the champion's"),
+        column("at", TEXT, "when, ISO 8601 in UTC"),
     ),
 )
 
@@ -190,15 +181,15 @@ RELEASE_AUDIT = CatalogTable(
     meaning="who did what to releases, and why; rows are never changed and each holds the hash of the one before",
     key=("seq",),
     columns=(
-        _column("seq", _INT, "1 for the first entry, then 2"),
-        _column("at", _TEXT, "when, ISO 8601 in UTC"),
-        _column("who", _TEXT, "the person or program"),
-        _column("action", _TEXT, "add, gate, alias, stage, promote, rollback or abort"),
+        column("seq", INT, "1 for the first entry, then 2"),
+        column("at", TEXT, "when, ISO 8601 in UTC"),
+        column("who", TEXT, "the person or program"),
+        column("action", TEXT, "add, gate, alias, stage, promote, rollback or abort"),
         _DEPLOYMENT,
-        _column("policy", _TEXT, "NAME@VERSION that it is about"),
-        _column("details", _TEXT, "JSON: the aliases as changed, the evidence, the reason"),
-        _column("before", _TEXT, "hash of the entry before; empty for the first"),
-        _column("sha256", _TEXT, "hash of this entry"),
+        column("policy", TEXT, "NAME@VERSION that it is about"),
+        column("details", TEXT, "JSON: the aliases as changed, the evidence, the reason"),
+        column("before", TEXT, "hash of the entry before; empty for the first"),
+        column("sha256", TEXT, "hash of this entry"),
     ),
 )
 
@@ -258,7 +249,7 @@ CREATE TABLE run_files (
 _INTEGRITY = (_ROW_DIGESTS, _RUN_FILES)
 STEPS: Mapping[int, tuple[str, ...]] = {1: RELEASE_STEP, 2: _INTEGRITY}
 
-_SQL = {_TEXT: "TEXT", _INT: "INTEGER", _FLOAT: "REAL", _FLAG: "INTEGER"}
+_SQL = {TEXT: "TEXT", INT: "INTEGER", FLOAT: "REAL", FLAG: "INTEGER"}
 
 
 RUNS = CatalogTable(
@@ -266,14 +257,14 @@ RUNS = CatalogTable(
     meaning="every run of a command in the workspace",
     key=("run_id",),
     columns=(
-        _column("run_id", _TEXT, "ULID: sorts by commit"),
-        _column("verb", _TEXT, "the command"),
-        _column("folder", _TEXT, "? where it wrote, relative to the workspace where it lies inside"),
-        _column("arguments", _TEXT, "JSON list of its arguments"),
-        _column("result", _TEXT, "JSON of its figures"),
-        _column("started", _TEXT, "when it began, ISO 8601 in UTC"),
-        _column("ended", _TEXT, "when it ended, ISO 8601 in UTC"),
-        _column("version", _TEXT, "version of twinloop"),
+        column("run_id", TEXT, "ULID: sorts by commit"),
+        column("verb", TEXT, "the command"),
+        column("folder", TEXT, "? where it wrote, relative to the workspace where it lies inside"),
+        column("arguments", TEXT, "JSON list of its arguments"),
+        column("result", TEXT, "JSON of its figures"),
+        column("started", TEXT, "when it began, ISO 8601 in UTC"),
+        column("ended", TEXT, "when it ended, ISO 8601 in UTC"),
+        column("version", TEXT, "version of twinloop"),
     ),
 )
 
@@ -282,20 +273,20 @@ BATCHES = CatalogTable(
     meaning="the dataset folders that the workspace knows",
     key=("batch",),
     columns=(
-        _column("batch", _TEXT, "its name in the workspace"),
-        _column("path", _TEXT, "where it lies: relative to the workspace where inside, else absolute"),
-        _column("revision", _INT, "how many times its content was found changed, from 1"),
-        _column("episodes", _INT, "episodes in it"),
-        _column("frames", _INT, "frames in it"),
-        _column("fps", _FLOAT, "nominal frames per second"),
-        _column("robot_type", _TEXT, "as LeRobot's info.json says"),
-        _column("ours", _FLAG, "whether twinloop wrote it"),
-        _column("source", _TEXT, "source of its episodes where they do not say themselves"),
-        _column("fingerprint", _TEXT, "SHA-256 over its metadata files"),
-        _column("files", _TEXT, "JSON: SHA-256 of size and footer of each file of its episode table"),
-        _column("added", _TEXT, "when it was first added, ISO 8601 in UTC"),
-        _column("updated", _TEXT, "when it was last brought up to date, ISO 8601 in UTC"),
-        _column("run_id", _TEXT, "? the run that made it"),
+        column("batch", TEXT, "its name in the workspace"),
+        column("path", TEXT, "where it lies: relative to the workspace where inside, else absolute"),
+        column("revision", INT, "how many times its content was found changed, from 1"),
+        column("episodes", INT, "episodes in it"),
+        column("frames", INT, "frames in it"),
+        column("fps", FLOAT, "nominal frames per second"),
+        column("robot_type", TEXT, "as LeRobot's info.json says"),
+        column("ours", FLAG, "whether twinloop wrote it"),
+        column("source", TEXT, "source of its episodes where they do not say themselves"),
+        column("fingerprint", TEXT, "SHA-256 over its metadata files"),
+        column("files", TEXT, "JSON: SHA-256 of size and footer of each file of its episode table"),
+        column("added", TEXT, "when it was first added, ISO 8601 in UTC"),
+        column("updated", TEXT, "when it was last brought up to date, ISO 8601 in UTC"),
+        column("run_id", TEXT, "? the run that made it"),
     ),
 )
 
@@ -304,10 +295,10 @@ TOMBSTONES = CatalogTable(
     meaning="episodes that the view `episodes` leaves out; nothing of them is deleted",
     key=("episode_id",),
     columns=(
-        _column("episode_id", _TEXT, "the episode"),
-        _column("reason", _TEXT, "why"),
-        _column("said_by", _TEXT, "who said so"),
-        _column("said_at", _TEXT, "when, ISO 8601 in UTC"),
+        column("episode_id", TEXT, "the episode"),
+        column("reason", TEXT, "why"),
+        column("said_by", TEXT, "who said so"),
+        column("said_at", TEXT, "when, ISO 8601 in UTC"),
     ),
 )
 
@@ -316,16 +307,16 @@ PARTS = CatalogTable(
     meaning="the committed Parquet files of the catalog; one that is not here does not count",
     key=("part",),
     columns=(
-        _column("part", _TEXT, "file name, part-ULID.parquet"),
-        _column("table_name", _TEXT, "the table that it is part of; its folder in catalog/"),
-        _column("position", _TEXT, "its place among the table's parts: sorts by commit"),
-        _column("rows", _INT, "rows"),
-        _column("bytes", _INT, "size of the file"),
-        _column("sha256", _TEXT, "SHA-256 of the file"),
-        _column("batch", _TEXT, "? the batch whose episodes it tells of, where it is one"),
-        _column("revision", _INT, "? the revision of that batch"),
-        _column("run_id", _TEXT, "? the run that appended it"),
-        _column("committed", _TEXT, "when, ISO 8601 in UTC"),
+        column("part", TEXT, "file name, part-ULID.parquet"),
+        column("table_name", TEXT, "the table that it is part of; its folder in catalog/"),
+        column("position", TEXT, "its place among the table's parts: sorts by commit"),
+        column("rows", INT, "rows"),
+        column("bytes", INT, "size of the file"),
+        column("sha256", TEXT, "SHA-256 of the file"),
+        column("batch", TEXT, "? the batch whose episodes it tells of, where it is one"),
+        column("revision", INT, "? the revision of that batch"),
+        column("run_id", TEXT, "? the run that appended it"),
+        column("committed", TEXT, "when, ISO 8601 in UTC"),
     ),
 )
 

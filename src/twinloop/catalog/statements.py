@@ -68,10 +68,7 @@ def _ours(text: str, columns: Mapping[str, list[str]]) -> Exception:
     if excess:
         return InputError(f"The statement has no parameter {excess['names']}. A value goes where it says $NAME or ?.")
     if any(sign in text for sign in _BLOCKED):
-        return InputError(
-            f"A statement reads the catalog's views and nothing else, no files and no settings ({first}). "
-            "`twinloop query --help` names the views."
-        )
+        return _reads(first)
     if any(sign in text for sign in _TOO_LARGE):
         return InputError(
             f"The statement takes more memory than it may ({first}). Select fewer columns or rows, or raise "
@@ -113,17 +110,8 @@ _IDS = re.compile(rf"\bIN\s*\(\s*{_ID}(?:\s*,\s*{_ID})*\s*\)", re.IGNORECASE)
 # The types of nodes of a statement that reads. Queries, tables and modifiers have a type; expressions also a class.
 _NODES = {
     *("SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"),
-    *(
-        "BASE_TABLE",
-        "SUBQUERY",
-        "JOIN",
-        "TABLE_FUNCTION",
-        "EXPRESSION_LIST",
-        "EMPTY",
-        "EMPTY_FROM",
-        "PIVOT",
-        "SHOW_REF",
-    ),
+    *("BASE_TABLE", "SUBQUERY", "JOIN", "TABLE_FUNCTION", "EXPRESSION_LIST", "EMPTY", "EMPTY_FROM"),
+    *("PIVOT", "SHOW_REF"),
     *("ORDER_MODIFIER", "LIMIT_MODIFIER", "LIMIT_PERCENT_MODIFIER", "DISTINCT_MODIFIER"),
     *("ORDER_DEFAULT", "ASCENDING", "DESCENDING"),
     # What a type in a cast, or a value, is described by.
@@ -253,12 +241,12 @@ def _check_table_function(node: Mapping[str, Any]) -> None:
     function = node.get("function")
     name = str(function.get("function_name", "")) if isinstance(function, dict) else ""
     if name.lower() not in TABLE_FUNCTIONS:
-        raise _reads(f"{name}()")
+        raise _reads(f"{name}() is refused")
 
 
 def _check_function(name: str) -> None:
     if name.lower() in REFUSED_FUNCTIONS or name.startswith("__internal"):
-        raise _reads(f"{name}()")
+        raise _reads(f"{name}() is refused")
 
 
 def _check_shown(node: Mapping[str, Any], own: set[str]) -> None:
@@ -278,6 +266,6 @@ def _writes(kind: str) -> InputError:
 
 def _reads(what: str) -> InputError:
     return InputError(
-        f"A statement reads the catalog's views and nothing else, no files and no settings ({what} is refused). "
+        f"A statement reads the catalog's views and nothing else, no files and no settings ({what}). "
         "`twinloop query --help` names the views."
     )

@@ -13,20 +13,18 @@ import pyarrow as pa
 import yaml
 
 from twinloop import __version__
-from twinloop.catalog.adding import Added, add_folder
-from twinloop.catalog.batch_commit import key_of
-from twinloop.catalog.folder_metadata import Fingerprint
+from twinloop.catalog.adding import Added, add_folder, key_of
+from twinloop.catalog.dataset_folder import Fingerprint
 from twinloop.catalog.frozen import Frozen, freeze, frozen, record_policy
 from twinloop.catalog.label_checks import Label
 from twinloop.catalog.labels import Survey, Written, write
 from twinloop.catalog.limits import Limits
-from twinloop.catalog.parts import Draft, Part, Parts, enlist, rows_of_table
+from twinloop.catalog.parts import LENGTH, Draft, Part, Parts, enlist, rows_of_table, ulid
 from twinloop.catalog.querying import Queries
 from twinloop.catalog.schema import EPISODES, TABLES
 from twinloop.catalog.state import State, now
-from twinloop.catalog.ulid import LENGTH, ulid
-from twinloop.core.approval import approve_if_possible
 from twinloop.core.errors import DatasetError, InputError, UnknownNameError
+from twinloop.core.extension import approve_if_possible
 from twinloop.core.files import dumps, write_text
 from twinloop.core.records import Source
 from twinloop.core.redaction import redacted, redacted_values, redacted_words
@@ -291,7 +289,7 @@ class Workspace:
         *,
         base: str | None = None,
     ) -> None:
-        """Record which frozen datasets trained a policy; see `catalog.lineage.record_policy`."""
+        """Record which frozen datasets trained a policy; see `catalog.frozen.record_policy`."""
         record_policy(self, policy, name, dataset, run_id, extra, base=base)
 
     def label(

@@ -48,9 +48,9 @@ from twinloop.cli.serve import SERVE
 from twinloop.cli.train import TRAIN
 from twinloop.cli.twin import TWIN
 from twinloop.cli.workspace import ADD, INIT
-from twinloop.core.approval import name_on_command_line
 from twinloop.core.console import SafeConsole, visible
 from twinloop.core.errors import InputError, TwinloopError, refused
+from twinloop.core.extension import name_on_command_line
 from twinloop.core.files import dumps
 from twinloop.core.redaction import note_secrets, redacted, redacted_values
 from twinloop.workflows.run.results import finite

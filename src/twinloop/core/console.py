@@ -104,14 +104,9 @@ def counted(*, label: str, total: int) -> Generator[Callable[[int], None]]:
     """A bar like `track`'s for work that says itself how much of it is done: a function that takes what was added."""
     with _bar() as progress:
         task = progress.add_task(visible(label), total=total)
-
-        def advance(steps: int) -> None:
-            progress.advance(task, steps)
-
-        yield advance
+        yield lambda steps: progress.advance(task, steps)
 
 
 def _bar() -> Progress:
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = SafeConsole(stderr=True)
-    return Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty())
+    return Progress(*columns, console=SafeConsole(stderr=True), transient=True, disable=not sys.stderr.isatty())

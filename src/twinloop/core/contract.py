@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from twinloop.core.plain import JsonRecord
 from twinloop.core.units import JointUnit, UnitMap
 
 STATE = "observation.state"
@@ -18,7 +19,7 @@ _SAME_RATE = 0.01  # of the rate
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contract:
+class Contract(JsonRecord):
     """The border of a policy, in LeRobot's words.
 
     ``state`` and ``action`` are the units of the joint columns of ``observation.state`` and ``action``; a policy that
@@ -29,9 +30,9 @@ class Contract:
 
     robot_type: str
     control_hz: float
+    command: Literal["position", "torque"] = "position"
     action: UnitMap
     state: UnitMap | None = None
-    command: Literal["position", "torque"] = "position"
     environment: tuple[str, ...] = ()
     cameras: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     task: str = ""
@@ -80,19 +81,6 @@ class Contract:
                     f"{IMAGES}{name}: the policy sees {width}x{height} pixels, this gives {there[1]}x{there[0]}"
                 )
         return found
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        return {
-            "robot_type": self.robot_type,
-            "control_hz": self.control_hz,
-            "command": self.command,
-            "action": self.action.to_json(),
-            "state": None if self.state is None else self.state.to_json(),
-            "environment": list(self.environment),
-            "cameras": {name: list(size) for name, size in self.cameras.items()},
-            "task": self.task,
-        }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Contract:

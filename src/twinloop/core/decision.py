@@ -8,16 +8,13 @@ from typing import Any, Literal
 
 from twinloop.core.errors import InputError
 from twinloop.core.files import sha256_json
+from twinloop.core.plain import JsonRecord
 
 Verdict = Literal["yes", "no", "missing", "waived", "none"]
 
 
-def _nothing() -> dict[str, Any]:
-    return {}
-
-
 @dataclass(frozen=True, kw_only=True)
-class RuleVerdict:
+class RuleVerdict(JsonRecord):
     """What one rule said.
 
     ``verdict`` is ``yes``, ``no``, ``missing`` where the evidence does not suffice to say (which refuses like a no),
@@ -30,7 +27,7 @@ class RuleVerdict:
     verdict: Verdict
     asked: str
     reason: str
-    evidence: Mapping[str, Any] = field(default_factory=_nothing)
+    evidence: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def passed(self) -> bool:
@@ -41,13 +38,9 @@ class RuleVerdict:
         """For a person."""
         return f"{self.verdict:7} {self.rule}: {self.reason}"
 
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        return {**vars(self), "evidence": dict(self.evidence)}
-
 
 @dataclass(frozen=True, kw_only=True)
-class GateDecision:
+class GateDecision(JsonRecord):
     """Whether a candidate may be released in the place of a champion.
 
     ``candidate`` and ``champion`` are names, ``candidate_hash`` and ``champion_hash`` of weights and settings; the
@@ -58,6 +51,9 @@ class GateDecision:
     ``plan`` is what later stages ask for.
     """
 
+    json_schema = 1
+    json_also = ("passed",)
+
     candidate: str
     candidate_hash: str
     champion: str = ""
@@ -67,7 +63,7 @@ class GateDecision:
     rules: tuple[RuleVerdict, ...]
     evidence: tuple[str, ...] = ()
     robot_trials: int | None = None
-    plan: Mapping[str, Any] = field(default_factory=_nothing)
+    plan: Mapping[str, Any] = field(default_factory=dict[str, Any])
     made: str = ""
 
     @property
@@ -107,17 +103,10 @@ class GateDecision:
 
     def to_json(self) -> dict[str, Any]:
         """A plain form for files (schema 1)."""
-        rest = {key: value for key, value in vars(self).items() if key not in ("rules", "evidence", "plan")}
+        value = super().to_json()
         if self.robot_trials is None:
-            del rest["robot_trials"]  # an old decision keeps its hash
-        return {
-            "schema": 1,
-            **rest,
-            "passed": self.passed,
-            "rules": [rule.to_json() for rule in self.rules],
-            "evidence": list(self.evidence),
-            "plan": dict(self.plan),
-        }
+            del value["robot_trials"]  # an old decision keeps its hash
+        return value
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> GateDecision:

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
-from twinloop.core.records import frozen
+from twinloop.core.plain import JsonRecord
+from twinloop.core.records import freeze_fields
 
 Status = Literal["calibrated", "capped", "uncalibrated"]
 
@@ -21,7 +22,7 @@ def _nothing() -> NDArray[np.float64]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResidualNoise:
+class ResidualNoise(JsonRecord):
     """What the identified twin leaves unexplained in each channel, ``(nchannel,)`` each.
 
     ``sd`` is in the channel's unit, ``rho`` the autocorrelation from one frame to the next at ``hz``. ``structured`` is
@@ -37,19 +38,7 @@ class ResidualNoise:
     hz: float
 
     def __post_init__(self) -> None:
-        for name in ("sd", "rho", "structured"):
-            object.__setattr__(self, name, frozen(getattr(self, name)))
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        return {
-            "channels": list(self.channels),
-            "units": list(self.units),
-            "sd": self.sd.tolist(),
-            "rho": self.rho.tolist(),
-            "structured": self.structured.tolist(),
-            "hz": self.hz,
-        }
+        freeze_fields(self, "sd", "rho", "structured")
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ResidualNoise:
@@ -65,7 +54,7 @@ class ResidualNoise:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RangeCalibration:
+class RangeCalibration(JsonRecord):
     """The factor on the covariance with which draws cover real clips, and what it could not do.
 
     ``kappa`` is in force, ``needed`` what ``clips`` calibration clips asked for at ``level`` (infinity where there were
@@ -83,7 +72,7 @@ class RangeCalibration:
     model_error: NDArray[np.float64]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "model_error", frozen(self.model_error))
+        freeze_fields(self, "model_error")
 
     @property
     def label(self) -> str:
@@ -98,16 +87,7 @@ class RangeCalibration:
 
     def to_json(self) -> dict[str, Any]:
         """A plain form for files; an infinite ``needed`` is null."""
-        return {
-            "kappa": self.kappa,
-            "status": self.status,
-            "level": self.level,
-            "clips": self.clips,
-            "needed": self.needed if math.isfinite(self.needed) else None,
-            "cap": self.cap,
-            "cap_reason": self.cap_reason,
-            "model_error": self.model_error.tolist(),
-        }
+        return super().to_json() | {"needed": self.needed if math.isfinite(self.needed) else None}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> RangeCalibration:
@@ -125,7 +105,7 @@ class RangeCalibration:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ParamDistribution:
+class ParamDistribution(JsonRecord):
     """What identification knows: a normal distribution over transformed parameters.
 
     ``mean`` and ``covariance`` live in the space of ``transforms`` (``"identity"`` or ``"log"``, one per name);
@@ -134,6 +114,8 @@ class ParamDistribution:
     (transformed, NaN where there was none) are what was believed beforehand; empty where a file does not say. ``noise``
     is what the fit leaves over, ``calibration`` the factor on the covariance that clips of their own ask for.
     """
+
+    json_schema = 1
 
     names: tuple[str, ...]
     transforms: tuple[str, ...]
@@ -151,8 +133,7 @@ class ParamDistribution:
     calibration: RangeCalibration | None = None
 
     def __post_init__(self) -> None:
-        for name in ("mean", "covariance", "low", "high", "prior_mean", "prior_sd"):
-            object.__setattr__(self, name, frozen(getattr(self, name)))
+        freeze_fields(self, "mean", "covariance", "low", "high", "prior_mean", "prior_sd")
 
     @property
     def estimate(self) -> dict[str, float]:
@@ -182,22 +163,10 @@ class ParamDistribution:
 
     def to_json(self) -> dict[str, Any]:
         """A plain form for files (schema 1)."""
-        return {
-            "schema": 1,
-            "names": list(self.names),
-            "transforms": list(self.transforms),
-            "mean": self.mean.tolist(),
-            "covariance": self.covariance.tolist(),
-            "low": self.low.tolist(),
-            "high": self.high.tolist(),
-            "determined": list(self.determined),
-            "clusters": self.clusters,
-            "twin_hash": self.twin_hash,
-            "data_hash": self.data_hash,
-            "prior_mean": [value if math.isfinite(value) else None for value in self.prior_mean.tolist()],
-            "prior_sd": [value if math.isfinite(value) else None for value in self.prior_sd.tolist()],
-            "noise": None if self.noise is None else self.noise.to_json(),
-            "calibration": None if self.calibration is None else self.calibration.to_json(),
+        prior = {"prior_mean": self.prior_mean, "prior_sd": self.prior_sd}
+        return super().to_json() | {
+            name: [value if math.isfinite(value) else None for value in values.tolist()]
+            for name, values in prior.items()
         }
 
     @classmethod

@@ -128,13 +128,13 @@ def read_json(path: Path, *, most: int = MOST_JSON_BYTES) -> Any:
     return parse_json(read_text(path, most), where=str(path))
 
 
-def read_json_lines(path: Path, *, most: int = MOST_LINES_BYTES) -> list[tuple[int, Any]]:
+def read_json_lines(path: Path) -> list[tuple[int, Any]]:
     """Return the number (from 1) and the JSON value of every line that is not empty.
 
     Raises:
         InputError: the file is missing, or `parse_json` refuses a line; names it.
     """
-    lines = enumerate(read_text(path, most).split("\n"), start=1)
+    lines = enumerate(read_text(path, MOST_LINES_BYTES).split("\n"), start=1)
     return [(number, parse_json(line, where=f"{path}, line {number}")) for number, line in lines if line.strip()]
 
 

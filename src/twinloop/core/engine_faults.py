@@ -7,7 +7,9 @@ This table is the only one. The compiler of twins, ``twin check``, ``twin show``
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+
+from twinloop.core.plain import JsonRecord
 
 # The values that a record of a solver can have.
 ENGINES = ("mujoco", "mujoco-warp")
@@ -35,7 +37,7 @@ class EngineFault:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SolverSettings:
+class SolverSettings(JsonRecord):
     """The settings of a constraint solver in a compiled model, as an episode's provenance records them.
 
     ``engine``, ``solver`` and ``jacobian`` are of the names above, never ``auto``. ``dof`` counts degrees of freedom.
@@ -47,10 +49,6 @@ class SolverSettings:
     jacobian: str
     dof: int
     changed_for: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, object]:
-        """Return plain values."""
-        return {**asdict(self), "changed_for": list(self.changed_for)}
 
 
 SPARSE_NEWTON = EngineFault(

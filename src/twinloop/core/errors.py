@@ -21,6 +21,10 @@ class TwinloopError(Exception):
     def __init__(self, *arguments: object) -> None:
         super().__init__(*(redacted(one) if isinstance(one, str) else one for one in arguments))
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Cross a process border as the message it became."""
+        return _again, (type(self), self.args, self.__dict__)
+
 
 class InputError(TwinloopError):
     """What the user gave is wrong: a file, a name, a value, a unit."""
@@ -48,10 +52,6 @@ class UnknownNameError(InputError):
             hint = "None exist here."
         super().__init__(f"Unknown {kind} {name!r}{place}. {hint}")
         self.name, self.near = name, near
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Cross a process border as the message it became."""
-        return _again, (type(self), self.args, self.__dict__)
 
 
 class BoundsError(InputError):
@@ -88,10 +88,6 @@ class MissingDependencyError(TwinloopError):
     def __init__(self, what: str, *, remedy: str) -> None:
         super().__init__(f"{what} To add it: {remedy}")
         self.remedy = remedy
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Cross a process border as the message it became."""
-        return _again, (type(self), self.args, self.__dict__)
 
 
 def _again(kind: type[TwinloopError], arguments: tuple[object, ...], state: dict[str, object]) -> TwinloopError:

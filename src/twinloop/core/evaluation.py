@@ -1,4 +1,8 @@
-"""The trials of one policy in one suite, simulated or real, as they travel from whoever measures to whoever decides."""
+"""The trials of one policy in one suite, simulated or real, as they travel from whoever measures to whoever decides.
+
+Their table is brought to a declared schema: exactly its columns, in its order and types, or a sentence that says why
+not.
+"""
 
 # pyright: standard
 # pyarrow has no stubs, and everything that touches a table would be of unknown type.
@@ -11,14 +15,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from twinloop.core.documents import read_json
-from twinloop.core.errors import InputError
+from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import atomic_open, sha256_bytes, sha256_file, write_json
-from twinloop.core.tables import conforming
-from twinloop.core.trials import DOMAINS, Domain, Trials
+from twinloop.core.trials import DOMAINS, Domain
 
 _FACTS, _TRIALS, _SCHEMA = "evaluation.json", "trials.parquet", 1
 
@@ -86,33 +88,10 @@ class Evaluation:
             stream.write_table(self.trials.combine_chunks())
         return sha256_bytes("\0".join(facts).encode(), sink.getvalue().to_pybytes())
 
-    def of_slice(self, name: str) -> Evaluation:
-        """The trials of one slice."""
-        return self._with(self.trials.filter(pc.field("slice") == name))
-
     def counts(self) -> tuple[int, int]:
         """Successes and trials; trials that are not valid count as no success."""
         won = np.asarray(self.trials["success"]) & np.asarray(self.trials["valid"])
         return int(won.sum()), len(self)
-
-    def as_trials(self) -> Trials:
-        """The same for everything in `twinloop.stats` and `gap` that compares policies; the slice is the condition."""
-        n, rows = len(self), self.trials.to_pydict()
-        won = [bool(s and v) for s, v in zip(rows["success"], rows["valid"], strict=True)]
-        score = [
-            float(w) if p is None or not valid else float(p)
-            for w, p, valid in zip(won, rows["progress"], rows["valid"], strict=True)
-        ]
-        return Trials(
-            policy=(self.policy,) * n,
-            domain=(self.domain,) * n,
-            score=np.clip(np.array(score, dtype=np.float64), 0.0, 1.0),
-            success=tuple(won),
-            task=(self.task,) * n,
-            condition=tuple(rows["slice"]),
-            pair=tuple(rows["trial"]),
-            origin=f"{self.policy} in {self.suite}",
-        )
 
     def write(self, folder: Path) -> None:
         """Store as two files in a folder: facts as JSON, trials as Parquet; the facts last."""
@@ -141,9 +120,6 @@ class Evaluation:
             raise InputError(f"{folder / _TRIALS} is not the file that was written: its hash differs. Evaluate again.")
         return cls(**{key: facts[key] for key in _KEYS}, extra=facts["extra"], trials=pq.read_table(folder / _TRIALS))
 
-    def _with(self, trials: pa.Table) -> Evaluation:
-        return Evaluation(**{key: getattr(self, key) for key in _KEYS}, extra=self.extra, trials=trials)
-
 
 _KEYS = ("policy", "suite", "policy_hash", "domain", "twin", "twin_hash", "task", "run_seed")
 
@@ -158,3 +134,49 @@ def _trials(trials: pa.Table, what: str) -> pa.Table:
         twice = next(name for name in names if names.count(name) > 1)
         raise InputError(f"{what}: trial {twice[1]} of slice {twice[0]} occurs twice. Name each trial once.")
     return table
+
+
+def conforming(
+    rows: pa.Table,
+    schema: pa.Schema,
+    what: str,
+    *,
+    given: Mapping[str, Any] | None = None,
+    meanings: Mapping[str, str] | None = None,
+) -> pa.Table:
+    """Rows with the columns of a schema; those that may be null may be missing.
+
+    Args:
+        rows: as they come.
+        schema: names, types, and which columns may be null.
+        what: the rows, for messages: "the table scores".
+        given: columns that are one value throughout, where ``rows`` lacks them.
+        meanings: what columns mean, for messages.
+
+    Raises:
+        UnknownNameError: a column that the schema does not have.
+        InputError: a column is missing, of another type, or empty where it must not be.
+    """
+    for name in rows.column_names:
+        if name not in schema.names:
+            raise UnknownNameError("column", name, schema.names, where=what)
+    filled = [_column(rows, field, what, given or {}, meanings or {}) for field in schema]
+    return pa.Table.from_arrays(filled, schema=schema)
+
+
+def _column(
+    rows: pa.Table, field: pa.Field, what: str, given: Mapping[str, Any], meanings: Mapping[str, str]
+) -> pa.ChunkedArray | pa.Array:
+    told = f"{field.name} ({meanings[field.name]})" if field.name in meanings else field.name
+    if field.name not in rows.column_names:
+        value = given.get(field.name)
+        if value is None and not field.nullable:
+            raise InputError(f"Rows of {what} need a column {told}; these have {', '.join(rows.column_names)}.")
+        return pa.repeat(pa.scalar(value, field.type), len(rows))
+    values = rows[field.name]
+    if values.null_count and not field.nullable:
+        raise InputError(f"{values.null_count} of {len(rows)} rows of {what} have no {told}.")
+    try:
+        return values.cast(field.type)
+    except pa.ArrowException as error:
+        raise InputError(f"{field.name} of {what} is {field.type}, and {values.type} came: {error}.") from error

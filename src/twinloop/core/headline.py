@@ -38,9 +38,8 @@ class Headline:
 
     def to_json(self) -> dict[str, Any]:
         """A plain form for files; what is not finite is null."""
-        plain = {key: value for key, value in vars(self).items() if not isinstance(value, float)}
-        numbers = {key: value for key, value in vars(self).items() if isinstance(value, float)}
-        return plain | {key: value if math.isfinite(value) else None for key, value in numbers.items()}
+        values = vars(self).items()
+        return {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in values}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Headline:
@@ -49,8 +48,7 @@ class Headline:
         Raises:
             InputError: it is not what `to_json` wrote.
         """
-        names = cls.__dataclass_fields__
-        unknown = [key for key in value if key not in names]
+        unknown = [key for key in value if key not in cls.__dataclass_fields__]
         if unknown or "name" not in value:
             raise InputError(f"A figure {dict(value)} is not one of ours. Give a result.json as it was written.")
         given: dict[str, Any] = {key: math.nan if item is None else item for key, item in value.items()}
@@ -64,5 +62,4 @@ def path_word(text: str) -> str:
 
 def headlines(result: Mapping[str, Any]) -> dict[str, Headline]:
     """The figures of a run's ``result.json`` by name; empty where it has none."""
-    rows = [Headline.from_json(item) for item in result.get("headline", [])]
-    return {row.name: row for row in rows}
+    return {row.name: row for row in map(Headline.from_json, result.get("headline", []))}

@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError
+from twinloop.core.plain import JsonRecord
 
 
 @dataclass(frozen=True, kw_only=True)
-class Intrinsics:
+class Intrinsics(JsonRecord):
     """A pinhole in pixels: focal lengths ``fx``, ``fy`` and principal point ``cx``, ``cy``.
 
     Camera axes are OpenCV's: x right, y down, z forward. Pixel (column 0, row 0) covers [0, 1] × [0, 1], so that its
@@ -66,10 +67,6 @@ class Intrinsics:
         """(column, row) of every pixel's centre, ``(height, width, 2)``."""
         row, column = np.indices((self.height, self.width), dtype=np.float64)
         return np.stack([column, row], axis=-1) + 0.5
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        return dict(self.__dict__)
 
 
 def linear_of(display: ArrayLike) -> NDArray[np.float64]:

@@ -13,10 +13,9 @@ import os
 import pickle
 import signal
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from types import TracebackType
@@ -150,7 +149,9 @@ def _follow(parent: multiprocessing.process.BaseProcess) -> None:
 Report = Callable[[Any], None]
 Work = Callable[[Item, Report], Result]
 
-TRIES = 2  # a machine's moment of weakness passes; what ends its process twice will do so again
+# Processes that an item may end before it is given up as `Lost`: a machine's moment of weakness passes; what ends its
+# process twice will do so again.
+TRIES = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +167,6 @@ def lasting_map(
     items: Iterable[Item],
     *,
     workers: int,
-    tries: int = TRIES,
     progress: Report | None = None,
 ) -> Iterator[tuple[Item, Result | Lost]]:
     """Yield every item with ``function(item, report)`` in order, whoever was faster and whoever died.
@@ -175,24 +175,22 @@ def lasting_map(
         function: picklable; ``report`` takes what it wants to say on the way, of which the last is kept.
         items: all of them are worked on, however far behind the one is that is yielded next: results should be small.
         workers: processes; 0 works in this one, which then dies with what is wrong.
-        tries: how many processes an item may end before it is given up as `Lost`.
         progress: called here with every report.
 
     Raises:
         TwinloopError: or whatever else the function raised, when it is the item's turn.
     """
-    tell = progress or _silent
+    tell: Report = progress or (lambda _: None)
     if not workers:
         for item in items:
             yield item, function(item, tell)
         return
-    with _crew(function, workers) as crew:
-        yield from _supervised(crew, [_Task(item=item) for item in items], tries, tell)
-
-
-def _silent(value: Any) -> None:
-    """Nobody listens."""
-    del value
+    crew = _Crew(function, workers)
+    try:
+        yield from _supervised(crew, [_Task(item=item) for item in items], tell)
+    finally:
+        for worker in crew.workers:
+            worker.stop()
 
 
 @dataclass(kw_only=True)
@@ -260,31 +258,19 @@ class _Crew:
         worker.stop()
 
 
-@contextmanager
-def _crew(function: Work[Any, Any], size: int) -> Generator[_Crew]:
-    crew = _Crew(function, size)
-    try:
-        yield crew
-    finally:
-        for worker in crew.workers:
-            worker.stop()
-
-
-def _supervised(
-    crew: _Crew, tasks: list[_Task[Item]], tries: int, progress: Report
-) -> Iterator[tuple[Item, Any | Lost]]:
+def _supervised(crew: _Crew, tasks: list[_Task[Item]], progress: Report) -> Iterator[tuple[Item, Any | Lost]]:
     waiting, following = collections.deque(tasks), collections.deque(tasks)
     while following:
         while waiting and (worker := crew.idle()) is not None:
             worker.begin(waiting.popleft())
         busy = crew.busy()
         for pipe in wait(list(busy)):
-            _hear(crew, busy[pipe], waiting, tries, progress)  # pyright: ignore[reportArgumentType]
+            _hear(crew, busy[pipe], waiting, progress)  # pyright: ignore[reportArgumentType]
         while following and following[0].outcome is not None:
             yield _outcome(following.popleft())
 
 
-def _hear(crew: _Crew, worker: _Worker, waiting: collections.deque[_Task[Item]], tries: int, progress: Report) -> None:
+def _hear(crew: _Crew, worker: _Worker, waiting: collections.deque[_Task[Item]], progress: Report) -> None:
     """Take one message of a worker."""
     kind, value = worker.message()
     task = worker.task
@@ -300,7 +286,7 @@ def _hear(crew: _Crew, worker: _Worker, waiting: collections.deque[_Task[Item]],
         return
     crew.dismiss(worker)
     task.deaths += 1
-    if task.deaths < tries:
+    if task.deaths < TRIES:
         waiting.appendleft(task)
     else:
         task.outcome = ("lost", Lost(how=value, reported=worker.reported))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError, LogError
+from twinloop.core.plain import JsonRecord
 from twinloop.core.units import UnitMap
 
 Source = Literal["real", "sim", "augmented", "human-in-the-loop"]
@@ -20,6 +21,13 @@ def frozen(array: ArrayLike) -> NDArray[np.float64]:
     copy = np.array(array, dtype=np.float64)
     copy.setflags(write=False)
     return copy
+
+
+def freeze_fields(record: object, *names: str) -> None:
+    """Replace arrays of a frozen dataclass by `frozen` copies, from its ``__post_init__``; None stays None."""
+    for name in names:
+        if getattr(record, name) is not None:
+            object.__setattr__(record, name, frozen(getattr(record, name)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +43,7 @@ class Signal:
     unit: str
 
     def __post_init__(self) -> None:
-        for name in ("time", "values"):
-            object.__setattr__(self, name, frozen(getattr(self, name)))
+        freeze_fields(self, "time", "values")
 
     def __len__(self) -> int:
         return len(self.time)
@@ -60,9 +67,7 @@ class StoredSimulation:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("states", "controls"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, frozen(getattr(self, name)))
+        freeze_fields(self, "states", "controls")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,8 +110,7 @@ class Episode:
     simulation: StoredSimulation | None = None
 
     def __post_init__(self) -> None:
-        for name in ("time", "action", "state"):
-            object.__setattr__(self, name, frozen(getattr(self, name)))
+        freeze_fields(self, "time", "action", "state")
         self._check()
         for name, signal in self.signals.items():
             self._check_signal(name, signal)
@@ -128,13 +132,8 @@ class Episode:
             values = getattr(self, name)
             if values.shape != shape:
                 raise LogError(f"{where}: {name} has shape {values.shape}, expected {shape} (frames, joints).")
-            bad = np.argwhere(~np.isfinite(values))
-            if len(bad):
-                frame, column = bad[0]
-                raise LogError(
-                    f"{where}: {name} of {self.joints[column]} is {values[frame, column]} at frame {frame} "
-                    f"({len(bad)} such values). Remove those frames or fill them before importing."
-                )
+            step = "Remove those frames or fill them before importing."
+            _check_finite(values, [f"{name} of {joint}" for joint in self.joints], where, step)
         _check_time(self.time, where)
 
     def _check_signal(self, name: str, signal: Signal) -> None:
@@ -142,14 +141,19 @@ class Episode:
         shape = (len(signal.time), len(signal.columns))
         if signal.values.shape != shape:
             raise LogError(f"{where} has shape {signal.values.shape}, expected {shape} (frames, columns).")
-        bad = np.argwhere(~np.isfinite(signal.values))
-        if len(bad):
-            frame, column = bad[0]
-            raise LogError(
-                f"{where}: {signal.columns[column]} is {signal.values[frame, column]} at frame {frame} "
-                f"({len(bad)} such values). Leave those frames out: a signal has times of its own."
-            )
+        step = "Leave those frames out: a signal has times of its own."
+        _check_finite(signal.values, signal.columns, where, step)
         _check_time(signal.time, where)
+
+
+def _check_finite(values: NDArray[np.float64], columns: Sequence[str], where: str, step: str) -> None:
+    """Refuse values ``(T, k)`` that are not finite; ``step`` is what to do about them."""
+    bad = np.argwhere(~np.isfinite(values))
+    if len(bad):
+        frame, column = bad[0]
+        raise LogError(
+            f"{where}: {columns[column]} is {values[frame, column]} at frame {frame} ({len(bad)} such values). {step}"
+        )
 
 
 def _check_time(time: NDArray[np.float64], where: str) -> None:
@@ -167,12 +171,14 @@ def _check_time(time: NDArray[np.float64], where: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Provenance:
+class Provenance(JsonRecord):
     """Where one episode comes from, enough to make it again.
 
     ``params`` are the drawn values in SI; ``seed_path`` is (run seed, episode number, attempt); ``versions`` names
     engine, package, numpy and, where pixels exist, renderer; ``commands_hash`` and ``states_hash`` are SHA-256.
     """
+
+    json_schema = 1
 
     source: Source
     twin: str
@@ -191,29 +197,6 @@ class Provenance:
     parents: tuple[str, ...] = ()
     content_hash: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files (schema 1)."""
-        return {
-            "schema": 1,
-            "source": self.source,
-            "twin": self.twin,
-            "twin_hash": self.twin_hash,
-            "config_hash": self.config_hash,
-            "params": dict(self.params),
-            "seed_path": list(self.seed_path),
-            "versions": dict(self.versions),
-            "actor": self.actor,
-            "task": self.task,
-            "units": dict(self.units),
-            "success": self.success,
-            "success_version": self.success_version,
-            "valid": self.valid,
-            "invalid_reason": self.invalid_reason,
-            "parents": list(self.parents),
-            "content_hash": self.content_hash,
-            "extra": dict(self.extra),
-        }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Provenance:

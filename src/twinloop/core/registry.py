@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar, cast
 
-from twinloop.core.approval import split_mark
 from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
-from twinloop.core.extension import load_class, raised
+from twinloop.core.extension import load_class, raised, split_mark
 
 T = TypeVar("T")
 
@@ -21,7 +20,7 @@ class Registry(Mapping[str, T]):
     """Map the names of one kind to objects, each loaded when it is looked up; built-in names come first.
 
     A name of an installed package never replaces a built-in one. Installing a package approves its entry points; a
-    user's file runs by the rules of `core.approval`.
+    user's file runs by the rules of `core.extension`.
 
     Args:
         kind: the noun in messages (``"task"``).

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.plain import JsonRecord
 from twinloop.core.records import frozen
 
 Domain = Literal["real", "sim"]
@@ -19,7 +20,7 @@ _NAMES = ("policy", "domain", "task", "condition", "pair")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trials:
+class Trials(JsonRecord):
     """Trials in parallel columns, one entry each; the order says nothing but which came first.
 
     ``score`` ``(n,)`` lies in [0, 1]: 0 or 1 for failure and success, or progress between. ``success`` says whether a
@@ -31,6 +32,8 @@ class Trials:
         InputError: columns of unequal length, a score outside [0, 1], a domain that is neither ``real`` nor ``sim``, a
             policy without a name; names the trial.
     """
+
+    json_schema = 1
 
     policy: tuple[str, ...]
     domain: tuple[Domain, ...]
@@ -166,11 +169,6 @@ class Trials:
             InputError: a trial does not say whether it succeeded.
         """
         return int(self.values("success").sum()), len(self)
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files (schema 1)."""
-        columns = {item.name: getattr(self, item.name) for item in fields(self)}
-        return {"schema": 1} | {name: value if name == "origin" else list(value) for name, value in columns.items()}
 
     def _check(self) -> None:
         for name in (*_NAMES, "success"):

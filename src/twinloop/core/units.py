@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import LogError, UnitsError, UnknownNameError
+from twinloop.core.plain import JsonRecord
 
 # Suffixes of configuration keys: (SI unit, factor to SI).
 SUFFIXES: dict[str, tuple[str, float]] = {
@@ -62,11 +63,11 @@ class JointUnit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnitMap:
+class UnitMap(JsonRecord):
     """The unit of every joint column of a log or a dataset, in column order."""
 
-    joints: tuple[JointUnit, ...]
     source: str  # where the map comes from: "calibration.json", "twin range", "log header", …
+    joints: tuple[JointUnit, ...]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -87,11 +88,6 @@ class UnitMap:
         """Joint positions ``(…, n)`` in rad or m as values in log units."""
         scale, offset = self._coefficients()
         return (np.asarray(positions, dtype=np.float64) - offset) / scale
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        rows = [{"joint": u.joint, "unit": u.unit, "scale": u.scale, "offset": u.offset} for u in self.joints]
-        return {"source": self.source, "joints": rows}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> UnitMap:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.approval import require_approved
 from twinloop.core.errors import InputError, MissingDependencyError
+from twinloop.core.extension import require_approved
 from twinloop.core.files import sha256_file
 from twinloop.encoders.pictures import NetworkEncoder, require_network, stated_preprocessing
 

@@ -24,10 +24,9 @@ from pydantic import (
     model_serializer,
 )
 
-from twinloop.core.approval import mark_foreign
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.extension import require_reference, resolve_beside
+from twinloop.core.extension import mark_foreign, require_reference, resolve_beside
 from twinloop.core.files import sha256_json
 from twinloop.core.seeds import MOST_EPISODES
 from twinloop.core.yaml_documents import load_yaml

@@ -9,8 +9,8 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from twinloop.core.approval import mark
 from twinloop.core.errors import InputError
+from twinloop.core.extension import mark
 from twinloop.core.records import SimEpisode
 from twinloop.dataset.invalid_worlds import SetAside, read_aside
 from twinloop.dataset.lerobot.layout import SPEC
@@ -147,7 +147,7 @@ def _opened(reader: DatasetReader, config_hash: str) -> tuple[Twin, Backend]:
 def root_config(reader: DatasetReader, config_hash: str = "") -> dict[str, Any]:
     """Return the configuration of the run that simulated a dataset, also where it was rendered or edited since.
 
-    References to code in it are marked: they run only where the user has approved the file (`core.approval`).
+    References to code in it are marked: they run only where the user has approved the file (`core.extension`).
 
     Args:
         reader: of the dataset.

@@ -1,13 +1,11 @@
 """Robots behind one protocol: virtual ones by seed, the user's own by file; driving them and recording what happens."""
 
-from twinloop.hardware.check import check_robot
-from twinloop.hardware.hidden_cell import HiddenCell, fault_names, hidden_cell
-from twinloop.hardware.protocol import Clock, NotConnectedError, Robot, WallClock
+from twinloop.hardware.hidden import HiddenCell, fault_names, hidden_cell
+from twinloop.hardware.protocol import Clock, NotConnectedError, Robot, WallClock, check_robot
 from twinloop.hardware.record import record
 from twinloop.hardware.registry import open_robot, robot_names
-from twinloop.hardware.virtual import VirtualRobot
+from twinloop.hardware.virtual import VirtualRobot, virtual_log
 from twinloop.hardware.virtual_cell import VirtualCell
-from twinloop.hardware.virtual_log import virtual_log
 
 __all__ = [
     "Clock",

@@ -8,21 +8,104 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+import mujoco
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import uniforms
-from twinloop.hardware.gear import with_gears
-from twinloop.hardware.hidden import Hidden
-from twinloop.hardware.line import CommandLine
+from twinloop.hardware.hidden import Hidden, require_rigid_gears
 from twinloop.sensors.servo import encoder_command, encoder_reading
 from twinloop.simulate import InitialState
 from twinloop.simulate.threads import make_batch
 from twinloop.twin import Twin
-from twinloop.twin.gear import BEARING
+from twinloop.twin.compiling import compile_model
+from twinloop.twin.gear import BEARING, Gear, add_gears, geared_qpos
+from twinloop.twin.quantities.joints import GEAR, MOTOR
+
+_ANY_PLAY = 2e-3  # written per world, see `VirtualArms`
+
+
+@dataclass(frozen=True, kw_only=True)
+class Geared:
+    """A twin with play, and where its parts are.
+
+    ``twin`` is the same twin on the geared model: parameters of a joint's drive reach its motor side. Indices are per
+    robot joint: ``motor_qpos``, ``link_qpos`` in qpos, ``motor_dof``, ``link_dof`` in qvel, ``torque`` in sensordata
+    (what the flank transmits), ``gear`` among the tendons.
+    """
+
+    twin: Twin
+    motor_qpos: NDArray[np.intp]
+    link_qpos: NDArray[np.intp]
+    motor_dof: NDArray[np.intp]
+    link_dof: NDArray[np.intp]
+    torque: NDArray[np.intp]
+    gear: NDArray[np.intp]
+
+    def qpos(self, twin: Twin, qpos: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Positions ``(nq,)`` of the plain twin as the geared model's, gears in the middle of their play."""
+        return geared_qpos(self.twin.model, twin.model, qpos)
+
+
+def with_gears(twin: Twin) -> Geared:
+    """The twin with play at every robot joint, and its servos' commands unlimited.
+
+    A command limit is the servo's business here, and applies before its feedback is added. All dry friction is at the
+    motors; `VirtualArms` shares it out.
+    """
+    spec = twin.mjspec.copy()
+    joints = twin.robot.joints
+    require_rigid_gears(twin)
+    kind = mujoco.mjtObj.mjOBJ_JOINT
+    missing = [name for name in joints if mujoco.mj_name2id(twin.model, kind, MOTOR.format(name)) < 0]
+    add_gears(spec, {name: Gear(backlash=_ANY_PLAY) for name in missing}, bearing=0.0, where=twin.name)
+    model = compile_model(spec)
+    model.actuator_ctrllimited[:] = 0
+    geared = replace(twin, model=model, mjspec=spec)
+    return Geared(
+        twin=geared,
+        motor_qpos=geared.motor_qpos,
+        link_qpos=geared.joint_qpos,
+        motor_dof=geared.motor_qvel,
+        link_dof=geared.joint_qvel,
+        torque=np.array([model.sensor(GEAR.format(name)).adr[0] for name in joints]),
+        gear=np.array([model.tendon(GEAR.format(name)).id for name in joints]),
+    )
+
+
+_ARRIVAL_ROUND_OFF = 1e-9
+
+
+class CommandLine:
+    """Commands ``(nworld, nu)`` with an arrival time each, counted in physics steps.
+
+    Args:
+        initial: what was in force before the first command, ``(nworld, nu)``.
+    """
+
+    def __init__(self, initial: NDArray[np.float64]) -> None:
+        self._commands = initial[:, None].copy()  # (nworld, queue, nu), in the order of issue
+        self._arrivals = np.full_like(self._commands, -np.inf)
+
+    def send(self, command: NDArray[np.float64], arrival: NDArray[np.float64], now: NDArray[np.int64]) -> None:
+        """Add a command ``(nworld, nu)`` that arrives at steps ``(nworld, nu)``, or right after the one before it."""
+        settled = self._commands.shape[1] - 1
+        while settled and not (self._arrivals[:, settled] <= now[:, None]).all():
+            settled -= 1
+        arrival = np.maximum(arrival, self._arrivals[:, -1])
+        self._commands = np.concatenate([self._commands[:, settled:], command[:, None]], axis=1)
+        self._arrivals = np.concatenate([self._arrivals[:, settled:], arrival[:, None]], axis=1)
+
+    def in_force(self, now: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The newest command that has arrived at steps ``(nworld,)``, per actuator, ``(nworld, nu)``."""
+        arrived = self._arrivals <= now[:, None, None] + _ARRIVAL_ROUND_OFF
+        newest = np.count_nonzero(arrived, axis=1) - 1
+        return np.take_along_axis(self._commands, newest[:, None], axis=1)[:, 0]
+
 
 # Time that an arm gets to come to rest under its own weight before a session begins: ten time constants (damping / kp
 # = 68 ms) of the softest servo among the built-in twins, and half a second more for friction to catch it.
@@ -123,8 +206,7 @@ class VirtualArms:
             command=home.command,
         )
         self._batch = make_batch(geared.twin, self._table, initial, nthread)
-        play = self._batch.expand("tendon_range")
-        play[:, geared.gear] = self._hidden.backlash[:, None] / 2 * [-1.0, 1.0]
+        self._batch.expand("tendon_range")[:, geared.gear] = self._hidden.backlash[:, None] / 2 * [-1.0, 1.0]
         self._friction = self._batch.expand("dof_frictionloss")
         dry = self._friction[:, geared.motor_dof]
         self._friction[:, geared.link_dof] = BEARING * dry

@@ -2,11 +2,13 @@
 
 Every exception of a driver, `SystemExit` included, becomes a `RobotLostError`. Joints, units and name are read once
 before connecting and must be the same afterwards. Answers are converted strictly and in the same thread: a value whose
-conversion fails or hangs counts as a failure of the driver.
+conversion fails or hangs counts as a failure of the driver. Its clock is replaced by the computer's own once it fails
+or goes back.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,9 +22,78 @@ from twinloop.core.extension import raised
 from twinloop.core.records import Source
 from twinloop.core.units import UnitMap
 from twinloop.hardware.call_thread import CallThread
-from twinloop.hardware.driver_clock import CheckedClock
-from twinloop.hardware.protocol import POSITION, SEEN, TORQUE, Robot
+from twinloop.hardware.protocol import POSITION, SEEN, TORQUE, Clock, Robot
 from twinloop.hardware.reports import joint_values, number
+
+_ROUND_OFF_S = 1e-6
+_FASTEST = 2.0  # how much faster than the computer's clock that of a real robot may run
+_LONGEST_PAUSE_S = 0.5
+
+
+class CheckedClock:
+    """A clock that never fails, goes back, or lets a real robot's commands follow each other too quickly.
+
+    Attributes:
+        fault: why the driver's clock is no longer used, or ""; the computer's clock continues from its last time.
+
+    Args:
+        clock: the driver's.
+        real: whether the robot is a real one, whose time cannot pass faster than the computer's.
+    """
+
+    def __init__(self, clock: Clock, *, real: bool) -> None:
+        self._clock, self._real, self.fault = clock, real, ""
+        self._last, self._last_wall = -math.inf, time.perf_counter()
+        self._woken: tuple[float, float] | None = None
+
+    def now(self) -> float:
+        """Return seconds since some fixed moment; never less than before."""
+        if not self.fault:
+            self._read()
+        if not self.fault:
+            return self._last
+        return self._last + time.perf_counter() - self._last_wall
+
+    def wait_until(self, moment: float) -> None:
+        """Return at ``moment`` or a little later."""
+        self.now()  # a clock that has gone back would sleep for as long
+        if not self.fault:
+            try:
+                self._clock.wait_until(moment)
+            except KeyboardInterrupt:  # Ctrl-C, while it sleeps
+                raise
+            except BaseException as error:  # noqa: BLE001  # whatever a driver raises, SystemExit included
+                self._fail(f"its clock does not wait: {raised(error)}")
+        if self.now() < moment - _ROUND_OFF_S:
+            self._fail(f"its clock returns {moment - self._last:.3g} s before the moment waited for")
+            time.sleep(max(0.0, moment - self.now()))
+        self._pace()
+
+    def _read(self) -> None:
+        try:
+            value = float(self._clock.now())
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001  # as above
+            self._fail(f"its clock does not answer: {raised(error)}")
+            return
+        if not math.isfinite(value) or value < self._last - _ROUND_OFF_S:
+            self._fail(f"its clock went from {self._last:g} to {value:g} s")
+            return
+        self._last, self._last_wall = max(value, self._last), time.perf_counter()
+
+    def _fail(self, reason: str) -> None:
+        if not self.fault:
+            self.fault, self._last = reason, self._last if math.isfinite(self._last) else 0.0
+
+    def _pace(self) -> None:
+        """Sleep where a real robot's time has passed faster than time does."""
+        now, wall = self.now(), time.perf_counter()
+        if self._real and self._woken is not None:
+            needed = (now - self._woken[0]) / _FASTEST - (wall - self._woken[1])
+            time.sleep(min(max(needed, 0.0), _LONGEST_PAUSE_S))
+        self._woken = now, time.perf_counter()
+
 
 _FAREWELL_S = 2.0  # how long a call that has not returned is waited for before disconnecting
 
@@ -75,7 +146,11 @@ class RobotDescription:
     @property
     def cameras(self) -> dict[str, tuple[int, ...]]:
         """Shapes ``(height, width, 3)`` of the camera images: such a feature has a shape instead of a type."""
-        return {key: shape for key, shape in self.observation_features.items() if _is_picture(shape)}
+        return {
+            key: shape
+            for key, shape in self.observation_features.items()
+            if isinstance(shape, tuple) and len(shape) == 3
+        }
 
     def _problem(self) -> str:
         """Return the first contradiction, or ""."""
@@ -90,7 +165,8 @@ class RobotDescription:
         missing = [key for key in self.joint_keys if key not in self.observation_features]
         if missing:
             return f"observation_features lack {', '.join(missing)}"
-        if self.units.known and not (np.isfinite(_line(self.units)).all() and _line(self.units)[0].all()):
+        line = np.array([[unit.scale, unit.offset] for unit in self.units.joints], dtype=np.float64).T
+        if self.units.known and not (np.isfinite(line).all() and line[0].all()):
             return "a joint's unit has a scale of 0, or a scale or an offset that is not a number"
         return ""
 
@@ -101,7 +177,7 @@ class RobotDriver:
     Attributes:
         robot: the driver.
         patience_s: see below; may be changed.
-        description: the properties before connecting.
+        description: the properties before connecting; those of the protocol are attributes here, too.
 
     Args:
         robot: the driver.
@@ -117,38 +193,16 @@ class RobotDriver:
         self._address = type(robot).__name__
         try:
             self.description: RobotDescription = self._opened(lambda: RobotDescription.read(robot))
-            self._address, self.name = self.description.origin, self.description.name
+            found = self.description
+            self.name, self.source, self.units = found.name, found.source, found.units
+            self._address = self.origin = found.origin
+            self.observation_features, self.action_features = found.observation_features, found.action_features
             self.clock: CheckedClock = self._opened(self._read_clock)
         except BaseException:
             self._thread.close()
             raise
         if callable(getattr(robot, "get_vitals", None)):
             self.get_vitals = self._get_vitals
-
-    @property
-    def origin(self) -> str:
-        """See the protocol."""
-        return self.description.origin
-
-    @property
-    def source(self) -> Source:
-        """See the protocol."""
-        return self.description.source
-
-    @property
-    def units(self) -> UnitMap:
-        """See the protocol."""
-        return self.description.units
-
-    @property
-    def observation_features(self) -> Mapping[str, Any]:
-        """See the protocol."""
-        return self.description.observation_features
-
-    @property
-    def action_features(self) -> Mapping[str, Any]:
-        """See the protocol."""
-        return self.description.action_features
 
     @property
     def is_connected(self) -> bool:
@@ -289,18 +343,9 @@ class RobotDriver:
             raise RobotLostError(f"{self.origin} does not say what it sent ({raised(error)}).") from error
 
 
-def _is_picture(shape: Any) -> bool:
-    return isinstance(shape, tuple) and len(shape) == 3
-
-
 def _picture(key: str, value: Any, shape: tuple[int, ...]) -> NDArray[np.uint8]:
     """Return a copy: a camera's driver may write the next image into the same memory."""
     picture = np.array(value)
     if picture.shape != shape or picture.dtype != np.uint8:
         raise ValueError(f"{key} is {picture.dtype} of shape {picture.shape}, not uint8 of shape {shape}")
     return picture
-
-
-def _line(units: UnitMap) -> NDArray[np.float64]:
-    """Return scale and offset of each joint, ``(2, n)``."""
-    return np.array([[unit.scale, unit.offset] for unit in units.joints], dtype=np.float64).T

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,14 +21,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from twinloop.core.documents import read_bytes
 from twinloop.core.errors import InputError
 from twinloop.core.files import sha256_bytes, write_bytes, write_text
-from twinloop.core.records import frozen
+from twinloop.core.plain import plain
+from twinloop.core.records import freeze_fields
 from twinloop.core.yaml_documents import load_yaml
 from twinloop.hardware.limits import MotionLimits
 
 Array = NDArray[np.float64]
 SCHEMA = 1
-
-
 _MOST_BYTES = 256 << 20  # of the commands: an hour at 1 kHz of six joints
 
 
@@ -64,8 +63,7 @@ class ExcitationPlan:
     made: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
-        for name in ("commands", "home", "following"):
-            object.__setattr__(self, name, frozen(getattr(self, name)))
+        freeze_fields(self, "commands", "home", "following")
 
     @property
     def seconds(self) -> float:
@@ -148,7 +146,6 @@ def save_excitation(plan: ExcitationPlan, path: Path) -> None:
     """
     refuse_plan_name(path)
     table = _csv(plan)
-    names = ("low", "high", "speed", "acceleration", "torque")
     value = {
         "schema": SCHEMA,
         "kind": "excitation",
@@ -161,7 +158,7 @@ def save_excitation(plan: ExcitationPlan, path: Path) -> None:
         "seconds": plan.seconds,
         "repeat": plan.repeat,
         "home": plan.home.tolist(),
-        "limits": {n: getattr(plan.limits, n).tolist() for n in names} | {"clearance": plan.limits.clearance},
+        "limits": plain(plan.limits),
         "following": plan.following.tolist(),
         "peaks": plan.peaks(),
         "expected": {name: dict(row) for name, row in plan.expected.items()},
@@ -209,20 +206,10 @@ def load_excitation(path: Path) -> ExcitationPlan:
     data = read_bytes(beside, _MOST_BYTES)
     if sha256_bytes(data) != value.sha256:
         raise InputError(f"{beside} is not what {path} was made with: its SHA-256 differs. Make the plan again.")
-    plan = ExcitationPlan(
-        twin=value.twin,
-        twin_hash=value.twin_hash,
-        joints=tuple(value.joints),
-        control=value.control,
-        hz=value.hz,
-        commands=_read_csv(data, value.joints, beside),
-        home=np.array(value.home),
-        limits=MotionLimits(**value.limits.model_dump()),
-        following=np.array(value.following),
-        repeat=value.repeat,
-        expected=value.expected,
-        made=value.made,
-    )
+    given: dict[str, Any] = {item.name: getattr(value, item.name) for item in fields(ExcitationPlan)}
+    given |= {"joints": tuple(value.joints), "limits": MotionLimits(**value.limits.model_dump())}
+    given["commands"] = _read_csv(data, value.joints, beside)
+    plan = ExcitationPlan(**given)
     plan.refuse_broken(str(path))
     return plan
 

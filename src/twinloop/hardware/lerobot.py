@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,8 @@ class LerobotRobot:
         origin: its address.
     """
 
+    source: Source = "real"
+
     def __init__(
         self,
         robot: Any,
@@ -61,7 +64,7 @@ class LerobotRobot:
         origin: str = "lerobot",
     ) -> None:
         self._robot, self._joints, self._units, self._degrees = robot, joints, units, use_degrees
-        self.name, self._origin, self._clock = name, origin, WallClock()
+        self.name, self.origin, self.clock = name, origin, WallClock()
         self._bus = CarefulBus(robot, gripper=joints[-1])
 
     @property
@@ -120,8 +123,9 @@ class LerobotRobot:
         """
         self._require_connection()
         answer = self._bus.ask(self._robot.get_observation)
-        self._bus.check(self._clock.now())
-        return {key: answer[key] if isinstance(kind, tuple) else float(answer[key]) for key, kind in self._asked()}
+        self._bus.check(self.clock.now())
+        asked = self.observation_features.items()
+        return {key: answer[key] if isinstance(kind, tuple) else float(answer[key]) for key, kind in asked}
 
     def send_action(self, action: Mapping[str, float]) -> dict[str, float]:
         """See the protocol; LeRobot may cut it by ``max_relative_target``, which is not set here."""
@@ -142,11 +146,6 @@ class LerobotRobot:
             self._bus.close()
 
     @property
-    def clock(self) -> WallClock:
-        """See the protocol."""
-        return self._clock
-
-    @property
     def units(self) -> UnitMap:
         """See the protocol; from the calibration that LeRobot keeps of this arm.
 
@@ -156,19 +155,6 @@ class LerobotRobot:
         if self._units is None:
             self._units = _units(self._robot, self._joints, use_degrees=self._degrees, origin=self.origin)
         return self._units
-
-    @property
-    def source(self) -> Source:
-        """``real``."""
-        return "real"
-
-    @property
-    def origin(self) -> str:
-        """See the protocol."""
-        return self._origin
-
-    def _asked(self) -> list[tuple[str, Any]]:
-        return list(self.observation_features.items())
 
     def _require_connection(self) -> None:
         if not self.is_connected:
@@ -265,22 +251,16 @@ def _units(robot: Any, joints: tuple[str, ...], *, use_degrees: bool, origin: st
             "(`lerobot-calibrate`), give the id that it was calibrated under, or calibration=FILE."
         )
     try:
+        names = [item.name for item in fields(MotorCalibration)]
         rows = {
-            joint: MotorCalibration(
-                range_min=motor.range_min,
-                range_max=motor.range_max,
-                drive_mode=motor.drive_mode,
-                homing_offset=motor.homing_offset,
-                id=motor.id,
-            )
-            for joint, motor in motors.items()
+            joint: MotorCalibration(**{name: getattr(motor, name) for name in names}) for joint, motor in motors.items()
         }
     except AttributeError as error:
         raise InputError(
             f"The calibration of {origin} cannot be read ({raised(error)}). Give calibration=FILE."
         ) from error
-    names = _unit_names(joints, use_degrees=use_degrees)
-    return calibrated_units(rows, joints, names, source=f"LeRobot's calibration of {origin}")
+    units = _unit_names(joints, use_degrees=use_degrees)
+    return calibrated_units(rows, joints, units, source=f"LeRobot's calibration of {origin}")
 
 
 def _unit_names(joints: tuple[str, ...], *, use_degrees: bool) -> list[str]:

@@ -133,8 +133,7 @@ class _FreeSpace:
         joints = [twin.model.joint(name) for name in twin.robot.joints]
         self.hinge = np.array([joint.type[0] == mujoco.mjtJoint.mjJNT_HINGE for joint in joints])
         self._grip = twin.robot.gripper
-        names = twin.robot.joints
-        self.arm = np.array([self._grip is None or name != self._grip.joint for name in names])
+        self.arm = np.array([self._grip is None or name != self._grip.joint for name in twin.robot.joints])
 
     def reach(
         self,

@@ -10,11 +10,9 @@ from numpy.typing import NDArray
 
 from twinloop.core.contract import ENVIRONMENT, STATE
 from twinloop.core.errors import InputError
-from twinloop.core.records import Source
-from twinloop.core.units import UnitMap
-from twinloop.hardware.hidden_cell import HiddenCell, hidden_cell
-from twinloop.hardware.protocol import POSITION, SEEN, TORQUE, NotConnectedError
-from twinloop.hardware.virtual import check_keys
+from twinloop.hardware.hidden import HiddenCell, hidden_cell
+from twinloop.hardware.protocol import POSITION, SEEN, NotConnectedError
+from twinloop.hardware.virtual import RobotOfTwin, check_keys
 from twinloop.randomize import Plan
 from twinloop.rollout.actor import Beginning
 from twinloop.rollout.observing import Observer
@@ -93,7 +91,7 @@ class CellSession:
         self.observation = self._observer.look(state, len(self._states) - 1)
 
 
-class VirtualCell:
+class VirtualCell(RobotOfTwin):
     """See `hardware.protocol.Robot`. Every connection begins a new episode: things lie elsewhere, the arm is at home.
 
     Besides joints, an observation holds what a tracker of the scene sees, as ``environment.NAME``: positions in m,
@@ -106,7 +104,7 @@ class VirtualCell:
         task: the task whose scene it is.
         session: number of the first connection, which is its episode; every later one counts on.
         run_seed: of where things lie, and of chance within an episode.
-        fault: one of `hidden_cell.fault_names`, or none.
+        fault: one of `hidden.fault_names`, or none.
     """
 
     def __init__(
@@ -119,14 +117,13 @@ class VirtualCell:
         run_seed: int = 0,
         fault: str | None = None,
     ) -> None:
+        options = {"seed": seed, "task": task, "run_seed": run_seed, "fault": fault}
+        said = "&".join(f"{key}={value}" for key, value in options.items() if value)
         self.cell = hidden_cell(load_twin(twin), seed, fault=fault)
+        super().__init__(self.cell.twin, f"virtual:{twin}?{said}")
         self.task = open_task(task, self.cell.twin)
         self._plan, self._number = self.cell.plan(run_seed), session
         self._session: CellSession | None = None
-        options = {"seed": seed, "task": task, "run_seed": run_seed, "fault": fault}
-        said = "&".join(f"{key}={value}" for key, value in options.items() if value)
-        self._address = f"virtual:{twin}?{said}"
-        self.name = self.cell.twin.robot.type
 
     @property
     def observation_features(self) -> Mapping[str, type]:
@@ -134,12 +131,6 @@ class VirtualCell:
         seen = self.task.environment_names if is_tracked(self.task) else ()
         keys = [f"{joint}.{POSITION}" for joint in self.units.names] + [f"{SEEN}{name}" for name in seen]
         return dict.fromkeys(keys, float)
-
-    @property
-    def action_features(self) -> Mapping[str, type]:
-        """See the protocol."""
-        quantity = POSITION if self.cell.twin.robot.control == "position" else TORQUE
-        return {f"{joint}.{quantity}": float for joint in self.units.names}
 
     @property
     def is_connected(self) -> bool:
@@ -151,17 +142,6 @@ class VirtualCell:
         if self._session is None:
             self._session = CellSession(self.cell, self.task, self._plan, self._number)
             self._number += 1
-
-    @property
-    def is_calibrated(self) -> bool:
-        """Always, as well as hands do it, which is part of what is hidden."""
-        return True
-
-    def calibrate(self) -> None:
-        """Nothing to do, see `is_calibrated`."""
-
-    def configure(self) -> None:
-        """Nothing to do: the servo's settings are part of what is hidden."""
 
     def get_observation(self) -> dict[str, float]:
         """See the protocol."""
@@ -196,21 +176,6 @@ class VirtualCell:
     def clock(self) -> CellClock:
         """See the protocol."""
         return CellClock(self._connected)
-
-    @property
-    def units(self) -> UnitMap:
-        """See the protocol."""
-        return self.cell.twin.units
-
-    @property
-    def source(self) -> Source:
-        """``sim``: what a virtual robot logs is simulated."""
-        return "sim"
-
-    @property
-    def origin(self) -> str:
-        """The address that opens this robot again, at its first episode."""
-        return self._address
 
     def success(self) -> bool:
         """Whether the task is done now, for whoever judges; the robot does not know."""

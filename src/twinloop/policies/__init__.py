@@ -1,8 +1,7 @@
 """What acts: policies as networks with a contract, saved as safetensors, and the way from observations to commands."""
 
 from twinloop.policies.acting import Acting, Predicts, Refusal
-from twinloop.policies.card import Card
-from twinloop.policies.folder import read_card, read_config
+from twinloop.policies.folder import Card, read_card, read_config
 from twinloop.policies.opening import new_policy, open_policy
 from twinloop.policies.settings import (
     KINDS,

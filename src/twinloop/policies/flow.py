@@ -8,8 +8,7 @@ import torch  # pyright: ignore[reportMissingImports]
 from torch import Tensor, nn  # pyright: ignore[reportMissingImports]
 
 from twinloop.core.contract import Contract
-from twinloop.policies.encoder import RowEncoder
-from twinloop.policies.network import Inputs, Network, masked_mean, normal, perceptron
+from twinloop.policies.network import Inputs, Network, RowEncoder, masked_mean, normal, perceptron
 from twinloop.policies.settings import FlowSettings
 from twinloop.policies.statistics import action_size
 

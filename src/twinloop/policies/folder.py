@@ -1,13 +1,137 @@
-"""What lies in a policy's folder, and its settings read without torch."""
+"""A policy's folder as it is read without torch: its settings, and its model card.
+
+The card says what a policy needs and gives, what it was trained on, and what was measured of it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+from twinloop.core.console import Code, markdown_cell, markdown_code, markdown_text, one_line
+from twinloop.core.contract import Contract
 from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError
-from twinloop.policies.card import Card
+from twinloop.core.files import dumps
+from twinloop.core.plain import JsonRecord
+from twinloop.core.units import UnitMap
+
+_KINDS = {
+    "mlp": "Behaviour cloning: a multilayer perceptron that predicts a chunk of commands.",
+    "act": "Action chunking with a transformer (Zhao et al., RSS 2023).",
+    "flow": "Flow matching conditioned on the observation (Lipman et al., ICLR 2023).",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card(JsonRecord):
+    """What the maker of a policy says of it.
+
+    ``data`` is a row of plain values per source (name, hash, episodes, frames, real or simulated, share);
+    ``provenance`` says how it came to be (code version, twin hash, run, base policy, seconds); ``metrics`` are figures
+    by name, and ``notes`` are sentences for people: what the policy cannot do belongs there.
+    """
+
+    name: str = ""
+    data: tuple[Mapping[str, Any], ...] = ()
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], *, where: str) -> Card:
+        """The inverse of `to_json`.
+
+        Raises:
+            InputError: a part has another type than we write.
+        """
+        try:
+            return cls(
+                name=str(value.get("name", "")),
+                data=tuple(dict(row) for row in value.get("data", ())),
+                provenance=dict(value.get("provenance", {})),
+                metrics=dict(value.get("metrics", {})),
+                notes=tuple(str(note) for note in value.get("notes", ())),
+            )
+        except (TypeError, ValueError, AttributeError) as error:
+            raise InputError(f"{where}: the card is damaged ({error}). Restore the file.") from error
+
+
+def render_card(card: Card, config: Mapping[str, Any]) -> str:
+    """The README of a policy's folder; ``config`` is what stands in its ``config.json``."""
+    contract = Contract.from_json(config["contract"])
+    parts = [
+        f"# {markdown_text(card.name or 'A policy')}",
+        f"{_kind(config)} {config['parameters']:,} parameters, hash {markdown_code(config['hash'])}.",
+        '```python\nfrom twinloop.policies import open_policy\n\npolicy = open_policy("FOLDER")\n```',
+        "## Contract\n\n" + _table(_contract_rows(contract, config["settings"])),
+        "## Data\n\n" + _data(card, config),
+        *([f"## Provenance\n\n{_table(card.provenance)}"] if card.provenance else []),
+        *([f"## Measured\n\n{_table(card.metrics)}"] if card.metrics else []),
+        *(["## Notes\n\n" + "\n".join(f"- {markdown_text(note)}" for note in card.notes)] if card.notes else []),
+        "## Versions\n\n" + _table(config["versions"]),
+    ]
+    return f"---\n{_front_matter(contract)}---\n\n" + "\n\n".join(parts) + "\n"
+
+
+def _kind(config: Mapping[str, Any]) -> str:
+    """What sort of policy it is; those of others say their type."""
+    kind = config["kind"]
+    kinds = (kind, config["settings"].get("type", "of no said type"))
+    return _KINDS.get(kind) or f"A policy of kind {', '.join(map(markdown_text, kinds))}."
+
+
+def _front_matter(contract: Contract) -> str:
+    tags = ["robotics", "twinloop", *map(one_line, (contract.robot_type, *([contract.task] if contract.task else [])))]
+    return yaml.safe_dump(
+        {"library_name": "twinloop", "pipeline_tag": "robotics", "tags": tags}, sort_keys=False, allow_unicode=True
+    )
+
+
+def _contract_rows(contract: Contract, settings: Mapping[str, Any]) -> dict[str, Any]:
+    rows: dict[str, Any] = {"robot": contract.robot_type, "rate": f"{contract.control_hz:g} Hz"}
+    if contract.task:
+        rows["task"] = contract.task
+    if contract.state is not None:
+        rows[Code("observation.state")] = _joints(contract.state)
+    if contract.environment:
+        rows[Code("observation.environment_state")] = ", ".join(contract.environment)
+    for name, (height, width) in contract.cameras.items():
+        rows[Code(f"observation.images.{name}")] = f"{width}x{height} pixels, RGB, 8 bits"
+    rows[Code("action")] = f"{_joints(contract.action)}: {contract.command}s, predicted {settings['action_space']}"
+    rows["observations"] = settings["n_obs_steps"]
+    rows["chunk"] = f"{settings['chunk_size']} commands, {settings['n_action_steps']} carried out"
+    return rows
+
+
+def _joints(units: UnitMap) -> str:
+    return ", ".join(f"{unit.joint} ({unit.unit})" for unit in units.joints)
+
+
+def _data(card: Card, config: Mapping[str, Any]) -> str:
+    how, whose = config["settings"]["normalization"], config["statistics"]["source"]
+    source = f"Normalized ({markdown_text(how)}) with the statistics of {markdown_text(whose)}."
+    if not card.data:
+        return source
+    columns = list(dict.fromkeys(key for row in card.data for key in row))
+    lines = ["| " + " | ".join(map(markdown_cell, columns)) + " |", "|" + "---|" * len(columns)]
+    lines += ["| " + " | ".join(_cell(row.get(key, "")) for key in columns) + " |" for row in card.data]
+    return "\n".join(lines) + f"\n\n{source}"
+
+
+def _table(rows: Mapping[str, Any]) -> str:
+    return "\n".join(["| | |", "|---|---|", *(f"| {_cell(key)} | {_cell(value)} |" for key, value in rows.items())])
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, int | float):
+        return f"{value:.6g}" if isinstance(value, float) else dumps(value)
+    return markdown_cell(value if isinstance(value, str) else dumps(value))
+
 
 SCHEMA = 1
 CONFIG = "config.json"

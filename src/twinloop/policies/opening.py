@@ -1,15 +1,15 @@
-"""Making policies and opening saved ones."""
+"""Make policies and open saved ones; nothing of this package needs torch before that."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from twinloop.core.contract import ACTION, ENVIRONMENT, STATE, Contract
-from twinloop.core.errors import InputError
+from twinloop.core.errors import InputError, MissingDependencyError
 from twinloop.core.registry import Registry
-from twinloop.policies.door import require_torch
 from twinloop.policies.folder import CONFIG, WEIGHTS, read_config
 from twinloop.policies.settings import KINDS, ActSettings, FlowSettings, MlpSettings, Settings, read_settings
 from twinloop.policies.statistics import Statistics
@@ -17,6 +17,22 @@ from twinloop.policies.statistics import Statistics
 if TYPE_CHECKING:
     from twinloop.policies.network import Network
     from twinloop.policies.policy import Policy
+
+
+def require_torch() -> ModuleType:
+    """The package ``torch``, once it and safetensors are known to be there.
+
+    Raises:
+        MissingDependencyError: one of them is not installed.
+    """
+    try:
+        import safetensors.torch  # noqa: F401  # pyright: ignore[reportMissingImports]
+        import torch  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        what = f"Policies are torch networks in safetensors files, and {error.name} is not installed."
+        raise MissingDependencyError(what, remedy="pip install 'twinloop[train]'") from error
+    return torch
+
 
 # Openers of saved policies of other kinds. A policy's folder names its kind, so that a user's file cannot be one.
 OTHER_KINDS: Registry[Callable[[Path], Any]] = Registry(
@@ -49,9 +65,11 @@ def new_policy(
     chosen = read_settings(kind, settings)
     _check_contract(contract, chosen)
     torch = require_torch()
+    from twinloop.policies.policy import Policy
+
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return _policy(contract, chosen, statistics)
+        return Policy(contract, chosen, statistics, _network(contract, chosen))
 
 
 def open_policy(folder: str | Path) -> Policy:
@@ -86,16 +104,10 @@ def open_policy(folder: str | Path) -> Policy:
     return policy
 
 
-def _policy(contract: Contract, settings: Settings, statistics: Statistics) -> Policy:
-    from twinloop.policies.policy import Policy
-
-    return Policy(contract, settings, statistics, _network(contract, settings))
-
-
 def _network(contract: Contract, settings: Settings) -> Network:
     from twinloop.policies.act import ActNetwork
     from twinloop.policies.flow import FlowNetwork
-    from twinloop.policies.mlp import MlpNetwork
+    from twinloop.policies.network import MlpNetwork
 
     match settings:
         case MlpSettings():

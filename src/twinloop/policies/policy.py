@@ -1,4 +1,7 @@
-"""A policy: a network with the contract it was trained for and the normalization that belongs to it."""
+"""A policy: a network with the contract it was trained for and the normalization that belongs to it.
+
+The normalization, between a dataset's units and the numbers a network works with, is part of the weights' file.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
@@ -18,12 +21,63 @@ from twinloop.core.contract import ACTION, IMAGES, STATE, Contract
 from twinloop.core.errors import InputError
 from twinloop.core.files import dumps
 from twinloop.core.seeds import uniforms
-from twinloop.policies.card import Card
+from twinloop.policies.folder import Card
 from twinloop.policies.network import Inputs, Network
-from twinloop.policies.normalizer import Normalizer
 from twinloop.policies.settings import Settings
 from twinloop.policies.statistics import LAST_COMMAND, Statistics, action_size, vector_sizes
 from twinloop.policies.weights import content_hash, write_policy
+
+
+class Affine(nn.Module):
+    """Columns shifted and scaled; what has scale 0 is 0 in normal form and its offset in units."""
+
+    offset: Tensor
+    scale: Tensor
+
+    def __init__(self, offset: NDArray, scale: NDArray) -> None:
+        super().__init__()
+        self.register_buffer("offset", torch.as_tensor(offset, dtype=torch.float32))
+        self.register_buffer("scale", torch.as_tensor(scale, dtype=torch.float32))
+
+    def forward(self, values: Tensor) -> Tensor:
+        """The normal form of values ``(…, k)``."""
+        known = self.scale != 0
+        return torch.where(known, (values - self.offset) / torch.where(known, self.scale, 1.0), 0.0)
+
+    def inverse(self, values: Tensor) -> Tensor:
+        """Values ``(…, k)`` in units from their normal form."""
+        return self.offset + self.scale * values
+
+
+class Normalizer(nn.Module):
+    """One `Affine` for each input that is a row of numbers, and for the commands.
+
+    Raises:
+        InputError: the statistics lack a key or have another number of columns.
+    """
+
+    def __init__(self, contract: Contract, settings: Settings, statistics: Statistics) -> None:
+        super().__init__()
+        sizes = {**vector_sizes(contract, last_command=settings.last_command), ACTION: action_size(contract)}
+        self.columns = nn.ModuleDict()
+        for key, size in sizes.items():
+            plain = key == LAST_COMMAND and key not in statistics.columns and settings.action_space == "absolute"
+            found = statistics.require(ACTION if plain else key, size)
+            self.columns[_plain(key)] = Affine(*found.affine(settings.normalization))
+
+    def forward(self, key: str, values: Tensor) -> Tensor:
+        """The normal form of values ``(…, k)`` of that key."""
+        return self.columns[_plain(key)](values)
+
+    def inverse(self, key: str, values: Tensor) -> Tensor:
+        """Values ``(…, k)`` of that key in units."""
+        return cast("Affine", self.columns[_plain(key)]).inverse(values)
+
+
+def _plain(key: str) -> str:
+    """A key as the name of a module, which has no dots."""
+    return key.removeprefix("observation.").replace(".", "_")
+
 
 DOMAIN = "domain"  # key of a batch: indices of domain tokens (n,)
 IS_PAD = "action_is_pad"  # key of a batch: LeRobot's name for steps beyond an episode's end (n, chunk)
@@ -149,12 +203,6 @@ class Policy(nn.Module):
         """Chunks ``(n, chunk_size, k)`` in the dataset's units; see `predict_with_features`."""
         return self.predict_with_features(observation, noise, domain)[0]
 
-    def features(
-        self, observation: Mapping[str, NDArray | Tensor], noise: NDArray | None = None, domain: str | None = None
-    ) -> NDArray[np.float64]:
-        """The latent before the head ``(n, d)``; see `predict_with_features`."""
-        return self.predict_with_features(observation, noise, domain)[1]
-
     def predict_with_features(
         self,
         observation: Mapping[str, NDArray | Tensor],
@@ -178,8 +226,8 @@ class Policy(nn.Module):
         with _acting(self):
             for start in range(0, count, tile):
                 rows = torch.arange(start, start + tile).clamp(max=count - 1)
-                part = {key: self._moved(values[rows]) for key, values in tensors.items()}
-                chunk, features = self(part, None if draws is None else self._moved(draws[rows]), token)
+                part = {key: values[rows].to(self._device) for key, values in tensors.items()}
+                chunk, features = self(part, None if draws is None else draws[rows].to(self._device), token)
                 chunks.append(chunk)
                 latents.append(features)
         whole, features = (torch.cat(parts)[:count].to("cpu", torch.float64).numpy() for parts in (chunks, latents))
@@ -196,9 +244,6 @@ class Policy(nn.Module):
     @property
     def _device(self) -> torch.device:
         return next(self.parameters()).device
-
-    def _moved(self, values: Tensor) -> Tensor:
-        return values.to(self._device)
 
     def _inputs(self, observation: Batch, domain: str | Tensor | None) -> Inputs:
         vectors = {key: self.normalizer(key, observation[key].to(torch.float32)).flatten(1) for key in self._sizes}

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.contract import ENVIRONMENT, STATE, Contract
 from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.plain import JsonRecord
 from twinloop.core.records import frozen
 
 LAST_COMMAND = "observation.last_command"
@@ -36,7 +37,7 @@ class ColumnStatistics:
 
     def __post_init__(self) -> None:
         for name in _MEASURES:
-            values = frozen(np.asarray(getattr(self, name), dtype=np.float64))
+            values = frozen(getattr(self, name))
             object.__setattr__(self, name, values)
             if values.shape != (len(self),) or not np.isfinite(values).all():
                 raise InputError(
@@ -65,14 +66,14 @@ class ColumnStatistics:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Statistics:
+class Statistics(JsonRecord):
     """Statistics by key (``observation.state``, ``action``, …), and ``source``: whose they are.
 
     Under ``action`` stands what a policy predicts: differences where its actions are relative.
     """
 
-    columns: Mapping[str, ColumnStatistics]
     source: str
+    columns: Mapping[str, ColumnStatistics]
 
     @classmethod
     def measure(cls, samples: Mapping[str, ArrayLike], *, source: str) -> Statistics:
@@ -100,20 +101,11 @@ class Statistics:
             )
         return found
 
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        columns = {
-            key: {name: getattr(found, name).tolist() for name in _MEASURES} for key, found in self.columns.items()
-        }
-        return {"source": self.source, "columns": columns}
-
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Statistics:
         """The inverse of `to_json`."""
-        columns = {
-            key: ColumnStatistics(**{name: np.asarray(found[name], dtype=np.float64) for name in _MEASURES})
-            for key, found in value["columns"].items()
-        }
+        rows = value["columns"].items()
+        columns = {key: ColumnStatistics(**{name: found[name] for name in _MEASURES}) for key, found in rows}
         return cls(columns=columns, source=value["source"])
 
 

@@ -22,8 +22,7 @@ from twinloop.core.documents import read_bytes
 from twinloop.core.errors import InputError
 from twinloop.core.files import dumps, sha256_bytes
 from twinloop.dataset.storage.snapshot import locked_snapshot, replace_bytes
-from twinloop.policies.card import Card, render_card
-from twinloop.policies.folder import CONFIG, README, RESTORE, SCHEMA, WEIGHTS
+from twinloop.policies.folder import CONFIG, README, RESTORE, SCHEMA, WEIGHTS, Card, render_card
 
 _MOST_BYTES = 16 << 30  # of weights: twice those of the largest open policies
 _PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")  # what torch.save and pickle begin with

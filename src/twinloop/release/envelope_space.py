@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError
 from twinloop.core.records import frozen
-from twinloop.hardware.nearness import Nearness
+from twinloop.hardware.limits import Nearness
 from twinloop.twin import Twin
 
 Array = NDArray[np.float64]

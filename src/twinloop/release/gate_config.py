@@ -23,8 +23,8 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
-from twinloop.core.approval import mark_foreign
 from twinloop.core.errors import InputError
+from twinloop.core.extension import mark_foreign
 from twinloop.core.trials import Domain
 from twinloop.core.yaml_documents import load_yaml
 from twinloop.release.plan import CanaryPlan, ShadowPlan, StagePlan

@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 from twinloop.catalog import Workspace
 from twinloop.catalog import audit as log
-from twinloop.catalog.fsck_versions import different
-from twinloop.catalog.parts import sync
+from twinloop.catalog.fsck_state import different
+from twinloop.catalog.parts import sync, ulid
 from twinloop.catalog.state import now
-from twinloop.catalog.ulid import ulid
-from twinloop.core.approval import PICKLE_SUFFIXES
 from twinloop.core.decision import GateDecision
 from twinloop.core.errors import DatasetError, InputError
 from twinloop.core.evaluation import Evaluation
+from twinloop.core.extension import PICKLE_SUFFIXES
 from twinloop.core.files import dumps, sha256_file, sha256_json
 from twinloop.dataset.storage.snapshot import locked
 from twinloop.release.version import (

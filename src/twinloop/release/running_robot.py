@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.contract import ENVIRONMENT, IMAGES, STATE, Contract
-from twinloop.hardware.driver import RobotDescription, RobotDriver, RobotLostError
-from twinloop.hardware.driver_clock import CheckedClock
+from twinloop.hardware.driver import CheckedClock, RobotDescription, RobotDriver, RobotLostError
 from twinloop.hardware.protocol import SEEN, Robot
 from twinloop.hardware.record import command_kind
 from twinloop.release.envelope import Ruling

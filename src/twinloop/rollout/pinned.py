@@ -17,8 +17,8 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.approval import mark
 from twinloop.core.errors import InputError
+from twinloop.core.extension import mark
 from twinloop.core.files import sha256_json
 from twinloop.core.params import ParamTable, SeedPath
 from twinloop.core.records import SimEpisode, Source, frozen

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from twinloop.policies.door import require_torch
+from twinloop.policies.opening import require_torch
 from twinloop.train.additions import Additions
 from twinloop.train.config import CurriculumConfig, DomainConfig, SourceConfig, TrainConfig, read_config
 

@@ -181,14 +181,8 @@ class _Watch:
         """A sentence for each real source on which the policy to go on from was better."""
         before = {row["source"]: row["scaled"] for row in self._before or ()}
         return [
-            _worse(error.source, before[error.source], error.scaled)
+            f"the held-out error on {error.source} grew from {before[error.source]:.3g} to {error.scaled:.3g} "
+            "deviations of its commands: the policy to go on from may be the better one"
             for error in errors
             if error.real and error.scaled > before[error.source]
         ]
-
-
-def _worse(source: str, before: float, after: float) -> str:
-    return (
-        f"the held-out error on {source} grew from {before:.3g} to {after:.3g} deviations of its commands: the policy "
-        "to go on from may be the better one"
-    )

@@ -163,9 +163,8 @@ class Agreed:
         mapped = UnitMap(joints=tuple(mine.joints[i] for i in order), source=mine.source)
         values = values[:, order]
         same = [equal(a, b) for a, b in zip(mapped.joints, wanted.joints, strict=True)]
-        return np.where(same, values, wanted.from_si(mapped.to_si(values)) if not all(same) else values).astype(
-            np.float32
-        )
+        converted = values if all(same) else wanted.from_si(mapped.to_si(values))
+        return np.where(same, values, converted).astype(np.float32)
 
 
 def agree(
@@ -310,8 +309,6 @@ def _command(readers: Mapping[Path, DatasetReader]) -> Literal["position", "torq
 
 def _task(readers: Mapping[Path, DatasetReader]) -> str:
     """The name of the task where all folders are generated for one."""
-    names = set[str]()
-    for reader in readers.values():
-        config = reader.spec.config if reader.ours else {}
-        names.add(str(config.get("generate", {}).get("task", "")))
+    configs = [reader.spec.config if reader.ours else {} for reader in readers.values()]
+    names = {str(config.get("generate", {}).get("task", "")) for config in configs}
     return names.pop() if len(names) == 1 else ""

@@ -233,18 +233,14 @@ def verdict(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, st
         f"[{after['probe_auc']['low']:.3g}, {after['probe_auc']['high']:.3g}]"
     )
     if chance and grew:
-        return {
-            "case": "collapsed",
-            "verdict": f"collapsed: the probe is at chance and the real error grew ({figures})",
-        }
-    if not fell:
-        return {"case": "apart", "verdict": f"not aligned: the distance did not fall ({figures})"}
-    if chance:
-        return {
-            "case": "aligned",
-            "verdict": f"aligned, and the probe does not tell; the real error did not grow ({figures})",
-        }
-    return {"case": "discernible", "verdict": f"aligned yet discernible ({figures})"}
+        case, said = "collapsed", "collapsed: the probe is at chance and the real error grew"
+    elif not fell:
+        case, said = "apart", "not aligned: the distance did not fall"
+    elif chance:
+        case, said = "aligned", "aligned, and the probe does not tell; the real error did not grow"
+    else:
+        case, said = "discernible", "aligned yet discernible"
+    return {"case": case, "verdict": f"{said} ({figures})"}
 
 
 def coral_share(real: Floats, sim: Floats) -> float:

@@ -17,9 +17,8 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from twinloop.core.approval import mark_foreign
 from twinloop.core.errors import InputError
-from twinloop.core.extension import require_reference
+from twinloop.core.extension import mark_foreign, require_reference
 from twinloop.core.files import sha256_json
 from twinloop.core.yaml_documents import load_yaml
 from twinloop.twin.spec import describe
@@ -74,7 +73,7 @@ class DomainConfig(_Strict):
 
 
 class AdaptConfig(_Strict):
-    """A policy to go on from, ``from``, and what of it moves; see `train.adapt_methods`.
+    """A policy to go on from, ``from``, and what of it moves; see `train.adapt`.
 
     ``full`` moves all weights, ``head`` those from the latent to the commands, ``low_rank`` adds a product of rank
     ``rank`` to every matrix (Hu et al., "LoRA", ICLR 2022, where 4 to 8 are enough). ``l2_start`` is the weight of the
@@ -91,7 +90,7 @@ class AdaptConfig(_Strict):
 
 
 class AlignConfig(_Strict):
-    """A term that draws the features of real and simulated samples of a batch together; see `train.align_terms`.
+    """A term that draws the features of real and simulated samples of a batch together; see `train.align`.
 
     ``method`` is ``coral``, ``mmd``, or ``path/to/file.py:Class`` for one of your own. ``weight`` is that of the term
     once it has grown from zero over ``warmup``, a share of the steps.
@@ -103,7 +102,7 @@ class AlignConfig(_Strict):
 
 
 class PixelsConfig(_Strict):
-    """What simulated pictures are given of the real ones' statistics; see `train.pixels_methods`.
+    """What simulated pictures are given of the real ones' statistics; see `train.pixels`.
 
     ``moments``: mean and deviation of each channel. ``fda``: the amplitudes of the lowest frequencies, up to ``beta``
     of the shorter side (Yang & Soatto, "FDA", CVPR 2020, who take 0.01 to 0.09). Statistics are of ``pictures``
@@ -119,7 +118,7 @@ class TrainConfig(_Strict):
     """A training run.
 
     Steps of the optimizer, ``batch`` samples each, at a learning rate that rises for ``warmup`` (a share of the steps)
-    and then falls to zero along a cosine; 0 is what the kind's recipe says (`train.recipes`). ``settings`` are the
+    and then falls to zero along a cosine; 0 is what the kind's recipe says (`RECIPES`). ``settings`` are the
     policy's own. ``inputs`` are of ``state``, ``environment`` and names of cameras; by default the state, and the
     environment where every source has it, else all cameras that every source has. ``holdout`` is the share of each
     source's episodes that is not trained on. ``patience`` is how many evaluations in a row without a better held-out

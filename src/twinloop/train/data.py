@@ -18,7 +18,7 @@ from twinloop.dataset.lerobot.parquet import numbers, read_table
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.policies.settings import Settings
 from twinloop.policies.statistics import LAST_COMMAND, ColumnStatistics, Statistics, relative_actions
-from twinloop.train.agreement import Agreed, agree
+from twinloop.train.agreement import agree
 from twinloop.train.sources import Listed, Source
 
 Floats = NDArray[np.float32]
@@ -109,16 +109,6 @@ def load(
         source_of.append(number)
         episodes.append(listed)
     _require_each(sources, source_of)
-    return _joined(parts, source_of, episodes, sources, agreed)
-
-
-def _joined(
-    parts: Mapping[str, list[Floats]],
-    source_of: Sequence[int],
-    episodes: Sequence[Listed],
-    sources: Sequence[Source],
-    agreed: Agreed,
-) -> Data:
     lengths = np.array([len(values) for values in parts[ACTION]], dtype=np.int64)
     last = np.cumsum(lengths) - 1
     return Data(

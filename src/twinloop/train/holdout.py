@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _FEW = 5  # episodes that a source needs for one of them to be held out
 _MOST_FRAMES = 2000  # of a source that are scored: neighbours in time tell little that is new
 _AT_ONCE = 256
-_RESAMPLES = 2000
+_RESAMPLES, _LEVEL = 2000, 0.95  # of intervals
 _PAIR = 2
 
 
@@ -71,14 +71,14 @@ class SourceError:
         """The mean over the joints of each unit."""
         return {unit: float(np.average(values, weights=self.frames)) for unit, values in self._by_unit().items()}
 
-    def by_unit(self, level: float = 0.95) -> dict[str, dict[str, Any]]:
+    def by_unit(self) -> dict[str, dict[str, Any]]:
         """`means` with intervals over episodes, where there are two at least."""
         found = {}
         for unit, values in self._by_unit().items():
             entry: dict[str, Any] = {"estimate": self.means()[unit], "joints": self.units.count(unit)}
             if len(values) >= _PAIR:
-                interval = bootstrap_mean(values, weights=self.frames, level=level, draws=_RESAMPLES)
-                entry |= {"low": float(interval.low), "high": float(interval.high), "level": level}
+                interval = bootstrap_mean(values, weights=self.frames, level=_LEVEL, draws=_RESAMPLES)
+                entry |= {"low": float(interval.low), "high": float(interval.high), "level": _LEVEL}
                 entry["method"] = interval.method
             found[unit] = entry
         return found

@@ -27,12 +27,11 @@ from twinloop.core.errors import CheckFailedError, InputError
 from twinloop.core.files import sha256_json, write_json
 from twinloop.dataset.edit.source import Source as Opened
 from twinloop.dataset.lerobot.reader import DatasetReader
-from twinloop.policies.card import Card
+from twinloop.policies.folder import Card
 from twinloop.train.agreement import agree
 from twinloop.train.config import TrainConfig
-from twinloop.train.lerobot_interpreter import SIDE, require_lerobot
 from twinloop.train.lerobot_mixture import Materialized, materialize
-from twinloop.train.lerobot_policy import save_lerobot
+from twinloop.train.lerobot_policy import SIDE, require_lerobot, save_lerobot
 from twinloop.train.sources import Source, open_sources
 
 PREFIX = "lerobot:"
@@ -68,7 +67,7 @@ def train_words(config: TrainConfig, kind: str, output: Path) -> list[str]:
         "log_freq": every(config),
         "wandb.enable": False,
     }
-    return [f"--{name}={_plain(value)}" for name, value in words.items()]
+    return [f"--{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in words.items()]
 
 
 def resume_words(work: Path, config: TrainConfig) -> list[str]:
@@ -100,10 +99,6 @@ def checked_kind(config: TrainConfig) -> str:
         extra = " Say the rate with --set optimizer_lr=…" if "lr" in said else ""
         raise InputError(f"lerobot-train has no {', '.join(said)}. Leave it out, or train mlp, act or flow.{extra}")
     return kind
-
-
-def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def every(config: TrainConfig) -> int:
@@ -146,7 +141,7 @@ def train_lerobot(
         config: ``policy`` is ``lerobot:TYPE``; ``settings`` are LeRobot's of that policy (``path`` is a pretrained one
             to go on from). Steps, batch, seed and device go to LeRobot where they are said; nothing is held out.
         output: the policy's folder.
-        python: interpreter of the environment that has LeRobot; see `lerobot_interpreter.require_lerobot`.
+        python: interpreter of the environment that has LeRobot; see `lerobot_policy.require_lerobot`.
         workspace: where frozen datasets and statements are looked up.
         resume: go on from LeRobot's last checkpoint in ``output``.
 
@@ -168,7 +163,11 @@ def train_lerobot(
             work / DATASET,
             sim_fraction=config.sim_fraction,
             seed=config.seed,
-            observed=_observed(contract),
+            observed=[
+                *([STATE] if contract.state is not None else []),
+                *([ENVIRONMENT] if contract.environment else []),
+                *(IMAGES + name for name in contract.cameras),
+            ],
         )
         mixture.write(work)
     words = resume_words(work, config) if resume else train_words(config, kind, output)
@@ -212,14 +211,6 @@ def _contract(sources: Sequence[Source], config: TrainConfig) -> Contract:
     folders = dict.fromkeys(episode.folder for source in sources for episode in source.episodes)
     readers = {folder: DatasetReader(folder) for folder in folders}
     return agree(sources, readers, inputs=config.inputs, task=config.task).contract
-
-
-def _observed(contract: Contract) -> list[str]:
-    return [
-        *([STATE] if contract.state is not None else []),
-        *([ENVIRONMENT] if contract.environment else []),
-        *(IMAGES + name for name in contract.cameras),
-    ]
 
 
 def _trained(

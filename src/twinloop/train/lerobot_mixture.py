@@ -18,7 +18,7 @@ from twinloop.dataset.edit.documents import Operation
 from twinloop.dataset.edit.rows import Item, transform
 from twinloop.dataset.edit.source import Source as Opened
 from twinloop.dataset.edit.writing import Settings, write_items
-from twinloop.train.mixture import shares_of
+from twinloop.train.mixture import shares
 from twinloop.train.sources import Source
 
 _FILE = "mixture.json"
@@ -83,7 +83,7 @@ def materialize(
     items = [[Item(source=opened[e.folder], index=e.index) for e in source.episodes] for source in sources]
     lengths = [np.array([item.length for item in mine], dtype=np.int64) for mine in items]
     frames = np.array([mine.sum() for mine in lengths], dtype=np.float64)
-    share = shares_of(sources, sim_fraction, frames)
+    share = shares(sources, sim_fraction, frames)
     whole = (frames / np.where(share > 0, share, np.inf)).max()
     often = [
         repeats(mine, whole * part, generator(seed, "train/lerobot", number))

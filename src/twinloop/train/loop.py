@@ -1,30 +1,96 @@
-"""The loop: batches, losses, learning rate, steps, evaluations, checkpoints; the same weights on one device."""
+"""The loop: batches, losses, learning rate, steps, evaluations, checkpoints; the same weights on one device.
+
+A checkpoint is one file that is replaced whole: weights, optimizer, best so far, and the record.
+"""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors  # pyright: ignore[reportMissingImports]
+import safetensors.torch  # pyright: ignore[reportMissingImports]
 import torch  # pyright: ignore[reportMissingImports]
 from torch import Tensor  # pyright: ignore[reportMissingImports]
 
 from twinloop.core.console import counted
+from twinloop.core.documents import parse_json, require_regular
 from twinloop.core.errors import CheckFailedError, InputError
+from twinloop.core.files import dumps, write_bytes
 from twinloop.core.seeds import generator, stream_key
 from twinloop.policies.policy import DOMAIN, Policy
 from twinloop.train.additions import SOURCE, Additions
-from twinloop.train.checkpoint import FILE, Checkpoint, write_checkpoint
-from twinloop.train.config import TrainConfig
+from twinloop.train.config import CHECKPOINT, RESULT, TrainConfig
 from twinloop.train.data import Data, Ints
 from twinloop.train.holdout import Holdout, SourceError
 from twinloop.train.mixture import Mixture
 from twinloop.train.samples import Samples
+
+_SCHEMA = 1
+_KEY = "twinloop"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """``tensors`` by name and ``facts`` in plain values."""
+
+    tensors: Mapping[str, Tensor]
+    facts: Mapping[str, Any]
+
+    def group(self, name: str) -> dict[str, Tensor]:
+        """The tensors whose names begin with ``NAME/``, without it."""
+        prefix = f"{name}/"
+        return {key.removeprefix(prefix): value for key, value in self.tensors.items() if key.startswith(prefix)}
+
+
+def write_checkpoint(folder: Path, groups: Mapping[str, Mapping[str, Tensor]], facts: Mapping[str, Any]) -> None:
+    """Replace the folder's checkpoint.
+
+    Raises:
+        DatasetError: the disk is full; the checkpoint before is still there.
+    """
+    tensors = {
+        f"{group}/{name}": value.detach().to("cpu").contiguous()
+        for group, values in groups.items()
+        for name, value in values.items()
+    }
+    said = {_KEY: dumps({"schema": _SCHEMA, **facts})}
+    write_bytes(folder / CHECKPOINT, safetensors.torch.save(tensors, metadata=said))
+
+
+def read_checkpoint(folder: Path) -> Checkpoint:
+    """The folder's checkpoint.
+
+    Raises:
+        InputError: there is none, or it is damaged, or of a newer version.
+    """
+    path = folder / CHECKPOINT
+    if (folder / RESULT).is_file():
+        raise InputError(
+            f"{folder} holds a finished run: nothing is left to resume. `--adapt {folder}` with another --output "
+            "trains on from its weights."
+        )
+    if not path.is_file():
+        raise InputError(f"{folder} holds no run to resume: {CHECKPOINT} is missing. Train without --resume.")
+    require_regular(path)
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            facts = parse_json((file.metadata() or {})[_KEY], where=str(path))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+    except (safetensors.SafetensorError, OSError, KeyError, ValueError) as error:
+        raise InputError(
+            f"{path} ({path.stat().st_size} bytes) is no whole checkpoint ({error}). Put a copy of it back, "
+            "or train anew."
+        ) from error
+    if facts.get("schema") != _SCHEMA:
+        raise InputError(f"{path} has schema {facts.get('schema')}, this version reads {_SCHEMA}. Update twinloop.")
+    return Checkpoint(tensors=tensors, facts=facts)
 
 
 def learning_rate(step: int, *, steps: int, peak: float, warmup: float) -> float:
@@ -89,8 +155,7 @@ class Loop:
     ) -> None:
         self.policy, self.config, self.mixture, self.holdout = policy, config, mixture, holdout
         self.progress = Progress()
-        self.samples = self._samples = samples
-        self._data, self._folder, self._facts = data, folder, facts
+        self.samples, self._data, self._folder, self._facts = samples, data, folder, facts
         self._additions = additions or Additions()
         self._learning: dict[str, Any] = {
             n: term for n, term in self._additions.terms.items() if isinstance(term, torch.nn.Module)
@@ -149,8 +214,8 @@ class Loop:
         for name, value in self._facts.items():
             if checkpoint.facts.get(name) != value:
                 raise InputError(
-                    f"{self._folder / FILE} is of a run with another {name}. Resume with the same settings and data, "
-                    "or train into another --output."
+                    f"{self._folder / CHECKPOINT} is of a run with another {name}. Resume with the same settings and "
+                    "data, or train into another --output."
                 )
         self.policy.load_state_dict(checkpoint.group("policy"))
         self._mean, self._best = checkpoint.group("mean"), checkpoint.group("best")
@@ -167,7 +232,7 @@ class Loop:
 
     def errors(self) -> list[SourceError]:
         """The held-out errors of the policy as it is."""
-        return [] if self.holdout is None else self.holdout.errors(self.policy, self._samples)
+        return [] if self.holdout is None else self.holdout.errors(self.policy, self.samples)
 
     def _step(self) -> None:
         step, config = self.progress.step, self.config
@@ -175,7 +240,7 @@ class Loop:
         for group, factor in zip(self._optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * factor
         frames = self.mixture.next()
-        chance = _seeded(self._samples.device, _seed(config.seed, step))
+        chance = _seeded(self.samples.device, _seed(config.seed, step))
         self.policy.train()
         batch = self._batch(frames, step)
         loss, each, _ = self.policy.loss(batch, chance)
@@ -196,13 +261,13 @@ class Loop:
         self.progress.step += 1
 
     def _batch(self, frames: Ints, step: int) -> dict[str, Tensor]:
-        batch = self._samples.batch(frames)
+        batch = self.samples.batch(frames)
         source = self._data.source_of[self._data.episode_of(frames)]
-        batch[SOURCE] = torch.from_numpy(source).to(self._samples.device)
+        batch[SOURCE] = torch.from_numpy(source).to(self.samples.device)
         token = self.config.domain_token
         if token is not None:
             drops = generator(self.config.seed, "train/domain", step).random(len(frames)) < token.dropout
-            batch[DOMAIN] = torch.from_numpy(np.where(drops, 0, source + 1)).to(self._samples.device)
+            batch[DOMAIN] = torch.from_numpy(np.where(drops, 0, source + 1)).to(self.samples.device)
         return batch if self._additions.transform is None else self._additions.transform(batch)
 
     def _evaluate(self) -> None:
@@ -212,9 +277,12 @@ class Loop:
         now: dict[str, Any] = {"step": progress.step}
         if self.holdout is not None:
             with self._shown():
-                errors = self.holdout.errors(self.policy, self._samples)
+                errors = self.holdout.errors(self.policy, self.samples)
             figure = self.holdout.figure(errors)
-            now |= {"figure": figure, "sources": {error.source: _figures(error) for error in errors}}
+            now |= {
+                "figure": figure,
+                "sources": {error.source: {"scaled": error.scaled, "by_unit": error.means()} for error in errors},
+            }
             self._compare(figure)
         progress.evaluations.append(now)
 
@@ -260,18 +328,12 @@ class Loop:
         named = "; ".join(self._data.named(int(frames[place])) for place in worst[:_NAMED])
         more = f" and {len(worst) - _NAMED} more" if len(worst) > _NAMED else ""
         who = "Not finite" if len(bad) else "The largest losses"
-        kept = f"The checkpoint of step {self._kept()} is kept: {self._folder / FILE}. " if self._kept() else ""
+        step = self.progress.evaluations[-1]["step"] if self.progress.evaluations else 0
+        kept = f"The checkpoint of step {step} is kept: {self._folder / CHECKPOINT}. " if step else ""
         return CheckFailedError(
             f"The {what} of batch {self.progress.step} is not finite, so training stopped. {who}: {named}{more}. {kept}"
             "Look at these frames (`twinloop curate`), leave the episodes out, or lower --lr."
         )
-
-    def _kept(self) -> int:
-        return self.progress.evaluations[-1]["step"] if self.progress.evaluations else 0
-
-
-def _figures(error: SourceError) -> dict[str, Any]:
-    return {"scaled": error.scaled, "by_unit": error.means()}
 
 
 def _copied(policy: Policy) -> dict[str, Tensor]:
@@ -296,8 +358,8 @@ def _seed(run_seed: int, step: int) -> int:
 
 def _seeded(device: str, seed: int) -> torch.Generator:
     """The device's own generator at the beginning of its numbers for a seed; dropout takes from no other."""
+    own = torch.default_generator.manual_seed(seed)
     if device == "cpu":
-        return torch.default_generator.manual_seed(seed)
-    torch.default_generator.manual_seed(seed)
+        return own
     torch.cuda.manual_seed(seed)
     return torch.cuda.default_generators[torch.device(device).index or 0]

@@ -58,28 +58,20 @@ _STAGES = 10  # steps in which a curriculum widens
 _ROUND_OFF = 1e-9  # of a sample: shares such as 1/3 are not exact in float64
 
 
-def shares(data: Data, sim_fraction: float | None, *, frames: ArrayLike | None = None) -> NDArray[np.float64]:
+def shares(sources: Sequence[Source], sim_fraction: float | None, frames: ArrayLike) -> NDArray[np.float64]:
     """Each source's share of every batch, ``(S,)``, adding up to 1.
 
     Weights that are given count; without any, frames do. ``sim_fraction`` is what all simulated sources have together.
 
     Args:
-        data: whose sources are meant.
+        sources: in the order of the shares.
         sim_fraction: None for whatever the weights come to.
-        frames: of each source that may be drawn; by default all.
+        frames: of each source that may be drawn, ``(S,)``.
 
     Raises:
         InputError: weights are given for some sources only, or there is nothing simulated, or nothing real, to give
             its fraction to.
     """
-    if frames is None:
-        lengths = data.last - data.first + 1
-        frames = np.bincount(data.source_of, weights=lengths, minlength=len(data.sources))
-    return shares_of(data.sources, sim_fraction, frames)
-
-
-def shares_of(sources: Sequence[Source], sim_fraction: float | None, frames: ArrayLike) -> NDArray[np.float64]:
-    """`shares` of sources by their frames, before any of these is read."""
     given = [source.config.weight for source in sources]
     if any(weight is not None for weight in given) and any(weight is None for weight in given):
         names = ", ".join(s.name for s, weight in zip(sources, given, strict=True) if weight is None)
@@ -150,7 +142,7 @@ class Mixture:
         batch: samples in each.
         seed: run seed; batch t is a function of it, of the data and of t alone.
         episodes: which may be drawn; by default all.
-        strength: of each episode's randomization ``(E,)``, see `strength.strengths`; only a curriculum asks for it.
+        strength: of each episode's randomization ``(E,)``, see `strengths`; only a curriculum asks for it.
         curriculum: see `config.CurriculumConfig`.
         steps: batches of the whole run, which a curriculum is a share of.
     """

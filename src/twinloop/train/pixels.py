@@ -20,8 +20,8 @@ from twinloop.core.seeds import generator
 from twinloop.train.additions import SOURCE
 from twinloop.train.config import PixelsConfig
 from twinloop.train.data import Ints
-from twinloop.train.pictures import open_caches
 from twinloop.train.prepared import Prepared
+from twinloop.train.samples import open_caches
 
 _EPISODES = 32  # of a kind whose pictures are measured: each is decoded whole
 

@@ -159,7 +159,7 @@ def prepare(config: TrainConfig, workspace: Path | None = None) -> Prepared:
     frames = np.bincount(
         data.source_of[training], weights=(data.last - data.first + 1)[training], minlength=len(sources)
     )
-    share = shares(data, config.sim_fraction, frames=frames)
+    share = shares(data.sources, config.sim_fraction, frames)
     if not config.batch:
         usual = recipe(config.policy)
         config = config.model_copy(update={"batch": usual.batch_pictures if data.contract.cameras else usual.batch})

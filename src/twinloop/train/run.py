@@ -1,10 +1,10 @@
-"""Training from a configuration to a policy's folder."""
+"""Train from a configuration to a policy's folder, with the run's figures and the policy's card."""
 
 from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,26 +12,137 @@ from typing import Any
 
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
+from numpy.typing import NDArray
 
+from twinloop import __version__
+from twinloop.catalog.frozen import list_hash
 from twinloop.core.contract import ACTION
 from twinloop.core.errors import InputError, MissingDependencyError
-from twinloop.core.files import write_json
+from twinloop.core.files import sha256_json, write_json
 from twinloop.dataset.storage.snapshot import locked
+from twinloop.policies.folder import Card
 from twinloop.policies.opening import new_policy, open_policy
 from twinloop.policies.policy import Policy
 from twinloop.policies.settings import read_settings
 from twinloop.train.adapt import configured
 from twinloop.train.additions import Additions
-from twinloop.train.checkpoint import FILE, read_checkpoint
-from twinloop.train.config import RESULT, TrainConfig
-from twinloop.train.data import measure
-from twinloop.train.holdout import Holdout
-from twinloop.train.loop import Loop
+from twinloop.train.config import CHECKPOINT, RESULT, TrainConfig
+from twinloop.train.data import Data, measure
+from twinloop.train.holdout import Holdout, SourceError
+from twinloop.train.loop import Loop, read_checkpoint
 from twinloop.train.mixture import Mixture, strengths
-from twinloop.train.pictures import open_caches
 from twinloop.train.prepared import Prepared, prepare, resolved
-from twinloop.train.result import card_of, data_hash, figures_of
-from twinloop.train.samples import Samples
+from twinloop.train.samples import Samples, open_caches
+
+_NO_SCORE = "nothing is held out, so no error is known and nothing can stop early"
+
+
+def figures_of(
+    prepared: Prepared, policy: Policy, loop: Loop, errors: Sequence[SourceError], additions: Additions
+) -> dict[str, Any]:
+    """What ``result.json`` holds.
+
+    Args:
+        prepared: what the run was made of.
+        policy: as it is kept.
+        loop: as it ended.
+        errors: of the kept policy on what was held out.
+        additions: what adaptation added.
+    """
+    config, data, progress = prepared.config, prepared.data, loop.progress
+    notes = [*data.notes, *([progress.stopped] if progress.stopped else []), *additions.facts.get("notes", ())]
+    if loop.holdout is None:
+        notes.append(_NO_SCORE)
+    elif not any(error.real for error in errors):
+        notes.append(f"no real episode is held out: the error that decides is that of {', '.join(loop.holdout.judges)}")
+    return {
+        "schema": 1,
+        "verb": "train",
+        "policy": config.policy,
+        "hash": policy.hash,
+        "parameters": policy.parameter_count,
+        "config": config.model_dump(mode="json"),
+        "config_hash": config.hash,
+        "seed": config.seed,
+        "steps": progress.step,
+        "best_step": progress.best_step,
+        "kept_step": progress.best_step
+        if (config.keep == "best" or progress.stopped) and progress.best_step
+        else progress.step,
+        "seconds": progress.seconds,
+        "samples_per_second": progress.step * config.batch / max(progress.seconds, 1e-9),
+        "sources": _sources(prepared, loop.mixture.drawn),
+        "data_hash": data_hash(data),
+        "twins": sorted({f"{e.twin} {e.twin_hash[:16]}" for e in data.episodes if e.twin}),
+        "normalization": policy.statistics.source,
+        "losses": progress.losses,
+        "evaluations": progress.evaluations,
+        "held_out": [error.to_json() for error in errors],
+        "judges": list(loop.holdout.judges) if loop.holdout is not None else [],
+        "versions": {"twinloop": __version__, "torch": torch.__version__, "numpy": np.__version__},
+        "adaptation": dict(additions.facts),
+        "notes": notes,
+    }
+
+
+def _sources(prepared: Prepared, drawn: NDArray[np.int64]) -> list[dict[str, Any]]:
+    data, rows = prepared.data, []
+    lengths = data.last - data.first + 1
+    for number, source in enumerate(data.sources):
+        mine = prepared.training[data.source_of[prepared.training] == number]
+        held = prepared.held_out[data.source_of[prepared.held_out] == number]
+        names = [data.episodes[place].episode_id for place in np.flatnonzero(data.source_of == number)]
+        rows.append(
+            {
+                "name": source.name,
+                "data": source.config.data,
+                "hash": list_hash(names),
+                "real": source.real,
+                "episodes": len(mine),
+                "held_out": len(held),
+                "frames": int(lengths[mine].sum()),
+                "share": float(prepared.share[number]),
+                "samples": int(drawn[number]),
+                "share_realized": float(drawn[number] / max(1, drawn.sum())),
+            }
+        )
+    return rows
+
+
+def card_of(name: str, figures: Mapping[str, Any]) -> Card:
+    """The model card of a policy, from the figures of its run."""
+    columns = ("name", "hash", "episodes", "held_out", "frames", "real", "share_realized")
+    metrics = {
+        f"held-out action error, {row['source']}": ", ".join(
+            said_error(unit, one) for unit, one in row["by_unit"].items()
+        )
+        for row in figures["held_out"]
+    }
+    provenance = {
+        "code": f"twinloop {__version__}",
+        "config_hash": figures["config_hash"],
+        "data_hash": figures["data_hash"],
+        "twins": ", ".join(figures["twins"]),
+        "seed": figures["seed"],
+        "steps": figures["kept_step"],
+        "seconds": figures["seconds"],
+    }
+    if figures["adaptation"].get("base_hash"):
+        provenance["base_hash"] = figures["adaptation"]["base_hash"]
+    rows = tuple({key: row[key] for key in columns} for row in figures["sources"])
+    return Card(name=name, data=rows, provenance=provenance, metrics=metrics, notes=tuple(figures["notes"]))
+
+
+def said_error(unit: str, row: Mapping[str, Any]) -> str:
+    """An error with its interval and unit, in words."""
+    between = f" [{row['low']:.3g}, {row['high']:.3g}]" if "low" in row else ""
+    return f"{row['estimate']:.3g}{between} {unit}"
+
+
+def data_hash(data: Data) -> str:
+    """Names what is trained on: episodes by source, and the columns that are read of them."""
+    names = [(data.sources[int(s)].name, e.episode_id) for s, e in zip(data.source_of, data.episodes, strict=True)]
+    return sha256_json([names, sorted(data.columns), data.frames])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,41 +188,29 @@ def train(
     _check_output(output, resume=resume)
     with locked(output, "training"):
         _check_output(output, resume=resume)  # another process may have finished in between
-        return _train(config, output, workspace, resume, prepared, base, additions)
-
-
-def _train(
-    config: TrainConfig,
-    output: Path,
-    workspace: Path | None,
-    resume: bool,
-    prepared: Prepared | None,
-    base: Policy | None,
-    additions: Callable[[Policy, Prepared], Additions] | None,
-) -> Trained:
-    config = resolved(config)
-    base = open_policy(config.adapt.base) if base is None and config.adapt is not None else base
-    with _settings(config):
-        prepared = prepared or prepare(config, workspace)
-        policy = _policy(prepared, base).to(config.device)
-        made = (additions or configured)(policy, prepared)
-        loop = _loop(prepared, policy, made, output, base)
-        if made.watch is not None:
-            made.watch(policy, loop.samples, loop.errors())
-        if resume:
-            loop.restore(read_checkpoint(output))
-        loop.run()
-        errors = loop.errors()
-        if made.watch is not None:
-            made = replace(made, facts={**made.facts, **made.watch(policy, loop.samples, errors)})
-    policy = policy.to("cpu")
-    if made.before_saving is not None:
-        policy = made.before_saving(policy)
-    figures = figures_of(prepared, policy, loop, errors, made)
-    policy.save(output, card_of(output.name, figures))
-    write_json(output / RESULT, figures)
-    (output / FILE).unlink(missing_ok=True)
-    return Trained(policy=policy, folder=output, figures=figures)
+        config = resolved(config)
+        base = open_policy(config.adapt.base) if base is None and config.adapt is not None else base
+        with _settings(config):
+            prepared = prepared or prepare(config, workspace)
+            policy = _policy(prepared, base).to(config.device)
+            made = (additions or configured)(policy, prepared)
+            loop = _loop(prepared, policy, made, output, base)
+            if made.watch is not None:
+                made.watch(policy, loop.samples, loop.errors())
+            if resume:
+                loop.restore(read_checkpoint(output))
+            loop.run()
+            errors = loop.errors()
+            if made.watch is not None:
+                made = replace(made, facts={**made.facts, **made.watch(policy, loop.samples, errors)})
+        policy = policy.to("cpu")
+        if made.before_saving is not None:
+            policy = made.before_saving(policy)
+        figures = figures_of(prepared, policy, loop, errors, made)
+        policy.save(output, card_of(output.name, figures))
+        write_json(output / RESULT, figures)
+        (output / CHECKPOINT).unlink(missing_ok=True)
+        return Trained(policy=policy, folder=output, figures=figures)
 
 
 def _policy(prepared: Prepared, base: Policy | None) -> Policy:
@@ -163,7 +262,7 @@ def _loop(prepared: Prepared, policy: Policy, additions: Additions, folder: Path
 def _check_output(output: Path, *, resume: bool) -> None:
     if (output / RESULT).exists():
         raise InputError(f"{output} holds a finished run. Choose another --output, or move that one away.")
-    if (output / FILE).exists() and not resume:
+    if (output / CHECKPOINT).exists() and not resume:
         raise InputError(
             f"{output} holds a run that was stopped. Go on with it by --resume, or choose another --output."
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -101,12 +101,11 @@ def _distinct(sources: list[Source]) -> list[Source]:
     twice = sorted({name for name in named if named.count(name) > 1})
     if twice:
         raise InputError(f"Two sources are called {twice[0]}. Give each a name of its own: `name:` beside `data:`.")
-    made = []
-    for place, source in enumerate(sources):
-        same = names[:place].count(source.name)
-        name = f"{source.name}-{same + 1}" if same else source.name
-        made.append(Source(name=name, config=source.config, episodes=source.episodes))
-    return made
+    counts = [names[:place].count(name) for place, name in enumerate(names)]
+    return [
+        replace(source, name=f"{source.name}-{same + 1}") if same else source
+        for source, same in zip(sources, counts, strict=True)
+    ]
 
 
 def _listed(config: SourceConfig, workspace: Path | None) -> list[Listed]:
@@ -149,8 +148,7 @@ def _chosen(listed: list[Listed], config: SourceConfig) -> list[Listed]:
 
 
 def _of_folder(path: Path, kind: str) -> list[Listed]:
-    reader = DatasetReader(path)
-    folder = Folder.at(path, path.resolve().name, reader.info, kind)
+    folder = Folder.at(path, path.resolve().name, DatasetReader(path).info, kind)
     files = sorted(file.relative_to(path).as_posix() for file in (path / "meta" / "episodes").glob("*/*.parquet"))
     rows = read_rows(folder, files)
     params = _by_episode(rows.params)

@@ -14,9 +14,9 @@ import mujoco
 from rich.console import Console
 from rich.table import Table
 
-from twinloop.core.approval import approvals, approve, revoke
 from twinloop.core.engine_faults import known_faults
 from twinloop.core.errors import InputError
+from twinloop.core.extension import approvals, approve, revoke
 from twinloop.core.pool import cores
 from twinloop.dataset.logs.sets.registry import DATA_VARIABLE
 from twinloop.render import probe_all

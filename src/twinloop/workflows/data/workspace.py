@@ -10,14 +10,12 @@ from typing import Any
 from rich.console import Console
 
 from twinloop.catalog import Added
+from twinloop.catalog.dataset_folder import readable
 from twinloop.catalog.fsck import Finding, check_batches, check_index, check_kept, check_parts
-from twinloop.catalog.fsck_runs import check_order, check_secrets
-from twinloop.catalog.fsck_state import check_rows, check_state
-from twinloop.catalog.fsck_versions import check_frozen, check_release
+from twinloop.catalog.fsck_state import check_frozen, check_order, check_release, check_rows, check_secrets, check_state
 from twinloop.catalog.parts import Parts, compact
 from twinloop.catalog.repair import repair, repair_state
 from twinloop.catalog.run_files import accept, check_run_files
-from twinloop.catalog.seals import readable
 from twinloop.catalog.state import State
 from twinloop.catalog.workspace import STATE, Workspace
 from twinloop.core.errors import InputError, UnknownNameError

@@ -17,7 +17,7 @@ from rich.console import Console
 from twinloop.catalog import Workspace
 from twinloop.core.documents import read_json
 from twinloop.core.files import write_json, write_text
-from twinloop.hardware.hidden_cell import HiddenCell, hidden_cell
+from twinloop.hardware.hidden import HiddenCell, hidden_cell
 from twinloop.release.promotion import promote
 from twinloop.release.registry import Registry
 from twinloop.render import contact_sheet

@@ -21,8 +21,8 @@ from twinloop.dataset.lerobot.validation import Verdict, validate
 from twinloop.dataset.logs.sets.registry import RealDataUnavailableError
 from twinloop.generate import GenerateConfig, RenderConfig, ReplayResult, replay_episode, resolve
 from twinloop.generate.config import load_plan
-from twinloop.hardware.virtual_log import virtual_log
-from twinloop.policies.door import require_torch
+from twinloop.hardware.virtual import virtual_log
+from twinloop.policies.opening import require_torch
 from twinloop.render import choose_renderer, contact_sheet, write_png, write_video
 from twinloop.report import Report
 from twinloop.report.page import KeyFigure

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from twinloop.catalog import Workspace, audit
-from twinloop.catalog.fsck_versions import check_release
+from twinloop.catalog.fsck_state import check_release
 from twinloop.core.errors import InputError
 from twinloop.release import Registry, Stages, promote, rollback
 from twinloop.release.version import Version

@@ -19,7 +19,7 @@ from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError, TwinloopError
 from twinloop.core.yaml_documents import parse_yaml
 from twinloop.dataset.storage.snapshot import locked
-from twinloop.policies.door import require_torch
+from twinloop.policies.opening import require_torch
 from twinloop.train import TrainConfig, read_config, train
 from twinloop.train.config import CHECKPOINT, RESULT
 from twinloop.train.lerobot import PREFIX, report_rows, train_lerobot
@@ -75,7 +75,7 @@ def run_train(request: TrainRequest, console: Console) -> dict[str, Any]:
     if config.policy.startswith(PREFIX):
         return _run_lerobot(config, output, root, resume=resume, python=request.lerobot_python, console=console)
     require_torch()
-    from twinloop.train.checkpoint import read_checkpoint
+    from twinloop.train.loop import read_checkpoint
     from twinloop.train.prepared import prepare, resolved
 
     config, trained_before = resolved(config), resume and _lacks_report(output)
@@ -184,7 +184,7 @@ def _remember(
 
 
 def _print(figures: Mapping[str, Any], console: Console) -> None:
-    from twinloop.train.result import said_error
+    from twinloop.train.run import said_error
 
     table = Table("source", "", "episodes", "held out", "share", "held-out action error", box=None, pad_edge=False)
     held = {row["source"]: row for row in figures["held_out"]}

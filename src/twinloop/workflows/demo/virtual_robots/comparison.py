@@ -19,7 +19,7 @@ from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError
 from twinloop.core.files import write_json
 from twinloop.core.pool import LocalProcesses, cores
-from twinloop.policies.door import require_torch
+from twinloop.policies.opening import require_torch
 from twinloop.workflows.demo.virtual_robots.parts import Part, demos_of, make, policy_of, successes
 from twinloop.workflows.demo.virtual_robots.settings import NUMBERS, TransferSettings
 

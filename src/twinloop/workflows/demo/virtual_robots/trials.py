@@ -15,7 +15,7 @@ from twinloop.evaluate.real import SUITE
 from twinloop.evaluate.run import evaluate
 from twinloop.evaluate.suite import SliceSpec, SuiteSpec
 from twinloop.evaluate.worlds import Slice, Suite, Worlds
-from twinloop.hardware.hidden_cell import HiddenCell, hidden_cell
+from twinloop.hardware.hidden import HiddenCell, hidden_cell
 from twinloop.policies import open_policy
 from twinloop.rollout import BatchResult, run_batch
 from twinloop.rollout.actor import Actor
