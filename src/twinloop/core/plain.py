@@ -17,14 +17,15 @@ def plain(value: Any) -> Any:
     Raises:
         TypeError: there is no such form; names the type.
     """
-    if value is None or (isinstance(value, str | bool | int | float) and type(value).__module__ == "builtins"):
+    if value is None or type(value) in (str, bool, int, float):
         return value
-    if hasattr(value, "to_json"):
-        return value.to_json()
+    own = getattr(value, "to_json", None)
+    if own is not None:
+        return own()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {key if isinstance(key, str) else str(key): plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in cast("Mapping[Any, Any]", value).items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in cast("list[Any]", value)]
     if isinstance(value, np.ndarray | np.generic):

@@ -194,7 +194,8 @@ class RobotDriver:
         try:
             self.description: RobotDescription = self._opened(lambda: RobotDescription.read(robot))
             found = self.description
-            self.name, self.source, self.units = found.name, found.source, found.units
+            self.name, self.units = found.name, found.units
+            self.source: Source = found.source
             self._address = self.origin = found.origin
             self.observation_features, self.action_features = found.observation_features, found.action_features
             self.clock: CheckedClock = self._opened(self._read_clock)

@@ -97,6 +97,7 @@ _Walk = Generator[_Ask, Array, Solution]
 def solve(
     problem: Problem,
     start: Array,
+    local: Array | None = None,
     *,
     iterations: int = 15,
     tolerance: float = 2e-3,
@@ -106,10 +107,11 @@ def solve(
     Args:
         problem: the fit.
         start: where to begin, ``(p,)``.
+        local: corrections of the first states to begin with, ``(nwindow, m)``.
         iterations: most steps, kept or not.
         tolerance: see above.
     """
-    return solve_together(problem, [begin(problem, start)], iterations=iterations, tolerance=tolerance)[0]
+    return solve_together(problem, [begin(problem, start, local)], iterations=iterations, tolerance=tolerance)[0]
 
 
 def begin(problem: Problem, start: Array, local: Array | None = None) -> Descent:

@@ -184,7 +184,6 @@ class Size(Arrays):
 
 Kind = Literal["neighbours", "density", "random_network"]
 _MOST_ROWS = 3000  # kept of the references: 200 distances to each take a millisecond
-_NEIGHBOUR = 5  # the one whose distance counts, as in `stats.novelty`
 _TARGETS, _FEATURES, _RIDGE = 32, 256, 1e-3  # of the random network; our choice
 
 
@@ -225,7 +224,7 @@ class Outlying(Arrays):
         known = np.isfinite(flat).all(axis=1)
         out = np.full(len(flat), np.nan)
         if known.any():
-            out[known] = space.score(flat[known], "density" if self.dense else "neighbours", _NEIGHBOUR)
+            out[known] = space.score(flat[known], "density" if self.dense else "neighbours")
         return {"": out.reshape(rows.shape[:-1])}
 
 
