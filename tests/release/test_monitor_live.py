@@ -16,6 +16,7 @@ from twinloop.core.errors import InputError
 from twinloop.release.monitor.calibration import Calibration, fewest_episodes, read, save
 from twinloop.release.monitor.faults import Observers, alpha_beta, changed, hypotheses, untouched
 from twinloop.release.monitor.live import Monitor
+from twinloop.release.monitor.recorded import Recorded, watch
 from twinloop.release.monitor.signals import Between
 from twinloop.release.running_observers import MonitorWatcher, OnAlarm, open_watcher
 from twinloop.release.running_robot import Seen
@@ -24,7 +25,6 @@ from twinloop.tasks.kinematics import Chain
 from twinloop.twin import Twin, load_twin
 from twinloop.workflows.deploy import monitor_episodes as monitor_data
 from twinloop.workflows.deploy.monitor import calibrated
-from twinloop.workflows.deploy.monitor_episodes import Recorded, watch
 
 STEPS, RATE = 45, 0.2
 TOOL = ("tool.x", "tool.y", "tool.z")

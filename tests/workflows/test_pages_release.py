@@ -9,9 +9,9 @@ import pytest
 
 from support.pages import KeptReport, lines_at
 from twinloop.core.decision import GateDecision, RuleVerdict
+from twinloop.release.monitor.recorded import Watched
 from twinloop.workflows.deploy.gate import gate_section
 from twinloop.workflows.deploy.monitor import monitor_section
-from twinloop.workflows.deploy.monitor_episodes import Watched
 from twinloop.workflows.evaluate.evidence import evidence_section
 from twinloop.workflows.train.page import adaptation_section, train_page, train_section
 

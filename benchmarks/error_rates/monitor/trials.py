@@ -30,6 +30,7 @@ from twinloop.policies import Acting, open_policy
 from twinloop.release.monitor.calibration import Calibration
 from twinloop.release.monitor.judging import Kind, Scorer, fit_outlying
 from twinloop.release.monitor.live import Monitor
+from twinloop.release.monitor.recorded import Recorded, Watched, joined, watch
 from twinloop.rollout import PolicyActor, run_batch
 from twinloop.rollout.photographer import Photographer
 from twinloop.simulate import open_backend
@@ -37,7 +38,6 @@ from twinloop.stats.conformal import conformal_threshold
 from twinloop.tasks import open_task
 from twinloop.twin import load_twin
 from twinloop.workflows.deploy.monitor import calibrated
-from twinloop.workflows.deploy.monitor_episodes import Recorded, Watched, joined, watch
 
 _HEIGHT, _WIDTH, _EVERY = 72, 96, 6  # of pictures, and control steps from one to the next: 5 per second
 _ATTEMPTS = 6  # episodes per success that is wanted, at most

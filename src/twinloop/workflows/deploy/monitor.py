@@ -19,20 +19,11 @@ from twinloop.randomize import read_identified
 from twinloop.release.monitor.calibration import RATE, Calibration, Origin, fit, require_enough, save
 from twinloop.release.monitor.faults import signatures, while_held
 from twinloop.release.monitor.live import Monitor, check_policy
+from twinloop.release.monitor.recorded import Recorded, Watched, held_share, references, rows_of, watch
 from twinloop.report import KeyFigure, Report
 from twinloop.stats import wilson
 from twinloop.twin import Twin
-from twinloop.workflows.deploy.monitor_episodes import (
-    Recorded,
-    Watched,
-    contract_of,
-    held_share,
-    read_recorded,
-    references,
-    require_actor,
-    rows_of,
-    watch,
-)
+from twinloop.workflows.deploy.monitor_episodes import contract_of, read_recorded, require_actor
 from twinloop.workflows.deploy.requests import MonitorCalibrateRequest, MonitorCheckRequest
 from twinloop.workflows.evaluate.evaluate import opened_twin
 from twinloop.workflows.run.results import claim_output, write_result, write_run
