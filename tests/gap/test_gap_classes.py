@@ -27,14 +27,19 @@ from twinloop.gap.policies.classes import (
     other_environment,
     weak_policies,
 )
-from twinloop.gap.policies.classes_coverage import Support, combination_covered, never_covered, outside_p_value
+from twinloop.gap.policies.classes_coverage import (
+    Support,
+    combination_covered,
+    never_covered,
+    outside_p_value,
+    visited_axes,
+)
 from twinloop.gap.policies.classes_result import ALPHA, MEANINGS, decided
 from twinloop.report import Report
 from twinloop.simulate import open_backend
 from twinloop.workflows.data.logs import Log
 from twinloop.workflows.gap import classes as gap_classes
 from twinloop.workflows.gap.classes import (
-    _axes,
     _first_after,
     classes_section,
     diagnose,
@@ -247,7 +252,7 @@ def test_errors_of_a_right_twin_are_small_and_its_run_stands_for_ranges(twin, tm
     kp = support.bounds[support.names.index("actuator/swing/kp")]
     assert kp == pytest.approx(12.0 * np.exp([-0.0196, 0.0196]))
     with pytest.raises(InputError, match="speaks of joint/swing/damping, .*, reality of lowest swing, highest swing"):
-        never_covered(support, *_axes(log))
+        never_covered(support, *visited_axes(log))
 
 
 def test_a_calibration_is_placed_by_number_or_by_date(twin):

@@ -10,13 +10,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import betabinom
 
+from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError
-from twinloop.core.records import frozen
+from twinloop.core.records import Episode, frozen
 from twinloop.gap.policies.classes_result import ALPHA, Check
 from twinloop.stats import TwoByTwo, difference_interval
 
 Array = NDArray[np.float64]
 _SHOWN = 6  # names in a message
+
+
+_SIGMAS = 1.96  # a range stands for the middle 95 % of a normal distribution
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +42,30 @@ class Support:
         )
         if self.bounds is not None:
             object.__setattr__(self, "bounds", frozen(self.bounds))
+
+    @classmethod
+    def of_distribution(cls, found: ParamDistribution, origin: str) -> Support:
+        """Return the ranges that an identified distribution stands for: 1.96 standard deviations to each side."""
+        sd = np.sqrt(np.maximum(np.diag(found.covariance), 0.0) * found.kappa) * _SIGMAS
+        ends = np.stack([found.mean - sd, found.mean + sd], axis=-1)
+        log = np.array([kind == "log" for kind in found.transforms])[:, None]
+        bounds = np.where(log, np.exp(np.minimum(ends, np.log(np.finfo(float).max))), ends)
+        return cls(names=found.names, values=np.empty((0, len(found.names))), bounds=bounds, origin=origin)
+
+
+def visited_axes(episodes: Sequence[Episode]) -> tuple[tuple[str, ...], NDArray[np.float64]]:
+    """What each episode visits: the extent and the fastest speed of every joint in SI, and its conditions."""
+    tables = []
+    for episode in episodes:
+        state = episode.units.to_si(episode.state) if episode.units.known else np.asarray(episode.state)
+        speed = np.abs(np.gradient(state, episode.time, axis=0)) if len(episode) > 1 else np.zeros_like(state)
+        row = dict(episode.conditions)
+        for i, joint in enumerate(episode.joints):
+            row |= {f"lowest {joint}": state[:, i].min(), f"highest {joint}": state[:, i].max()}
+            row[f"fastest {joint}"] = np.quantile(speed[:, i], 0.99)  # of differences the largest is often a glitch
+        tables.append(row)
+    names = tuple(dict.fromkeys(name for row in tables for name in row))
+    return names, np.array([[row.get(name, np.nan) for name in names] for row in tables], dtype=np.float64)
 
 
 def outside_p_value(outside: int, real: int, training: int) -> float:

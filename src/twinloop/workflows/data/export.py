@@ -26,7 +26,7 @@ from twinloop.dataset.export.protocol import Exporter, ExportOptions
 from twinloop.dataset.export.rerun import export_rerun
 from twinloop.dataset.export.robomimic import export_robomimic
 from twinloop.dataset.export.source import open_source
-from twinloop.dataset.export.streams import NOTHING, Bodies, EpisodeStreams, Event, Shape, Truth, open_reader
+from twinloop.dataset.export.streams import NOTHING, Bodies, EpisodeStreams, Event, Truth, open_reader
 from twinloop.dataset.export.verification import PlayedFolder, verify_export
 from twinloop.dataset.folder_card import Rows, folder_card
 from twinloop.dataset.lerobot import layout
@@ -37,8 +37,9 @@ from twinloop.generate.replay import root_config
 from twinloop.rollout.episodes import INITIAL_COMMAND
 from twinloop.rollout.replay import recorded_params
 from twinloop.rollout.substeps import step_inputs
+from twinloop.simulate.bodies import model_bodies
 from twinloop.simulate.drives import Drives
-from twinloop.simulate.protocol import STATE_SPEC, state_poses
+from twinloop.simulate.protocol import STATE_SPEC
 from twinloop.twin import Twin
 from twinloop.twin.model_limits import ENGINE_ERRORS, check_model_text
 from twinloop.twin.model_text import model_text, world_model_inplace
@@ -88,16 +89,6 @@ def _event(streams: EpisodeStreams, row: Mapping[str, Any]) -> Event:
     return Event(time=at, text=f"{row['kind']}: {row['value']} ({row['source']} {row['author']}{span})")
 
 
-_GEOM = mujoco.mjtGeom
-_KINDS = {
-    int(_GEOM.mjGEOM_BOX): "box",
-    int(_GEOM.mjGEOM_SPHERE): "sphere",
-    int(_GEOM.mjGEOM_ELLIPSOID): "ellipsoid",
-    int(_GEOM.mjGEOM_CAPSULE): "capsule",
-    int(_GEOM.mjGEOM_CYLINDER): "cylinder",
-    int(_GEOM.mjGEOM_MESH): "mesh",
-}
-_HIDDEN = 3  # MuJoCo's viewer shows the geom groups 0 to 2
 _WRITERS = {"robomimic": export_robomimic, "mcap": export_mcap, "rerun": export_rerun}
 
 
@@ -161,7 +152,7 @@ class _Generated:
         model = copy.copy(self.twin.model)
         params = recorded_params(self.twin, self._reader.provenance(index))
         world_model_inplace(self.twin, params, model)
-        return _bodies(model, self._reader.states(index)[:-1])
+        return model_bodies(model, self._reader.states(index)[:-1])
 
     def _controls(
         self, index: int, params: ParamTable, provenance: Provenance
@@ -192,57 +183,7 @@ def _imported_bodies(reader: DatasetReader, index: int) -> Bodies | None:
         model = mujoco.MjModel.from_xml_string(kept.model, dict(kept.assets))
     except ENGINE_ERRORS as error:
         raise InputError(f"{where} is not one that MuJoCo reads: {' '.join(str(error).split())}") from error
-    return _bodies(model, kept.states[: int(reader.lengths[index])])
-
-
-def _bodies(model: mujoco.MjModel, states: NDArray[np.float64]) -> Bodies:
-    position, quaternion = body_poses(model, states)
-    names = tuple(model.body(i).name or f"body_{i}" for i in range(1, model.nbody))
-    return Bodies(names=names, position=position, quaternion=quaternion, shapes=tuple(_shapes(model)))
-
-
-def body_poses(model: mujoco.MjModel, states: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Positions ``(T, nbody - 1, 3)`` and quaternions wxyz of all bodies but the world, from recorded states."""
-    data = mujoco.MjData(model)
-    poses = state_poses(model, states)
-    position, quaternion = (np.empty((len(states), model.nbody - 1, width)) for width in (3, 4))
-    for frame in range(len(states)):
-        data.qpos[:] = poses["qpos"][frame]
-        data.mocap_pos.flat[:], data.mocap_quat.flat[:] = poses["mocap_pos"][frame], poses["mocap_quat"][frame]
-        mujoco.mj_kinematics(model, data)
-        position[frame], quaternion[frame] = data.xpos[1:], data.xquat[1:]
-    return position, quaternion
-
-
-def _shapes(model: mujoco.MjModel) -> Sequence[Shape]:
-    """The geoms that MuJoCo's viewer shows, as shapes of their bodies; those of the world are named after it."""
-    return [shape for geom in range(model.ngeom) if (shape := _shape(model, geom)) is not None]
-
-
-def _shape(model: mujoco.MjModel, geom: int) -> Shape | None:
-    kind, rgba = _KINDS.get(int(model.geom_type[geom])), model.geom_rgba[geom]
-    if kind is None or model.geom_group[geom] >= _HIDDEN or not rgba[3] or not model.geom_size[geom].any():
-        return None
-    if (material := int(model.geom_matid[geom])) >= 0:
-        rgba = model.mat_rgba[material]
-    body = int(model.geom_bodyid[geom])
-    vertices, faces = _mesh(model, int(model.geom_dataid[geom])) if kind == "mesh" else (None, None)
-    return Shape(
-        body=(model.body(body).name or f"body_{body}") if body else "world",
-        kind=kind,  # pyright: ignore[reportArgumentType]
-        size=tuple(model.geom_size[geom].tolist()),
-        position=tuple(model.geom_pos[geom].tolist()),
-        quaternion=tuple(model.geom_quat[geom].tolist()),
-        rgba=tuple(rgba.tolist()),
-        vertices=vertices,
-        faces=faces,
-    )
-
-
-def _mesh(model: mujoco.MjModel, mesh: int) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
-    first, count = model.mesh_vertadr[mesh], model.mesh_vertnum[mesh]
-    start, faces = model.mesh_faceadr[mesh], model.mesh_facenum[mesh]
-    return model.mesh_vert[first : first + count].copy(), model.mesh_face[start : start + faces].copy()
+    return model_bodies(model, kept.states[: int(reader.lengths[index])])
 
 
 SETTINGS = {

@@ -29,7 +29,7 @@ from twinloop.gap.policies.classes import (
     other_environment,
     weak_policies,
 )
-from twinloop.gap.policies.classes_coverage import Support, combination_covered, never_covered
+from twinloop.gap.policies.classes_coverage import Support, combination_covered, never_covered, visited_axes
 from twinloop.gap.policies.classes_result import ALPHA, MEANINGS, Check, Diagnosis, Kind, decided
 from twinloop.randomize import read_identified
 from twinloop.report import Report
@@ -74,7 +74,6 @@ def _p(check: Check) -> str:
 _DRAWN = "provenance/rand."
 _MEASURED = ("dynamics", "why")  # runs whose figures say how wide a gap is
 # Half width of the range that an identified distribution stands for, in standard deviations: 95 % of a normal one.
-_SIGMAS = 1.96
 
 
 def _require_enough(request: GapClassesRequest) -> None:
@@ -141,7 +140,7 @@ def _coverage(request: GapClassesRequest, log: Log | None, checks: list[Check], 
     if request.training is None or log is None:
         skipped["never_covered"] = "give --data and --training (a dataset, or the folder of an identify run)"
         return
-    names, rows = _axes(log.episodes)
+    names, rows = visited_axes(log.episodes)
     support = training_support(request.training)
     name = request.twin or "TWIN"
     remedy = (
@@ -163,12 +162,8 @@ def training_support(training: str) -> Support:
     run = path / "result.json"
     if run.is_file() and "distribution" in read_json(run):
         found = ParamDistribution.from_json(read_identified(path)["distribution"])
-        sd = np.sqrt(np.maximum(np.diag(found.covariance), 0.0) * found.kappa) * _SIGMAS
-        ends = np.stack([found.mean - sd, found.mean + sd], axis=-1)
-        log = np.array([kind == "log" for kind in found.transforms])[:, None]
-        bounds = np.where(log, np.exp(np.minimum(ends, np.log(np.finfo(float).max))), ends)
-        return Support(names=found.names, values=np.empty((0, len(found.names))), bounds=bounds, origin=str(path))
-    names, rows = _axes(open_log(training).episodes)
+        return Support.of_distribution(found, origin=str(path))
+    names, rows = visited_axes(open_log(training).episodes)
     drawn = _drawn(path)
     both = np.concatenate([rows, np.stack(list(drawn.values()), axis=-1)], axis=1) if drawn else rows
     return Support(names=(*names, *drawn), values=both, origin=str(training))
@@ -185,21 +180,6 @@ def _drawn(path: Path) -> dict[str, NDArray[np.float64]]:
         key.removeprefix(_DRAWN).replace(".", "/"): np.array([np.nan if r[key] is None else r[key] for r in rows])
         for key in keys
     }
-
-
-def _axes(episodes: Sequence[Episode]) -> tuple[tuple[str, ...], NDArray[np.float64]]:
-    """What each episode visits: the extent and the fastest speed of every joint in SI, and its conditions."""
-    tables = []
-    for episode in episodes:
-        state = episode.units.to_si(episode.state) if episode.units.known else np.asarray(episode.state)
-        speed = np.abs(np.gradient(state, episode.time, axis=0)) if len(episode) > 1 else np.zeros_like(state)
-        row = dict(episode.conditions)
-        for i, joint in enumerate(episode.joints):
-            row |= {f"lowest {joint}": state[:, i].min(), f"highest {joint}": state[:, i].max()}
-            row[f"fastest {joint}"] = np.quantile(speed[:, i], 0.99)  # of differences the largest is often a glitch
-        tables.append(row)
-    names = tuple(dict.fromkeys(name for row in tables for name in row))
-    return names, np.array([[row.get(name, np.nan) for name in names] for row in tables], dtype=np.float64)
 
 
 def _width(request: GapClassesRequest, checks: list[Check], skipped: dict[Kind, str]) -> None:

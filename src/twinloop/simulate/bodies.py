@@ -1,0 +1,74 @@
+"""Read bodies of a model with their shapes, and where they are in recorded states, for exports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.dataset.export.streams import Bodies, Shape
+from twinloop.simulate.protocol import state_poses
+
+_GEOM = mujoco.mjtGeom
+_KINDS = {
+    int(_GEOM.mjGEOM_BOX): "box",
+    int(_GEOM.mjGEOM_SPHERE): "sphere",
+    int(_GEOM.mjGEOM_ELLIPSOID): "ellipsoid",
+    int(_GEOM.mjGEOM_CAPSULE): "capsule",
+    int(_GEOM.mjGEOM_CYLINDER): "cylinder",
+    int(_GEOM.mjGEOM_MESH): "mesh",
+}
+_HIDDEN = 3  # MuJoCo's viewer shows the geom groups 0 to 2
+
+
+def model_bodies(model: mujoco.MjModel, states: NDArray[np.float64]) -> Bodies:
+    """Return names, shapes and poses of all bodies but the world, from recorded states ``(T, nstate)``."""
+    position, quaternion = _poses(model, states)
+    names = tuple(model.body(i).name or f"body_{i}" for i in range(1, model.nbody))
+    return Bodies(names=names, position=position, quaternion=quaternion, shapes=tuple(_shapes(model)))
+
+
+def _poses(model: mujoco.MjModel, states: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Positions ``(T, nbody - 1, 3)`` and quaternions wxyz of all bodies but the world, from recorded states."""
+    data = mujoco.MjData(model)
+    poses = state_poses(model, states)
+    position, quaternion = (np.empty((len(states), model.nbody - 1, width)) for width in (3, 4))
+    for frame in range(len(states)):
+        data.qpos[:] = poses["qpos"][frame]
+        data.mocap_pos.flat[:], data.mocap_quat.flat[:] = poses["mocap_pos"][frame], poses["mocap_quat"][frame]
+        mujoco.mj_kinematics(model, data)
+        position[frame], quaternion[frame] = data.xpos[1:], data.xquat[1:]
+    return position, quaternion
+
+
+def _shapes(model: mujoco.MjModel) -> Sequence[Shape]:
+    """The geoms that MuJoCo's viewer shows, as shapes of their bodies; those of the world are named after it."""
+    return [shape for geom in range(model.ngeom) if (shape := _shape(model, geom)) is not None]
+
+
+def _shape(model: mujoco.MjModel, geom: int) -> Shape | None:
+    kind, rgba = _KINDS.get(int(model.geom_type[geom])), model.geom_rgba[geom]
+    if kind is None or model.geom_group[geom] >= _HIDDEN or not rgba[3] or not model.geom_size[geom].any():
+        return None
+    if (material := int(model.geom_matid[geom])) >= 0:
+        rgba = model.mat_rgba[material]
+    body = int(model.geom_bodyid[geom])
+    vertices, faces = _mesh(model, int(model.geom_dataid[geom])) if kind == "mesh" else (None, None)
+    return Shape(
+        body=(model.body(body).name or f"body_{body}") if body else "world",
+        kind=kind,  # pyright: ignore[reportArgumentType]
+        size=tuple(model.geom_size[geom].tolist()),
+        position=tuple(model.geom_pos[geom].tolist()),
+        quaternion=tuple(model.geom_quat[geom].tolist()),
+        rgba=tuple(rgba.tolist()),
+        vertices=vertices,
+        faces=faces,
+    )
+
+
+def _mesh(model: mujoco.MjModel, mesh: int) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+    first, count = model.mesh_vertadr[mesh], model.mesh_vertnum[mesh]
+    start, faces = model.mesh_faceadr[mesh], model.mesh_facenum[mesh]
+    return model.mesh_vert[first : first + count].copy(), model.mesh_face[start : start + faces].copy()
