@@ -421,7 +421,7 @@ def test_every_compilation_goes_through_one_function():
         "twin/variant.py": "reads parameters; the twin keeps its model",
         "twin/twin.py": "the twin's own spec, for pictures",
         "twin/model_text.py": "the twin's own spec, as text",
-        "checks/statics.py": "the twin's own spec, compared with its model",
+        "checks/grasp.py": "the twin's own spec, compared with its model",
     }
     root = Path(twinloop.__file__).parent
     found = set()

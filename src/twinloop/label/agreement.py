@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.plain import JsonRecord
 from twinloop.label.rule import UNKNOWN
 from twinloop.stats import Interval, bootstrap, clopper_pearson, cohens_kappa, krippendorff_alpha, match_moments
 
@@ -53,7 +54,7 @@ class Pair:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Agreement:
+class Agreement(JsonRecord):
     """What all who speak of a kind come to; ``disagreements`` are the episodes they do not agree on, worst first."""
 
     kind: str
@@ -62,17 +63,6 @@ class Agreement:
     alpha: Interval
     pairs: tuple[Pair, ...]
     disagreements: tuple[Mapping[str, Any], ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form."""
-        return {
-            "kind": self.kind,
-            "observers": list(self.observers),
-            "episodes": self.episodes,
-            "alpha": self.alpha.to_json(),
-            "pairs": [pair.to_json() for pair in self.pairs],
-            "disagreements": [dict(row) for row in self.disagreements],
-        }
 
 
 def agreement(rows: Sequence[Mapping[str, Any]], kind: str, *, level: float = 0.95, seed: int = 0) -> Agreement:

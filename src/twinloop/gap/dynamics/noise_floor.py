@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
+from twinloop.core.plain import JsonRecord
 from twinloop.core.records import Episode
 from twinloop.gap.dynamics.errors import WindowErrors, ratio, summed
 from twinloop.gap.dynamics.intervals import FEWEST, Resampling, mean_scaled, root_mean, weighted
@@ -132,7 +133,7 @@ _NO_PAIR = 1e-9  # so that a resample of one episode alone, in which no pair is,
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoiseFloor:
+class NoiseFloor(JsonRecord):
     """Real against real: the least error that a prediction can have, and the twin's error over it.
 
     Attributes:
@@ -144,6 +145,8 @@ class NoiseFloor:
         how: how repeats were found.
     """
 
+    json_names: ClassVar[Mapping[str, str | None]] = {"channels": None}
+
     channels: tuple[Channel, ...]
     groups: Groups
     floor: Interval
@@ -151,17 +154,6 @@ class NoiseFloor:
     ratios: Mapping[str, Interval]
     overall: Mapping[str, Interval]
     how: str
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        return {
-            "groups": [list(group) for group in self.groups],
-            "floor": self.floor.to_json(),
-            "curve": self.curve.to_json(),
-            "ratios": {name: interval.to_json() for name, interval in self.ratios.items()},
-            "overall": {name: interval.to_json() for name, interval in self.overall.items()},
-            "how": self.how,
-        }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.headline import Better, Headline
+from twinloop.core.plain import JsonRecord
 from twinloop.gap.dynamics.clips import Clip
 from twinloop.gap.dynamics.delay import Delays
 from twinloop.gap.dynamics.noise_floor import NoiseFloor
@@ -22,16 +23,12 @@ Intervals = Mapping[str, Interval]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Phase:
+class Phase(JsonRecord):
     """RMSE of each twin in the frames of one phase of contact; ``frames`` ``(nchannel,)`` is how many these are."""
 
     name: str
     frames: Array
     rmse: Intervals
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        return {"name": self.name, "frames": self.frames.tolist(), "rmse": _json(self.rmse)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.core.plain import JsonRecord
 from twinloop.stats import Interval, bootstrap, paired_test
 
 Array = NDArray[np.float64]
@@ -26,7 +26,7 @@ _FEWEST = 3  # episodes: with fewer even the greatest difference is p > 0.12
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class Place(JsonRecord):
     """One event class of one channel: whether error arises there more than elsewhere.
 
     ``frames`` is the part of the frames inside, ``share`` the part of the new error that arises inside beyond what
@@ -43,14 +43,6 @@ class Place:
     p_value: float
     episodes: int
     reason: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        return {
-            **vars(self),
-            "share": None if self.share is None else self.share.to_json(),
-            "ratio": None if self.ratio is None else self.ratio.to_json(),
-        }
 
     def adjusted(self, p_value: float) -> Place:
         """With another p-value."""

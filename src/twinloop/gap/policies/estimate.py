@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
 from twinloop.core.headline import Headline
+from twinloop.core.plain import JsonRecord
 from twinloop.core.trials import DOMAINS, Measure, Pairs, Trials, paired
 from twinloop.gap.policies.paired_trials import measured
 from twinloop.stats import (
@@ -29,7 +29,7 @@ _RELIABLE = 20  # pairs below which asymptotic intervals cover clearly less than
 
 
 @dataclass(frozen=True, kw_only=True)
-class PolicyEstimate:
+class PolicyEstimate(JsonRecord):
     """One policy. ``pairs`` starts were tried in both worlds, ``more`` in simulation only.
 
     ``alone`` is the interval of the real trials by themselves, ``combined`` the one with simulation, both valid for any
@@ -50,20 +50,9 @@ class PolicyEstimate:
     narrower: float
     notes: tuple[str, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        plain = ("policy", "pairs", "more", "correlation", "beta", "narrower")
-        intervals = {name: getattr(self, name).to_json() for name in ("alone", "combined", "saved")}
-        return {
-            **{name: getattr(self, name) for name in plain},
-            **intervals,
-            "asymptotic": {name: interval.to_json() for name, interval in self.asymptotic.items()},
-            "notes": list(self.notes),
-        }
-
 
 @dataclass(frozen=True, kw_only=True)
-class RealEstimate:
+class RealEstimate(JsonRecord):
     """Every policy that has paired trials."""
 
     measure: Measure
@@ -83,11 +72,6 @@ class RealEstimate:
                 ),
             ]
         return figures
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        rows = [row.to_json() for row in self.policies]
-        return {"measure": self.measure, "level": self.level, "policies": rows, "left_out": dict(self.left_out)}
 
 
 def estimate_real(trials: Trials, *, measure: str = "auto", level: float = 0.95, seed: int = 0) -> RealEstimate:

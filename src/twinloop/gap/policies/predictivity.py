@@ -11,6 +11,7 @@ import numpy as np
 
 from twinloop.core.errors import InputError
 from twinloop.core.headline import Headline
+from twinloop.core.plain import JsonRecord
 from twinloop.core.trials import Measure, Trials
 from twinloop.stats import Interval, ranking
 from twinloop.stats.predictivity import Predictivity, PredictivityFigure, predictivity
@@ -56,11 +57,13 @@ class TaskPredictivity:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictivityReport:
+class PredictivityReport(JsonRecord):
     """The figures of each task, and of scores averaged over tasks where there are several.
 
     ``notes`` say what was left out and why.
     """
+
+    json_schema = 1
 
     tasks: tuple[TaskPredictivity, ...]
     average: TaskPredictivity | None
@@ -87,11 +90,6 @@ class PredictivityReport:
         return rows + [
             _headline(figure, f"{figure.name}/{task.name}") for task in single for figure in task.result.figures
         ]
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files (schema 1)."""
-        average = None if self.average is None else self.average.to_json()
-        return {"schema": 1, "tasks": [t.to_json() for t in self.tasks], "average": average, "notes": list(self.notes)}
 
     def text(self) -> str:
         """The report for a terminal."""
