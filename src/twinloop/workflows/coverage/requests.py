@@ -8,11 +8,11 @@ from typing import Annotated, Literal
 
 import tyro
 
-from twinloop.workflows.run.request import Request, request
+from twinloop.workflows.run.request import FailIfOption, LevelOption, Request, SeedOption, request
 
 
 @request
-class Sides:
+class Sides(LevelOption, SeedOption):
     """What stands for reality, what for simulation, and how their clips are compared."""
 
     real: tuple[str, ...] = ()
@@ -45,17 +45,16 @@ class Sides:
     """Whose clips whitening is fitted on."""
     k: int = 5
     """The neighbour that says how near real clips lie to each other."""
-    level: float = 0.95
-    """Confidence level of intervals."""
     failure_weight: float = 1.0
     """How much failures count in the rank of a hole: mass × (1 + weight × failure rate)."""
-    seed: int = 0
-    """Of resamples, relabellings and maps."""
 
 
 @request
-class CoverageRequest(Request):
-    """What simulation covers: of reality (--real and --sim, or a workspace), or of its own parameter space (DIR)."""
+class CoverageRequest(FailIfOption, Request):
+    """What simulation covers: of reality (--real and --sim, or a workspace), or of its own parameter space (DIR).
+
+    Example conditions of --fail-if: 'coverage < 0.9' and 'largest_hole > 0.05'.
+    """
 
     dataset: tyro.conf.Positional[Annotated[Path | None, tyro.conf.arg(metavar="DIR")]] = None
     """A generated dataset alone: each of its parameters, pairs of them, the largest hole."""
@@ -64,8 +63,6 @@ class CoverageRequest(Request):
     """Folder for result.json and report.html; of a DIR alone, the file of a page."""
     projection: Literal["pca", "umap"] = "pca"
     """The map of clips on the page."""
-    fail_if: tuple[str, ...] = ()
-    """Exit with 1 where this holds, such as 'coverage < 0.9' or 'largest_hole > 0.05'."""
     like: Annotated[str | None, tyro.conf.arg(metavar="EPISODE[:FRAME]")] = None
     """Instead: the clips of the workspace nearest to this one, EPISODE or EPISODE:FRAME; an episode is named by the
     beginning of its id or by BATCH:INDEX."""

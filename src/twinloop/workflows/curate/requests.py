@@ -7,15 +7,17 @@ from typing import Annotated
 
 import tyro
 
-from twinloop.workflows.run.request import Reported, request
+from twinloop.workflows.run.request import FailIfOption, Reported, WorkersOption, request
 
 
 @request
-class CurateRequest(Reported):
+class CurateRequest(FailIfOption, WorkersOption, Reported):
     """Score every episode with reasons: physics, recording, demonstration. Nothing is deleted; a filter is a selection.
 
     In a workspace the scores are kept (`twinloop query "SELECT * FROM scores"`), and the selection of what is good is
     printed. A dataset folder can be scored without one.
+
+    Example conditions of --fail-if: 'bad > 0', 'share_bad > 0.1' and 'bad/recording/blur > 0'.
     """
 
     dataset: tyro.conf.Positional[Annotated[Path | None, tyro.conf.arg(metavar="DATASET")]] = None
@@ -30,7 +32,3 @@ class CurateRequest(Reported):
     """Names or families, comma separated (physics,recording/blur), or path/to/file.py:Class; default all."""
     show: str = ""
     """Score nothing, but print all that is kept of one episode: its id, the beginning of it, or BATCH:INDEX."""
-    fail_if: tuple[str, ...] = ()
-    """Exit with 1 where this holds, such as 'bad > 0', 'share_bad > 0.1' or 'bad/recording/blur > 0'."""
-    workers: int = 0
-    """Processes; 0 takes every core where there are many episodes. The scores do not depend on it."""

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from twinloop.workflows.run.request import Request, request
+from twinloop.workflows.run.request import Request, SeedOption, request
 
 _One = tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="DATASET")]]
 _Several = tyro.conf.Positional[Annotated[tuple[Path, ...], tyro.conf.arg(metavar="DATASET")]]
@@ -47,7 +47,7 @@ class EditDeleteRequest(Writing):
 
 
 @request
-class EditSplitRequest(Writing):
+class EditSplitRequest(SeedOption, Writing):
     """Write the parts of a dataset as folders below OUTPUT."""
 
     dataset: _One
@@ -56,8 +56,6 @@ class EditSplitRequest(Writing):
     """Each part and its size: a share (train=0.8), a number of episodes (train=40), or a list (train=0:40)."""
     by: str | None = None
     """What shall be alike in all parts: task, success, or any column of the episode table."""
-    seed: int = 0
-    """Which episodes go where follows from it."""
 
 
 @request
@@ -107,7 +105,7 @@ class EditReencodeRequest(Writing):
 
 
 @request
-class EditRebalanceRequest(Writing):
+class EditRebalanceRequest(SeedOption, Writing):
     """Write episodes so that groups have equal or given shares, by leaving some out."""
 
     datasets: _Several
@@ -116,8 +114,6 @@ class EditRebalanceRequest(Writing):
     """What groups are: task, success, source, or any column of the episode table."""
     shares: _Named = ()
     """Share of each group in the result, such as true=0.7 false=0.3; by default equal ones."""
-    seed: int = 0
-    """Which episodes are left out follows from it."""
     repeat: bool = False
     """Leave none out of the fullest group and repeat episodes of the others, as children of themselves."""
     same_units: bool = False

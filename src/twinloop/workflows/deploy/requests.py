@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from twinloop.workflows.run.request import InWorkspace, Reported, Request, request
+from twinloop.workflows.run.request import InWorkspace, Reported, Request, SeedOption, request
 
 
 @request
@@ -73,7 +73,7 @@ class ServeRequest(Request):
 
 
 @request
-class MonitorCalibrateRequest(Request):
+class MonitorCalibrateRequest(SeedOption, Request):
     """Learn from successful episodes what is usual, so that alarms come at a promised rate where nothing is wrong."""
 
     data: Path
@@ -90,8 +90,6 @@ class MonitorCalibrateRequest(Request):
     """False alarms per episode, of all signals together."""
     camera: tuple[str, ...] = ()
     """Cameras whose pictures are watched, such as front."""
-    seed: int = 0
-    """Of the split into episodes that shape bands and those that set thresholds."""
     threads: int = 0
     """C threads; 0 takes every core."""
 

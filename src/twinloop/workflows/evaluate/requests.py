@@ -8,13 +8,25 @@ from typing import Annotated
 import tyro
 
 from twinloop.tasks import DEFAULT_TASK
-from twinloop.workflows.run.request import Reported, Request, request
+from twinloop.workflows.run.request import FailIfOption, LevelOption, Reported, Request, SeedOption, request
 
 _Policy = tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="POLICY")]]
 
 
 @request
-class EvaluateRequest(Request):
+class TrialOptions(SeedOption):
+    """Common to commands that run trials in simulation."""
+
+    scenarios: Path | None = None
+    """Folder of stored scenarios for the suite failures; by default the workspace's."""
+    backend: str = "threads"
+    """Backend that runs the worlds: threads, reference, warp, warp:cpu."""
+    batch: int = 256
+    """Worlds at a time; the result does not depend on it."""
+
+
+@request
+class EvaluateRequest(LevelOption, TrialOptions, Request):
     """Try a policy in a suite of conditions, many worlds at a time, or take real trials: the same scores and tables."""
 
     policy: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="POLICY")]] = "expert"
@@ -29,14 +41,6 @@ class EvaluateRequest(Request):
     """Trials of each slice, instead of the suite's own number."""
     slices: tuple[str, ...] = ()
     """Only slices whose names match, such as 'joint/*:low'."""
-    seed: int = 0
-    """Run seed: policies that are tried with the same one are tried in the same worlds."""
-    scenarios: Path | None = None
-    """Folder of stored scenarios for the suite failures; by default the workspace's."""
-    backend: str = "threads"
-    """How worlds run: threads, reference, warp, warp:cpu."""
-    batch: int = 256
-    """Worlds at a time; what comes out does not depend on it."""
     name: str = ""
     """What to call the policy; by default what it was asked for by."""
     real: Path | None = None
@@ -45,8 +49,6 @@ class EvaluateRequest(Request):
     """Say which suites there are on the twin, and what they cost."""
     show_suite: str | None = None
     """Print a suite as YAML, to begin one's own with."""
-    level: float = 0.95
-    """Confidence level of the intervals."""
     fail_under: tuple[str, ...] = ()
     """Exit with 1 if a success rate is lower: nominal=0.9, 'hand_*=0.5', nominal.low=0.8, overall=0.8, worst=0.3."""
     output: Path | None = None
@@ -54,8 +56,11 @@ class EvaluateRequest(Request):
 
 
 @request
-class CompareRequest(Request):
-    """Which of two policies is better? Both run in the same worlds until a sequential test decides."""
+class CompareRequest(FailIfOption, TrialOptions, Request):
+    """Which of two policies is better? Both run in the same worlds until a sequential test decides.
+
+    Example conditions of --fail-if: 'difference.low < 0' and 'p_value > 0.05'.
+    """
 
     a: _Policy
     """A policy's folder, NAME@VERSION, an alias, expert, or the folder of a stored evaluation."""
@@ -75,23 +80,16 @@ class CompareRequest(Request):
     """What they should do."""
     slices: tuple[str, ...] = ()
     """Only slices whose names match."""
-    seed: int = 0
-    """Run seed of worlds, and of the order in which slices are tried."""
-    scenarios: Path | None = None
-    """Folder of stored scenarios for the suite failures; by default the workspace's."""
-    backend: str = "threads"
-    """How worlds run: threads, reference, warp, warp:cpu."""
-    batch: int = 256
-    """Worlds at a time; what comes out does not depend on it."""
-    fail_if: tuple[str, ...] = ()
-    """Exit with 1 if a figure is such, as in 'difference.low < 0' or 'p_value > 0.05'."""
     output: Path | None = None
     """Folder for result.json, report.html, and the trials of both."""
 
 
 @request
-class EvidenceRequest(Reported):
-    """How many real trials does a claim need, and what can simulation contribute to it?"""
+class EvidenceRequest(FailIfOption, Reported):
+    """How many real trials does a claim need, and what can simulation contribute to it?
+
+    Example conditions of --fail-if: 'more_without_failure > 0' and 'bound > 1e-3'.
+    """
 
     failure_rate: float
     """The largest failure rate that the claim allows, such as 1e-3."""
@@ -111,5 +109,3 @@ class EvidenceRequest(Reported):
     """Assumed: correlation of real and simulated outcomes of the same trials."""
     region: float | None = None
     """Assumed: probability of the only region in which the robot fails."""
-    fail_if: tuple[str, ...] = ()
-    """Exit with 1 if a figure is such, as in 'more_without_failure > 0' or 'bound > 1e-3'."""

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import tyro
 
 from twinloop.workflows.data.requests import Reading
-from twinloop.workflows.run.request import Reported, Request, request
+from twinloop.workflows.run.request import FailIfOption, LevelOption, Reported, Request, SeedOption, request
 
 _Trials = tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="TRIALS")]]
 
@@ -37,8 +37,11 @@ class Comparing:
 
 
 @request
-class GapDynamicsRequest(Reported):
-    """Measure how far a twin is from real logs: error over time, delay, skill, and real against real."""
+class GapDynamicsRequest(FailIfOption, Reported):
+    """Measure how far a twin is from real logs: error over time, delay, skill, and real against real.
+
+    Example conditions of --fail-if: 'skill < 0.5' and 'delay/elbow_flex > 0.02'.
+    """
 
     twin: str
     """A built-in name, a twin YAML, an MJCF or URDF file, or menagerie:NAME."""
@@ -53,13 +56,11 @@ class GapDynamicsRequest(Reported):
     repeats: str = "auto"
     """Which episodes repeat one motion, for the noise floor: auto (equal commands), task (episodes of one task), none,
     or numbers such as 0-9,12/20-24, where slashes part groups."""
-    fail_if: tuple[str, ...] = ()
-    """Exit with 1 if a figure is such, as in 'skill < 0.5' or 'delay/elbow_flex > 0.02'."""
     reading: Reading = field(default_factory=Reading)
 
 
 @request
-class Attributing:
+class Attributing(SeedOption):
     """Which groups the error is shared out among, and how surely."""
 
     by: Literal["quantity", "joint", "quantity and joint", "parameter"] = "quantity"
@@ -72,13 +73,14 @@ class Attributing:
     """Draws of the identified parameters, so that what is not known of them counts; 0 for the estimate alone."""
     over: Literal["identified", "ranges", "none"] = "identified"
     """Drawn from to see what moves the predictions: what was identified, the default ranges, or none."""
-    seed: int = 0
-    """Run seed."""
 
 
 @request
-class GapWhyRequest(Reported):
-    """Say why a twin errs: the share of each group of parameters, and what no parameter explains and where it sits."""
+class GapWhyRequest(FailIfOption, Reported):
+    """Say why a twin errs: the share of each group of parameters, and what no parameter explains and where it sits.
+
+    Example conditions of --fail-if: 'unexplained > 0.3' and 'unexplained/elbow_flex > 0.5'.
+    """
 
     twin: str
     """A built-in name, a twin YAML, an MJCF or URDF file, or menagerie:NAME."""
@@ -88,14 +90,15 @@ class GapWhyRequest(Reported):
     """Folder of an identify run. Of the log that it was fitted to, only its held-out episodes are used."""
     attributing: Attributing = field(default_factory=Attributing)
     comparing: Comparing = field(default_factory=Comparing)
-    fail_if: tuple[str, ...] = ()
-    """Exit with 1 if a figure is such, as in 'unexplained > 0.3' or 'unexplained/elbow_flex > 0.5'."""
     reading: Reading = field(default_factory=Reading)
 
 
 @request
-class GapSensorsRequest(Reported):
-    """How far simulated sensors are from real ones: noise spectra, Allan deviation, lag, lost samples, counts."""
+class GapSensorsRequest(FailIfOption, Reported):
+    """How far simulated sensors are from real ones: noise spectra, Allan deviation, lag, lost samples, counts.
+
+    Example conditions of --fail-if: 'sensors_differ > 0.1' and 'noise/position/elbow_flex.low > 0'.
+    """
 
     real: str
     """The real log or dataset, or the name of a public set."""
@@ -105,15 +108,16 @@ class GapSensorsRequest(Reported):
     """The twin that the simulated log was made with: its nominal values make the values that close a gap exact."""
     same: tuple[str, ...] = ()
     """REAL=SIM for a signal that has two names, such as acceleration/imu=acceleration/tool_imu."""
-    fail_if: tuple[str, ...] = ()
-    """Exit with 1 if a figure is such, as in 'sensors_differ > 0.1' or 'noise/position/elbow_flex.low > 0'."""
     reading: Reading = field(default_factory=Reading)
     """What the real log does not say of itself."""
 
 
 @request
-class GapVisionRequest(Reported):
-    """How far simulated pictures are from real ones, where it shows, and which camera parameter would close it."""
+class GapVisionRequest(FailIfOption, SeedOption, Reported):
+    """How far simulated pictures are from real ones, where it shows, and which camera parameter would close it.
+
+    Example conditions of --fail-if: 'auc > 0.8' and 'mmd.low > 0'.
+    """
 
     real: str
     """A LeRobot dataset with pictures, or a folder with one folder of pictures (or one array) for each episode."""
@@ -131,19 +135,17 @@ class GapVisionRequest(Reported):
     """WIDTHxHEIGHT to scale all pictures to; by default both sides must have one size."""
     twin: str | None = None
     """The twin whose sensor the simulated pictures were seen through, where the dataset does not say it."""
-    seed: int = 0
-    """Of frames, relabellings and resamples."""
     draws: int = 4999
     """Relabellings of episodes for each test."""
-    fail_if: tuple[str, ...] = ()
-    """Exit with 1 if a figure is such, as in 'auc > 0.8' or 'mmd.low > 0'."""
 
 
 @request
-class GapDataRequest(Reported):
+class GapDataRequest(FailIfOption, LevelOption, SeedOption, Reported):
     """Compare real trajectories with simulated ones as distributions: distances, a classifier, and what gives it away.
 
     With neither --sim nor --twin the real episodes are compared half with half: what is seen where there is no gap.
+
+    Example condition of --fail-if: 'auc > 0.7'.
     """
 
     real: str
@@ -156,22 +158,19 @@ class GapDataRequest(Reported):
     """Folder of an identify run, whose estimates replace the twin's nominal values."""
     ranges: str | None = None
     """A twin whose joint ranges stand in for the calibration of a log that has none, as for identify."""
-    fail_if: tuple[str, ...] = ()
-    """Exit with 1 where this holds, such as 'auc > 0.7'."""
     clip: float = 2.0
     """Length of a clip in s; every clip becomes one row of features."""
-    level: float = 0.95
-    """Confidence level of intervals; tests are at one minus it."""
     draws: int = 999
     """Relabellings of episodes in every test; 0 for distances without tests."""
-    seed: int = 0
-    """Run seed."""
     reading: Reading = field(default_factory=Reading)
 
 
 @request
-class GapPoliciesRequest(Reported):
-    """Success and progress of policies, simulated against real: by policy, task and condition, with exact tests."""
+class GapPoliciesRequest(FailIfOption, LevelOption, SeedOption, Reported):
+    """Success and progress of policies, simulated against real: by policy, task and condition, with exact tests.
+
+    Example conditions of --fail-if: 'success_gap.low > 0' and 'success_largest > 0.3'.
+    """
 
     trials: Annotated[Path | None, tyro.conf.Positional] = None
     """Trials of both domains in one table: policy,domain,success,score,task,condition,pair (CSV or JSON)."""
@@ -179,17 +178,14 @@ class GapPoliciesRequest(Reported):
     """Real trials: a table, a LeRobot dataset whose episodes say how they ended, or a folder with one per policy."""
     sim: Path | None = None
     """Simulated trials, likewise."""
-    fail_if: tuple[str, ...] = ()
-    """Exit with 1 if a figure is such, as in 'success_gap.low > 0' or 'success_largest > 0.3'."""
-    level: float = 0.95
-    """Confidence level of the intervals."""
-    seed: int = 0
-    """Seed of permutations."""
 
 
 @request
-class GapPredictivityRequest(Reported):
-    """How well simulated scores of policies predict real ones: correlations, rankings and distances, with intervals."""
+class GapPredictivityRequest(FailIfOption, LevelOption, SeedOption, Reported):
+    """How well simulated scores of policies predict real ones: correlations, rankings and distances, with intervals.
+
+    Example conditions of --fail-if: 'pearson.low < 0.5' and 'mmrv > 0.1'.
+    """
 
     scores: Annotated[Path | None, tyro.conf.Positional] = None
     """CSV or JSON: trials (policy,domain,success…), counts (…,successes,trials), or means (policy,real,sim,trials)."""
@@ -199,17 +195,14 @@ class GapPredictivityRequest(Reported):
     """Simulated trials."""
     measure: Literal["auto", "success", "score"] = "auto"
     """What is compared; by default success where every trial tells it, else the score."""
-    fail_if: tuple[str, ...] = ()
-    """Exit with 1 if a figure is such, as in 'pearson.low < 0.5' or 'mmrv > 0.1'."""
-    level: float = 0.95
-    """Confidence level of the intervals."""
-    seed: int = 0
-    """Seed of the draws behind the intervals."""
 
 
 @request
-class GapClassesRequest(Reported):
-    """Why it fails in practice: name the failure class by rule, with its evidence and the command that mends it."""
+class GapClassesRequest(FailIfOption, Reported):
+    """Why it fails in practice: name the failure class by rule, with its evidence and the command that mends it.
+
+    Example conditions of --fail-if: 'classes > 0' and 'class/drift > 0'.
+    """
 
     data: str | None = None
     """A real log or dataset, or the name of a public set."""
@@ -233,14 +226,15 @@ class GapClassesRequest(Reported):
     """Unexplained share above which a gap is too wide."""
     least_success: float = 0.5
     """Success in simulation below which a policy is weak."""
-    fail_if: tuple[str, ...] = ()
-    """Exit with 1 if a figure is such, as in 'classes > 0' or 'class/drift > 0'."""
     reading: Reading = field(default_factory=Reading)
 
 
 @request
-class GapCompareRequest(Reported):
-    """Is one policy better than another, as good within a margin, or can neither be said yet?"""
+class GapCompareRequest(FailIfOption, LevelOption, SeedOption, Reported):
+    """Is one policy better than another, as good within a margin, or can neither be said yet?
+
+    Example conditions of --fail-if: 'difference.low < 0' and 'p_equivalent > 0.05'.
+    """
 
     trials: _Trials
     """CSV or JSON with policy, domain, success or score (and task, condition, pair), a dataset, or a folder of them."""
@@ -258,16 +252,10 @@ class GapCompareRequest(Reported):
     """Insist that trials share their starts (column pair); where all do, they are paired anyway."""
     sequential: bool = False
     """Decide after every pair of trials, in their order; holds however often one looks and whenever one stops."""
-    level: float = 0.95
-    """1 − α."""
-    seed: int = 0
-    """Seed of permutations and resamples."""
-    fail_if: tuple[str, ...] = ()
-    """Exit with 1 if a figure is such, as in 'difference.low < 0' or 'p_equivalent > 0.05'."""
 
 
 @request
-class GapPowerRequest(Reported):
+class GapPowerRequest(SeedOption, Reported):
     """How many trials does a comparison of two success rates need?"""
 
     p: tuple[float, float]
@@ -286,24 +274,19 @@ class GapPowerRequest(Reported):
     """Exact test; Barnard's needs fewer trials."""
     most: int = 500
     """Pairs after which the sequential test would give up."""
-    seed: int = 0
-    """Seed of the simulated sequences."""
 
 
 @request
-class GapEstimateRequest(Reported):
-    """Real scores from few real and many simulated trials, and how many real trials that saves."""
+class GapEstimateRequest(FailIfOption, LevelOption, SeedOption, Reported):
+    """Real scores from few real and many simulated trials, and how many real trials that saves.
+
+    Example condition of --fail-if: 'real/act.low < 0.8'.
+    """
 
     trials: _Trials
     """Real and simulated trials; those of one start share their name in the column pair."""
     measure: Literal["auto", "success", "score"] = "auto"
     """What is estimated; by default success where every trial tells it, else the score."""
-    level: float = 0.95
-    """Confidence level of the intervals."""
-    seed: int = 0
-    """Seed of resamples."""
-    fail_if: tuple[str, ...] = ()
-    """Exit with 1 if a figure is such, as in 'real/act.low < 0.8'."""
 
 
 @request

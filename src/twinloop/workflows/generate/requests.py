@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 
 import tyro
 
-from twinloop.workflows.run.request import Request, request
+from twinloop.workflows.run.request import Request, WorkersOption, request
 
 
 @request
-class GenerateRequest(Request):
+class GenerateRequest(WorkersOption, Request):
     """Generate a randomized dataset of an expert's successful episodes from a YAML file."""
 
     file: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="FILE")]]
@@ -22,8 +22,6 @@ class GenerateRequest(Request):
     """Attempts, instead of parallel_envs × episodes_per_env; the successes among them are kept."""
     seed: int | None = None
     """Run seed, instead of the file's."""
-    workers: int = 0
-    """Processes; 0 takes every core, of this machine or the cluster. The bytes written do not depend on it."""
     randomize_from: Path | None = None
     """Folder of an identify run: draw from what it found, instead of the file's randomization; see docs/ranges.md."""
     resume: bool = False
@@ -39,7 +37,7 @@ class GenerateRequest(Request):
 
 
 @request
-class RenderRequest(Request):
+class RenderRequest(WorkersOption, Request):
     """Render stored episodes again from their states into a new dataset: another renderer, camera, size, or sensor."""
 
     dataset: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="DATASET")]]
@@ -54,8 +52,6 @@ class RenderRequest(Request):
     """How many (30), ranges (0:30, 40:), or indices with commas (3,5,8); all by default."""
     output: Path | None = None
     """Folder of the new dataset; by default beside the source, with the renderer's name added."""
-    workers: int = 0
-    """Processes; 0 takes every core. The bytes written do not depend on it."""
     resume: bool = False
     """Go on from a run that was stopped, or whose renderer died."""
     samples: int | None = None

@@ -57,3 +57,36 @@ class AmongScenarios(Request):
 
     scenarios: Path | None = None
     """Folder of scenarios; by default the workspace's, or scenarios here."""
+
+
+@request
+class SeedOption:
+    """Common to commands that draw by chance."""
+
+    seed: int = 0
+    """Run seed. The same seed gives the same draws, and the same worlds to all that is compared."""
+
+
+@request
+class WorkersOption:
+    """Common to commands that compute in several processes."""
+
+    workers: int = 0
+    """Processes; 0 uses every core. The result does not depend on their number."""
+
+
+@request
+class LevelOption:
+    """Common to commands that give intervals."""
+
+    level: float = 0.95
+    """Confidence level of intervals; tests are at one minus it."""
+
+
+@request
+class FailIfOption:
+    """Common to commands whose metrics can fail a build."""
+
+    fail_if: tuple[str, ...] = ()
+    """Exit with 1 if a metric meets one of these conditions, each as 'NAME > VALUE'; NAME.low and NAME.high are the
+    ends of its interval."""

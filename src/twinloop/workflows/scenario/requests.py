@@ -8,13 +8,22 @@ from typing import Annotated, Literal
 import tyro
 
 from twinloop.tasks import DEFAULT_TASK, DEFAULT_TWIN
-from twinloop.workflows.run.request import AmongScenarios, Reported, Texts, request
+from twinloop.workflows.run.request import (
+    AmongScenarios,
+    FailIfOption,
+    LevelOption,
+    Reported,
+    SeedOption,
+    Texts,
+    WorkersOption,
+    request,
+)
 
 _Name = tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="NAME", help="Of the scenario, or its folder.")]]
 
 
 @request
-class FromFailureRequest(AmongScenarios):
+class FromFailureRequest(SeedOption, AmongScenarios):
     """Rebuild a failed episode, see whether the failure happens again in simulation and how often, and keep it."""
 
     episode: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="EPISODE")]]
@@ -39,13 +48,14 @@ class FromFailureRequest(AmongScenarios):
     """Why it is kept, in words."""
     anyway: bool = False
     """Keep it even where the failure does not happen again."""
-    seed: int = 0
-    """Of a log: seed of draws and chance."""
 
 
 @request
-class CounterfactualRequest(Reported, AmongScenarios):
-    """Would it have succeeded, had something been different? Same worlds, same chance, with the change and without."""
+class CounterfactualRequest(FailIfOption, LevelOption, Reported, AmongScenarios):
+    """Would it have succeeded, had something been different? Same worlds, same chance, with the change and without.
+
+    Example condition of --fail-if: 'actuator/*/delay*=0.5 < 0.2'.
+    """
 
     name: _Name
     what: Texts = ()
@@ -59,15 +69,14 @@ class CounterfactualRequest(Reported, AmongScenarios):
     """Whether worlds differ in chance from each other; with a change and without it is the same either way."""
     refine: int = 0
     """How many times the doses between which half of the worlds turn are halved."""
-    level: float = 0.95
-    """Of intervals."""
-    fail_if: Texts = ()
-    """Exit with 1 if a figure is such, as in 'actuator/*/delay*=0.5 < 0.2'."""
 
 
 @request
-class AblateRequest(Reported, AmongScenarios):
-    """Which term of the physics does the failure need? Each is switched off alone, and all but each."""
+class AblateRequest(FailIfOption, LevelOption, Reported, AmongScenarios):
+    """Which term of the physics does the failure need? Each is switched off alone, and all but each.
+
+    Example condition of --fail-if: 'backlash > 0.5'.
+    """
 
     name: _Name
     term: Texts = ()
@@ -78,14 +87,10 @@ class AblateRequest(Reported, AmongScenarios):
     """Worlds, the pinned one first."""
     chance: Literal["varied", "held"] = "varied"
     """Whether worlds differ in chance from each other."""
-    level: float = 0.95
-    """Of intervals."""
-    fail_if: Texts = ()
-    """Exit with 1 if a figure is such, as in 'backlash > 0.5'."""
 
 
 @request
-class RegressRequest(AmongScenarios):
+class RegressRequest(LevelOption, AmongScenarios):
     """Run every stored scenario under a policy, or on another version of its twin; exit code 1 on a regression."""
 
     names: tyro.conf.Positional[
@@ -100,14 +105,12 @@ class RegressRequest(AmongScenarios):
     """What is found becomes what is expected, and the twin theirs."""
     alpha: float = 0.05
     """Chance that any scenario is called regressed where none is."""
-    level: float = 0.95
-    """Of intervals."""
     output: Path | None = None
     """Folder for result.json."""
 
 
 @request
-class AugmentRequest(AmongScenarios):
+class AugmentRequest(SeedOption, WorkersOption, AmongScenarios):
     """Demonstrations around a failure: a generate file with a box around the scenario, and the data it makes."""
 
     name: _Name
@@ -120,16 +123,12 @@ class AugmentRequest(AmongScenarios):
     only: Texts = ()
     """Patterns of parameters that the box is about; all that the scenario departs in by default. All others are drawn
     from their default ranges. Again for each."""
-    seed: int = 0
-    """Run seed."""
-    workers: int = 0
-    """Processes; 0 for every core."""
     plan_only: bool = False
     """Write the file and run nothing."""
 
 
 @request
-class LoopRequest(AmongScenarios):
+class LoopRequest(SeedOption, WorkersOption, AmongScenarios):
     """The whole circle from a failure: demonstrations around it, training on, trials before and after, the gate."""
 
     name: _Name
@@ -159,10 +158,6 @@ class LoopRequest(AmongScenarios):
     """The gate: nominal success must not be lower by that much."""
     alpha: float = 0.05
     """The gate: chance of a wrong yes."""
-    seed: int = 0
-    """Run seed of data, training and trials."""
-    workers: int = 0
-    """Processes that generate; 0 for every core."""
 
 
 @request
@@ -178,8 +173,11 @@ class ScenarioShowRequest(AmongScenarios):
 
 
 @request
-class ScenarioSearchRequest(Reported, AmongScenarios):
-    """Find failures that nobody logged: how often they happen, even if rarely, where, and the most probable ones."""
+class ScenarioSearchRequest(FailIfOption, LevelOption, SeedOption, Reported, AmongScenarios):
+    """Find failures that nobody logged: how often they happen, even if rarely, where, and the most probable ones.
+
+    Example condition of --fail-if: 'failure rate > 1e-3'.
+    """
 
     file: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="FILE.yaml")]]
     """A generate file: twin, task, and what is drawn, which the failure rate is asked about."""
@@ -201,9 +199,3 @@ class ScenarioSearchRequest(Reported, AmongScenarios):
     """A parameter that the map is drawn over; again for the second. By default those that failures depend on most."""
     keep: int = 0
     """How many failures to keep as scenarios, the most probable of each cell, most probable first."""
-    seed: int = 0
-    """Of the search."""
-    level: float = 0.95
-    """Of the interval."""
-    fail_if: Texts = ()
-    """Exit with 1 if a figure is such, as in 'failure rate > 1e-3'."""
