@@ -7,7 +7,7 @@ test errs, which has a chance of at most α, however many rules, metrics and sli
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -15,17 +15,7 @@ from typing import Any
 from twinloop.core.decision import GateDecision, RuleVerdict
 from twinloop.core.evaluation import Evaluation
 from twinloop.release.evidence import Evidence
-from twinloop.release.gate_config import (
-    ContextRule,
-    FloorRule,
-    GateConfig,
-    InvariantRule,
-    LatencyRule,
-    RegressionRule,
-    RobotRule,
-    SuccessRule,
-    Waived,
-)
+from twinloop.release.gate_config import GateConfig, RobotRule, SuccessRule, Waived
 from twinloop.release.rules_conditions import context_rule, invariant_rule, latency_rule, regression_rule
 from twinloop.release.rules_effect import floor_rule, improvement_rule, robot_rule, success_rules
 from twinloop.release.version import Trained
@@ -93,46 +83,29 @@ def gate(
 
 
 def _rules(config: GateConfig, evidence: Evidence, known: Known) -> list[RuleVerdict]:
+    """Every rule's verdict in the order of a decision; a rule that is waived is not asked."""
+    first = config.champion is None
     found = list[RuleVerdict]()
-    if config.champion is None:
+    if first:
         reason = "there is no champion yet; the floor decides"
         found.append(RuleVerdict(rule="success", verdict="none", asked="nothing", reason=reason))
     elif isinstance(config.success, SuccessRule):
         found += success_rules(config.success, config, evidence)
     else:
         found.append(_waived("success", config.success))
-    if config.improves and config.champion is not None:
+    if config.improves and not first:
         found.append(improvement_rule(config, evidence))
-    found.append(
-        robot_rule(config.robot, config, evidence)
-        if isinstance(config.robot, RobotRule)
-        else _waived("robot", config.robot)
-    )
-    found.append(
-        floor_rule(config.floor, config, evidence)
-        if isinstance(config.floor, FloorRule)
-        else _waived("floor", config.floor)
-    )
-    found.append(
-        invariant_rule(config.invariants, config, evidence)
-        if isinstance(config.invariants, InvariantRule)
-        else _waived("invariants", config.invariants)
-    )
-    found.append(
-        regression_rule(config.regressions, evidence, known.stored, first=config.champion is None)
-        if isinstance(config.regressions, RegressionRule)
-        else _waived("regressions", config.regressions)
-    )
-    found.append(
-        latency_rule(config.latency, config, evidence)
-        if isinstance(config.latency, LatencyRule)
-        else _waived("latency", config.latency)
-    )
-    found.append(
-        context_rule(config.context, known.contract, known.trained)
-        if isinstance(config.context, ContextRule)
-        else _waived("context", config.context)
-    )
+    asked: dict[str, Callable[[Any], RuleVerdict]] = {
+        "robot": lambda rule: robot_rule(rule, config, evidence),
+        "floor": lambda rule: floor_rule(rule, config, evidence),
+        "invariants": lambda rule: invariant_rule(rule, config, evidence),
+        "regressions": lambda rule: regression_rule(rule, evidence, known.stored, first=first),
+        "latency": lambda rule: latency_rule(rule, config, evidence),
+        "context": lambda rule: context_rule(rule, known.contract, known.trained),
+    }
+    for name, ask in asked.items():
+        rule = getattr(config, name)
+        found.append(_waived(name, rule) if isinstance(rule, Waived) else ask(rule))
     return found
 
 
@@ -154,14 +127,15 @@ def _evidence_rule(config: GateConfig, evidence: Evidence, known: Known) -> Rule
     figures = {"candidate": len(evidence.candidate), "champion": len(evidence.champion)}
     if problems and config.looks == "once":
         problems.append("no rule was asked" + ("" if known.spent else ", and the one look is still to be taken"))
-    if problems:
-        return RuleVerdict(
-            rule="evidence", verdict="missing", asked=asked, reason="; ".join(problems), evidence=figures
-        )
-    reason = f"{len(evidence.candidate)} trials" + (", all with their partner" if evidence.champion else "")
-    return RuleVerdict(rule="evidence", verdict="yes", asked=asked, reason=reason, evidence=figures)
+    fit = f"{len(evidence.candidate)} trials" + (", all with their partner" if evidence.champion else "")
+    return RuleVerdict(
+        rule="evidence",
+        verdict="missing" if problems else "yes",
+        asked=asked,
+        reason="; ".join(problems) or fit,
+        evidence=figures,
+    )
 
 
-def _waived(rule: str, waived: object) -> RuleVerdict:
-    assert isinstance(waived, Waived)  # noqa: S101 - a rule is given or waived
-    return RuleVerdict(rule=rule, verdict="waived", asked="nothing", reason=waived.waived, evidence={})
+def _waived(rule: str, waived: Waived) -> RuleVerdict:
+    return RuleVerdict(rule=rule, verdict="waived", asked="nothing", reason=waived.waived)

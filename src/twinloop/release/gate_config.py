@@ -27,7 +27,7 @@ from twinloop.core.errors import InputError
 from twinloop.core.extension import mark_foreign
 from twinloop.core.trials import Domain
 from twinloop.core.yaml_documents import load_yaml
-from twinloop.release.plan import CanaryPlan, ShadowPlan, StagePlan
+from twinloop.release.plan import StagePlan
 from twinloop.tasks import DEFAULT_TASK
 from twinloop.twin.spec import describe
 
@@ -58,8 +58,7 @@ class Waived(_Part):
 
 def _given_or_waived(value: Any) -> str:
     """Which of both a value is meant to be, so that a wrong one is held against that alone."""
-    waived = isinstance(value, Waived) or (isinstance(value, dict) and "waived" in value)
-    return "[waived]" if waived else "[given]"
+    return "[waived]" if isinstance(value, Waived) or (isinstance(value, dict) and "waived" in value) else "[given]"
 
 
 _Rule = TypeVar("_Rule", bound=_Part)
@@ -234,11 +233,7 @@ class GateConfig(_Part):
     @property
     def plan(self) -> StagePlan:
         """What later stages ask for."""
-        shadow, canary = self.stages.shadow, self.stages.canary
-        return StagePlan(
-            shadow=None if shadow is None else ShadowPlan(**shadow.model_dump()),
-            canary=None if canary is None else CanaryPlan(**canary.model_dump()),
-        )
+        return StagePlan.from_json(self.stages.model_dump())
 
     @property
     def regression_suites(self) -> tuple[str, ...]:
@@ -272,9 +267,7 @@ def read_gate(path: Path) -> GateConfig:
     at = path.parent
     update: dict[str, Any] = {}
     if config.evidence is not None:
-        folders = {
-            name: tuple(at / item for item in getattr(config.evidence, name)) for name in ("candidate", "champion")
-        }
+        folders = {name: tuple(at / item for item in given) for name, given in config.evidence}
         update["evidence"] = EvidenceSection(**folders)
     if isinstance(config.context, ContextRule):
         moved = {name: getattr(config.context, name) for name in ("contract", "distribution")}

@@ -5,7 +5,6 @@ Everything here is a function of the outcomes so far; `stages` keeps them.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError
+from twinloop.core.plain import JsonRecord
 
 Stage = Literal["offline", "shadow", "canary", "passed", "champion", "aborted", "rolled back", "retired"]
 Arm = Literal["champion", "canary"]
@@ -64,7 +64,7 @@ class CanaryPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StagePlan:
+class StagePlan(JsonRecord):
     """Which stages a candidate passes; None leaves one out."""
 
     shadow: ShadowPlan | None = None
@@ -80,10 +80,6 @@ class StagePlan:
         if stage == "offline":
             return self.order[0]
         return self.order[self.order.index(stage) + 1] if stage in self.order[:-1] else "champion"
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form."""
-        return {name: None if part is None else dict(vars(part)) for name, part in vars(self).items()}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> StagePlan:
@@ -197,5 +193,5 @@ def _blocks(won: NDArray[np.int64], blocks: int, size: int) -> NDArray[np.int64]
 
 
 def _within(name: str, value: float, low: float, high: float) -> None:
-    if not low < value < high or not math.isfinite(value):
+    if not low < value < high:
         raise InputError(f"{name} lies between {low:g} and {high:g}, not at {value:g}. Write 10 % as 0.1.")

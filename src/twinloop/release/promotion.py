@@ -10,6 +10,7 @@ from typing import Any, Literal
 from twinloop.catalog import audit as log
 from twinloop.core.decision import GateDecision
 from twinloop.core.errors import CheckFailedError, InputError
+from twinloop.core.plain import JsonRecord
 from twinloop.release.plan import Stage, StagePlan
 from twinloop.release.registry import Registry
 from twinloop.release.stages import Stages, Standing, begin, enter
@@ -19,17 +20,13 @@ Target = Literal["shadow", "canary", "champion"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moved:
+class Moved(JsonRecord):
     """What a promotion or a rollback did: ``policy`` is now in ``stage``, where ``before`` was."""
 
     policy: str
     stage: Stage
     before: str | None
     reason: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form."""
-        return dict(vars(self))
 
 
 def promote(
@@ -65,8 +62,11 @@ def promote(
         champion = registry.aliases().get("champion")
         if champion == version.reference:
             raise InputError(f"{champion} is the champion of {registry.deployment} already.")
-        if not force and decision is not None and (decision.champion or None) != champion:
-            raise CheckFailedError(_moved_on(registry, version, decision, champion))
+        if decision is not None and (decision.champion or None) != champion:
+            raise CheckFailedError(
+                f"The gate compared {version.reference} with {decision.champion or 'no champion'}, and the champion of "
+                f"{registry.deployment} is {champion or 'nobody'} now. Decide again against that one."
+            )
         standing = Stages(registry).of(version.reference)
         plan = _plan(standing, decision)
         stage = _allowed(plan, standing, decision, to, force=force)
@@ -144,13 +144,6 @@ def passed_gate(registry: Registry, version: Version) -> GateDecision:
                 "evidence that shows this mended."
             )
     return last
-
-
-def _moved_on(registry: Registry, version: Version, decision: GateDecision, champion: str | None) -> str:
-    return (
-        f"The gate compared {version.reference} with {decision.champion or 'no champion'}, and the champion of "
-        f"{registry.deployment} is {champion or 'nobody'} now. Decide again against that one."
-    )
 
 
 def _plan(standing: Standing | None, decision: GateDecision | None) -> StagePlan:

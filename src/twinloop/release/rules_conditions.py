@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from twinloop.core.contract import Contract
-from twinloop.core.decision import RuleVerdict, Verdict
+from twinloop.core.decision import RuleVerdict
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.documents import read_json
 from twinloop.randomize import read_identified
@@ -36,31 +37,29 @@ def context_rule(rule: ContextRule, contract: Any, trained: Trained | None) -> R
         trained: what it saw; None where no workspace knows.
     """
     asked = "the contract fits, and the place lies inside what the training data drew"
+    verdict = partial(RuleVerdict, rule="context", asked=asked)
     twin = None if rule.twin is None else load_twin(rule.twin)
     if contract is None:
-        reason = "the candidate says no contract in its config.json"
-        return RuleVerdict(rule="context", verdict="missing", asked=asked, reason=reason, evidence={})
+        return verdict(verdict="missing", reason="the candidate says no contract in its config.json")
     unlike = _unlike(rule, contract)
     figures: dict[str, Any] = {"contract": unlike, "twin_hash": None if twin is None else twin.hash}
     if unlike:
-        reason = f"the contract does not fit: {'; '.join(unlike)}"
-        return RuleVerdict(rule="context", verdict="no", asked=asked, reason=reason, evidence=figures)
+        return verdict(verdict="no", reason=f"the contract does not fit: {'; '.join(unlike)}", evidence=figures)
     if trained is None or not trained.episodes:
         reason = "the workspace does not know which simulated episodes trained it; freeze the dataset and train on that"
-        return RuleVerdict(rule="context", verdict="missing", asked=asked, reason=reason, evidence=figures)
+        return verdict(verdict="missing", reason=reason, evidence=figures)
     if rule.distribution is not None:
-        return _covered(rule, asked, trained, figures)
+        return _covered(rule, rule.distribution, verdict, trained, figures)
     assert twin is not None  # noqa: S101 - the configuration asks for a twin where there is no distribution
-    same = twin.hash in trained.twins
-    verdict: Verdict = "yes" if same else "no"
-    reason = f"{trained.episodes} episodes of training come from the twin {twin.name} as it is"
-    if not same:
-        others = ", ".join(digest[:12] for digest in trained.twins) or "none that is named"
-        reason = (
-            f"no episode of training comes from the twin {twin.name} ({twin.hash[:12]}), they come from {others}; give "
-            "the distribution that was identified there, or train on that twin"
-        )
-    return RuleVerdict(rule="context", verdict=verdict, asked=asked, reason=reason, evidence=figures)
+    if twin.hash in trained.twins:
+        reason = f"{trained.episodes} episodes of training come from the twin {twin.name} as it is"
+        return verdict(verdict="yes", reason=reason, evidence=figures)
+    others = ", ".join(digest[:12] for digest in trained.twins) or "none that is named"
+    reason = (
+        f"no episode of training comes from the twin {twin.name} ({twin.hash[:12]}), they come from {others}; give "
+        "the distribution that was identified there, or train on that twin"
+    )
+    return verdict(verdict="no", reason=reason, evidence=figures)
 
 
 def intervals(found: ParamDistribution, level: float) -> dict[str, tuple[float, float]]:
@@ -77,25 +76,28 @@ def intervals(found: ParamDistribution, level: float) -> dict[str, tuple[float, 
     return made
 
 
-def _covered(rule: ContextRule, asked: str, trained: Trained, figures: dict[str, Any]) -> RuleVerdict:
-    """Whether every interval lies within the range that was drawn."""
-    assert rule.distribution is not None  # noqa: S101 - asked only with one
-    found = ParamDistribution.from_json(read_identified(rule.distribution)["distribution"])
-    known = intervals(found, rule.level)
-    wanted = {name: ends for name, ends in known.items() if any(fnmatchcase(name, p) for p in rule.parameters)}
-    rows = [_row(name, ends, trained.ranges.get(name)) for name, ends in wanted.items()]
+def _covered(
+    rule: ContextRule, folder: Path, verdict: partial[RuleVerdict], trained: Trained, figures: dict[str, Any]
+) -> RuleVerdict:
+    """Whether every interval of the identify run in a folder lies within the range that was drawn."""
+    found = ParamDistribution.from_json(read_identified(folder)["distribution"])
+    rows = [
+        _row(name, ends, trained.ranges.get(name))
+        for name, ends in intervals(found, rule.level).items()
+        if any(fnmatchcase(name, pattern) for pattern in rule.parameters)
+    ]
     outside = [row for row in rows if not row["inside"]]
     figures |= {"parameters": rows, "undetermined": list(found.undetermined), "episodes": trained.episodes}
     if not rows:
         reason = "the identified distribution determines no parameter that is asked for"
-        return RuleVerdict(rule="context", verdict="missing", asked=asked, reason=reason, evidence=figures)
+        return verdict(verdict="missing", reason=reason, evidence=figures)
     if outside:
         reason = f"{len(outside)} of {len(rows)} identified parameters lie outside: {_undrawn(outside)}"
-        return RuleVerdict(rule="context", verdict="no", asked=asked, reason=reason, evidence=figures)
+        return verdict(verdict="no", reason=reason, evidence=figures)
     left = len(found.undetermined)
     said = f" ({left} more are not determined by the log)" if left else ""
     reason = f"{len(rows)} identified parameters lie inside what {trained.episodes} episodes drew{said}"
-    return RuleVerdict(rule="context", verdict="yes", asked=asked, reason=reason, evidence=figures)
+    return verdict(verdict="yes", reason=reason, evidence=figures)
 
 
 def _row(name: str, ends: tuple[float, float], drawn: tuple[float, float] | None) -> dict[str, Any]:
@@ -118,7 +120,7 @@ def _range(ends: Sequence[float]) -> str:
 def _unlike(rule: ContextRule, contract: Any) -> list[str]:
     """What keeps the candidate from running there."""
     if rule.contract is not None:
-        offered = Contract.from_json(read_json(Path(rule.contract)))
+        offered = Contract.from_json(read_json(rule.contract))
     else:
         twin = load_twin(rule.twin or "")
         offered = offered_contract(twin, open_task(rule.task, twin), cameras=rule.cameras)
@@ -127,15 +129,18 @@ def _unlike(rule: ContextRule, contract: Any) -> list[str]:
 
 def invariant_rule(rule: InvariantRule, config: GateConfig, evidence: Evidence) -> RuleVerdict:
     """No violation in any trial, few lost worlds, and success wherever there must be."""
+    trials, must = evidence.candidate, rule.must_succeed
     asked = "no safety limit broken in any trial"
-    trials = evidence.candidate
-    if rule.must_succeed:
-        asked += f", success in every trial of {', '.join(rule.must_succeed)}"
+    verdict = partial(
+        RuleVerdict,
+        rule="invariants",
+        asked=asked + (f", success in every trial of {', '.join(must)}" if must else ""),
+    )
     unknown = [trial for trial in trials if trial.violations is None]
-    missing = [name for name in rule.must_succeed if name not in {t.key[2] for t in trials} | {t.slice for t in trials}]
+    missing = [name for name in must if not any(name in (t.key[2], t.slice) for t in trials)]
     broken = [trial for trial in trials if trial.violations]
     lost = [trial for trial in trials if not trial.valid]
-    failed = [t for t in trials if not t.won and (t.key[2] in rule.must_succeed or t.slice in rule.must_succeed)]
+    failed = [t for t in trials if not t.won and (t.key[2] in must or t.slice in must)]
     found = [
         *([f"{len(broken)} of {len(trials)} trials broke a limit ({_named(broken)})"] if broken else []),
         *([f"{len(failed)} trials that must succeed failed ({_named(failed)})"] if failed else []),
@@ -148,15 +153,10 @@ def invariant_rule(rule: InvariantRule, config: GateConfig, evidence: Evidence) 
     ]
     figures = {"trials": len(trials), "broken": len(broken), "lost": len(lost), "failed": len(failed)}
     if found or lacking:
-        verdict: Verdict = "no" if found else "missing"
-        return RuleVerdict(
-            rule="invariants", verdict=verdict, asked=asked, reason="; ".join(found + lacking), evidence=figures
-        )
+        return verdict(verdict="no" if found else "missing", reason="; ".join(found + lacking), evidence=figures)
     high = float(clopper_pearson(0, len(trials), level=1 - 2 * config.alpha).high)
     reason = f"none in {len(trials)} trials, which shows a rate below {high:.2%} ({1 - config.alpha:.0%})"
-    return RuleVerdict(
-        rule="invariants", verdict="yes", asked=asked, reason=reason, evidence={**figures, "rate_below": high}
-    )
+    return verdict(verdict="yes", reason=reason, evidence={**figures, "rate_below": high})
 
 
 def regression_rule(
@@ -171,44 +171,50 @@ def regression_rule(
         first: there is no champion; then nothing that is handled can be lost, but it must be tried.
     """
     asked = f"no stored failure that the champion handles (in {rule.handled:.0%} of trials) and the candidate does not"
+    verdict = partial(RuleVerdict, rule="regressions", asked=asked)
     sides = (of_suites(side, rule.suites, None, ()) for side in (evidence.candidate, evidence.champion))
     mine, theirs = (_handled(side, rule.handled) for side in sides)
     if stored is None and not mine:
         reason = f"there are no trials of {', '.join(rule.suites)}, and no workspace that says what is stored"
-        return RuleVerdict(rule="regressions", verdict="missing", asked=asked, reason=reason, evidence={})
+        return verdict(verdict="missing", reason=reason)
     untried = [name for name in stored or () if name not in mine or (not first and name not in theirs)]
     untried += [name for name in theirs if name not in mine and name not in untried]
     lost = [name for name, ok in mine.items() if not ok and theirs.get(name, False)]
     figures: dict[str, Any] = {"scenarios": len(mine), "handled": sum(mine.values()), "lost": lost, "untried": untried}
     if lost:
         reason = f"{len(lost)} of {len(mine)} stored failures came back: {_first_names(lost)}"
-        return RuleVerdict(rule="regressions", verdict="no", asked=asked, reason=reason, evidence=figures)
+        return verdict(verdict="no", reason=reason, evidence=figures)
     if untried:
         reason = f"{len(untried)} stored failures were not tried by both: {_first_names(untried)}"
-        return RuleVerdict(rule="regressions", verdict="missing", asked=asked, reason=reason, evidence=figures)
-    won = [name for name, ok in mine.items() if ok and not theirs.get(name, False)]
-    reason = f"{sum(mine.values())} of {len(mine)} handled, {len(won)} of them new" if mine else "no failure is stored"
-    return RuleVerdict(rule="regressions", verdict="yes", asked=asked, reason=reason, evidence=figures)
+        return verdict(verdict="missing", reason=reason, evidence=figures)
+    new = sum(ok and not theirs.get(name, False) for name, ok in mine.items())
+    reason = f"{sum(mine.values())} of {len(mine)} handled, {new} of them new" if mine else "no failure is stored"
+    return verdict(verdict="yes", reason=reason, evidence=figures)
 
 
 def latency_rule(rule: LatencyRule, config: GateConfig, evidence: Evidence) -> RuleVerdict:
     """An upper limit of confidence of the quantile stays within the budget."""
-    asked = f"the {rule.quantile:g} quantile of latency is at most {1e3 * rule.budget_s:g} ms"
+    verdict = partial(
+        RuleVerdict,
+        rule="latency",
+        asked=f"the {rule.quantile:g} quantile of latency is at most {1e3 * rule.budget_s:g} ms",
+    )
     known = [trial.latency_s for trial in evidence.candidate if trial.latency_s is not None]
     unknown = len(evidence.candidate) - len(known)
     if not known or unknown:
         reason = f"{unknown} of {len(evidence.candidate)} trials do not say how long commands took"
-        return RuleVerdict(rule="latency", verdict="missing", asked=asked, reason=reason, evidence={"unknown": unknown})
+        return verdict(verdict="missing", reason=reason, evidence={"unknown": unknown})
     high = quantile_upper(known, rule.quantile, level=1 - config.alpha)
     figures = {"trials": len(known), "largest_s": max(known), "high_s": high}
     if high is None:
         needed = least_values(rule.quantile, level=1 - config.alpha)
         reason = f"{len(known)} trials do not bound that quantile; {needed} do"
-        return RuleVerdict(rule="latency", verdict="missing", asked=asked, reason=reason, evidence=figures)
-    reason = f"at most {1e3 * high:.3g} ms ({1 - config.alpha:.0%}), the slowest of {len(known)} trials "
-    reason += f"{1e3 * max(known):.3g} ms"
-    verdict: Verdict = "yes" if high <= rule.budget_s else "no"
-    return RuleVerdict(rule="latency", verdict=verdict, asked=asked, reason=reason, evidence=figures)
+        return verdict(verdict="missing", reason=reason, evidence=figures)
+    reason = (
+        f"at most {1e3 * high:.3g} ms ({1 - config.alpha:.0%}), the slowest of {len(known)} trials "
+        f"{1e3 * max(known):.3g} ms"
+    )
+    return verdict(verdict="yes" if high <= rule.budget_s else "no", reason=reason, evidence=figures)
 
 
 def _handled(trials: Sequence[Trial], share: float) -> dict[str, bool]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.decision import RuleVerdict, Verdict
+from twinloop.core.plain import JsonRecord
 from twinloop.release.evidence import Evidence, Trial, in_turns, of_suites
 from twinloop.release.gate_config import FloorRule, GateConfig, Improvement, Looks, RobotRule, SuccessRule
 from twinloop.stats import MOST_PAIRS, PairedCounts, clopper_pearson, log_e_mean, mcnemar, paired_p_value
@@ -20,7 +22,7 @@ _HALVINGS = 12  # of the range in which a limit of confidence is sought: to 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
-class Paired:
+class Paired(JsonRecord):
     """What pairs say of mean(candidate) − mean(champion) against a margin.
 
     ``p_value`` is of "it is at most the margin", ``p_against`` of "it is more". ``low`` is the limit below which the
@@ -45,10 +47,6 @@ class Paired:
         if self.p_value <= self.alpha:
             return "shown"
         return "against" if self.p_against <= self.alpha else "open"
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form."""
-        return dict(vars(self))
 
 
 def compare(
@@ -118,14 +116,14 @@ def log_wealth(
 
 def rate_low(won: ArrayLike, alpha: float) -> float:
     """The rate below which outcomes ``(n,)`` do not lie, with a chance of error of at most α whenever one looks."""
-    x = np.asarray(won, dtype=np.float64)
-    return _largest(lambda rate: float(log_e_mean(x, rate, alternative="greater", bets="even").max()), 0.0, 1.0, alpha)
+    return _largest(
+        lambda rate: float(log_e_mean(won, rate, alternative="greater", bets="even").max()), 0.0, 1.0, alpha
+    )
 
 
 def below_rate(won: ArrayLike, rate: float) -> float:
     """The anytime-valid p-value of a rate of at least ``rate``."""
-    x = np.asarray(won, dtype=np.float64)
-    return _p(log_e_mean(x, rate, alternative="less", bets="even"))
+    return _p(log_e_mean(won, rate, alternative="less", bets="even"))
 
 
 def _p(log_e: NDArray[np.float64]) -> float:
@@ -161,11 +159,10 @@ def _further(off: NDArray[np.float64], margin: float, alpha: float) -> int | Non
     growth = float(np.log1p(bets * (off - margin)).mean(axis=1).max())
     if growth <= 0:
         return None
-    n = len(off)
     needed = -math.log(alpha) / growth
     # Not knowing the best bet costs about half a logarithm of the number of pairs (Cover & Ordentlich, 1996).
     needed += 0.5 * math.log(max(needed, 2.0)) / growth
-    return max(math.ceil(needed) - n, 0)
+    return max(math.ceil(needed) - len(off), 0)
 
 
 Pairs = Sequence[tuple[Trial, Trial]]
@@ -193,20 +190,19 @@ def robot_rule(rule: RobotRule, config: GateConfig, evidence: Evidence) -> RuleV
     if config.champion is None:
         reason = f"there is no champion yet; the floor is asked of the {len(there.candidate)} trials on a robot as well"
         return RuleVerdict(rule="robot", verdict="none", asked="nothing", reason=reason)
-    pairs = there.pairs(None, None, ())
-    return _verdict("robot", asked, _compared(pairs, "success", -rule.within, config.alpha, config), config)
+    compared = _compared(there.pairs(None, None, ()), "success", -rule.within, config.alpha, config)
+    return _verdict("robot", asked, compared, config)
 
 
 def improvement_rule(config: GateConfig, evidence: Evidence) -> RuleVerdict:
     """At least one of several effects, each tested at an equal part of α (Bonferroni)."""
     rows: list[dict[str, Any]] = []
     alpha = config.alpha / len(config.improves)
+    every = evidence.pairs(None, None, config.regression_suites)
     for item in config.improves:
-        pairs = evidence.pairs(None, None, config.regression_suites)
-        pairs = [pair for pair in pairs if item.slice in (None, pair[0].slice, pair[0].key[2])]
+        pairs = [pair for pair in every if item.slice in (None, pair[0].slice, pair[0].key[2])]
         found = _compared(pairs, item.metric, item.better, alpha, config)
         rows.append({"effect": _effect(item), **(found.to_json() if isinstance(found, Paired) else {"missing": found})})
-    shown = [row for row in rows if row.get("p_value", 1.0) <= alpha]
     reason = "; ".join(
         f"{row['effect']}: {row['missing']}"
         if "missing" in row
@@ -215,7 +211,7 @@ def improvement_rule(config: GateConfig, evidence: Evidence) -> RuleVerdict:
     )
     return RuleVerdict(
         rule="improves",
-        verdict="yes" if shown else _undecided(config),
+        verdict="yes" if any(row.get("p_value", 1.0) <= alpha for row in rows) else _undecided(config),
         asked=f"one of {len(rows)} effects at least, each at α = {alpha:.2g}",
         reason=reason,
         evidence={"effects": rows},
@@ -225,23 +221,27 @@ def improvement_rule(config: GateConfig, evidence: Evidence) -> RuleVerdict:
 def floor_rule(rule: FloorRule, config: GateConfig, evidence: Evidence) -> RuleVerdict:
     """Every slice is shown to reach the floor: a limit of confidence does, not the share that was seen."""
     asked = f"every slice succeeds in {rule.success:.0%} of trials at least ({1 - config.alpha:.0%} confidence)"
+    verdict = partial(RuleVerdict, rule="floor", asked=asked)
     trials = of_suites(evidence.candidate, None, None, config.regression_suites)
     slices = list(dict.fromkeys(trial.slice for trial in trials))
     if not slices:
-        return RuleVerdict(rule="floor", verdict="missing", asked=asked, reason="there are no trials", evidence={})
+        return verdict(verdict="missing", reason="there are no trials")
     rows = [_slice_rate(name, [t.won for t in trials if t.slice == name], rule.success, config) for name in slices]
     rows.sort(key=lambda row: (row["low"], row["rate"]))
     low = [row for row in rows if row["low"] < rule.success]
     worst = rows[0]
-    said = f"the worst of {len(rows)} slices, {worst['slice']}: {worst['successes']} of {worst['trials']}, "
-    said += f"at least {worst['low']:.0%}"
-    reason = f"{len(low)} slices are not shown to; {said}"
+    said = (
+        f"the worst of {len(rows)} slices, {worst['slice']}: {worst['successes']} of {worst['trials']}, "
+        f"at least {worst['low']:.0%}"
+    )
     if not low:
-        return RuleVerdict(rule="floor", verdict="yes", asked=asked, reason=said, evidence={"slices": rows})
+        return verdict(verdict="yes", reason=said, evidence={"slices": rows})
     below = any(row["below"] for row in low)
-    more = "" if below else "; more trials may show it"
-    verdict: Verdict = "no" if below else _undecided(config)
-    return RuleVerdict(rule="floor", verdict=verdict, asked=asked, reason=reason + more, evidence={"slices": rows})
+    return verdict(
+        verdict="no" if below else _undecided(config),
+        reason=f"{len(low)} slices are not shown to; {said}{'' if below else '; more trials may show it'}",
+        evidence={"slices": rows},
+    )
 
 
 def _slice_rate(name: str, won: Sequence[bool], floor: float, config: GateConfig) -> dict[str, Any]:
@@ -258,25 +258,27 @@ def _slice_rate(name: str, won: Sequence[bool], floor: float, config: GateConfig
 def _every_slice(rule: SuccessRule, config: GateConfig, pairs: Pairs) -> RuleVerdict:
     """Not worse in any slice: all must be shown, so each is tested at the whole of α."""
     margin = float(rule.slices or 0.0)
-    asked = f"in no slice worse than {config.champion} by {_points(margin)} or more"
-    names = list(dict.fromkeys(mine.slice for mine, _ in pairs))
+    verdict = partial(
+        RuleVerdict,
+        rule="slices",
+        asked=f"in no slice worse than {config.champion} by {_points(margin)} or more",
+    )
     rows: list[dict[str, Any]] = []
-    for name in names:
+    for name in dict.fromkeys(mine.slice for mine, _ in pairs):
         found = _compared([pair for pair in pairs if pair[0].slice == name], "success", -margin, config.alpha, config)
         assert isinstance(found, Paired)  # noqa: S101 - a slice that is named has trials, and success is never missing
         rows.append({"slice": name, "answer": found.answer, **found.to_json()})
-    rows.sort(key=lambda row: row["low"])
-    left = [row for row in rows if row["answer"] != "shown"]
     if not rows:
-        return RuleVerdict(rule="slices", verdict="missing", asked=asked, reason="there are no pairs", evidence={})
+        return verdict(verdict="missing", reason="there are no pairs")
+    rows.sort(key=lambda row: row["low"])
+    answers = [row["answer"] for row in rows]
     worst = rows[0]
     reason = (
-        f"shown in {len(rows) - len(left)} of {len(rows)}; the worst, {worst['slice']}: {worst['difference']:+.3f}, "
+        f"shown in {answers.count('shown')} of {len(rows)}; the worst, {worst['slice']}: {worst['difference']:+.3f}, "
         f"at least {worst['low']:+.3f}, p = {worst['p_value']:.2g}"
     )
-    against = any(row["answer"] == "against" for row in left)
-    verdict: Verdict = "yes" if not left else "no" if against else _undecided(config)
-    return RuleVerdict(rule="slices", verdict=verdict, asked=asked, reason=reason, evidence={"slices": rows})
+    said: Verdict = "no" if "against" in answers else _undecided(config) if "open" in answers else "yes"
+    return verdict(verdict=said, reason=reason, evidence={"slices": rows})
 
 
 def _compared(pairs: Pairs, metric: str, margin: float, alpha: float, config: GateConfig) -> Paired | str:
@@ -296,7 +298,7 @@ def _compared(pairs: Pairs, metric: str, margin: float, alpha: float, config: Ga
 
 def _verdict(rule: str, asked: str, found: Paired | str, config: GateConfig) -> RuleVerdict:
     if isinstance(found, str):
-        return RuleVerdict(rule=rule, verdict="missing", asked=asked, reason=found, evidence={})
+        return RuleVerdict(rule=rule, verdict="missing", asked=asked, reason=found)
     reason = (
         f"difference {found.difference:+.3f}, at least {found.low:+.3f} ({1 - found.alpha:.0%}), "
         f"p = {found.p_value:.2g}: {found.wins} pairs won, {found.losses} lost of {found.pairs}"

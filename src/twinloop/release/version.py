@@ -16,6 +16,7 @@ from twinloop.catalog import Workspace
 from twinloop.catalog.state import State
 from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
+from twinloop.core.plain import JsonRecord
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,12 +55,14 @@ _LEAST_PREFIX = 6  # digits of a hash
 
 
 @dataclass(frozen=True, kw_only=True)
-class Version:
+class Version(JsonRecord):
     """One immutable version. ``hash`` is of its files, ``policy`` of its weights and settings.
 
     ``record`` says what it is made of: ``files`` with their hashes, ``contract``, ``normalization``, ``datasets``,
     ``twins``, ``code``, ``evaluations``.
     """
+
+    json_also = ("reference",)
 
     name: str
     version: int
@@ -73,10 +76,6 @@ class Version:
     def reference(self) -> str:
         """NAME@VERSION, which no later version can be meant by."""
         return f"{self.name}@{self.version}"
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form."""
-        return {**vars(self), "record": dict(self.record), "reference": self.reference}
 
 
 def versions(state: State) -> list[Version]:
