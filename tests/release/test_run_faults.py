@@ -14,10 +14,11 @@ from twinloop.core.errors import InputError, TwinloopError
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.logs.formats import load_log
 from twinloop.dataset.side_tables import open_side_table
+from twinloop.hardware.driver import RobotLostError
 from twinloop.hardware.limits import CLEARANCE
 from twinloop.hardware.virtual import VirtualRobot
 from twinloop.release.running_record import EVENTS, STEPS, RunFacts, RunWriter
-from twinloop.release.running_robot import RobotLostError, Told
+from twinloop.release.running_robot import Told
 
 HOME = TWIN.units.from_si(TWIN.home()[0][TWIN.joint_qpos])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -327,13 +328,11 @@ def _hash(value: str) -> str:
 
 def _reason(data: bytes) -> str:
     """What a refusal says."""
-    try:
+    answer: Any = None
+    with contextlib.suppress(ValueError, RecursionError):
         answer = json.loads(data)
-    except (ValueError, RecursionError):
-        return "it says no more"
-    if not isinstance(answer, dict):
-        return "it says no more"
-    return _plain(answer.get("message") or answer.get("detail") or "it says no more")
+    said = answer.get("message") or answer.get("detail") if isinstance(answer, dict) else None
+    return _plain(said or "it says no more")
 
 
 def _plain(value: object) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError, LogError, UnitsError
-from twinloop.core.records import frozen
+from twinloop.core.records import freeze_fields
 from twinloop.core.units import UnitMap, require_joints
 from twinloop.release.envelope_reports import FORGIVEN, Reports
 from twinloop.release.envelope_settings import EnvelopeSettings
@@ -47,8 +47,7 @@ class Motion:
     reports: Reports = field(default_factory=Reports)
 
     def __post_init__(self) -> None:
-        for name in ("position", "velocity"):
-            object.__setattr__(self, name, frozen(getattr(self, name)))
+        freeze_fields(self, "position", "velocity")
 
     @property
     def at_rest(self) -> bool:

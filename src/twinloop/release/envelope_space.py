@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError
-from twinloop.core.records import frozen
+from twinloop.core.records import freeze_fields, frozen
 from twinloop.hardware.limits import Nearness
 from twinloop.twin import Twin
 
@@ -34,8 +34,7 @@ class JointLimits:
     dt: float
 
     def __post_init__(self) -> None:
-        for name in ("low", "high", "speed", "acceleration"):
-            object.__setattr__(self, name, frozen(getattr(self, name)))
+        freeze_fields(self, "low", "high", "speed", "acceleration")
 
     @property
     def brake(self) -> Array:
@@ -139,8 +138,7 @@ class Space:
         self._box = None if box is None else frozen(box)
         self._tool = -1 if twin.robot.tcp is None else int(twin.model.site(twin.robot.tcp).id)
         self._model, self._joints, self._home = twin.model, twin.joint_qpos, twin.home()[0]
-        links, hand = _links(twin), _hand(twin)
-        self._near = Nearness(self._model, _kept_distances(self._model, links, hand, clearance, hand_clearance))
+        self._near = Nearness(self._model, _kept_distances(twin, clearance, hand_clearance))
         self._place(self._home[self._joints])
         self._usual = {(first, second) for first, second, *_ in self._near.close()}
 
@@ -181,12 +179,14 @@ class Space:
         return None
 
 
-def _kept_distances(
-    model: mujoco.MjModel, links: NDArray[np.bool_], hand: NDArray[np.bool_], clearance: float, at_hand: float
-) -> Array:
+def _kept_distances(twin: Twin, clearance: float, at_hand: float) -> Array:
     """The distance that each pair of shapes keeps, ``(ngeom, ngeom)``; −inf for pairs that may meet."""
-    body = model.geom_bodyid
-    link, tool, loose = links[body], hand[body], _loose(model)[body]
+    model, grip = twin.model, twin.robot.gripper
+    links = _carried(model, [int(model.joint(name).bodyid[0]) for name in twin.robot.joints])
+    # The hand is what the gripper's joint moves, and what it moves against.
+    palm = [] if grip is None else [int(model.body_parentid[int(model.joint(grip.joint).bodyid[0])])]
+    free = model.jnt_bodyid[model.jnt_type == mujoco.mjtJoint.mjJNT_FREE]
+    link, tool, loose = (bodies[model.geom_bodyid] for bodies in (links, _carried(model, palm), _carried(model, free)))
     keep = np.full((model.ngeom, model.ngeom), -np.inf)
     pair = (link[:, None] | link) & ~(loose[:, None] | loose)
     keep[pair] = clearance
@@ -195,34 +195,9 @@ def _kept_distances(
     return keep
 
 
-def _links(twin: Twin) -> NDArray[np.bool_]:
-    """The bodies that the robot's joints move, ``(nbody,)``."""
-    model = twin.model
-    own = {int(model.joint(name).bodyid[0]) for name in twin.robot.joints}
-    return np.array([_has_above(model, body, own) for body in range(model.nbody)])
-
-
-def _hand(twin: Twin) -> NDArray[np.bool_]:
-    """The bodies of the hand: what the gripper's joint moves, and what it moves against."""
-    model, grip = twin.model, twin.robot.gripper
-    if grip is None:
-        return np.zeros(model.nbody, dtype=np.bool_)
-    palm = int(model.body_parentid[int(model.joint(grip.joint).bodyid[0])])
-    return np.array([_has_above(model, body, {palm}) for body in range(model.nbody)])
-
-
-def _loose(model: mujoco.MjModel) -> NDArray[np.bool_]:
-    """The bodies that lie free, ``(nbody,)``."""
-    free = {
-        int(model.jnt_bodyid[joint])
-        for joint in range(model.njnt)
-        if model.jnt_type[joint] == mujoco.mjtJoint.mjJNT_FREE
-    }
-    return np.array([_has_above(model, body, free) for body in range(model.nbody)])
-
-
-def _has_above(model: mujoco.MjModel, body: int, wanted: set[int]) -> bool:
-    """Whether a body is one of these or hangs on one."""
-    while body and body not in wanted:
-        body = int(model.body_parentid[body])
-    return body in wanted
+def _carried(model: mujoco.MjModel, roots: ArrayLike) -> NDArray[np.bool_]:
+    """The bodies that are one of these or hang on one, ``(nbody,)``."""
+    found = np.isin(np.arange(model.nbody), np.asarray(roots, dtype=np.int64))
+    for body in range(1, model.nbody):  # parents come before their children
+        found[body] |= found[model.body_parentid[body]]
+    return found

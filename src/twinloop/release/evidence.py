@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +41,7 @@ class Evidence:
     candidate: tuple[Trial, ...]
     champion: tuple[Trial, ...] = ()
     hashes: tuple[str, ...] = ()
-    problems: tuple[str, ...] = field(default=())
+    problems: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -127,11 +127,9 @@ def in_turns(slices: Sequence[str]) -> tuple[NDArray[np.intp], NDArray[np.intp]]
 
 
 def _trials(evaluation: Evaluation) -> list[Trial]:
-    rows = evaluation.trials.to_pylist()
-    where = (evaluation.domain, evaluation.suite)
     return [
         Trial(
-            key=(*where, row["slice"], row["trial"]),
+            key=(evaluation.domain, evaluation.suite, row["slice"], row["trial"]),
             won=bool(row["success"] and row["valid"]),
             progress=row["progress"],
             violations=row["violations"],
@@ -139,7 +137,7 @@ def _trials(evaluation: Evaluation) -> list[Trial]:
             valid=row["valid"],
             reason=row["reason"] or "",
         )
-        for row in rows
+        for row in evaluation.trials.to_pylist()
     ]
 
 
@@ -172,11 +170,11 @@ def _unlike(candidate: Sequence[Evaluation], champion: Sequence[Evaluation]) -> 
 def _partners(mine: Sequence[Trial], theirs: Sequence[Trial]) -> list[str]:
     """Trials that only one of both was tried in."""
     here, there = {trial.key for trial in mine}, {trial.key for trial in theirs}
-    found = list[str]()
-    for side, missing in (("champion", here - there), ("candidate", there - here)):
-        if missing:
-            found.append(f"{len(missing)} trials lack their partner by the {side} ({_named(sorted(missing))})")
-    return found
+    return [
+        f"{len(missing)} trials lack their partner by the {side} ({_named(sorted(missing))})"
+        for side, missing in (("champion", here - there), ("candidate", there - here))
+        if missing
+    ]
 
 
 def _named(keys: Sequence[Key]) -> str:

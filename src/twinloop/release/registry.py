@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,8 +103,12 @@ def _copy(folder: Path, copy: Path, files: Mapping[str, str]) -> None:
             target = copy / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(folder / name, target)
-            _flush(target)
-        _require_same(folder, copy, files)
+            sync(target)
+        changed = different(copy, files)
+        if changed:
+            raise DatasetError(
+                f"{folder} changed while it was copied: {changed}. Wait until it is written; add it again."
+            )
         _protect(copy)
     except OSError as error:
         raise DatasetError(
@@ -134,20 +136,6 @@ def _discard(folder: Path) -> None:
         if path.is_dir():
             path.chmod(0o755)
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def _require_same(folder: Path, staged: Path, files: Mapping[str, str]) -> None:
-    changed = different(staged, files)
-    if changed:
-        raise DatasetError(f"{folder} changed while it was copied: {changed}. Wait until it is written; add it again.")
-
-
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _protect(folder: Path) -> None:
@@ -320,7 +308,7 @@ class Registry:
         facts = {name: getattr(evaluation, name) for name in ("suite", "domain", "twin", "twin_hash", "task")}
         return {"hash": evaluation.hash, **facts, "successes": won, "trials": tried}
 
-    @contextmanager
+    @contextlib.contextmanager
     def changing(self) -> Iterator[sqlite3.Connection]:
         """A transaction that may add to the log, and the witness of the log before its first entry and after each.
 

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import TwinloopError
 from twinloop.core.extension import raised
-from twinloop.hardware.call_thread import CallResult, CallThread
+from twinloop.hardware.call_thread import CallThread
+from twinloop.hardware.driver import RobotLostError
 from twinloop.release.envelope import Envelope, Motion, Ruling
 from twinloop.release.running_policy import Decider
 from twinloop.release.running_robot import (
     Event,
     EventKind,
     Ran,
-    RobotLostError,
     RunOptions,
     Seen,
     Spoken,
@@ -207,20 +207,16 @@ class _Going:
         self._asked = None
         latency = self._waited(asked)
         if answer.error is not None:
-            return self._failed(ran, answer, latency)
+            error = answer.error
+            said = str(error) if isinstance(error, TwinloopError) else f"the policy failed: {raised(error)}"
+            self._trip(ran, "policy", said)
+            return _Wanted(missing=said, latency_s=latency)
         age = self._robot.clock.now() - asked.taken
         if age > self._envelope.settings.max_age_s:
             said = f"an answer after {latency:.2f} s, to an observation {age:.2f} s old, came too late to be used"
             self._event(ran, "late", said)
             return _Wanted(missing="no command in time: the answer came too late to be used", latency_s=latency)
         return _Wanted(command=answer.value, latency_s=latency, age_s=age)
-
-    def _failed(self, ran: Ran, answer: CallResult, latency: float) -> _Wanted:
-        error = answer.error
-        assert error is not None  # noqa: S101 - the caller looked
-        said = str(error) if isinstance(error, TwinloopError) else f"the policy failed: {raised(error)}"
-        self._trip(ran, "policy", said)
-        return _Wanted(missing=said, latency_s=latency)
 
     def _waited(self, asked: _Asked) -> float:
         return time.perf_counter() - asked.began
@@ -320,7 +316,8 @@ class _Going:
 
     def _log(self, ran: Ran, ruling: Ruling, when: float) -> None:
         """An event where the envelope begins to do something else than at the step before."""
-        kind = ruling.kind if ruling.kind != "limited" else "limited by " + ", ".join(_rules(ruling))
+        rules = ", ".join(sorted({f"{cut.joint}/{cut.rule}" for cut in ruling.cuts}))
+        kind = f"limited by {rules}" if ruling.kind == "limited" else ruling.kind
         if kind != self._last_kind and ruling.kind != "passed":
             said = ruling.reason or "; ".join(
                 f"{cut.joint} {cut.wanted:.4g} to {cut.issued:.4g} by {cut.rule}" for cut in ruling.cuts
@@ -344,7 +341,3 @@ class _Going:
 def _not_finite(seen: Seen) -> str:
     """The first part of an observation that no policy should see, or ""."""
     return next((key for key, array in seen.arrays.items() if not np.isfinite(array).all()), "")
-
-
-def _rules(ruling: Ruling) -> list[str]:
-    return sorted({f"{cut.joint}/{cut.rule}" for cut in ruling.cuts})

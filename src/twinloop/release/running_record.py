@@ -7,7 +7,7 @@ ruling, latencies), ``run/events`` and ``run/scores``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -108,12 +108,7 @@ class RunWriter:
 
     def _spec(self) -> DatasetSpec:
         offered = self._facts.offered
-        seen = offered.environment
-        reading = (
-            ReadingSpec(name=ENVIRONMENT.removeprefix("observation."), columns=seen, units=tuple(map(_unit, seen)))
-            if seen
-            else None
-        )
+        name, seen = ENVIRONMENT.removeprefix("observation."), offered.environment
         return DatasetSpec(
             name=self.path.name,
             robot_type=offered.robot_type,
@@ -124,7 +119,7 @@ class RunWriter:
             config={"run": dict(self._facts.config)},
             block_size=1,
             success=self._facts.judged,
-            readings=() if reading is None else (reading,),
+            readings=(ReadingSpec(name=name, columns=seen, units=tuple(map(_unit, seen))),) if seen else (),
         )
 
     def _log(self, ran: Ran) -> Episode:
@@ -193,8 +188,7 @@ def _unit(name: str) -> str:
 
 
 def _tables(number: int, ran: Ran, joints: tuple[str, ...]) -> dict[str, SideTable]:
-    steps, count = ran.steps, len(ran.steps)
-    first = {"number": pa.array(np.full(count, number), pa.int64()), "frame": pa.array(np.arange(count), pa.int64())}
+    steps = ran.steps
     columns = {
         "time_s": pa.array([step.time_s for step in steps], pa.float64()),
         "ruling": pa.array([step.ruling.kind for step in steps], pa.string()),
@@ -208,32 +202,27 @@ def _tables(number: int, ran: Ran, joints: tuple[str, ...]) -> dict[str, SideTab
     for j, joint in enumerate(joints):
         columns[f"wanted/{joint}"] = pa.array([_or_none(step.wanted[j]) for step in steps], pa.float64())
         columns[f"issued/{joint}"] = pa.array([float(step.issued[j]) for step in steps], pa.float64())
-    return {STEPS: pa.table({**first, **columns}), EVENTS: _events(number, ran), SCORES: _scores(number, ran)}
+    events = {
+        "time_s": pa.array([event.time_s for event in ran.events], pa.float64()),
+        "kind": pa.array([event.kind for event in ran.events], pa.string()),
+        "message": pa.array([event.message for event in ran.events], pa.string()),
+    }
+    rows = [(frame, name, value) for frame, step in enumerate(steps) for name, value in step.scores.items()]
+    scores = {
+        "name": pa.array([name for _, name, _ in rows], pa.string()),
+        "value": pa.array([_or_none(value) for *_, value in rows], pa.float64()),
+    }
+    return {
+        STEPS: _table(number, range(len(steps)), columns),
+        EVENTS: _table(number, [event.frame for event in ran.events], events),
+        SCORES: _table(number, [frame for frame, *_ in rows], scores),
+    }
 
 
-def _events(number: int, ran: Ran) -> pa.Table:
-    events = ran.events
-    return pa.table(
-        {
-            "number": pa.array([number] * len(events), pa.int64()),
-            "frame": pa.array([event.frame for event in events], pa.int64()),
-            "time_s": pa.array([event.time_s for event in events], pa.float64()),
-            "kind": pa.array([event.kind for event in events], pa.string()),
-            "message": pa.array([event.message for event in events], pa.string()),
-        }
-    )
-
-
-def _scores(number: int, ran: Ran) -> pa.Table:
-    rows = [(frame, name, value) for frame, step in enumerate(ran.steps) for name, value in step.scores.items()]
-    return pa.table(
-        {
-            "number": pa.array([number] * len(rows), pa.int64()),
-            "frame": pa.array([row[0] for row in rows], pa.int64()),
-            "name": pa.array([row[1] for row in rows], pa.string()),
-            "value": pa.array([_or_none(row[2]) for row in rows], pa.float64()),
-        }
-    )
+def _table(number: int, frames: Sequence[int], columns: Mapping[str, pa.Array]) -> pa.Table:
+    """A side table: the episode's number and the frame of every row, then its columns."""
+    first = {"number": pa.array([number] * len(frames), pa.int64()), "frame": pa.array(frames, pa.int64())}
+    return pa.table({**first, **columns})
 
 
 def _or_none(value: float) -> float | None:

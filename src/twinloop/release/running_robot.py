@@ -16,9 +16,6 @@ from twinloop.hardware.protocol import SEEN, Robot
 from twinloop.hardware.record import command_kind
 from twinloop.release.envelope import Ruling
 
-__all__ = ["RobotLostError", "Seen", "Spoken", "offered_contract"]
-
-
 Array = NDArray[np.float64]
 
 

@@ -16,7 +16,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from fastapi import FastAPI, Request, Response, WebSocket, WebSocketDisconnect  # pyright: ignore[reportMissingImports]  # pyright: ignore[reportMissingImports]
+from fastapi import FastAPI, Request, Response, WebSocket, WebSocketDisconnect  # pyright: ignore[reportMissingImports]
 from fastapi.responses import JSONResponse  # pyright: ignore[reportMissingImports]
 from starlette.datastructures import Headers  # pyright: ignore[reportMissingImports]
 from starlette.requests import ClientDisconnect  # pyright: ignore[reportMissingImports]
@@ -209,7 +209,7 @@ def create_app(app: Application, *, token: str | None, hosts: frozenset[str] | N
     @web.get("/v1/policy")
     async def _policy() -> dict[str, Any]:
         facts = {"protocol": PROTOCOL, "twinloop": __version__, "policy": sessions.name, "hash": sessions.hash}
-        return {**facts, "contract": sessions.contract_json, "largest_message": app.largest}
+        return {**facts, "contract": sessions.contract.to_json(), "largest_message": app.largest}
 
     @web.post("/v1/sessions")
     async def _open(request: Request) -> dict[str, str]:

@@ -111,16 +111,50 @@ class _Timer:
         self._purpose = self._handle = None
 
 
-class HttpProtocol(H11Protocol):
+class _Watched(asyncio.Protocol):
+    """The part that both protocols share: deadlines, waiting for a client that does not read, and the end."""
+
+    loop: Any
+    transport: Any
+
+    def _watch(self, connection: Connection) -> None:
+        self._connection, self._limits = connection, connection.everyone.limits
+        self._arriving, self._reading = _Timer(self.loop), _Timer(self.loop)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Give back what the connection held."""
+        self._arriving.clear()
+        self._reading.clear()
+        self._connection.closed()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Begin to wait for a client that does not read."""
+        super().pause_writing()
+        self._reading.set("reading", self._limits.write_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Go on after the client has read."""
+        self._reading.clear()
+        super().resume_writing()
+
+    def shutdown(self) -> None:
+        """End the connection because the server ends; one in an odd state must not keep the rest from being ended."""
+        try:
+            super().shutdown()  # pyright: ignore[reportAttributeAccessIssue]
+        except Exception:  # noqa: BLE001
+            self.transport.abort()
+
+
+class HttpProtocol(_Watched, H11Protocol):
     """uvicorn's HTTP/1.1 with deadlines and limits."""
 
     def __init__(
         self, config: Any, server_state: Any, app_state: dict[str, Any], *, everyone: Connections, **given: Any
     ):
-        self._connection = Connection(everyone)
-        super().__init__(config, server_state, {**app_state, "connection": self._connection}, **given)
-        self._limits = everyone.limits
-        self._arriving, self._reading = _Timer(self.loop), _Timer(self.loop)
+        connection = Connection(everyone)
+        super().__init__(config, server_state, {**app_state, "connection": connection}, **given)
+        self._watch(connection)
         self._refused = self._upgraded = False
 
     def connection_made(self, transport: Any) -> None:
@@ -135,13 +169,6 @@ class HttpProtocol(H11Protocol):
             self._refuse(503, refusal, ("retry-after", "5"))
         else:
             self._expect()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Give back what the connection held."""
-        self._arriving.clear()
-        self._reading.clear()
-        self._connection.closed()
-        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Take bytes, and set the deadline of what is still to come."""
@@ -173,37 +200,23 @@ class HttpProtocol(H11Protocol):
         status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
         self._refuse(status, f"{msg} {error or ''}".strip())
 
-    def shutdown(self) -> None:
-        """End the connection because the server ends."""
-        _shut_down(super().shutdown, self.transport)
-
-    def pause_writing(self) -> None:
-        """Begin to wait for a client that does not read."""
-        super().pause_writing()
-        self._reading.set("reading", self._limits.write_s, self.transport.abort)
-
-    def resume_writing(self) -> None:
-        """Go on after the client has read."""
-        self._reading.clear()
-        super().resume_writing()
-
     def _expect(self) -> None:
         """Set the deadline of what the client has to send next: headers, a body, or nothing."""
         if self._refused or self._upgraded or self.transport.is_closing():
             return
         state = self.conn.their_state
         if state is h11.SEND_BODY:
-            self._arriving.set(("body", self.cycle), self._limits.body_s, self._late_body)
+            self._late_after("body", self._limits.body_s)
         elif state is h11.IDLE and (self.cycle is None or self.conn.trailing_data[0]):
-            self._arriving.set(("headers", self.cycle), self._limits.header_s, self._late_headers)
+            self._late_after("headers", self._limits.header_s)
         else:
             self._arriving.clear()
 
-    def _late_headers(self) -> None:
-        self._refuse(408, f"The request's headers were not complete after {self._limits.header_s:g} s.")
-
-    def _late_body(self) -> None:
-        self._refuse(408, f"The request's body was not complete after {self._limits.body_s:g} s.")
+    def _late_after(self, part: str, seconds: float) -> None:
+        """Refuse the request unless this part of it is complete in time."""
+        verb = "were" if part == "headers" else "was"
+        message = f"The request's {part} {verb} not complete after {seconds:g} s."
+        self._arriving.set((part, self.cycle), seconds, lambda: self._refuse(408, message))
 
     def _refuse(self, status: int, message: str, *headers: tuple[str, str]) -> None:
         """Answer instead of the application, and close; the client gets a moment to read the answer."""
@@ -225,23 +238,14 @@ class HttpProtocol(H11Protocol):
         self.loop.call_later(self._limits.linger_s, self.transport.abort)
 
 
-class StreamProtocol(WebSocketsSansIOProtocol):
+class StreamProtocol(_Watched, WebSocketsSansIOProtocol):
     """uvicorn's WebSocket with deadlines. It takes over the connection of an `HttpProtocol`."""
 
     def __init__(self, config: Any, server_state: Any, app_state: dict[str, Any], **given: Any) -> None:
         super().__init__(config, server_state, app_state, **given)
-        self._connection: Connection = app_state["connection"]
-        self._limits = self._connection.everyone.limits
-        self._arriving, self._reading = _Timer(self.loop), _Timer(self.loop)
+        self._watch(app_state["connection"])
         self._complete = False
         self.close_timeout = self._limits.linger_s  # for a client to answer that it closes, too
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Give back what the connection held."""
-        self._arriving.clear()
-        self._reading.clear()
-        self._connection.closed()
-        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Take bytes, and set the deadline of what is still to come."""
@@ -288,19 +292,13 @@ class StreamProtocol(WebSocketsSansIOProtocol):
             self.frames = [b""]
         super().send_receive_event_to_app()
 
-    def shutdown(self) -> None:
-        """End the connection because the server ends."""
-        _shut_down(super().shutdown, self.transport)
-
     def pause_writing(self) -> None:
         """Begin to wait for a client that does not read."""
         super().pause_writing()
         self.transport.pause_reading()  # a client that does not read its pongs can send no more pings
-        self._reading.set("reading", self._limits.write_s, self.transport.abort)
 
     def resume_writing(self) -> None:
         """Go on after the client has read."""
-        self._reading.clear()
         if not self.read_paused:
             self.transport.resume_reading()
         super().resume_writing()
@@ -316,14 +314,6 @@ def _prepare(transport: Any) -> None:
     for name, value in _PROBES.items():
         if hasattr(socket, name):  # not every system has all of them
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
-def _shut_down(properly: Callable[[], None], transport: Any) -> None:
-    """End a connection because the server ends; one in an odd state must not keep the server from ending the rest."""
-    try:
-        properly()
-    except Exception:  # noqa: BLE001
-        transport.abort()
 
 
 def _drop(transport: Any, error: Exception) -> None:

@@ -110,12 +110,6 @@ class Sessions:
         self.name, self.hash, self.contract = first.name, first.hash, first.contract
         self._spare: Decider | None = first
 
-    @property
-    def contract_json(self) -> dict[str, Any]:
-        """The policy's contract in plain values."""
-        contract: Contract = self.contract
-        return contract.to_json()
-
     def __len__(self) -> int:
         return len(self._open)
 

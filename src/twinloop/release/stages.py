@@ -18,16 +18,18 @@ from typing import Any, Literal
 from twinloop.catalog.state import now
 from twinloop.core.errors import InputError
 from twinloop.core.files import dumps
+from twinloop.core.plain import JsonRecord
 from twinloop.core.seeds import uniforms
 from twinloop.release.plan import Arm, Judgement, Stage, StagePlan, Told, judge_canary, judge_shadow
 from twinloop.release.registry import Registry
 from twinloop.release.shadow import ShadowLog
 
 Word = Literal["go on", "abort"]
+_STANDINGS = "SELECT policy, champion, stage, plan, run_seed, since, reason FROM release_stages WHERE deployment = ?"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class Standing(JsonRecord):
     """Where a candidate is: ``stage`` since ``since``, against ``champion``, and what its plan asks for."""
 
     policy: str
@@ -37,10 +39,6 @@ class Standing:
     run_seed: int
     since: str
     reason: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form."""
-        return {**vars(self), "plan": self.plan.to_json()}
 
 
 class Stages:
@@ -120,11 +118,7 @@ class Stages:
 
     def history(self) -> list[Standing]:
         """Every candidate of this deployment, in the order in which they last moved."""
-        rows = self.registry.workspace.state.rows(
-            "SELECT policy, champion, stage, plan, run_seed, since, reason FROM release_stages WHERE deployment = ? "
-            "ORDER BY since, rowid",
-            (self.registry.deployment,),
-        )
+        rows = self.registry.workspace.state.rows(f"{_STANDINGS} ORDER BY since, rowid", (self.registry.deployment,))
         return [_standing(tuple(row.values())) for row in rows]
 
     def of(self, policy: str) -> Standing | None:
@@ -133,9 +127,7 @@ class Stages:
 
     def _now(self, connection: sqlite3.Connection) -> Standing | None:
         row = connection.execute(
-            "SELECT policy, champion, stage, plan, run_seed, since, reason FROM release_stages "
-            "WHERE deployment = ? AND stage IN ('shadow', 'canary')",
-            (self.registry.deployment,),
+            f"{_STANDINGS} AND stage IN ('shadow', 'canary')", (self.registry.deployment,)
         ).fetchone()
         return None if row is None else _standing(row)
 
