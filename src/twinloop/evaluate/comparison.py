@@ -123,20 +123,18 @@ def decide(
     test = sequential_pairs(first, second, level=1 - alpha)
     margins = None if margin is None else _running_margins(first, second, margin)
     differs, equal = test.stopped, None
-    if margins is not None:
-        equal = int(np.argmax(margins <= alpha)) + 1 if (margins <= alpha).any() else None
+    if margins is not None and (margins <= alpha).any():
+        equal = int(np.argmax(margins <= alpha)) + 1
     answer: Answer = "undecided"
     if differs is not None and (equal is None or differs <= equal):
         answer = "better" if (first - second)[:differs].sum() > 0 else "worse"
     elif equal is not None:
         answer = "equivalent"
     counts = _counts(first, second)
-    by_slice: dict[str, list[int]] = {}
+    by_slice: dict[str, tuple[int, int, int]] = {}
     for name, x, y in zip(slices, first, second, strict=False):
-        row = by_slice.setdefault(name, [0, 0, 0])
-        row[0] += 1
-        row[1] += int(x > y)
-        row[2] += int(y > x)
+        pairs, only_a, only_b = by_slice.get(name, (0, 0, 0))
+        by_slice[name] = pairs + 1, only_a + int(x > y), only_b + int(y > x)
     return PairedComparison(
         a=names[0],
         b=names[1],
@@ -148,21 +146,22 @@ def decide(
         test=test,
         p_equivalent=None if margins is None else float(margins[-1]),
         fixed_p_value=mcnemar(counts),
-        by_slice={name: (row[0], row[1], row[2]) for name, row in by_slice.items()},
+        by_slice=by_slice,
     )
 
 
 def _running_margins(a: NDArray[np.float64], b: NDArray[np.float64], margin: float) -> NDArray[np.float64]:
     """The running p-value of a difference as large as the margin, on either side, after each pair."""
-    above = running_p(log_e_pairs(a, b, difference=-margin, alternative="greater"))
-    below = running_p(log_e_pairs(a, b, difference=margin, alternative="less"))
-    return np.maximum(above, below)
+    return np.maximum(
+        running_p(log_e_pairs(a, b, difference=-margin, alternative="greater")),
+        running_p(log_e_pairs(a, b, difference=margin, alternative="less")),
+    )
 
 
 def _counts(a: NDArray[np.float64], b: NDArray[np.float64]) -> PairedCounts:
     won, other = a > 0, b > 0
-    both, only_a, only_b, neither = (int(x.sum()) for x in (won & other, won & ~other, ~won & other, ~won & ~other))
-    return PairedCounts(both=both, only_a=only_a, only_b=only_b, neither=neither)
+    pairs = {"both": won & other, "only_a": won & ~other, "only_b": ~won & other, "neither": ~won & ~other}
+    return PairedCounts(**{name: int(there.sum()) for name, there in pairs.items()})
 
 
 def drawn_trials(arena: Arena) -> Iterator[Trial]:

@@ -70,12 +70,12 @@ class Arena:
         rows: dict[tuple[str, int], Row] = {}
         actors: dict[str, Actor] = {}
         for part in self._batches(trials):
-            place = self.place(part[0][0])
-            actor = actors.get(part[0][0].variant)
-            if actor is None:
-                actor = actors[part[0][0].variant] = who.make(place.twin, place.task)
-            for trial, row in zip(part, self._scored(place, actor, part), strict=True):
-                rows[trial[0].name, trial[1]] = row
+            first = part[0][0]
+            place = self.place(first)
+            if first.variant not in actors:
+                actors[first.variant] = who.make(place.twin, place.task)
+            for (item, number), row in zip(part, self._scored(place, actors[first.variant], part), strict=True):
+                rows[item.name, number] = row
             if done is not None:
                 done(len(part))
         self.simulated += len(rows)
@@ -221,7 +221,7 @@ def evaluation(
             "suite_hash": suite.spec.hash,
             "left_out": list(suite.left_out),
             "pairs": list(suite.pairs),
-            "ends": {item.name: dict(_ends(item)) for item in suite.slices if item.spec.ends},
+            "ends": {item.name: dict(item.spec.ends) for item in suite.slices if item.spec.ends},
             "violations": {kind: int(sum(row[f"broken/{kind}"] for row in rows)) for kind in VIOLATIONS},
             "latency": dict(latency or {}),
             "seconds": arena.seconds,
@@ -232,18 +232,10 @@ def evaluation(
     )
 
 
-def _ends(item: Slice) -> Mapping[str, str]:
-    return item.spec.ends
-
-
 def _row(trial: Trial, scores: Scores, world: int, reason: str) -> Row:
     item, number = trial
-    numbers = {
-        "progress": float(scores.progress[world]),
-        "time_s": float(scores.time_s[world]),
-        "smoothness": float(scores.smoothness[world]),
-        "peak_force_n": float(scores.peak_force_n[world]),
-    }
+    names = ("progress", "time_s", "smoothness", "peak_force_n")
+    numbers = {name: float(getattr(scores, name)[world]) for name in names}
     return {
         "slice": item.name,
         "trial": item.trial(number),

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.evaluation import Evaluation
 from twinloop.core.headline import Headline
+from twinloop.core.plain import JsonRecord
 from twinloop.stats import Interval, clopper_pearson
 from twinloop.stats.interval import check_level
 
@@ -20,7 +21,7 @@ _COLUMNS = ("progress", "time_s", "smoothness", "peak_force_n", "violations")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SliceSummary:
+class SliceSummary(JsonRecord):
     """One slice.
 
     ``success`` is the exact interval of its rate; trials that are not valid count as no success, and ``invalid`` says
@@ -43,13 +44,9 @@ class SliceSummary:
     violating: float
     reasons: tuple[str, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        return {**vars(self), "success": self.success.to_json(), "reasons": list(self.reasons)}
-
 
 @dataclass(frozen=True, kw_only=True)
-class Summary:
+class Summary(JsonRecord):
     """An evaluation, ``slices`` from the worst success rate to the best.
 
     ``overall`` is the rate over all trials. Slices are independent of each other, and the exact interval of a mean of
@@ -62,12 +59,12 @@ class Summary:
     policy: str
     suite: str
     level: float
-    slices: tuple[SliceSummary, ...]
-    overall: Interval
-    worst: Interval
     trials: int
     invalid: int
     violating: float
+    overall: Interval
+    worst: Interval
+    slices: tuple[SliceSummary, ...]
 
     @classmethod
     def of(cls, evaluation: Evaluation, *, level: float = 0.95) -> Summary:
@@ -109,15 +106,6 @@ class Summary:
         figures += [item.success.headline(f"{SUCCESS}/{item.name}", better="higher") for item in self.slices]
         shares = {"invalid": self.invalid / self.trials, "violating": self.violating}
         return figures + [Headline(name=name, estimate=value, method="a share") for name, value in shares.items()]
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        return {
-            **{name: getattr(self, name) for name in ("policy", "suite", "level", "trials", "invalid", "violating")},
-            "overall": self.overall.to_json(),
-            "worst": self.worst.to_json(),
-            "slices": [item.to_json() for item in self.slices],
-        }
 
 
 def worst_rate(counts: list[tuple[int, int]], *, level: float = 0.95) -> Interval:

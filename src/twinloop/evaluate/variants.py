@@ -108,9 +108,8 @@ def hand_body(twin: Twin) -> str | None:
 def _height(twin: Twin, body: str) -> float:
     """Height in m of a body's shapes, as they stand when it is not turned."""
     model = twin.model
-    geoms = np.flatnonzero(model.geom_bodyid == model.body(body).id)
     low, high = np.inf, -np.inf
-    for geom in geoms:
+    for geom in np.flatnonzero(model.geom_bodyid == model.body(body).id):
         turn = np.empty(9)
         mujoco.mju_quat2Mat(turn, model.geom_quat[geom])
         centre = model.geom_pos[geom] + turn.reshape(3, 3) @ model.geom_aabb[geom, :3]

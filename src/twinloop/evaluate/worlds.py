@@ -163,12 +163,8 @@ class Suite:
         return self.twin if pinned.twin_hash == self.twin.hash else load_twin(pinned.twin)
 
     def _plan(self, item: Slice, run_seed: int) -> Plan:
-        plan = self._plans.get((item.name, run_seed))
-        if plan is None:
-            plan = self._plans[item.name, run_seed] = self._new_plan(item, run_seed)
-        return plan
-
-    def _new_plan(self, item: Slice, run_seed: int) -> Plan:
+        if (item.name, run_seed) in self._plans:
+            return self._plans[item.name, run_seed]
         twin = self.variant(item)
         where = f"slice {item.name} of {self.name}"
         section = {key: _filled(value, self._places) for key, value in item.spec.draw.items()}
@@ -181,7 +177,8 @@ class Suite:
             "default": set(twin.params),
         }[self.spec.base] | scene
         base = default_draws(twin, skip=[name for name in twin.params if name in taken or name not in chosen])
-        return replace(drawn, draws=(*drawn.draws, *base))
+        self._plans[item.name, run_seed] = replace(drawn, draws=(*drawn.draws, *base))
+        return self._plans[item.name, run_seed]
 
     @cached_property
     def _plans(self) -> dict[tuple[str, int], Plan]:
@@ -221,8 +218,7 @@ def on_twin(spec: SuiteSpec, twin: Twin, task: Task, *, pictures: bool = False, 
             found.append(_pinned_slice(item, read_pinned(Path(item.scenario)), spec.episodes))
             continue
         try:
-            values = _values(item, extended, places)
-            _check_object(item, task, places["object"])
+            values = _values(item, extended, task, places)
         except (UnknownNameError, InputError) as error:
             if not spec.lenient:
                 raise
@@ -313,13 +309,18 @@ def _pinned_slices(spec: SuiteSpec, folder: Path | None) -> list[Slice]:
 
 
 def _pinned_slice(item: SliceSpec, pinned: PinnedWorld, episodes: int) -> Slice:
-    variant = f"scenario/{pinned.twin}/{pinned.twin_hash}"
-    count = item.episodes or episodes
-    return Slice(name=item.name, spec=item, episodes=count, values={}, variant=variant, scenario=pinned)
+    return Slice(
+        name=item.name,
+        spec=item,
+        episodes=item.episodes or episodes,
+        values={},
+        variant=f"scenario/{pinned.twin}/{pinned.twin_hash}",
+        scenario=pinned,
+    )
 
 
-def _values(item: SliceSpec, twin: Twin, places: Mapping[str, str]) -> dict[str, float]:
-    """What a slice sets, in SI by parameter."""
+def _values(item: SliceSpec, twin: Twin, task: Task, places: Mapping[str, str]) -> dict[str, float]:
+    """What a slice sets, in SI by parameter; refuses names that the twin or the task does not have."""
     values: dict[str, float] = {}
     for key, value in item.set.items():
         pattern = _filled(key, places)
@@ -333,12 +334,9 @@ def _values(item: SliceSpec, twin: Twin, places: Mapping[str, str]) -> dict[str,
     for pattern in _drawn_names(item, places):
         if "/" in pattern and not fnmatch.filter(twin.params, pattern):
             raise UnknownNameError("parameter", pattern, twin.params, where=f"slice {item.name} on {twin.name}")
-    return values
-
-
-def _check_object(item: SliceSpec, task: Task, name: str) -> None:
-    if item.object is not None and not name:
+    if item.object is not None and not places["object"]:
         raise InputError(f"slice {item.name}: the task {task.name} says of no object that it is the task's.")
+    return values
 
 
 def _end(param: Param, end: End, where: str) -> float:
@@ -356,11 +354,8 @@ def _drawn_names(item: SliceSpec, places: Mapping[str, str]) -> list[str]:
 
 def _only_looks(names: Iterable[str], twin: Twin) -> bool:
     """Whether parameters change nothing but what cameras see; words of a section are taken to change more."""
-    for name in names:
-        params = [twin.params[one] for one in fnmatch.filter(twin.params, name)]
-        if not params or any(not (p.quantity.visual or p.quantity.device in _LOOKS) for p in params):
-            return False
-    return True
+    found = ([twin.params[one].quantity for one in fnmatch.filter(twin.params, name)] for name in names)
+    return all(kinds and all(kind.visual or kind.device in _LOOKS for kind in kinds) for kinds in found)
 
 
 def _filled(value: Any, places: Mapping[str, str]) -> Any:

@@ -48,11 +48,6 @@ def _meaning(name: str, kinds: Sequence[Quantity]) -> str:
     return TERMS.get(name) or kinds[0].meaning
 
 
-def _pictured(kinds: Sequence[Quantity]) -> bool:
-    """Whether a term is noticed by an actor with cameras only."""
-    return all(kind.visual or kind.stage == "sensing" for kind in kinds)
-
-
 def term_names() -> list[str]:
     """Terms that can be switched off."""
     return list(_declared())
@@ -75,8 +70,8 @@ def terms_of(twin: Twin, chosen: Sequence[str] = (), *, pictures: bool = True) -
             raise UnknownNameError("term", name, declared, where="the terms that can be switched off")
     found: list[Term] = []
     for name, kinds in declared.items():
-        neutral = _neutral(twin, name)
-        if neutral and (name in chosen if chosen else pictures or not _pictured(kinds)):
+        neutral, unseen = _neutral(twin, name), all(kind.visual or kind.stage == "sensing" for kind in kinds)
+        if neutral and (name in chosen if chosen else pictures or not unseen):
             found.append(Term(name=name, meaning=_meaning(name, kinds), neutral=neutral))
     if not found:
         raise InputError(f"The twin {twin.name} has no parameter of {', '.join(chosen) or 'any term'}.")
@@ -108,9 +103,6 @@ def _few(kinds: Sequence[Quantity]) -> str:
     return ", ".join(said[:3])
 
 
-WITHOUT, ALONE = "without", "alone"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Ablated:
     """One term: what success becomes without it, and with it alone.
@@ -139,13 +131,9 @@ class Ablated:
         """In words, at an error rate over all terms: whether the failure needs it, and whether it is enough."""
         needed = self.without.p_adjusted <= alpha and self.needed > 0
         enough = self.alone.p_adjusted <= alpha and self.enough > 0
-        if needed and enough:
-            return "needed and enough"
         if needed:
-            return "needed, with others"
-        if enough:
-            return "enough, not needed"
-        return "no effect shown"
+            return "needed and enough" if enough else "needed, with others"
+        return "enough, not needed" if enough else "no effect shown"
 
     def to_json(self, level: float) -> dict[str, Any]:
         """A plain form for results."""
@@ -186,8 +174,8 @@ def ablate(attempt: Attempt, base: Tried, own: ParamTable, terms: Sequence[Term]
     Raises:
         InputError: every term is neutral in every world.
     """
-    acting = [term for term in terms if term.acts(own)]
-    idle = tuple(term.name for term in terms if not term.acts(own))
+    acts = {term.name: tuple(term.acts(own)) for term in terms}
+    acting = [term for term in terms if acts[term.name]]
     if not acting:
         raise InputError(
             "Every term is neutral in this world, so there is nothing to switch off: it departs from its twin in "
@@ -195,20 +183,20 @@ def ablate(attempt: Attempt, base: Tried, own: ParamTable, terms: Sequence[Term]
         )
     off = {term.name: dict(term.neutral) for term in acting}
     bare = attempt(_joined(off, ()))
-    without = [_contrast(WITHOUT, term, base, attempt(off[term.name]), level) for term in acting]
-    alone = [_contrast(ALONE, term, bare, attempt(_joined(off, (term.name,))), level) for term in acting]
+
+    def switched(term: Term, what: str, before: Tried, after: Tried, side: Alternative) -> Contrast:
+        return contrast(f"{term.name} {what}", [*term.neutral], 0.0, before, after, level=level, alternative=side)
+
+    # One-sided: success that is gained without a term, and success that is lost with it alone.
+    without = [switched(term, "without", base, attempt(off[term.name]), "greater") for term in acting]
+    alone = [switched(term, "alone", bare, attempt(_joined(off, (term.name,))), "less") for term in acting]
     rows = [
-        Ablated(term=term, parameters=tuple(term.acts(own)), without=one, alone=other)
+        Ablated(term=term, parameters=acts[term.name], without=one, alone=other)
         for term, one, other in zip(acting, adjusted(without), adjusted(alone), strict=True)
     ]
     ranked = sorted(rows, key=lambda row: (-row.needed, -row.enough))
+    idle = tuple(name for name, names in acts.items() if not names)
     return Ablation(base=base, bare=bare, terms=tuple(ranked), idle=idle)
-
-
-def _contrast(what: str, term: Term, before: Tried, after: Tried, level: float) -> Contrast:
-    """What switching off does: one-sided, success gained without a term, success lost with it alone."""
-    side: Alternative = "greater" if what == WITHOUT else "less"
-    return contrast(f"{term.name} {what}", [*term.neutral], 0.0, before, after, level=level, alternative=side)
 
 
 def _joined(off: Mapping[str, Mapping[str, float]], kept: Sequence[str]) -> dict[str, float]:

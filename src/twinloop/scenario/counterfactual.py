@@ -108,11 +108,6 @@ def _doses(text: str, whole: str, *, by_ratio: bool) -> tuple[float, ...]:
     return doses
 
 
-def label(what: What, dose: float) -> str:
-    """One dose of a question, in words."""
-    return f"{what.text}{dose:.4g}"
-
-
 Attempt = Callable[[Mapping[str, Any]], Tried]
 """Tries all worlds with these parameters set, ``(n,)`` each; the same worlds and chance every time."""
 
@@ -181,16 +176,12 @@ def contrast(
     Raises:
         InputError: it lost one of the two in every world.
     """
-    both = base.valid & tried.valid
-    if not both.any():
+    counts = tried.against(base)
+    if counts is None:
         raise InputError(
             f"{what}{dose:g}: the simulation lost every world with or without it, so there is nothing to compare. Try "
             "a smaller change."
         )
-    a, b = tried.success[both], base.success[both]
-    counts = PairedCounts(
-        both=int((a & b).sum()), only_a=int((a & ~b).sum()), only_b=int((~a & b).sum()), neither=int((~a & ~b).sum())
-    )
     return Contrast(
         what=what,
         names=tuple(names),
@@ -243,7 +234,7 @@ def _at(attempt: Attempt, base: Tried, own: ParamTable, what: What, dose: float,
     try:
         tried = attempt(what.values(own, dose))
     except InputError as error:
-        raise InputError(f"--what {label(what, dose)}: {error}") from error
+        raise InputError(f"--what {what.text}{dose:.4g}: {error}") from error
     return contrast(what.text, what.names, dose, base, tried, level=level)
 
 

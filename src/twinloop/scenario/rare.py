@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -218,20 +218,13 @@ class Seen:
     @classmethod
     def joined(cls, parts: list[Seen]) -> Seen:
         """All of them, one after the other."""
-        return cls(
-            z=np.concatenate([part.z for part in parts]),
-            score=np.concatenate([part.score for part in parts]),
-            failed=np.concatenate([part.failed for part in parts]),
-            lost=np.concatenate([part.lost for part in parts]),
-        )
+        names = [field.name for field in fields(cls)]
+        return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
 
 
-_NEEDED = (
-    ("round_size", "worlds per round", 4 * _FEWEST),
-    ("rounds", "rounds", 0),
-    ("modes", "modes", 1),
-    ("draws", "draws", 2),
-)  # settings of a search, what people call them, and what it cannot do with less
+# Settings of a search: what people call them, and what it cannot do with less.
+_NEEDED = {"round_size": ("worlds per round", 4 * _FEWEST), "rounds": ("rounds", 0), "modes": ("modes", 1)}
+_NEEDED |= {"draws": ("draws", 2)}
 
 Try = Callable[[Array], Seen]
 """Runs the worlds of points ``(n, d)``."""
@@ -248,7 +241,7 @@ class Search:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, word, least in _NEEDED:
+        for name, (word, least) in _NEEDED.items():
             if getattr(self, name) < least:
                 raise InputError(f"A search needs {least} or more {word}, not {getattr(self, name)}.")
 
@@ -319,9 +312,8 @@ def _moved(proposal: Proposal, seen: Seen, elite: NDArray[np.bool_], modes: int,
     if len(z) < 2 * _FEWEST:
         return proposal
     weights = np.exp(np.minimum(logs - logs.max(), 0.0))
-    flat = np.sqrt(
-        weights
-    )  # tempered: the few heaviest points would else be the whole mode (Koblents and Míguez, 2015)
+    # Tempered: the few heaviest points would else be the whole mode (Koblents and Míguez, 2015).
+    flat = np.sqrt(weights)
     moving = _moving(z, flat)
     groups = _groups(z[:, moving], flat, modes, rng) if moving.any() else np.zeros(len(z), dtype=np.intp)
     means, stds, shares = [], [], []
@@ -368,9 +360,3 @@ def _groups(z: Array, weights: Array, modes: int, rng: np.random.Generator) -> N
     sizes = np.bincount(groups, minlength=len(centres))
     large = np.flatnonzero(sizes >= _FEWEST)
     return large[((z[:, None] - centres[None, large]) ** 2).sum(axis=2).argmin(axis=1)]
-
-
-def most_probable(seen: Seen, count: int) -> NDArray[np.intp]:
-    """The most probable failures that were seen, most probable first: rows of ``seen``."""
-    failures = np.flatnonzero(seen.failed & ~seen.lost)
-    return failures[np.argsort(-log_density(seen.z[failures]), kind="stable")][:count]

@@ -58,7 +58,6 @@ def table_rise(
     params: ParamTable,
     begun: InitialState,
     *,
-    tracker_offset: float,
     place: str,
 ) -> float | None:
     """By how much the table is higher than in these parameters; None where it is as there, as far as one can see.
@@ -72,7 +71,6 @@ def table_rise(
         task: which says where things are.
         params: one world.
         begun: where things stand in it.
-        tracker_offset: standard deviation of the height of the tracker's frame, m.
         place: the log, for messages.
 
     Raises:
@@ -91,16 +89,15 @@ def table_rise(
             "(geom/table/rotation/x and /y) and give --identified, or pin a simulated episode."
         )
     rise = float(np.mean([z for z, _ in rises.values()]))
-    return rise if abs(rise) > _SURE * np.hypot(tracker_offset, max(sd for _, sd in rises.values())) else None
+    return rise if abs(rise) > _SURE * np.hypot(TRACKER_OFFSET_M, max(sd for _, sd in rises.values())) else None
 
 
 def _heights(twin: Twin, task: Task, params: ParamTable, begun: InitialState) -> dict[str, float]:
     """Where the task says that things are at the beginning of a world, by their names: z, m."""
     commands: NDArray[np.float64] = begun.command[:, None]
     states = rollout(open_backend("reference"), twin, params, begun, commands, 1).states[0, :1]
-    row = task.environment(states)[0]
-    names = task.environment_names
-    return {name.removesuffix(".z"): float(row[i]) for i, name in enumerate(names) if name.endswith(".z")}
+    told = zip(task.environment_names, task.environment(states)[0].tolist(), strict=True)
+    return {name.removesuffix(".z"): value for name, value in told if name.endswith(".z")}
 
 
 # A camera above a table knows its frame against the robot's to 1 to 3 mm (hand-eye calibration by a printed board; our
@@ -200,8 +197,8 @@ def _columns(names: Sequence[str], twin: Twin) -> dict[str, tuple[int, ...]]:
 
 
 def _series(environment: NDArray[np.float64], columns: tuple[int, ...]) -> NDArray[np.float64]:
-    values = environment[:, columns[0]] if len(columns) == 1 else np.arctan2(*environment[:, list(columns)].T)
-    return values if len(columns) == 1 else np.unwrap(values)
+    values = environment[:, list(columns)].T
+    return values[0] if len(columns) == 1 else np.unwrap(np.arctan2(*values))
 
 
 def _noise(values: NDArray[np.float64]) -> float:
@@ -227,7 +224,6 @@ def pin_log(
     identified: ParamDistribution | None = None,
     ndraw: int = 64,
     seed: int = 0,
-    tracker_offset: float = TRACKER_OFFSET_M,
     reason: str = "",
     meaning: str = "",
 ) -> PinnedWorld:
@@ -241,7 +237,6 @@ def pin_log(
     Args:
         ndraw: rows drawn of what is uncertain.
         seed: of these draws.
-        tracker_offset: standard deviation of the tracker's frame against the robot's in each direction, m.
 
     Raises:
         InputError: the log's rate, joints or places do not fit the twin, or the scene holds what the log does not tell:
@@ -255,12 +250,11 @@ def pin_log(
     known = {} if identified is None else _known(identified, twin)
     params = twin.table(1, {**known, **placed.values})
     readings, commands = log.units.to_si(log.state[0]), log.units.to_si(log.action)
-    own = params.with_seeds(SeedPath.of(seed, [0]))
-    begun = task.reset(own, run_seed=seed, episodes=[0])
+    begun = task.reset(params.with_seeds(SeedPath.of(seed, [0])), run_seed=seed, episodes=[0])
     seen = heights(log, placed)
-    rise = table_rise(seen, twin, task, params, begun, tracker_offset=tracker_offset, place=log.origin.place)
+    rise = table_rise(seen, twin, task, params, begun, place=log.origin.place)
     if rise is not None:
-        placed = placed.with_table(float(params.row(0).get(TABLE, 0.0)) + rise, tracker_offset)
+        placed = placed.with_table(float(params.row(0).get(TABLE, 0.0)) + rise, TRACKER_OFFSET_M)
         twin.require(TABLE).check(placed.values[TABLE], where=f"the log {log.origin.place}")
         params = twin.table(1, {**known, **placed.values})
         begun = task.reset(params.with_seeds(SeedPath.of(seed, [0])), run_seed=seed, episodes=[0])
@@ -280,7 +274,7 @@ def pin_log(
         reason=reason,
         commands=commands,
         readings=readings,
-        draws=_draws(twin, identified, placed, ndraw, seed, tracker_offset) if ndraw else None,
+        draws=_draws(twin, identified, placed, ndraw, seed) if ndraw else None,
         departs=departing(twin, params),
         origin=log.origin,
         meaning=meaning,
@@ -289,7 +283,7 @@ def pin_log(
 
 
 def _check(log: LoggedEpisode, twin: Twin) -> None:
-    if log.units.names != twin.robot.joints and list(log.units.names) != list(twin.robot.joints):
+    if list(log.units.names) != list(twin.robot.joints):
         raise InputError(
             f"{log.origin.place} has the joints {', '.join(log.units.names)}, the twin {twin.name} "
             f"{', '.join(twin.robot.joints)}. Give the twin of this robot."
@@ -315,12 +309,7 @@ def _known(identified: ParamDistribution, twin: Twin) -> dict[str, float]:
 
 
 def _draws(
-    twin: Twin,
-    identified: ParamDistribution | None,
-    placed: Placement,
-    ndraw: int,
-    seed: int,
-    tracker_offset: float,
+    twin: Twin, identified: ParamDistribution | None, placed: Placement, ndraw: int, seed: int
 ) -> NDArray[np.float64]:
     """Rows ``(ndraw, nparam)`` of what is not known exactly."""
     skip = tuple(placed.values)
@@ -328,7 +317,7 @@ def _draws(
     episodes = np.arange(1, ndraw + 1)
     table = Plan(twin=twin, run_seed=seed, draws=tuple(drawn)).draw(episodes.tolist())
     values = table.values.copy()
-    frame = tracker_offset * ndtri(uniforms(seed, f"{_STREAM}/frame", episodes, size=2))
+    frame = TRACKER_OFFSET_M * ndtri(uniforms(seed, f"{_STREAM}/frame", episodes, size=2))
     for name, value in placed.values.items():
         shift = placed.spread[name] * ndtri(uniforms(seed, f"{_STREAM}/{name}", episodes))[:, 0]
         axis = name.rpartition("/")[2]

@@ -11,7 +11,7 @@ import numpy as np
 from twinloop.core.errors import InputError
 from twinloop.scenario.trials import Tried
 from twinloop.stats import holm
-from twinloop.stats.matched import PairedCounts, mcnemar
+from twinloop.stats.matched import mcnemar
 
 Word = Literal["regressed", "improved", "unchanged", "gone", "refused"]
 _LETTERS = frozenset("01x")
@@ -85,14 +85,9 @@ def compare(name: str, was: Tried, now: Tried, *, note: str = "") -> Verdict:
     Raises:
         InputError: there is no try that the simulation lost in neither.
     """
-    n = min(len(was), len(now))
-    both = was.valid[:n] & now.valid[:n]
-    if not both.any():
+    counts = now.against(was)
+    if counts is None:
         raise InputError(f"Scenario {name}: the simulation lost every world then or now. Check it with `twin check`.")
-    a, b = now.success[:n][both], was.success[:n][both]
-    counts = PairedCounts(
-        both=int((a & b).sum()), only_a=int((a & ~b).sum()), only_b=int((~a & b).sum()), neither=int((~a & ~b).sum())
-    )
     return Verdict(
         name=name,
         word="unchanged",
@@ -116,8 +111,10 @@ def judged(rows: Sequence[Verdict], *, alpha: float = 0.05, real: Sequence[bool]
             has lost a failure that is known. Empty where policies are compared.
     """
     ran = [row for row in rows if row.now is not None]
-    fell = dict(zip((row.name for row in ran), holm([row.p_fell for row in ran]), strict=True)) if ran else {}
-    rose = dict(zip((row.name for row in ran), holm([row.p_rose for row in ran]), strict=True)) if ran else {}
+    fell, rose = (
+        dict(zip((row.name for row in ran), holm(values), strict=True)) if ran else {}
+        for values in ([row.p_fell for row in ran], [row.p_rose for row in ran])
+    )
     known = dict(zip((row.name for row in rows), real, strict=True)) if real else {}
 
     def word(row: Verdict) -> Word:

@@ -43,7 +43,7 @@ def box_around(pinned: PinnedWorld, twin: Twin, *, width: float = WIDTH, only: S
     for pattern in only:
         if not fnmatch.filter(own, pattern):
             raise UnknownNameError("parameter", pattern, own, where=f"what scenario {pinned.name} departs in")
-    chosen = {name: value for name, value in own.items() if not only or any(_like(name, p) for p in only)}
+    chosen = {name: value for name, value in own.items() if not only or any(fnmatch.fnmatchcase(name, p) for p in only)}
     if not chosen:
         raise InputError(
             f"Scenario {pinned.name} is nominal in everything, so there is nothing to draw around. Generate with the "
@@ -51,10 +51,6 @@ def box_around(pinned: PinnedWorld, twin: Twin, *, width: float = WIDTH, only: S
         )
     ranges = {name: _range(twin, name, value, width) for name, value in chosen.items()}
     return Box(ranges=ranges, fixed=tuple(name for name, (low, high) in ranges.items() if low == high))
-
-
-def _like(name: str, pattern: str) -> bool:
-    return fnmatch.fnmatchcase(name, pattern)
 
 
 def _range(twin: Twin, name: str, value: float, width: float) -> tuple[float, float]:

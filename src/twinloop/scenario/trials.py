@@ -14,7 +14,7 @@ from twinloop.rollout import Actor, run_batch
 from twinloop.rollout.actor import Beginning
 from twinloop.rollout.pinned import Chance, PinnedWorld
 from twinloop.simulate import Backend, open_backend, rollout
-from twinloop.stats import Interval, clopper_pearson
+from twinloop.stats import Interval, PairedCounts, clopper_pearson
 from twinloop.tasks import Task
 from twinloop.twin import Twin
 
@@ -69,6 +69,16 @@ class Tried:
         self.success_rate(level)
         return clopper_pearson(self.failures, self.trials, level=level)
 
+    def against(self, base: Tried) -> PairedCounts | None:
+        """Pairs of these tries (a) with those of the same worlds in ``base`` (b); None where none is valid in both."""
+        n = min(len(self), len(base))
+        both = self.valid[:n] & base.valid[:n]
+        if not both.any():
+            return None
+        a, b = self.success[:n][both], base.success[:n][both]
+        pairs = {"both": a & b, "only_a": a & ~b, "only_b": ~a & b, "neither": ~a & ~b}
+        return PairedCounts(**{name: int(there.sum()) for name, there in pairs.items()})
+
     def to_json(self, level: float = 0.95) -> dict[str, Any]:
         """A plain form: counts, failure rate with its interval, and each try in order: 1 success, 0 failure, x lost."""
         rate = self.failure_rate(level)
@@ -105,11 +115,10 @@ def try_actor(
     *,
     chance: Chance = "varied",
     values: Mapping[str, Any] | None = None,
-    uncertain: bool = True,
     backend: Backend | None = None,
 ) -> Tried:
     """Let an actor act in a pinned world and worlds like it; see `PinnedWorld.beginning` for the arguments."""
-    begun = pinned.beginning(n, twin=twin, task=task, chance=chance, values=values, uncertain=uncertain)
+    begun = pinned.beginning(n, twin=twin, task=task, chance=chance, values=values)
     backend = backend or open_backend()
     parts = [
         run_batch(
@@ -132,17 +141,7 @@ def try_actor(
     )
 
 
-def try_commands(
-    pinned: PinnedWorld,
-    twin: Twin,
-    task: Task,
-    n: int,
-    *,
-    chance: Chance = "varied",
-    values: Mapping[str, Any] | None = None,
-    uncertain: bool = True,
-    backend: Backend | None = None,
-) -> Tried:
+def try_commands(pinned: PinnedWorld, twin: Twin, task: Task, n: int, *, backend: Backend | None = None) -> Tried:
     """Issue the commands that were issued, whatever comes of it; see `PinnedWorld.beginning` for the arguments.
 
     Raises:
@@ -150,7 +149,7 @@ def try_commands(
     """
     if pinned.commands is None:
         raise InputError(f"Scenario {pinned.name} holds no commands. Try it under an actor instead.")
-    begun = pinned.beginning(n, twin=twin, task=task, chance=chance, values=values, uncertain=uncertain)
+    begun = pinned.beginning(n, twin=twin, task=task)
     backend, success, valid = backend or open_backend(), [], []
     for part in _parts(begun):
         commands = np.tile(pinned.commands, (len(part.numbers), 1, 1))
