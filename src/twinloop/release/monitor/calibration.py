@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from twinloop.core.contract import Contract
 from twinloop.core.documents import read_arrays, read_bytes, read_json
 from twinloop.core.errors import InputError
 from twinloop.core.files import dumps, sha256_bytes, write_bytes, write_json
+from twinloop.core.plain import plain
 from twinloop.core.seeds import generator
 from twinloop.release.monitor.faults import Hypothesis, named
 from twinloop.release.monitor.judging import JUDGES, Departure, Drives, Judge, Kind, Scorer, Size, fit_outlying
@@ -122,7 +123,7 @@ def fit(
         rate=rate,
     )
     return Calibration(
-        origin=Origin(**{**origin.__dict__, "episodes": count}),
+        origin=replace(origin, episodes=count),
         scorer=scorer,
         envelopes=envelopes,
         band=band,
@@ -225,19 +226,16 @@ META, ARRAYS = "monitor.json", "monitor.npz"
 def save(calibration: Calibration, folder: Path) -> str:
     """Write a calibration; returns its hash."""
     folder.mkdir(parents=True, exist_ok=True)
-    arrays = _arrays(calibration)
     buffer = io.BytesIO()
-    np.savez(buffer, **arrays)  # pyright: ignore[reportArgumentType]
-    origin = calibration.origin
-    told = {**asdict(origin), "contract": origin.contract.to_json(), "params": dict(origin.params)}
+    np.savez(buffer, **_arrays(calibration))  # pyright: ignore[reportArgumentType]
     meta = {
         "schema": SCHEMA,
-        "origin": told,
+        "origin": plain(calibration.origin),
         "signals": list(calibration.envelopes),
         "judges": {name: judge.kind for name, judge in calibration.scorer.judges.items()},
         "columns": {name: list(which) for name, which in calibration.scorer.columns.items()},
         "control_hz": calibration.scorer.control_hz,
-        "band": asdict(calibration.band),
+        "band": plain(calibration.band),
         "cameras": list(calibration.pictures),
         "arrays": sha256_bytes(buffer.getvalue()),
     }

@@ -62,8 +62,7 @@ def hypotheses(twin: Twin) -> tuple[Hypothesis, ...]:
     """
     elastic = twin.robot.gears is not None and twin.robot.gears.stiffness is not None
     playing = twin.robot.control == "position" and not elastic
-    kinds = [kind for kind in QUANTITIES if kind.fault]
-    every = [_hypothesis(twin, kind, fault) for kind in kinds if (fault := kind.fault)]
+    every = [_hypothesis(twin, kind, fault) for kind in QUANTITIES if (fault := kind.fault)]
     found = [one for one in every if (playing if one.geared else matching(twin.params, one.pattern))]
     return tuple(sorted(found, key=lambda one: FAULTS.index(one.name) if one.name in FAULTS else len(FAULTS)))
 
@@ -82,7 +81,7 @@ def _hypothesis(twin: Twin, kind: Quantity, fault: Fault) -> Hypothesis:
 def changed(twin: Twin, table: ParamTable, one: Hypothesis) -> tuple[Twin, ParamTable]:
     """The twin with one thing wrong, and its row of parameters, within their physical bounds."""
     if one.geared and twin.robot.gears is None:
-        return _with_play(twin, table, one.change)
+        return gearing(twin, GearSpec(backlash=one.change)), ParamTable(names=table.names, values=table.values)
     values = table.values.copy()
     columns = [table.names.index(name) for name in matching(table.names, one.pattern)]
     if not columns:
@@ -98,17 +97,10 @@ def named(given: Sequence[Hypothesis]) -> tuple[str, ...]:
     return tuple(one.name for one in given)
 
 
-def _with_play(twin: Twin, table: ParamTable, play: float) -> tuple[Twin, ParamTable]:
-    geared = gearing(twin, GearSpec(backlash=play))
-    return geared, ParamTable(names=table.names, values=table.values)
-
-
 def _hand(twin: Twin) -> str:
     """The body that carries the tool, by the site that the robot names."""
-    if twin.robot.tcp is None:
-        return ""
-    model = twin.model
-    return model.body(int(model.site(twin.robot.tcp).bodyid[0])).name
+    model, tool = twin.model, twin.robot.tcp
+    return "" if tool is None else model.body(int(model.site(tool).bodyid[0])).name
 
 
 Array = NDArray[np.float64]
@@ -189,9 +181,7 @@ class Observers:
         plain = [table, *(row for other, row in alike if other is twin)]
         self._banks = [_Bank(twin, plain, nthread)]
         self._banks += [_Bank(other, [row], nthread) for other, row in alike if other is not twin]
-        order = [i for i, (other, _) in enumerate(alike) if other is twin]
-        order += [i for i, (other, _) in enumerate(alike) if other is not twin]
-        self._places = np.argsort(order)
+        self._places = np.argsort(sorted(range(len(alike)), key=lambda i: alike[i][0] is not twin))
 
     def begin(self, reading: ArrayLike, command: ArrayLike | None = None) -> None:
         """Robots at rest at their first readings ``(nworld, n)``, holding ``command`` or where they are."""

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError
-from twinloop.core.records import frozen
+from twinloop.core.records import freeze_fields
 from twinloop.core.seeds import generator
 from twinloop.stats.conformal import running_mean
 from twinloop.stats.novelty import Space, shrunk_covariance
@@ -45,8 +45,7 @@ class Arrays:
     kind: ClassVar[str]
 
     def __post_init__(self) -> None:
-        for field in fields(self):  # pyright: ignore[reportArgumentType]
-            object.__setattr__(self, field.name, frozen(getattr(self, field.name)))
+        freeze_fields(self, *(field.name for field in fields(self)))  # pyright: ignore[reportArgumentType]
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Its arrays by name."""
@@ -117,21 +116,14 @@ class Drives(Arrays):
     signature: Array
 
     def __post_init__(self) -> None:
-        for name in ("mean", "sd", "inverse", "signature"):
-            object.__setattr__(self, name, frozen(getattr(self, name)))
+        freeze_fields(self, "mean", "sd", "inverse", "signature")
 
     @classmethod
     def fit(cls, rows: Array, signature: Array, names: tuple[str, ...], *, skip: int) -> Drives:
         """From coefficients ``(m, T, d)`` and how each fault moves them ``(nwrong, T, d)``."""
         known = Departure.fit(rows, skip=skip)
-        length = len(known.mean)
-        return cls(
-            names=np.array(names),
-            mean=known.mean,
-            sd=known.sd,
-            inverse=known.inverse,
-            signature=signature[:, np.minimum(np.arange(length), signature.shape[1] - 1)] / known.sd,
-        )
+        reached = np.minimum(np.arange(len(known.mean)), signature.shape[1] - 1)
+        return cls(names=np.array(names), signature=signature[:, reached] / known.sd, **known.to_arrays())
 
     def scores(self, rows: Array, step: ArrayLike) -> dict[str, Array]:
         """See `Judge`: one for each fault, and ``any`` for a departure whichever way."""
@@ -337,9 +329,8 @@ class Scorer:
     def _rows(self, rows: Mapping[str, Array], name: str) -> Array:
         stream = name if name in rows else name.rpartition("/")[0]
         if stream not in rows:
-            there = ", ".join(rows)
             raise InputError(
-                f"The monitor was calibrated with {name}, and this robot gives {there}. Give the same observations, "
-                "or calibrate it for these."
+                f"The monitor was calibrated with {name}, and this robot gives {', '.join(rows)}. Give the same "
+                "observations, or calibrate it for these."
             )
         return rows[stream][..., list(self.columns[name])] if name in self.columns else rows[stream]

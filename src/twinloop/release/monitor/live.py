@@ -154,15 +154,13 @@ class Monitor:
             InputError: something that the calibration had is missing.
         """
         rows = self._streams.look(observation, acting, command, reading)
-        calibration = self.calibration
-        now = calibration.scorer.scores(rows, self._step)
-        smooth = calibration.scorer.smoothed(self._before, now)
+        calibration, scorer = self.calibration, self.calibration.scorer
+        smooth = scorer.smoothed(self._before, scorer.scores(rows, self._step))
         self._before = {name: values.copy() for name, values in smooth.items()}
         goes_on = np.ones(len(self._step), dtype=bool) if alive is None else alive
-        self._evidence += goes_on[:, None] * calibration.scorer.drives.evidence(rows["drives"], self._step)
-        standard = calibration.standard(smooth, self._step)
-        if alive is not None:
-            standard = {name: np.where(alive, values, np.nan) for name, values in standard.items()}
+        self._evidence += goes_on[:, None] * scorer.drives.evidence(rows["drives"], self._step)
+        usual = calibration.standard(smooth, self._step)
+        standard = {name: np.where(goes_on, values, np.nan) for name, values in usual.items()}
         relative = {name: values / calibration.band.together[name] for name, values in standard.items()}
         alarms = self._alarms(relative, standard, rows)
         self._step += 1
@@ -174,10 +172,6 @@ class Monitor:
         likeness = self.calibration.scorer.drives.likeness(self._evidence[world])
         return cause_of(course.excess, likeness, course.first, hz=self.calibration.scorer.control_hz)
 
-    def alarmed(self, world: int) -> bool:
-        """Whether an alarm was raised in a world's episode."""
-        return bool(self._courses[world].excess)
-
     def end(self, world: int, *, success: bool | None = None, intervened: bool | None = None) -> list[str]:
         """An episode has ended; what the course of episodes says now, a sentence each (see `drift.Between`)."""
         return self.between.add(self._courses[world].levels(), success=success, intervened=intervened)
@@ -185,15 +179,14 @@ class Monitor:
     def _alarms(
         self, relative: Mapping[str, Array], standard: Mapping[str, Array], rows: Mapping[str, Array]
     ) -> tuple[Alarm, ...]:
-        told = np.stack(list(relative.values()), axis=1)
-        names, hz = list(relative), self.calibration.scorer.control_hz
-        levels = np.stack(list(standard.values()), axis=1)
-        alarms: list[Alarm] = []
+        told, levels = (np.stack(list(values.values()), axis=1) for values in (relative, standard))
+        names, alarms = list(relative), list[Alarm]()
         for world, course in enumerate(self._courses):
             row, step = told[world], int(self._step[world])
             course.add(names, row, levels[world], step, rising=_SINCE)
-            fresh = [i for i in np.flatnonzero(row > 1.0) if names[i] not in course.excess]
-            for i in np.flatnonzero(row > 1.0):
+            beyond = np.flatnonzero(row > 1.0)
+            fresh = [i for i in beyond if names[i] not in course.excess]
+            for i in beyond:
                 course.beyond(names[i], step, float(row[i]))
             cause, order = self.cause(world) if fresh else ("unknown", [])
             alarms += [
@@ -205,7 +198,7 @@ class Monitor:
                     excess=float(row[i]),
                     cause=cause,
                     instead=tuple(order),
-                    control_hz=hz,
+                    control_hz=self.calibration.scorer.control_hz,
                     detail=self._detail(names[i], rows, world),
                 )
                 for i in fresh
@@ -216,8 +209,7 @@ class Monitor:
         stream, _, kind = signal.rpartition("/")
         if kind != "shift":
             return ""
-        camera = stream.removeprefix("camera/")
-        return how_far(rows[stream][world], self._focal(camera))
+        return how_far(rows[stream][world], self._focal(stream.removeprefix("camera/")))
 
     def _focal(self, camera: str) -> float | None:
         """The focal length of a camera of the twin, in pixels of its pictures; None of one that it lacks."""

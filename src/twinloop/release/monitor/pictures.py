@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter, map_coordinates, uniform_filter
 
 from twinloop.core.errors import InputError
-from twinloop.core.records import frozen
+from twinloop.core.records import freeze_fields
 from twinloop.encoders.pictures import sharpness
 
 Array = NDArray[np.float64]
@@ -32,10 +32,7 @@ _REACH = 0.5  # blurs that a pixel may yet have to go at its level, in slopes of
 _LEAST_SLACK = 0.2  # of the contrast: where an edge is faint
 _TUKEY = 4.685  # Tukey's constant: 95 % of least squares' efficiency where nothing is in the way
 _WHOLE = 0.9  # of a blurred mask's weight around a pixel that counts
-_MOST_PIXELS, _FEWEST = (
-    1200,
-    40,
-)  # pixels that are looked at, those on the clearest edges; with fewer nothing can be told
+_MOST_PIXELS, _FEWEST = 1200, 40  # looked at, those on the clearest edges; with fewer nothing can be told
 _BLIND = 0.1  # of the clearest direction's information: moves along which the scene has no edges are left out
 
 
@@ -181,7 +178,7 @@ class PictureReference:
     still: NDArray[np.bool_]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "background", frozen(self.background))
+        freeze_fields(self, "background")
         object.__setattr__(self, "still", np.array(self.still, dtype=bool))
 
     @classmethod

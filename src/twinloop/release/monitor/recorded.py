@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -43,13 +43,13 @@ class Recorded:
     def take(self, which: NDArray[Any]) -> Recorded:
         """Some of the episodes, by number or by mask."""
         index = np.flatnonzero(which) if which.dtype == bool else which
-        return Recorded(
+        return replace(
+            self,
             observation={name: values[index] for name, values in self.observation.items()},
             commands=self.commands[index],
             lengths=self.lengths[index],
             success=self.success[index],
             names=tuple(self.names[i] for i in index),
-            source=self.source,
         )
 
     def at(self, step: int) -> dict[str, NDArray[Any]]:

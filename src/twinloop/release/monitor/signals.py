@@ -13,9 +13,6 @@ from twinloop.release.monitor.calibration import Calibration
 from twinloop.stats.betting import log_e_mean
 from twinloop.stats.change_points import REFERENCE, cusum, cusum_threshold, self_starting
 
-__all__ = ["ALPHA", "MARGIN", "RUN_LENGTH", "Between", "Course"]
-
-
 Cause = Literal[
     "worn actuator",
     "latency",
@@ -161,23 +158,22 @@ class Course:
     def __init__(self) -> None:
         self.excess: dict[str, float] = {}
         self._rise: dict[str, int] = {}
-        self._total: Array | None = None
-        self._count: Array | None = None
+        self._total, self._count = np.zeros(0), np.zeros(0)
         self._names: Sequence[str] = ()
         self.first: dict[str, int] = {}
 
     def add(self, names: Sequence[str], relative: Array, standard: Array, step: int, *, rising: float) -> None:
         """Scores of a step, in units of their limits and standardized."""
-        if self._total is None or self._count is None:
+        if not self._names:
             self._names, self._total, self._count = names, np.zeros(len(names)), np.zeros(len(names))
         known = np.isfinite(standard)
         self._total[known] += standard[known]
         self._count[known] += 1
         for name, value in zip(names, relative.tolist(), strict=True):
-            if not value > rising:
-                self._rise.pop(name, None)
-            else:
+            if value > rising:
                 self._rise.setdefault(name, step)
+            else:
+                self._rise.pop(name, None)
 
     def since(self, name: str, step: int) -> int:
         """The step since which a signal has been rising."""
@@ -190,8 +186,6 @@ class Course:
 
     def levels(self) -> dict[str, float]:
         """Mean standardized score of every signal that said something."""
-        if self._total is None or self._count is None:
-            return {}
         rows = zip(self._names, self._total.tolist(), self._count.tolist(), strict=True)
         return {name: total / count for name, total, count in rows if count}
 

@@ -114,7 +114,8 @@ class Streams:
         rows = self._drives(position)
         fresh = self._fresh.copy()
         self._fresh[:] = False
-        self._command = np.asarray(self._to_actuators(command), dtype=np.float64)
+        sent = np.asarray(command, dtype=np.float64)
+        self._command = self._contract.action.to_si(sent) if self._contract.command == "position" else sent
         rows["observation"] = np.concatenate([read, *self._seen(observation)], axis=1)
         if self._chain is not None:
             tool = np.asarray(observation[ENVIRONMENT])[:, self._tool]
@@ -147,10 +148,6 @@ class Streams:
             raise InputError(f"Joint readings are finite and of shape {wanted} (robots, joints); given {given.shape}.")
         return np.asarray(given, dtype=np.float64)
 
-    def _to_actuators(self, command: ArrayLike) -> Array:
-        values = np.asarray(command, dtype=np.float64)
-        return self._contract.action.to_si(values) if self._contract.command == "position" else values
-
     def _drives(self, position: Array) -> dict[str, Array]:
         if self._never:
             self._observers.begin(position)
@@ -182,8 +179,7 @@ class Streams:
     def _tracker(self, chain: Chain, position: Array, tool: NDArray, fresh: NDArray[np.bool_]) -> Array:
         offset, scale = (self._twin.column(self._params, "sensor", kind) for kind in ("offset", "scale"))
         order = [self._twin.joint_qpos.tolist().index(row) for row in chain.qpos.tolist()]
-        reached = chain.pose((offset + scale * position)[:, order]).position
-        apart = tool - reached
+        apart = tool - chain.pose((offset + scale * position)[:, order]).position
         before = np.where(fresh[:, None], apart, self._tracked)
         self._tracked = self._keep * before + (1.0 - self._keep) * apart
         return self._tracked.copy()
@@ -219,7 +215,5 @@ def arm_and_grip(twin: Twin) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 
 
 def _tool_columns(contract: Contract) -> list[int]:
-    names = [f"tool.{axis}" for axis in "xyz"]
-    if not all(name in contract.environment for name in names):
-        return []
-    return [contract.environment.index(name) for name in names]
+    names, seen = [f"tool.{axis}" for axis in "xyz"], contract.environment
+    return [seen.index(name) for name in names] if set(names) <= set(seen) else []
