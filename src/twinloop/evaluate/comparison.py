@@ -214,8 +214,7 @@ def compare_running(
             done(len(trials), int((won_a & ~won_b).sum()), int((won_b & ~won_a).sum()))
         if len(trials) >= most or settled(won_a, won_b, alpha=alpha, margin=margin):
             where = [item.name for item, _ in trials]
-            found = decide(won_a, won_b, names=names, alpha=alpha, margin=margin, slices=where)
-            return found, rows_a, rows_b
+            return decide(won_a, won_b, names=names, alpha=alpha, margin=margin, slices=where), rows_a, rows_b
 
 
 def settled(a: Flags, b: Flags, *, alpha: float, margin: float | None) -> bool:
@@ -245,8 +244,7 @@ def compare_stored(
             f"{a.policy} and {b.policy} have no trial in common in {a.suite}. Evaluate both with the same slices, or "
             "compare them unpaired: `twinloop gap compare`."
         )
-    order = generator(seed, "compare/stored").permutation(len(shared))
-    keys = [shared[i] for i in order]
+    keys = [shared[i] for i in generator(seed, "compare/stored").permutation(len(shared))]
     flags = [np.array([side[key] for key in keys]) for side in (first, second)]
     names = _distinct(a.policy, b.policy)
     return decide(flags[0], flags[1], names=names, alpha=alpha, margin=margin, slices=[key[0] for key in keys])
@@ -271,9 +269,7 @@ def _check_alike(a: Evaluation, b: Evaluation) -> None:
 
 def _outcomes(evaluation: Evaluation) -> dict[tuple[str, str], bool]:
     rows = evaluation.trials.select(["slice", "trial", "success", "valid"]).to_pydict()
-    names = zip(rows["slice"], rows["trial"], strict=True)
-    won = (s and v for s, v in zip(rows["success"], rows["valid"], strict=True))
-    return dict(zip(names, won, strict=True))
+    return {(name, trial): won and valid for name, trial, won, valid in zip(*rows.values(), strict=True)}
 
 
 def _distinct(a: str, b: str) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -155,10 +156,8 @@ def _strangers(evaluations: Sequence[Evaluation], policy: str, side: str, name: 
 def _unlike(candidate: Sequence[Evaluation], champion: Sequence[Evaluation]) -> list[str]:
     """Evaluations of one suite that were made unlike, so that their trials are no pairs."""
     found = list[str]()
-    for mine in candidate:
-        for theirs in champion:
-            if (mine.suite, mine.domain) != (theirs.suite, theirs.domain):
-                continue
+    for mine, theirs in itertools.product(candidate, champion):
+        if (mine.suite, mine.domain) == (theirs.suite, theirs.domain):
             other = [word for name, word in _ALIKE.items() if getattr(mine, name) != getattr(theirs, name)]
             if mine.extra.get("suite_hash") != theirs.extra.get("suite_hash"):
                 other.append("version of the suite")

@@ -140,14 +140,13 @@ def judge_canary(plan: CanaryPlan, told: Sequence[Told]) -> Judgement:
     }
     broken = next((one for one in mine if one.violations), None)
     if broken is not None:
-        said = f"{broken.violations} control steps beyond a safety limit"
-        return Judgement(state="abort", reason=f"Episode {broken.episode}: {said}.", figures=figures)
+        reason = f"Episode {broken.episode}: {broken.violations} control steps beyond a safety limit."
+        return Judgement(state="abort", reason=reason, figures=figures)
     from twinloop.stats import decision_blocks
 
     wealth = canary_wealth(plan, [one.success for one in mine], [one.success for one in others])
     figures["p_worse"] = float(np.exp(-max(wealth.max(initial=0.0), 0.0)))
-    at = int(decision_blocks(wealth, alpha=plan.alpha)) if len(wealth) else 0
-    if at:
+    if len(wealth) and int(decision_blocks(wealth, alpha=plan.alpha)):
         reason = (
             f"The canary succeeds less often: {figures['canary']['successes']} of {len(mine)} against "
             f"{figures['champion']['successes']} of {len(others)} of the champion, p = {figures['p_worse']:.2g} "

@@ -171,7 +171,6 @@ class Registry:
         *,
         name: str | None = None,
         policy: str | None = None,
-        record: Mapping[str, Any] | None = None,
     ) -> str:
         """Copy a saved policy into the registry; the same files again are the version that they are.
 
@@ -180,7 +179,6 @@ class Registry:
             evidence: evaluations of it, written down beside it.
             name: what to call it; by default as the folder.
             policy: hash of its weights and settings; by default what opening it says.
-            record: what else to write down, such as the twin it was trained on.
 
         Returns:
             NAME@VERSION.
@@ -199,7 +197,7 @@ class Registry:
             self._put_back(known, folder, files)
             return known.reference
         policy = policy_hash(folder) if policy is None else policy
-        made = describe(folder, files, self.workspace, policy) | dict(record or {})
+        made = describe(folder, files, self.workspace, policy)
         made["evaluations"] = [self.keep(one) for one in evidence]
         with staged(folder, self.home / name, files) as copy, self.changing() as connection:
             version = self._number(connection, name, digest)

@@ -66,8 +66,7 @@ class Runner:
         seen = self._robot.look()
         motion = self._envelope.begin(seen.reading)
         going = _Going(self._robot, self._envelope, self._decider, self._thread, self._watchers, options)
-        ran = Ran(episode=episode, policy=self._decider.name)
-        return going.run(ran, motion, seen)
+        return going.run(Ran(episode=episode, policy=self._decider.name), motion, seen)
 
     def close(self) -> None:
         """End the thread that asks the policy."""
@@ -133,7 +132,7 @@ class _Going:
             try:
                 part(ran)
             except (Exception, SystemExit) as error:  # noqa: BLE001  # nothing may keep the robot from braking
-                self._trip(ran, "stopped", f"the run failed: {raised(error)}")
+                ran.trip, ran.reason = "stopped", f"the run failed: {raised(error)}"
                 self._event(ran, "stopped", ran.reason)
         return ran
 
@@ -146,10 +145,10 @@ class _Going:
             self._judge(ran, fresh=fresh)
             if ran.success and self._options.stop_on_success:
                 break
-            if self._options.interrupted() and not ran.trip:
+            if self._options.interrupted():
                 self._trip(ran, "hand", "stopped by hand")
             fresh = self._look(ran)
-        if ran.unsent > _FAILED_SHARE * len(ran.steps) and not ran.trip:
+        if ran.unsent > _FAILED_SHARE * len(ran.steps):
             self._trip(ran, "robot", f"the robot did not take {ran.unsent} of {len(ran.steps)} commands")
 
     def _step(self, ran: Ran, *, fresh: bool) -> None:
@@ -177,16 +176,16 @@ class _Going:
                 sent=sent,
             )
         )
-        if ruling.kind == "stopped" and not ran.trip:
+        if ruling.kind == "stopped":
             lost = next((event.message for event in reversed(ran.events) if event.kind == "robot"), "")
             self._trip(ran, "stopped" if fresh else "robot", ruling.reason if fresh else f"{ruling.reason}: {lost}")
-        if told.alarm and not ran.trip:
+        if told.alarm:
             self._trip(ran, "alarm", told.alarm)
 
     def _report(self, ran: Ran, before: Motion, after: Motion) -> None:
         """Keep the motion after a report of the robot's; where the report has stopped it, the episode is over."""
         self._motion = after
-        if after.stopped and not before.stopped and not ran.trip:
+        if after.stopped and not before.stopped:
             self._trip(ran, "robot", after.stopped)
 
     def _wanted(self, ran: Ran, seen: Seen) -> _Wanted:
@@ -269,7 +268,7 @@ class _Going:
         """Wait for the next control step; one that was missed is not made up for."""
         clock, self._due = self._robot.clock, self._due + self._period
         clock.wait_until(self._due)
-        if clock.fault and not ran.trip:
+        if clock.fault:
             self._trip(ran, "robot", f"the robot's driver is at fault: {clock.fault}")
         behind = clock.now() - self._due
         if behind <= (_SLOW - 1.0) * self._period:
@@ -326,6 +325,9 @@ class _Going:
         self._last_kind = kind
 
     def _trip(self, ran: Ran, kind: EventKind, reason: str) -> None:
+        """End the episode for a reason, unless it has one to end for already."""
+        if ran.trip:
+            return
         ran.trip, ran.reason = kind, reason
         if kind != "stopped":  # the envelope's own is on record already
             self._event(ran, kind, reason)

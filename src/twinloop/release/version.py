@@ -115,12 +115,10 @@ def resolve(state: State, reference: str, deployment: str = MAIN) -> Version:
         reference = held[word]
     known = versions(state)
     name, _, tail = reference.partition("@")
-    found = [one for one in known if one.name == name and tail in ("", str(one.version))]
+    numbered = [one for one in known if one.name == name and tail in ("", str(one.version))]
+    found = numbered or [one for one in known if _meant(one, name, tail)]
     if not found:
-        found = [one for one in known if _meant(one, name, tail)]
-    if not found:
-        names = [one.reference for one in known]
-        raise UnknownNameError("policy", reference, names, where="the registry")
+        raise UnknownNameError("policy", reference, [one.reference for one in known], where="the registry")
     return found[-1]
 
 

@@ -357,6 +357,5 @@ def _groups(z: Array, weights: Array, modes: int, rng: np.random.Generator) -> N
         centres = np.stack(
             [total / mass if mass > 0 else old for (mass, total), old in zip(sums, centres, strict=True)]
         )
-    sizes = np.bincount(groups, minlength=len(centres))
-    large = np.flatnonzero(sizes >= _FEWEST)
+    large = np.flatnonzero(np.bincount(groups, minlength=len(centres)) >= _FEWEST)
     return large[((z[:, None] - centres[None, large]) ** 2).sum(axis=2).argmin(axis=1)]
