@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,6 +20,11 @@ from twinloop.twin import Param, Twin
 def drawn(twin: Twin) -> list[Param]:
     """Parameters that the default randomization draws and that physics feels."""
     return [p for p in twin.params.values() if p.default_range is not None and not p.quantity.visual]
+
+
+def command_ranges(model: mujoco.MjModel) -> NDArray[np.float64]:
+    """Lowest and highest command of each actuator, ``(2, nu)``; −1 and 1 where it has no limits."""
+    return np.where(model.actuator_ctrllimited[:, None].astype(bool), model.actuator_ctrlrange, (-1.0, 1.0)).T
 
 
 def at(param: Param, high: bool) -> float:
@@ -102,7 +108,7 @@ def find_culprits(twin: Twin, broken: ParamTable, trial: Trial) -> list[Culprit]
     """
     params = drawn(twin)
     ends = [(param, at(param, high)) for param in params for high in (False, True)]
-    alone = twin.table(len(ends), _one_each(twin, ends))
+    alone = twin.table(len(ends), _one_each(ends))
     culprits = [
         Culprit(param=param, value=value, alone=True)
         for (param, value), breaks in zip(ends, trial(alone), strict=True)
@@ -130,10 +136,9 @@ def _smallest(twin: Twin, params: list[Param], broken: ParamTable, trial: Trial)
     return kept
 
 
-def _one_each(twin: Twin, ends: list[tuple[Param, float]]) -> dict[str, NDArray[np.float64]]:
+def _one_each(ends: list[tuple[Param, float]]) -> dict[str, NDArray[np.float64]]:
     """Columns of a table in which world i has the i-th parameter at its end and all others nominal."""
     columns: dict[str, NDArray[np.float64]] = {}
     for world, (param, value) in enumerate(ends):
-        column = columns.setdefault(param.name, np.full(len(ends), twin.params[param.name].nominal))
-        column[world] = value
+        columns.setdefault(param.name, np.full(len(ends), param.nominal))[world] = value
     return columns

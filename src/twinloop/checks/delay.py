@@ -14,6 +14,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.checks.corners import command_ranges
 from twinloop.checks.report import Check
 from twinloop.core.params import ParamTable
 from twinloop.simulate import InitialState, open_backend, rollout
@@ -79,8 +80,7 @@ def _probe(twin: Twin) -> _Probe:
         param = twin.params[f"actuator/{name}/delay"]
         values[param.name] = np.where(joint == index, delay_s, param.nominal)
     nstep = LEAD_STEPS + 2 + int(np.ceil(delays.max() * twin.control_hz))
-    home = twin.home()[1]
-    command = np.tile(home, (len(joint), nstep, 1))
+    command = np.tile(twin.home()[1], (len(joint), nstep, 1))
     for world, index in enumerate(joint.tolist()):
         command[world, LEAD_STEPS:, index] += _step_size(twin, index)
     return _Probe(joint=joint, delay_s=delay_s, params=twin.table(len(joint), values), command=command, nstep=nstep)
@@ -89,7 +89,7 @@ def _probe(twin: Twin) -> _Probe:
 def _step_size(twin: Twin, joint: int) -> float:
     """A tenth of the actuator's range, towards the farther end."""
     actuator = twin.model.actuator(twin.robot.actuator_names[joint]).id
-    low, high = twin.model.actuator_ctrlrange[actuator] if twin.model.actuator_ctrllimited[actuator] else (-1.0, 1.0)
+    low, high = command_ranges(twin.model)[:, actuator]
     size = STEP_FRACTION * (high - low)
     return size if twin.home()[1][actuator] + size <= high else -size
 

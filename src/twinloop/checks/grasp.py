@@ -70,11 +70,12 @@ def _same(model: mujoco.MjModel, other: mujoco.MjModel, field: str) -> bool:
 
 SLIP_LIMIT_MM = 1.0
 CLOSE_S = 1.0
+HOLD_S = 10.0
 _SEARCH_MM = 20
 
 
-def check_grasp(twin: Twin, *, seconds: float = 10.0) -> Check:
-    """The worst slip over ``seconds`` of the object's farthest point in the hand's frame.
+def check_grasp(twin: Twin) -> Check:
+    """The worst slip over `HOLD_S` of the object's farthest point in the hand's frame.
 
     Held in worlds with nominal values and at the ends of the default ranges that make holding hardest: low friction
     and a weak gripper, each with the lightest and the heaviest object.
@@ -88,14 +89,13 @@ def check_grasp(twin: Twin, *, seconds: float = 10.0) -> Check:
         return Check.fail(name, f"{welded} ties {twin.model.body(hand.body).name}; a grasp must hold by friction alone")
     worlds = _worlds(twin, hand)
     table = twin.table(len(worlds), {p: [w.get(p, twin.params[p].nominal) for w in worlds] for p in worlds[-1]})
-    fields, slips = twin.fields(table), []
+    fields, slip = twin.fields(table), []
     for world in range(len(worlds)):
         model = copy.copy(twin.model)
         fields.write_inplace(model, world)
-        slips.append(_slip(twin, model, hand, seconds))
-    slip = [1e3 * value for value in slips]
+        slip.append(1e3 * _slip(twin, model, hand))
     detail = (
-        f"{twin.robot.type} holds {twin.model.body(hand.body).name} for {seconds:g} s, {len(worlds)} worlds, no weld"
+        f"{twin.robot.type} holds {twin.model.body(hand.body).name} for {HOLD_S:g} s, {len(worlds)} worlds, no weld"
     )
     return Check.judge(
         name, max(slip), SLIP_LIMIT_MM, "mm", detail=detail, figures={"nominal_mm": slip[0], "worst_mm": max(slip)}
@@ -164,7 +164,7 @@ def _worlds(twin: Twin, hand: _Hand) -> list[dict[str, float]]:
     return [{}, *(corner(twin, lambda param, heavy=heavy: chosen(param, heavy)) for heavy in (False, True))]
 
 
-def _slip(twin: Twin, model: mujoco.MjModel, hand: _Hand, seconds: float) -> float:
+def _slip(twin: Twin, model: mujoco.MjModel, hand: _Hand) -> float:
     """Metres by which the object's farthest point moves in the hand once its support goes; infinite if it was lost."""
     data = mujoco.MjData(model)
     if not _place(twin, model, data, hand):
@@ -177,8 +177,8 @@ def _slip(twin: Twin, model: mujoco.MjModel, hand: _Hand, seconds: float) -> flo
     data.xfrc_applied[hand.body, :3] = 0.0
     radius = float(np.linalg.norm(_half_size(model, hand.body)))
     worst = 0.0
-    for _ in range(max(1, round(seconds / 0.1))):
-        _run(model, data, min(0.1, seconds))
+    for _ in range(round(HOLD_S / 0.1)):
+        _run(model, data, 0.1)
         worst = max(worst, _moved(before, _in_hand(data, hand), radius))
     return worst if _held(model, data, hand) and np.isfinite(data.qpos).all() else np.inf
 

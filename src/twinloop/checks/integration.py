@@ -18,6 +18,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.checks.corners import command_ranges
 from twinloop.checks.report import Check
 from twinloop.twin import Twin
 
@@ -59,8 +60,7 @@ def _path(twin: Twin, refine: int) -> NDArray[np.float64]:
     model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_CONTACT)
     data = mujoco.MjData(model)
     data.qpos[:], data.ctrl[:] = twin.home()
-    columns = _watched(model)
-    commands = _commands(twin)
+    columns, commands = _watched(model), _commands(twin)
     path = np.empty((len(commands), len(columns)))
     for row, command in zip(path, commands, strict=True):
         data.ctrl[:] = command
@@ -79,10 +79,9 @@ def _watched(model: mujoco.MjModel) -> NDArray[np.intp]:
 
 def _commands(twin: Twin) -> NDArray[np.float64]:
     """Sines about the home command, each actuator in a phase of its own, ``(nstep, nu)``."""
-    model = twin.model
-    low, high = np.where(model.actuator_ctrllimited[:, None].astype(bool), model.actuator_ctrlrange, (-1.0, 1.0)).T
+    low, high = command_ranges(twin.model)
     time = np.arange(round(CONVERGENCE_S * twin.control_hz))[:, None] / twin.control_hz
-    phase = np.arange(model.nu)
+    phase = np.arange(twin.model.nu)
     wave = np.sin(2 * np.pi * FREQUENCY_HZ * time + phase) - np.sin(phase)
     return np.clip(twin.home()[1] + AMPLITUDE * (high - low) * wave, low, high)
 
@@ -117,11 +116,8 @@ def check_energy_gain(twin: Twin) -> Check:
     """
     if not twin.model.nv:
         return Check.skip("no energy from damping", "nothing moves")
-    rises = []
-    for model in (_falling(twin), _conservative(twin)):
-        total, kinetic = _energies(twin, model)
-        rises.append(_relative(total - total[0], kinetic))
-    own, integrator = rises
+    energies = (_energies(twin, model) for model in (_falling(twin), _conservative(twin)))
+    own, integrator = (_relative(total - total[0], kinetic) for total, kinetic in energies)
     gain = max(own - integrator, 0.0) if np.isfinite(integrator) else own
     detail = f"free fall of {ENERGY_S:g} s with the twin's damping and friction"
     return Check.judge("no energy from damping", gain, GAIN_LIMIT, "of peak kinetic", detail=detail)
@@ -184,5 +180,4 @@ def _energies(twin: Twin, model: mujoco.MjModel) -> tuple[NDArray[np.float64], N
 
 def _relative(energy: NDArray[np.float64], kinetic: NDArray[np.float64]) -> float:
     """The largest value over the largest kinetic energy; infinite where either is."""
-    figure = energy.max() / max(float(kinetic.max()), 1e-12) if np.isfinite(kinetic).all() else np.inf
-    return float(figure)
+    return float(energy.max()) / max(float(kinetic.max()), 1e-12) if np.isfinite(kinetic).all() else np.inf

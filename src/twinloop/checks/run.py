@@ -63,11 +63,9 @@ def _load(twin: Twin | str | Path) -> Twin | InputError:
         return twin
     try:
         return load_twin(twin)
-    except UnknownNameError as error:
-        if not Path(twin).is_file():
-            raise
-        return error
     except InputError as error:
+        if isinstance(error, UnknownNameError) and not Path(twin).is_file():
+            raise
         return error
 
 

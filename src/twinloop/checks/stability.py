@@ -13,7 +13,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.checks.corners import corner_table, find_culprits, initial_at
+from twinloop.checks.corners import command_ranges, corner_table, find_culprits, initial_at
 from twinloop.checks.report import Check
 from twinloop.core.engine_faults import SolverSettings
 from twinloop.core.params import ParamTable, SeedPath
@@ -79,10 +79,9 @@ def run_random(twin: Twin, params: ParamTable, nstep: int, *, commands: NDArray[
 
 def _commands(twin: Twin, commands: NDArray[np.intp], nstep: int, seed: int) -> NDArray[np.float64]:
     """Uniform over each actuator's range, ``(nworld, nstep, nu)``; every second number holds each command longer."""
-    model = twin.model
-    low, high = np.where(model.actuator_ctrllimited[:, None].astype(bool), model.actuator_ctrlrange, (-1.0, 1.0)).T
-    numbers = uniforms(seed, "checks/commands", commands, size=nstep * max(model.nu, 1))
-    numbers = numbers.reshape(len(commands), nstep, -1)[..., : model.nu]
+    nu, (low, high) = twin.model.nu, command_ranges(twin.model)
+    numbers = uniforms(seed, "checks/commands", commands, size=nstep * max(nu, 1))
+    numbers = numbers.reshape(len(commands), nstep, -1)[..., :nu]
     held = np.arange(nstep) // max(1, round(HOLD_S * twin.control_hz))
     slow = commands % 2 == 1
     numbers[slow] = numbers[slow][:, held]
@@ -108,10 +107,11 @@ def _tossed(twin: Twin, start: InitialState, commands: NDArray[np.intp], seed: i
 # Rounding separates a correct pair by up to 1.2e-7 (measured: 30 cubes in a heap with elliptic cones; 1e-11 with
 # pyramidal ones). The fault of MuJoCo 4.0.0 separated them by 0.4 to 7 in each of 24 branched models.
 DIFFERENCE_LIMIT = 1e-4
+_COMPARED_S, _COMPARED, _SEED = 2.0, 4, 0  # how long worlds move, how many, and under which commands; our choice
 _TURN = 2.0  # rad or m; our choice: enough for the links of a tree to reach each other
 
 
-def check_solver(twin: Twin, *, seconds: float = 2.0, nworld: int = 4, seed: int = 0) -> Check:
+def check_solver(twin: Twin) -> Check:
     """The largest relative difference between the twin's accelerations and those of a dense solver.
 
     Nothing is simulated where the twin uses the dense Newton solver by its own settings, or an iterative solver, whose
@@ -122,12 +122,12 @@ def check_solver(twin: Twin, *, seconds: float = 2.0, nworld: int = 4, seed: int
     settings = solver_settings(twin.model)
     if settings.solver != "Newton" or (settings.jacobian == "dense" and not settings.changed_for):
         return Check(name=name, status="pass", detail=f"not affected: {_described(settings)}")
-    nstep = max(1, round(seconds * twin.control_hz))
-    params = corner_table(twin, nworld, seed=seed)
-    made = run_random(twin, params, nstep, commands=np.arange(nworld), seed=seed)
+    nstep = max(1, round(_COMPARED_S * twin.control_hz))
+    params = corner_table(twin, _COMPARED, seed=_SEED)
+    made = run_random(twin, params, nstep, commands=np.arange(_COMPARED), seed=_SEED)
     lost = np.where(made.valid, nstep + 1, made.invalid_step)  # what follows is no motion of the twin
     states = made.states[np.arange(nstep + 1) < lost[:, None]]
-    states = np.concatenate([states, _turned(twin.model, states, seed)])
+    states = np.concatenate([states, _turned(twin.model, states, _SEED)])
     rows = np.array(list(_differences(twin.model, states))).reshape(-1, 2)
     own, sparse = rows.max(axis=0, initial=0.0)
     detail = f"{len(rows)} states with contacts or other constraints; {_described(settings)}"
