@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.core.plain import JsonRecord
 from twinloop.dataset.media.pictures import Pictures
 from twinloop.encoders.pictures import Encoder
 from twinloop.gap.vision.camera_remedy import Remedy, developed_again, remedied, statistics_of
@@ -48,7 +48,7 @@ MEANINGS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference:
+class Difference(JsonRecord):
     """One statistic: means over real and simulated episodes, their difference, its p-value (Holm), and with remedies.
 
     ``difference`` has NaN ends and ``p_value`` is NaN where fewer than two episodes of a side have the statistic.
@@ -62,10 +62,6 @@ class Difference:
     difference: Interval
     p_value: float
     remedied: float = math.nan
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        return {**vars(self), "difference": self.difference.to_json()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,9 +106,8 @@ def compare_statistics(
     for column, (name, unit) in enumerate(_UNITS.items()):
         one, two = (side.values[np.isfinite(side.values[:, column]), column] for side in sides)
         if min(len(one), len(two)) < 2:
-            ends = np.array(math.nan)
             why = f"{len(one)} real and {len(two)} simulated episodes have it; an interval needs two of each"
-            interval, p_value = Interval(estimate=ends, low=ends, high=ends, level=level, method=why), math.nan
+            interval, p_value = Interval.of(math.nan, math.nan, math.nan, level=level, method=why), math.nan
         else:
             test = welch_test(one, two, level=level)
             interval, p_value = test.difference, float(test.p_value)
@@ -160,9 +155,8 @@ class RemedyJudge:
         self._names = [row.name for row in differences]
         self._differs = np.array([row.p_value <= _ALPHA for row in differences])
         self._target = figures_of(real.statistics).mean
-        tells = distance.p_value <= 1.0 - distance.distance.level
+        self._tells = distance.p_value <= 1.0 - distance.distance.level
         self._seen: dict[tuple[str, ...], tuple[float, Array]] = {}
-        self._tells = tells
         self._base = self._effect([])
 
     def ranked(self, remedies: Sequence[Remedy]) -> tuple[Remedy, ...]:
