@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
+from twinloop.core.plain import JsonRecord
 from twinloop.core.seeds import generator
 from twinloop.curate.coverage import ClipRows
 
@@ -159,9 +160,7 @@ def _phase(sim: ClipRows, hole: Array) -> NDArray[np.intp]:
 def _box(wanted: Array, spread: Array, reach: Array) -> tuple[Array, Array]:
     """Where the hole's clips point, most of them, and on by what holds 90 % of the readings' errors."""
     low, high = np.quantile(wanted, [0.05, 0.95], axis=0)
-    return np.clip(low - _NINETY * spread, reach[:, 0], reach[:, 1]), np.clip(
-        high + _NINETY * spread, reach[:, 0], reach[:, 1]
-    )
+    return np.clip(low - _NINETY * spread, *reach.T), np.clip(high + _NINETY * spread, *reach.T)
 
 
 class _linear:  # noqa: N801 - a function with its coefficients
@@ -198,7 +197,7 @@ Kind = Literal["clips", "parameters", "failures"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class Target(JsonRecord):
     """One thing to fill.
 
     ``kind``: a hole in the space of clips, a hole in the parameter space, or a place where simulation fails though
@@ -216,10 +215,6 @@ class Target:
     failure: float
     weight: float
     judged: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        return {**vars(self), "box": {name: list(pair) for name, pair in self.box.items()}}
 
 
 def shared_out(episodes: int, weights: Sequence[float]) -> list[int]:
