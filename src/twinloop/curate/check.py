@@ -155,8 +155,7 @@ class MeasuringCheck(ABC):
     @functools.cached_property
     def hash(self) -> str:
         """SHA-256 of the sources that its figures come from, and its settings."""
-        sources = source_hashes(type(self))
-        return sha256_json({"check": self.name, "sources": sources, "settings": dict(self.settings)})
+        return sha256_json({"check": self.name, "sources": source_hashes(type(self)), "settings": dict(self.settings)})
 
     @abstractmethod
     def measure(self, recording: Recording) -> Sequence[Measured]:

@@ -74,8 +74,7 @@ def _course(motion: Movement) -> tuple[Row, ...]:
 def _tracking(motion: Movement) -> float:
     if motion.command is None:
         return float("nan")
-    apart = (motion.command - motion.position)[:, motion.arm]
-    return float(np.sqrt(np.mean(np.sum(apart**2, axis=1))))
+    return float(np.sqrt(np.mean(np.sum((motion.command - motion.position)[:, motion.arm] ** 2, axis=1))))
 
 
 def _grip(motion: Movement) -> tuple[Row, ...]:

@@ -235,8 +235,7 @@ def _nearest(
     _, near = found.space.neighbours(_tamed(given.rows[[worst]], scale), 1)
     row = int(near[0, 0])
     real = recordings[int(known.episode[row])]
-    fps = real.fps
-    where = f"{real.where} ({real.episode_id[:12]}) from {known.first[row] / fps:.1f} s on"
+    where = f"{real.where} ({real.episode_id[:12]}) from {known.first[row] / real.fps:.1f} s on"
     return int(given.first[worst]), f"the nearest real clip to the one from frame {given.first[worst]} on is {where}"
 
 

@@ -17,7 +17,7 @@ from twinloop.curate.check import Measured
 from twinloop.curate.judging import LIMIT, KnownLimitCheck, Limit, UsualLimitCheck
 from twinloop.curate.recording import Recording
 from twinloop.curate.registry import Twins
-from twinloop.dataset.logs.checks.series import Series, prepare
+from twinloop.dataset.logs.checks.series import prepare
 from twinloop.rollout.replay import recorded_params
 from twinloop.simulate.inverse_dynamics import InverseDynamics
 from twinloop.twin import Twin
@@ -70,14 +70,10 @@ def kinematics_of(recording: Recording, twin: Twin | None) -> Kinematics:
         velocity=np.asarray(made[1]),
         acceleration=np.asarray(made[2]),
         jerk=np.asarray(made[3]),
-        frame=_frame(raw.time, series),
+        frame=int(np.argmin(np.abs(np.nan_to_num(raw.time, nan=np.inf) - series.time[0]))),
         dt=series.dt,
         units=units,
     )
-
-
-def _frame(time: Array, series: Series) -> int:
-    return int(np.argmin(np.abs(np.nan_to_num(time, nan=np.inf) - series.time[0])))
 
 
 def _units(units: UnitMap, twin: Twin | None) -> UnitMap | None:

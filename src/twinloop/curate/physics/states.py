@@ -304,8 +304,7 @@ class Floating(StateCheck):
         pull = float(np.linalg.norm(found.fall))
         if not found.objects or pull == 0:
             return [Measured(value=None, said="Nothing moves freely under gravity.")]
-        gained = np.diff(found.velocity, axis=0) / dt[:, None, None]
-        falls = gained @ (found.fall / pull)
+        falls = np.diff(found.velocity, axis=0) / dt[:, None, None] @ (found.fall / pull)
         made = []
         for place, name in enumerate(found.objects):
             held = ~found.touched[:, place] & (falls[:, place] < _FALLS * pull)

@@ -357,6 +357,4 @@ def _sides(joints: Sequence[str]) -> Iterator[NDArray[np.intp]]:
 
 def bimanual(joints: Sequence[str]) -> list[tuple[int, int]]:
     """Columns of the left and the right arm that belong together; none where names tell no sides."""
-    for order in _sides(joints):
-        return [(i, int(j)) for i, j in enumerate(order) if i < j]
-    return []
+    return [(i, int(j)) for order in _sides(joints) for i, j in enumerate(order) if i < j]

@@ -214,8 +214,7 @@ def gap_tables(report: GapReport) -> Iterator[Shown]:
     """Head, rows and caption of every table: errors, change, horizons, delay, phases of contact, worst clips."""
     yield _errors(report)
     if report.improvement is not None:
-        pairs = zip(report.joints, report.log_units, strict=True)
-        rows = [[name, unit, cell(report.improvement, row)] for row, (name, unit) in enumerate(pairs)]
+        rows = [[name, unit, cell(report.improvement, row)] for row, name, unit in _channels(report)]
         yield ["mean absolute error", "unit", "identified − nominal"], rows, "Paired by episode; negative is better."
     yield _horizons(report)
     if report.delay is not None:
@@ -227,8 +226,9 @@ def gap_tables(report: GapReport) -> Iterator[Shown]:
 
 def cell(interval: Interval, row: int | None = None, *, factor: float = 1.0, digits: int = 3) -> str:
     """``0.123 [0.101, 0.150]``, or the figure alone where it has no interval; a dash where there is none."""
-    parts = (np.ravel(part)[row or 0] * factor for part in (interval.estimate, interval.low, interval.high))
-    estimate, low, high = parts
+    estimate, low, high = (
+        np.ravel(part)[row or 0] * factor for part in (interval.estimate, interval.low, interval.high)
+    )
     if np.isnan(estimate):
         return "–"
     if np.isnan(low):
@@ -286,7 +286,7 @@ def _errors(report: GapReport) -> Shown:
     head = ["RMSE", "unit", *others, f"twin, {report.judged}", "skill"]
     head += [] if report.floor is None else ["floor", "gap ratio"]
     rows = []
-    for row, (name, unit) in enumerate(zip(report.joints, report.log_units, strict=True)):
+    for row, name, unit in _channels(report):
         line = [name, unit, *(_figure(report.rmse[other], row) for other in others)]
         line += [cell(report.rmse[report.judged], row), cell(report.skills["best"], row, digits=2)]
         if report.floor is not None:
@@ -299,23 +299,25 @@ def _errors(report: GapReport) -> Shown:
 
 
 def _horizons(report: GapReport) -> Shown:
-    nbin = len(report.edges) - 1
-    bins = np.unique(np.linspace(0, nbin, _HORIZONS + 1).round().astype(int))[1:] - 1
+    bins = np.unique(np.linspace(0, len(report.edges) - 1, _HORIZONS + 1).round().astype(int))[1:] - 1
     head = [f"RMSE of the {report.judged} twin after", "unit", *(f"{report.edges[k + 1]:.3g} s" for k in bins)]
     curve = report.curves[report.judged].estimate
-    pairs = enumerate(zip(report.joints, report.log_units, strict=True))
-    rows = [[name, unit, *(_number(curve[k, row]) for k in bins)] for row, (name, unit) in pairs]
+    rows = [[name, unit, *(_number(curve[k, row]) for k in bins)] for row, name, unit in _channels(report)]
     return head, rows, f"Of the last {report.edges[1]:.3g} s before each time, since a window's beginning."
 
 
 def _delays(report: GapReport, delays: Delays) -> Shown:
     head = ["reality later than the twin by", "ms", "gain", "of squared error: delay", "amplitude", "shape"]
-    rows = []
-    for row, name in enumerate(report.joints):
-        if np.isnan(delays.delay.estimate[row]):
-            continue
-        shares = [f"{share:.0%}" for share in delays.shares.estimate[:, row]]
-        rows.append([name, cell(delays.delay, row, factor=1e3, digits=1), cell(delays.gain, row), *shares])
+    rows = [
+        [
+            name,
+            cell(delays.delay, row, factor=1e3, digits=1),
+            cell(delays.gain, row),
+            *(f"{share:.0%}" for share in delays.shares.estimate[:, row]),
+        ]
+        for row, name in enumerate(report.joints)
+        if not np.isnan(delays.delay.estimate[row])
+    ]
     return head, rows, "Gain is measured over simulated amplitude once the delay is removed; shape is neither of both."
 
 
@@ -323,7 +325,7 @@ def _phases(report: GapReport) -> Shown:
     head = ["RMSE by contact", "unit", *(phase.name for phase in report.phases)]
     rows = [
         [name, unit, *(cell(phase.rmse[report.judged], row) for phase in report.phases)]
-        for row, (name, unit) in enumerate(zip(report.joints, report.log_units, strict=True))
+        for row, name, unit in _channels(report)
     ]
     return head, rows, "Free: nothing touches; contact onset: just after a first touch."
 
@@ -335,6 +337,11 @@ def _worst(report: GapReport) -> Shown:
     ]
     caption = "The worst window of each of the three worst episodes, by RMSE over the channel's scale."
     return ["worst clips", "from", "for", "channel", "RMSE", "unit"], rows, caption
+
+
+def _channels(report: GapReport) -> list[tuple[int, str, str]]:
+    """Number, name and unit of each channel."""
+    return [(row, name, unit) for row, (name, unit) in enumerate(zip(report.joints, report.log_units, strict=True))]
 
 
 def _figure(interval: Interval, row: int) -> str:

@@ -93,8 +93,7 @@ def measure_policies(trials: Trials, measure: Measure, *, level: float = 0.95, s
     by_policy = _rows(cells, "policy", [cell.policy for cell in cells], given)
     by_condition = _rows(cells, "condition", [cell.place for cell in cells], given)
     each = _rows(cells, "cell", [f"{cell.policy}, {cell.place}" for cell in cells], given)
-    weight = {row.name: row for row in by_condition}
-    shares = _contributions(cells, list(weight))
+    shares = _contributions(cells, [row.name for row in by_condition])
     return MeasureGap(
         measure=measure,
         overall=replace(overall, p_holm=overall.p_value),

@@ -241,6 +241,7 @@ def measure_sensors(
                 f"at least {_LEAST_EPISODES} of each. Record more, or cut a long recording into episodes."
             )
     pairs, lacking = matched(real, sim, same or {})
+    nominal = nominal or {}
     figures: dict[str, tuple[EpisodeFigures, EpisodeFigures]] = {}
     rows: list[SensorDifference] = []
     bands: list[BandDifference] = []
@@ -250,8 +251,7 @@ def measure_sensors(
             raise LogError(f"No episode has enough readings of {ours.name} in both logs. Give longer episodes.")
         both = episode_figures(ours, highest=highest), episode_figures(theirs, highest=highest)
         figures[ours.name] = both
-        rows += _differences(ours, theirs.name, both, nominal or {}, level)
-        rows.append(_step(ours, theirs, both, nominal or {}, level))
+        rows += [*_differences(ours, theirs.name, both, nominal, level), _step(ours, theirs, both, nominal, level)]
         bands += _bands(ours, both, highest, level)
     return SensorGap(
         differences=tuple(_corrected(rows)),
@@ -275,7 +275,7 @@ def _differences(
         first, second = (figures.values[quantity] for figures in both)
         first, second = first[np.isfinite(first)], second[np.isfinite(second)]
         means = [float(values.mean()) if len(values) else math.nan for values in (first, second)]
-        shared = {"channel": channel.name, "quantity": quantity, "unit": unit or channel.unit}
+        shared: dict[str, Any] = {"channel": channel.name, "quantity": quantity, "unit": unit or channel.unit}
         if min(len(first), len(second)) < _LEAST_EPISODES:
             if quantity == "lag" and channel.leader[0] is None:
                 continue  # there is nothing that the channel follows

@@ -125,14 +125,11 @@ def fit_noise(
         yields = np.where((got > 0.0) & (due > 0.0), np.clip(got / np.maximum(due, 1e-12), 0.05, 20.0), yields)
         solve = _chosen(line, missing, weights, yields)
     values = solve(missing, yields)
-    spreads = {name: [] for name in values}
     wrong = _MODEL * generator(0, "gap/vision/noise-model").standard_normal(len(draws))
-    for row in draws + wrong[:, None] * missing:
-        for name, value in solve(row, yields).items():
-            spreads[name].append(value)
+    drawn = [solve(row, yields) for row in draws + wrong[:, None] * missing]
     fits = []
     for name, value in values.items():
-        low, high = stretched_percentile(np.array(spreads[name]), *_counts(real, simulated), level=level)
+        low, high = stretched_percentile(np.array([row[name] for row in drawn]), *_counts(real, simulated), level=level)
         ends = max(min(float(low), value), 0.0), max(float(high), value)
         fits.append(DetailFit(quantity=name, value=value, low=ends[0], high=ends[1]))
     return fits
@@ -190,8 +187,7 @@ class _Line:
     def both(self, missing: Array, weights: Array) -> tuple[dict[str, float], Array]:
         """Slope and height of the line, and what they leave."""
         model = self._look.model
-        scale2 = model.noise_scale**2
-        whole = missing + scale2 * self.per_electron * (self.electrons + self.other + model.read_noise**2)
+        whole = missing + model.noise_scale**2 * self.per_electron * (self.electrons + self.other + model.read_noise**2)
         shapes = np.stack([self.per_electron * (self.electrons + self.other), self.per_electron], axis=1)
         root = np.sqrt(weights)
         (slope, height), _ = nnls(shapes * root[:, None], whole * root)

@@ -19,32 +19,23 @@ from twinloop.gap.vision.side import Side
 from twinloop.stats import Interval, KernelDistance, holm, mmd, welch_test
 
 Array = NDArray[np.float64]
-_UNITS = {
-    "red": "of 255",
-    "green": "of 255",
-    "blue": "of 255",
-    "contrast": "of 255",
-    "red to green": "",
-    "blue to green": "",
-    "colourfulness": "of 255",
-    "corner light": "",
-    "edge width": "px",
-    "spectral slope": "",
-    "noise": "of 255",
+_STATISTICS = {  # unit and meaning by name
+    "red": ("of 255", "mean of the red channel"),
+    "green": ("of 255", "mean of the green channel"),
+    "blue": ("of 255", "mean of the blue channel"),
+    "contrast": ("of 255", "standard deviation of luma within a picture"),
+    "red to green": ("", "ratio of mean linear light, which white balance sets"),
+    "blue to green": ("", "ratio of mean linear light, which white balance sets"),
+    "colourfulness": ("of 255", "median distance between the largest and the smallest of the three colours"),
+    "corner light": ("", "linear light in the outermost fifth of the picture over that of the innermost"),
+    "edge width": (
+        "px",
+        "standard deviation of the spread of the sharpest edges; a lens's MTF50 is 0.187 / width per pixel",
+    ),
+    "spectral slope": ("", "of log power over log spatial frequency; nearer to 0 is sharper or noisier"),
+    "noise": ("of 255", "standard deviation in flat areas of the green channel, over levels of brightness"),
 }
-MEANINGS = {
-    "red": "mean of the red channel",
-    "green": "mean of the green channel",
-    "blue": "mean of the blue channel",
-    "contrast": "standard deviation of luma within a picture",
-    "red to green": "ratio of mean linear light, which white balance sets",
-    "blue to green": "ratio of mean linear light, which white balance sets",
-    "colourfulness": "median distance between the largest and the smallest of the three colours",
-    "corner light": "linear light in the outermost fifth of the picture over that of the innermost",
-    "edge width": "standard deviation of the spread of the sharpest edges; a lens's MTF50 is 0.187 / width per pixel",
-    "spectral slope": "of log power over log spatial frequency; nearer to 0 is sharper or noisier",
-    "noise": "standard deviation in flat areas of the green channel, over levels of brightness",
-}
+MEANINGS = {name: meaning for name, (_, meaning) in _STATISTICS.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +94,7 @@ def compare_statistics(
     """Every statistic, Welch's test of each and Holm's correction over all."""
     sides = figures_of(real), figures_of(sim)
     rows, p_values = [], []
-    for column, (name, unit) in enumerate(_UNITS.items()):
+    for column, (name, (unit, _)) in enumerate(_STATISTICS.items()):
         one, two = (side.values[np.isfinite(side.values[:, column]), column] for side in sides)
         if min(len(one), len(two)) < 2:
             why = f"{len(one)} real and {len(two)} simulated episodes have it; an interval needs two of each"

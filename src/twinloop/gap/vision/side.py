@@ -205,13 +205,14 @@ def tell_regions(
         for region in range(real.shape[1])
     ]  # fmt: skip
     p_values = np.array([test.p_value for test in found])
+    words = [FEATURES[int(np.argmax(test.contributions.estimate))] for test in found]
     return Regions(
         auc=_grid([float(test.auc.estimate) for test in found]),
         low=_grid([float(test.auc.low) for test in found]),
         high=_grid([float(test.auc.high) for test in found]),
         p_value=_grid(holm(p_values) if draws else p_values),
         apart=_grid([float(np.sum(test.contributions.estimate)) for test in found]),
-        by=_rows([FEATURES[int(np.argmax(test.contributions.estimate))] for test in found]),
+        by=tuple(map(tuple, np.reshape(words, GRID).tolist())),
     )
 
 
@@ -227,7 +228,3 @@ def _means(planes: NDArray[np.float32]) -> Array:
 
 def _grid(values: Sequence[float] | Array) -> Array:
     return np.asarray(values, dtype=np.float64).reshape(GRID)
-
-
-def _rows(words: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(words[row * GRID[1] : (row + 1) * GRID[1]]) for row in range(GRID[0]))
