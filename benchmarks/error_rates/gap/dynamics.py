@@ -12,7 +12,7 @@ from twinloop.core.seeds import generator
 from twinloop.gap.dynamics.errors import WindowErrors
 from twinloop.gap.dynamics.intervals import by_episodes
 from twinloop.gap.dynamics.metrics import skill_of
-from twinloop.gap.dynamics.noise_floor import Pairs, floor_resampling, noise_floor
+from twinloop.gap.dynamics.noise_floor import Pairs, noise_floor
 from twinloop.simulate.channels import Channel
 
 Array = NDArray[np.float64]
@@ -82,9 +82,9 @@ def ratio_tally(count: int, group: NDArray[np.intp], ratio: float, repetitions: 
     for repetition in range(repetitions):
         runs = _deviations(generator(seed, f"study/ratio/{repetition}"), count)
         pairs = _pairs(runs, group)
-        drawn = floor_resampling(pairs, level=0.95, seed=repetition)
         errors = _errors((runs - _wrong(ratio))[None])
-        found = noise_floor(pairs, errors, {"twin": 0}, np.ones(1), drawn, how="study").overall["twin"]
+        made = noise_floor(pairs, errors, ["twin"], np.ones(1), how="study", level=0.95, seed=repetition)
+        found = made.overall["twin"]
         covered += bool(found.covers(ratio))
         above += bool(found.low > 1.0)
     return _Tally(covered=covered, above=above)

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.core.plain import JsonRecord
 from twinloop.core.seeds import generator
 from twinloop.curate.parameters import Axis
 from twinloop.stats import wilson
@@ -90,8 +91,7 @@ def _best(cases: Array, controls: Array, pair_axes: Sequence[int], draws: int, s
     p = (1 + sum(value >= ratio for value in drawn)) / (1 + draws)
     axes, low, high = where
     box = Box(axes=axes, low=low, high=high, cases=0, controls=0, ratio=ratio, p_value=p)
-    counts = {"cases": int(box.holds(cases).sum()), "controls": int(box.holds(controls).sum())}
-    return Box(**{**vars(box), **counts})
+    return replace(box, cases=int(box.holds(cases).sum()), controls=int(box.holds(controls).sum()))
 
 
 class _Grids:
@@ -172,7 +172,7 @@ _LEVEL = 0.95
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class Cell(JsonRecord):
     """A part of one parameter's range, ``low`` to ``high`` in SI.
 
     ``rate`` is the success rate of its simulated episodes with Wilson's interval, NaN where none has an outcome.
@@ -190,13 +190,9 @@ class Cell:
     rate_low: float
     rate_high: float
 
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        return dict(vars(self))
-
 
 @dataclass(frozen=True, kw_only=True)
-class PairCell:
+class PairCell(JsonRecord):
     """A part of two parameters' ranges, ``low`` to ``high`` ``(2,)`` each in SI; rates as of a `Cell`."""
 
     names: tuple[str, str]
@@ -210,10 +206,6 @@ class PairCell:
     rate: float
     rate_low: float
     rate_high: float
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        return dict(vars(self))
 
 
 def parameter_cells(axes: Sequence[Axis], real: Array, sim: Array, success: Array) -> list[Cell]:

@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from twinloop.core.errors import DatasetError, TwinloopError
 from twinloop.core.extension import raised
 from twinloop.core.files import sha256_file, sha256_json
+from twinloop.core.plain import JsonRecord
 from twinloop.curate.recording import Recording
 
 _ROOM = Path(__file__).parent
@@ -67,7 +68,7 @@ FAMILIES = ("physics", "recording", "demonstration", "learned")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Score:
+class Score(JsonRecord):
     """What a check says of one episode, or of one channel of it: a row of the catalog's table ``scores``.
 
     ``value`` is the figure in ``unit``, ``limit`` the figure from which on it is suspect; None where there is none.
@@ -84,10 +85,6 @@ class Score:
     reason: str = ""
     first_frame: int | None = None
     last_frame: int | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        return dict(self.__dict__)
 
     def badness(self) -> tuple[int, float]:
         """Larger is worse: by the verdict, then by how far the figure lies beyond its limit, on whichever side."""
@@ -158,8 +155,7 @@ class MeasuringCheck(ABC):
     @functools.cached_property
     def hash(self) -> str:
         """SHA-256 of the sources that its figures come from, and its settings."""
-        sources = source_hashes(type(self))
-        return sha256_json({"check": self.name, "sources": sources, "settings": dict(self.settings)})
+        return sha256_json({"check": self.name, "sources": source_hashes(type(self)), "settings": dict(self.settings)})
 
     @abstractmethod
     def measure(self, recording: Recording) -> Sequence[Measured]:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
 from twinloop.core.headline import Headline
+from twinloop.core.plain import JsonRecord
 from twinloop.stats import NeighbourFigures, precision_recall_density_coverage
 from twinloop.stats.kernel_distance import squared_distances
 
@@ -180,7 +181,7 @@ _MOST_MASS, _MOST_PARTS = 0.3, 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hole:
+class Hole(JsonRecord):
     """A region of reality that simulation leaves out.
 
     ``clips`` are real rows, the one in the middle first. ``mass`` is the share of reality in it, ``episodes`` from how
@@ -196,10 +197,6 @@ class Hole:
     judged: int
     failure: float
     weight: float
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        return {**vars(self), "clips": self.clips.tolist()}
 
 
 def find_holes(

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
+from twinloop.core.plain import JsonRecord
 from twinloop.core.seeds import generator
 from twinloop.curate.coverage import ClipRows
 
@@ -48,7 +49,7 @@ class Steering:
     ``error`` is the map's own on left-out episodes.
     """
 
-    answer: Answer
+    answer: Answer = "none"
     reason: str = ""
     columns: tuple[int, ...] = ()
     low: tuple[float, ...] = ()
@@ -76,11 +77,9 @@ def steer(
     clips, u = sim.rows[rows], params[sim.episode[rows]]
     free = np.flatnonzero(movable & np.isfinite(u).all(axis=0) & (np.ptp(u, axis=0) > 0))
     if not len(free):
-        return Steering(answer="none", reason="no parameter was drawn per episode that a box can be asked of")
+        return Steering(reason="no parameter was drawn per episode that a box can be asked of")
     if len(rows) < FEWEST:
-        return Steering(
-            answer="none", reason=f"{len(rows)} simulated episodes are too few to tell, {FEWEST} are needed"
-        )
+        return Steering(reason=f"{len(rows)} simulated episodes are too few to tell, {FEWEST} are needed")
     folds = generator(seed, "curate/steering").integers(0, _FOLDS, len(rows))
     residual = u[:, free] - _left_out(clips, u[:, free], folds)
     told = 1.0 - residual.var(axis=0) / u[:, free].var(axis=0)
@@ -88,7 +87,6 @@ def steer(
     if not order:
         best = int(np.argmax(told))
         return Steering(
-            answer="none",
             reason=f"none of {len(free)} drawn parameters can be told from a clip of that phase (the best, number "
             f"{free[best]}, by {max(told[best], 0.0):.0%} of its variance in left-out episodes)",
         )
@@ -114,21 +112,18 @@ def _judged(
     error, most = float(np.median(errors)), float(np.quantile(errors, _WITHIN))
     there = _linear(terms, clips)
     left = float(np.median(np.linalg.norm(hole - there(_terms(wanted)), axis=1)))
-    drawn = there(terms)
-    now = float(np.median(np.linalg.norm(hole[:, None] - drawn, axis=2).min(axis=1)))
+    now = float(np.median(np.linalg.norm(hole[:, None] - there(terms), axis=2).min(axis=1)))
     inside = np.minimum(box[1], 1.0) - np.maximum(box[0], 0.0)
     kept = [k for k in range(len(columns)) if inside[k] < _WIDE]
     figures: dict[str, Any] = {"now": now, "left": left, "error": error}
     if left > most and left > _NEARER * now:
         return Steering(
-            answer="none",
             reason=f"the parameters that clips tell of bring them no nearer (distance {left:.3g} after {now:.3g} now, "
             f"the map's own error is {error:.3g}, in one of twenty episodes more than {most:.3g})",
             **figures,
         )
     if not kept:
         return Steering(
-            answer="none",
             reason="the ranges that were drawn reach it already: more episodes of them will do",
             **figures,
         )
@@ -148,8 +143,7 @@ def _phase(sim: ClipRows, hole: Array) -> NDArray[np.intp]:
     starts = np.flatnonzero(np.diff(sim.episode[order], prepend=-1))
     phase = np.empty(len(sim), dtype=np.intp)
     phase[order] = np.arange(len(sim)) - np.repeat(starts, np.diff(np.append(starts, len(sim))))
-    middle = np.median(hole, axis=0)
-    distance = np.linalg.norm(sim.rows - middle, axis=1)
+    distance = np.linalg.norm(sim.rows - np.median(hole, axis=0), axis=1)
     counts = np.bincount(phase)
     common = np.flatnonzero(counts >= min(FEWEST, counts.max()))
     best = min(common, key=lambda k: float(np.median(distance[phase == k])))
@@ -159,9 +153,7 @@ def _phase(sim: ClipRows, hole: Array) -> NDArray[np.intp]:
 def _box(wanted: Array, spread: Array, reach: Array) -> tuple[Array, Array]:
     """Where the hole's clips point, most of them, and on by what holds 90 % of the readings' errors."""
     low, high = np.quantile(wanted, [0.05, 0.95], axis=0)
-    return np.clip(low - _NINETY * spread, reach[:, 0], reach[:, 1]), np.clip(
-        high + _NINETY * spread, reach[:, 0], reach[:, 1]
-    )
+    return np.clip(low - _NINETY * spread, *reach.T), np.clip(high + _NINETY * spread, *reach.T)
 
 
 class _linear:  # noqa: N801 - a function with its coefficients
@@ -198,7 +190,7 @@ Kind = Literal["clips", "parameters", "failures"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class Target(JsonRecord):
     """One thing to fill.
 
     ``kind``: a hole in the space of clips, a hole in the parameter space, or a place where simulation fails though
@@ -216,10 +208,6 @@ class Target:
     failure: float
     weight: float
     judged: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        return {**vars(self), "box": {name: list(pair) for name, pair in self.box.items()}}
 
 
 def shared_out(episodes: int, weights: Sequence[float]) -> list[int]:

@@ -116,8 +116,7 @@ def project(rows: Array, kind: Projection, *, seed: int = 0, names: Mapping[int,
     if kind != "pca":
         raise InputError(f"--projection {kind}: there are pca and umap.")
     called = names or {}
-    flat = np.zeros((len(rows), 1))
-    points = rows[:, :2] if rows.shape[1] > 1 else np.hstack([rows, flat])
+    points = rows[:, :2] if rows.shape[1] > 1 else np.pad(rows, ((0, 0), (0, 1)))
     return Map(points=points, axes=(called.get(0, "component 1"), called.get(1, "component 2")), kind="pca")
 
 

@@ -317,18 +317,10 @@ def open_recordings(
         name = "" if episode_ids is None else episode_ids[place]
         recording = Recording(reader, index, batch=batch, episode_id=name)
         label = (successes or {}).get(recording.episode_id)
-        made.append(recording if label is None else _labelled(recording, success=label))
+        if label is not None:
+            recording = Recording(reader, index, batch=batch, episode_id=recording.episode_id, success=label)
+        made.append(recording)
     return made
-
-
-def _labelled(recording: Recording, *, success: bool) -> Recording:
-    return Recording(
-        recording.reader,
-        recording.index,
-        batch=recording.batch,
-        episode_id=recording.episode_id,
-        success=success,
-    )
 
 
 @functools.lru_cache(maxsize=4)

@@ -64,8 +64,7 @@ def conflicts(facts: Sequence[Mapping[str, NDArray]]) -> list[tuple[float, int]]
 
     NaN where no state of the episode is like any of the others'.
     """
-    sizes = np.array([len(fact["states"]) for fact in facts])
-    episode = np.repeat(np.arange(len(facts)), sizes)
+    episode = np.repeat(np.arange(len(facts)), [len(fact["states"]) for fact in facts])
     states = _standardized(np.concatenate([fact["states"] for fact in facts]))
     actions = _standardized(np.concatenate([fact["actions"] for fact in facts]))
     reference = np.arange(0, len(states), max(1, -(-len(states) // _MOST)))

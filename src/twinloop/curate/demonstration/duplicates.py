@@ -63,12 +63,11 @@ class NearDuplicates(MeasuringCheck):
         motion = Movement.of(episode)
         time = np.arange(len(motion)) / motion.rate_hz
         grid = np.arange(0.0, time[-1] + 0.5 / _RATE_HZ, 1.0 / _RATE_HZ)[:_MOST]
-        course = interpolate(time, motion.position, np.linspace(0.0, time[-1], _POINTS))
-        content = sha256_bytes(episode.state.tobytes(), episode.action.tobytes())
+        whole = np.linspace(0.0, time[-1], _POINTS)
         facts = {
             "trace": interpolate(time, motion.position, grid).astype(np.float32),
-            "course": course.astype(np.float32),
-            "content": content,
+            "course": interpolate(time, motion.position, whole).astype(np.float32),
+            "content": sha256_bytes(episode.state.tobytes(), episode.action.tobytes()),
         }
         return [Measured(value=0.0, facts=facts)]
 
@@ -95,7 +94,7 @@ class NearDuplicates(MeasuringCheck):
             near = f"The most similar episode is {which}, {copy.distance:.2f} of the usual distance away; the limit is"
             return self.of(recording, found, "good", limit=LIMIT, reason=f"{near} {LIMIT:g}.")
         if not later:
-            reason = f"{other.where} ({other.episode_id[:12]}) is a copy of it: {copy.how}; this one came first."
+            reason = f"{which} is a copy of it: {copy.how}; this one came first."
             return self.of(recording, found, "good", limit=LIMIT, reason=reason)
         how = (
             "the same, frame by frame" if copy.exact else f"{copy.how}, {copy.distance:.3f} of the usual distance away"

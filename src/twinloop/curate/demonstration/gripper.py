@@ -125,7 +125,9 @@ class Gripper(AmongPeers):
             still = {"span": 0.0}
             why = Measured(value=None, channel=HOLD, said="The gripper does not close.")
             return [Measured(value=0.0, channel=channel, facts=still) for channel in (EVENTS, FLUTTER)] + [why]
-        return [_events(events, motion), _flutter(events, motion), _hold(events)]
+        changes = _counted(EVENTS, [change.frame for change in events.changes], motion)
+        turns = _counted(FLUTTER, events.turns.tolist(), motion)
+        return [replace(changes, facts={"span": events.span}), turns, _hold(events)]
 
     def comparable(self, channel: str, values: Sequence[float]) -> str:
         """A gap says something where the task's episodes have one."""
@@ -169,23 +171,11 @@ def _unmoved(found: Measured) -> Measured:
     return replace(found, value=0.0, first_frame=None, last_frame=None)
 
 
-def _events(events: GripEvents, motion: Movement) -> Measured:
-    frames = [change.frame for change in events.changes]
+def _counted(channel: str, frames: Sequence[int], motion: Movement) -> Measured:
+    """The number of things that happen at some frames."""
     return Measured(
         value=float(len(frames)),
-        channel=EVENTS,
-        said=f" (at {_listed(frames, motion)} s)" if frames else "",
-        first_frame=frames[0] if frames else None,
-        last_frame=frames[-1] if frames else None,
-        facts={"span": events.span},
-    )
-
-
-def _flutter(events: GripEvents, motion: Movement) -> Measured:
-    frames = events.turns.tolist()
-    return Measured(
-        value=float(len(frames)),
-        channel=FLUTTER,
+        channel=channel,
         said=f" (at {_listed(frames, motion)} s)" if frames else "",
         first_frame=frames[0] if frames else None,
         last_frame=frames[-1] if frames else None,

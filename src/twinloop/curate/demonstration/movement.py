@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from twinloop.core.errors import InputError, LogError
 from twinloop.core.records import Episode
 from twinloop.core.units import UnitMap, unit_map_from_ranges
+from twinloop.curate.motion import runs
 from twinloop.curate.recording import Recording
 from twinloop.curate.registry import Twins
 from twinloop.dataset.logs.resampling import hold, interpolate, turn_of, unwrapped
@@ -116,8 +117,7 @@ def still(motion: Movement) -> NDArray[np.bool_]:
 
 def stretches(flags: NDArray[np.bool_], least: float) -> list[tuple[int, int]]:
     """First place and end of each run of at least so many that are true."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], flags, [0]]).astype(np.int8)))
-    return [(int(a), int(b)) for a, b in edges.reshape(-1, 2) if b - a >= least]
+    return [(begin, end) for begin, end in runs(flags) if end - begin >= least]
 
 
 def movements(motion: Movement) -> list[tuple[int, int]]:
@@ -156,10 +156,6 @@ class Hands:
     def __getstate__(self) -> dict[str, Any]:
         """Without what each process reads for itself."""
         return {"_twins": self._twins, "_read": {}}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """See `__getstate__`."""
-        self.__dict__.update(state)
 
     def positions(self, recording: Recording) -> Array | None:
         """The hand in the world ``(T, 3)``, m; None without a twin, a tool site, or joints and units that fit it.

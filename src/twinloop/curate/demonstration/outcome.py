@@ -20,11 +20,11 @@ from twinloop.core.errors import InputError, TwinloopError
 from twinloop.curate.check import Measured, MeasuringCheck, Score
 from twinloop.curate.demonstration.gripper import grip_events
 from twinloop.curate.demonstration.movement import Array, Movement, movement, movements
-from twinloop.curate.demonstration.peers import by_group
+from twinloop.curate.demonstration.peers import by_group, unit_words
 from twinloop.curate.demonstration.smoothness import path_pieces, pauses
 from twinloop.curate.recording import Recording
 from twinloop.stats.interval import Interval
-from twinloop.stats.ridge import CrossValidated, Logistic, cross_validated_logistic
+from twinloop.stats.ridge import Logistic, cross_validated_logistic
 from twinloop.stats.series import log_dimensionless_jerk, spectral_arc_length
 
 _END_S = 1.0
@@ -42,10 +42,14 @@ class OutcomeFeature:
 
 def outcome_features(motion: Movement) -> tuple[OutcomeFeature, ...]:
     """The numbers of one movement; the same names for episodes of the same joints."""
-    return (*_course(motion), *_grip(motion), *_places(motion))
+    rows = (*_course(motion), *_grip(motion), *_places(motion))
+    return tuple(OutcomeFeature(name=n, meaning=m, unit=u, value=v) for n, m, u, v in rows)
 
 
-def _course(motion: Movement) -> tuple[OutcomeFeature, ...]:
+Row = tuple[str, str, str, float]  # as an `OutcomeFeature`
+
+
+def _course(motion: Movement) -> tuple[Row, ...]:
     rate, speed = motion.rate_hz, motion.speed
     parts = movements(motion)
     arc = [float(spectral_arc_length(speed[a:b], rate)) for a, b in parts] or [np.nan]
@@ -54,7 +58,7 @@ def _course(motion: Movement) -> tuple[OutcomeFeature, ...]:
     stops = pauses(motion) if speed.max() > 0 else []
     end = speed[-max(1, round(_END_S * rate)) :]
     unit = "rad" if motion.si else "u"
-    rows = (
+    return (
         ("duration", "duration", "s", len(motion) / rate),
         ("way", "way of the joints", unit, float(taken.sum())),
         ("efficiency", "straight way over way taken", "1", float(straight.sum() / max(taken.sum(), 1e-12))),
@@ -65,24 +69,22 @@ def _course(motion: Movement) -> tuple[OutcomeFeature, ...]:
         ("end_speed", "mean speed in the last second", f"{unit}/s", float(end.mean())),
         ("tracking", "command − position, root mean square", unit, _tracking(motion)),
     )
-    return tuple(OutcomeFeature(name=n, meaning=m, unit=u, value=v) for n, m, u, v in rows)
 
 
 def _tracking(motion: Movement) -> float:
     if motion.command is None:
         return float("nan")
-    apart = (motion.command - motion.position)[:, motion.arm]
-    return float(np.sqrt(np.mean(np.sum(apart**2, axis=1))))
+    return float(np.sqrt(np.mean(np.sum((motion.command - motion.position)[:, motion.arm] ** 2, axis=1))))
 
 
-def _grip(motion: Movement) -> tuple[OutcomeFeature, ...]:
+def _grip(motion: Movement) -> tuple[Row, ...]:
     """What the gripper did; zeros where it did nothing, none without a gripper."""
     if motion.gripper is None:
         return ()
     events = grip_events(motion)
     changes = [] if events is None else events.changes
     first = next((change.frame / motion.rate_hz for change in changes if change.closes), 0.0)
-    rows = (
+    return (
         ("grip/changes", "closings and openings", "1", float(len(changes))),
         ("grip/flutter", "quick reversals of the gripper", "1", 0.0 if events is None else float(len(events.turns))),
         (
@@ -94,25 +96,17 @@ def _grip(motion: Movement) -> tuple[OutcomeFeature, ...]:
         ("grip/kept", "the same at the end of its last closing", "1", _or_zero(events and events.last_gap)),
         ("grip/first", "time of the first closing", "s", first),
     )
-    return tuple(OutcomeFeature(name=n, meaning=m, unit=u, value=v) for n, m, u, v in rows)
 
 
 def _or_zero(value: float | None) -> float:
     return 0.0 if value is None else value
 
 
-def _places(motion: Movement) -> tuple[OutcomeFeature, ...]:
+def _places(motion: Movement) -> tuple[Row, ...]:
     """Where each joint ends."""
     unit = "rad" if motion.si else "u"
-    return tuple(
-        OutcomeFeature(
-            name=f"end/{motion.joints[column]}",
-            meaning=f"last position of {motion.joints[column]}",
-            unit=unit,
-            value=float(motion.position[-1, column]),
-        )
-        for column in motion.arm
-    )
+    ends = [(motion.joints[column], float(motion.position[-1, column])) for column in motion.arm]
+    return tuple((f"end/{joint}", f"last position of {joint}", unit, end) for joint, end in ends)
 
 
 LEAST_LABELS, LEAST_OF_EACH = 20, 8  # fewer give no interval of the area under the curve worth the name (our choice)
@@ -149,11 +143,11 @@ class OutcomePrediction:
 
     def words(self, most: int = 5) -> tuple[str, ...]:
         """What speaks for success and what against it, one sentence each."""
-        said = []
-        for meaning, weight in self.coefficients()[:most]:
-            side = "for" if weight > 0 else "against"
-            said.append(f"More of '{meaning}' speaks {side} success ({weight:+.2f} log odds a standard deviation).")
-        return tuple(said)
+        return tuple(
+            f"More of '{meaning}' speaks {'for' if weight > 0 else 'against'} success ({weight:+.2f} log odds a "
+            "standard deviation)."
+            for meaning, weight in self.coefficients()[:most]
+        )
 
     def because(self, place: int, *, success: bool, most: int = 2) -> str:
         """Which features of an episode speak most against an outcome, in words."""
@@ -162,7 +156,7 @@ class OutcomePrediction:
         parts = self.model.parts(self.rows[[place]])[0] * (-1.0 if success else 1.0)
         chosen = [i for i in np.argsort(-parts)[:most] if parts[i] > 0]
         return "; ".join(
-            f"{self.features[i].meaning} is {self.rows[place, i]:.3g}{_unit(self.features[i].unit)}, "
+            f"{self.features[i].meaning} is {self.rows[place, i]:.3g}{unit_words(self.features[i].unit)}, "
             f"the mean {self.model.mean[i]:.3g}"
             for i in chosen
         )
@@ -230,7 +224,8 @@ def predict_from_features(
     known = readable & np.array([label is not None for label in labels], dtype=bool)
     outcome = np.array([bool(label) for label in labels])
     refused = _refused(outcome[known])
-    found = None if refused else _fitted(_filled(rows, known), outcome, known, level, seed)
+    rows = _filled(rows, known)
+    found = None if refused else cross_validated_logistic(rows[known], outcome[known], level=level, seed=seed)
     if found is not None and float(found.auc.low) <= 0.5:
         ranked, low = 100 * float(found.auc.estimate), 100 * float(found.auc.low)
         refused = (
@@ -239,13 +234,13 @@ def predict_from_features(
         )
     probability = np.full(len(rows), np.nan)
     if found is not None and not refused:
-        probability[readable] = found.model.probability(_filled(rows, known)[readable])
+        probability[readable] = found.model.probability(rows[readable])
         probability[known] = found.held_out
     return OutcomePrediction(
         probability=probability,
         labels=tuple(labels),
         features=first,
-        rows=_filled(rows, known),
+        rows=rows,
         auc=None if found is None else found.auc,
         model=None if found is None or refused else found.model,
         refused=refused,
@@ -307,13 +302,3 @@ def _filled(rows: Array, known: NDArray[np.bool_]) -> Array:
     counts = np.isfinite(rows[known]).sum(axis=0)
     sums = np.where(np.isfinite(rows[known]), rows[known], 0.0).sum(axis=0)
     return np.where(np.isfinite(rows), rows, sums / np.maximum(counts, 1))
-
-
-def _fitted(
-    rows: Array, outcome: NDArray[np.bool_], known: NDArray[np.bool_], level: float, seed: int
-) -> CrossValidated:
-    return cross_validated_logistic(rows[known], outcome[known], level=level, seed=seed)
-
-
-def _unit(unit: str) -> str:
-    return "" if unit == "1" else f" {unit}"

@@ -107,10 +107,11 @@ class AmongPeers(MeasuringCheck):
         verdict = "bad" if sign * value > sign * far else "suspect" if sign * value > sign * near else "good"
         value_text, limit_text, usual_text = (kind.show.format(number) for number in (value, near, usual.median))
         whose = f"of {usual.count} episodes of this task, the median is {usual_text} and the limit {limit_text}"
-        reason = f"{kind.words} {value_text}{_unit(kind.unit)}{found.said}; {whose}."
+        reason = f"{kind.words} {value_text}{unit_words(kind.unit)}{found.said}; {whose}."
         score = replace(self.of(recording, found, verdict, limit=near, reason=reason), unit=kind.unit)
         return replace(score, first_frame=None, last_frame=None) if verdict == "good" else score
 
 
-def _unit(unit: str) -> str:
+def unit_words(unit: str) -> str:
+    """A unit as it follows a number; nothing of a number without one."""
     return "" if unit == "1" else f" {unit}"

@@ -127,8 +127,7 @@ def clip_facts(recording: Recording, twins: Twins | None) -> Mapping[str, Any]:
     features, rows = clip_features(clips)
     repeats = (np.diff(position, axis=1) == 0.0).mean(axis=1)
     features += tuple(_repeated(joint) for joint in motion.joints)
-    frames = motion.frames[first + nframe // 2]
-    pictured, numbers = picture_numbers(recording, frames.tolist())
+    pictured, numbers = picture_numbers(recording, motion.frames[first + nframe // 2].tolist())
     return {
         "features": features + pictured,
         "rows": np.concatenate([rows, repeats, numbers], axis=1).astype(np.float32),

@@ -15,6 +15,7 @@ which of the two it is.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.curate.check import Measured, MeasuringCheck, Score
+from twinloop.curate.demonstration.peers import unit_words
 from twinloop.curate.learned.clips import Array, ClipNumbers, clip_facts, comparable, in_words, is_real
 from twinloop.curate.recording import Recording
 from twinloop.curate.registry import Twins
@@ -40,20 +42,8 @@ _TOLD = 3  # features that are named
 _OUTSIDE = 0.5  # of an episode's clips beyond every real clip in one feature: told by that alone (our choice)
 
 
-class Fakes(MeasuringCheck):
-    """Simulated episodes that a discriminator tells from real ones, with the features that give them away.
-
-    Looking simulated is a difference, no fault: it may be another task. So the worst verdict is ``suspect``. Its reason
-    says whether a single feature gives an episode away: in half of its clips it lies where no real clip does.
-
-    Args:
-        twins: whose joint ranges stand in where a real log has no calibration.
-        level: share of false alarms among those that stand out for certain.
-    """
-
-    name = "learned/fake"
-    meaning = "held-out score of looking simulated, in standard deviations of real clips, and what gives it away"
-    unit = "sd"
+class _LearnedCheck(MeasuringCheck):
+    """Measures numbers of clips, and judges the episodes of each robot together."""
 
     def __init__(self, twins: Twins | None = None, *, level: float = LEVEL) -> None:
         self._twins, self.level = twins, level
@@ -72,23 +62,48 @@ class Fakes(MeasuringCheck):
         judged: set[int] = set()
         for places, table in comparable(recordings, measured):
             judged |= set(places)
-            yield from self._group(recordings, places, table)
+            real = [place for place in places if is_real(recordings[place])]
+            sim = [place for place in places if not is_real(recordings[place])]
+            yield from self._group(recordings, real, sim, table)
         for place in sorted(set(range(len(recordings))) - judged):
             yield self.of(recordings[place], measured[place][0], "unknown")
 
+    def _not_judged(self, recordings: Sequence[Recording], places: Sequence[int], why: str) -> Iterator[Score]:
+        for place in places:
+            yield self.of(recordings[place], Measured(value=None, said=f"Not judged: {why}."), "unknown")
+
+    @abstractmethod
     def _group(
-        self, recordings: Sequence[Recording], places: Sequence[int], table: ClipNumbers | str
+        self, recordings: Sequence[Recording], real: Sequence[int], sim: Sequence[int], table: ClipNumbers | str
     ) -> Iterator[Score]:
-        real = [place for place in places if is_real(recordings[place])]
-        sim = [place for place in places if not is_real(recordings[place])]
+        """Scores of the real and the simulated episodes of one robot; ``table`` is why they cannot be compared."""
+
+
+class Fakes(_LearnedCheck):
+    """Simulated episodes that a discriminator tells from real ones, with the features that give them away.
+
+    Looking simulated is a difference, no fault: it may be another task. So the worst verdict is ``suspect``. Its reason
+    says whether a single feature gives an episode away: in half of its clips it lies where no real clip does.
+
+    Args:
+        twins: whose joint ranges stand in where a real log has no calibration.
+        level: share of false alarms among those that stand out for certain.
+    """
+
+    name = "learned/fake"
+    meaning = "held-out score of looking simulated, in standard deviations of real clips, and what gives it away"
+    unit = "sd"
+
+    def _group(
+        self, recordings: Sequence[Recording], real: Sequence[int], sim: Sequence[int], table: ClipNumbers | str
+    ) -> Iterator[Score]:
         for place in real:
             yield self.of(recordings[place], Measured(value=None, said="It is real."), "good")
         why = table if isinstance(table, str) else _too_few(real, sim)
         if why or isinstance(table, str):
-            for place in sim:
-                yield self.of(recordings[place], Measured(value=None, said=f"Not judged: {why}."), "unknown")
-            return
-        yield from self._compared(recordings, table.of(real), table.of(sim))
+            yield from self._not_judged(recordings, sim, why)
+        else:
+            yield from self._compared(recordings, table.of(real), table.of(sim))
 
     def _compared(self, recordings: Sequence[Recording], real: ClipNumbers, sim: ClipNumbers) -> Iterator[Score]:
         found = cross_fit(real.rows, sim.rows, real_clusters=real.episode, sim_clusters=sim.episode)
@@ -125,7 +140,7 @@ def given_away(real: ClipNumbers, sim: ClipNumbers, found: CrossFit, rows: NDArr
         feature = sim.features[column]
         middle = float(np.median(sim.rows[rows, column]))
         few, many = np.quantile(real.rows[:, column], (0.05, 0.95))
-        unit = "" if feature.unit == "1" else f" {feature.unit}"
+        unit = unit_words(feature.unit)
         said.append(f"{in_words(feature)} is {middle:.3g}{unit}, nine of ten real clips have {few:.3g} to {many:.3g}")
     return "; ".join(said), bool(alone.any())
 
@@ -149,7 +164,7 @@ _WORDS: Mapping[Kind, str] = {
 }
 
 
-class Support(MeasuringCheck):
+class Support(_LearnedCheck):
     """Episodes that lie where no real episode does, with the nearest real clip.
 
     Args:
@@ -161,35 +176,15 @@ class Support(MeasuringCheck):
     meaning = "how far clips lie from real ones: neighbours and density, conformal p-values of whole episodes"
     unit = "log"
 
-    def __init__(self, twins: Twins | None = None, *, level: float = LEVEL) -> None:
-        self._twins, self.level = twins, level
-
-    @property
-    def settings(self) -> Mapping[str, Any]:
-        """The level."""
-        return {"level": self.level}
-
-    def measure(self, recording: Recording) -> Sequence[Measured]:
-        """See `MeasuringCheck`: numbers of clips."""
-        return [Measured(value=0.0, facts=clip_facts(recording, self._twins))]
-
-    def judge(self, recordings: Sequence[Recording], measured: Sequence[Sequence[Measured]]) -> Iterator[Score]:
-        """See `MeasuringCheck`."""
-        judged: set[int] = set()
-        for places, table in comparable(recordings, measured):
-            judged |= set(places)
-            real = [place for place in places if is_real(recordings[place])]
-            sim = [place for place in places if not is_real(recordings[place])]
-            why = table if isinstance(table, str) else _too_few_real(len(real))
-            if why or isinstance(table, str):
-                for place in places:
-                    yield self.of(recordings[place], Measured(value=None, said=f"Not judged: {why}."), "unknown")
-                continue
-            kinds: tuple[Kind, ...] = ("neighbours", "density")
-            for kind in kinds:
-                yield from self._judged(recordings, table, real, sim, kind)
-        for place in sorted(set(range(len(recordings))) - judged):
-            yield self.of(recordings[place], measured[place][0], "unknown")
+    def _group(
+        self, recordings: Sequence[Recording], real: Sequence[int], sim: Sequence[int], table: ClipNumbers | str
+    ) -> Iterator[Score]:
+        why = table if isinstance(table, str) else _too_few_real(len(real))
+        if why or isinstance(table, str):
+            yield from self._not_judged(recordings, sorted([*real, *sim]), why)
+            return
+        for kind in _WORDS:
+            yield from self._judged(recordings, table, real, sim, kind)
 
     def _judged(
         self, recordings: Sequence[Recording], table: ClipNumbers, real: Sequence[int], sim: Sequence[int], kind: Kind
@@ -240,8 +235,7 @@ def _nearest(
     _, near = found.space.neighbours(_tamed(given.rows[[worst]], scale), 1)
     row = int(near[0, 0])
     real = recordings[int(known.episode[row])]
-    fps = real.fps
-    where = f"{real.where} ({real.episode_id[:12]}) from {known.first[row] / fps:.1f} s on"
+    where = f"{real.where} ({real.episode_id[:12]}) from {known.first[row] / real.fps:.1f} s on"
     return int(given.first[worst]), f"the nearest real clip to the one from frame {given.first[worst]} on is {where}"
 
 

@@ -17,7 +17,7 @@ from twinloop.curate.check import Measured
 from twinloop.curate.judging import LIMIT, KnownLimitCheck, Limit, UsualLimitCheck
 from twinloop.curate.recording import Recording
 from twinloop.curate.registry import Twins
-from twinloop.dataset.logs.checks.series import Series, prepare
+from twinloop.dataset.logs.checks.series import prepare
 from twinloop.rollout.replay import recorded_params
 from twinloop.simulate.inverse_dynamics import InverseDynamics
 from twinloop.twin import Twin
@@ -70,14 +70,10 @@ def kinematics_of(recording: Recording, twin: Twin | None) -> Kinematics:
         velocity=np.asarray(made[1]),
         acceleration=np.asarray(made[2]),
         jerk=np.asarray(made[3]),
-        frame=_frame(raw.time, series),
+        frame=int(np.argmin(np.abs(np.nan_to_num(raw.time, nan=np.inf) - series.time[0]))),
         dt=series.dt,
         units=units,
     )
-
-
-def _frame(time: Array, series: Series) -> int:
-    return int(np.argmin(np.abs(np.nan_to_num(time, nan=np.inf) - series.time[0])))
 
 
 def _units(units: UnitMap, twin: Twin | None) -> UnitMap | None:
@@ -123,17 +119,13 @@ class JointCheck(UsualLimitCheck):
 
 
 class _Peak(JointCheck):
-    """The highest figure of a column over time."""
+    """The highest figure of a column over time, of the series of `Kinematics` that the check is called after."""
 
     spread = 0.15
     floor = 0.0
     quantity: str
 
-    def values(self, moved: Kinematics) -> Array:
-        """The quantity ``(N, n)``."""
-        raise NotImplementedError
-
-    def limits(self, _recording: Recording, _twin: Twin, _joint: str) -> Limit | None:
+    def limits(self, _twin: Twin, _joint: str) -> Limit | None:
         """What the twin says."""
         return None
 
@@ -141,19 +133,16 @@ class _Peak(JointCheck):
         """See `MeasuringCheck`."""
         twin = self.twin(recording)
         moved = kinematics_of(recording, twin)
-        size, made = np.abs(self.values(moved)), []
+        size, made = np.abs(getattr(moved, self.name.removeprefix("physics/"))), []
         for column, joint in enumerate(moved.joints):
             at = int(np.argmax(size[:, column]))
-            limit = None if twin is None or moved.units is None else self.limits(recording, twin, joint)
-            said = f"{joint} has {self.quantity} of up to {size[at, column]:.4g}, in {moved.unit} and s, at frame "
-            frame = moved.frame + at
+            frame, value = moved.frame + at, float(size[at, column])
+            limit = None if twin is None or moved.units is None else self.limits(twin, joint)
+            said = f"{joint} has {self.quantity} of up to {value:.4g}, in {moved.unit} and s, at frame {frame}."
             facts = {} if limit is None else {LIMIT: limit}
             made.append(
-                Measured(
-                    value=float(size[at, column]), channel=joint, said=f"{said}{frame}.", first_frame=frame,
-                    last_frame=frame, facts=facts,
-                )
-            )  # fmt: skip
+                Measured(value=value, channel=joint, said=said, first_frame=frame, last_frame=frame, facts=facts)
+            )
         return made
 
 
@@ -165,11 +154,7 @@ class Velocity(_Peak):
     quantity = "a velocity"
     unit = "1/s"
 
-    def values(self, moved: Kinematics) -> Array:
-        """See `_Peak`."""
-        return moved.velocity
-
-    def limits(self, _recording: Recording, twin: Twin, joint: str) -> Limit | None:
+    def limits(self, twin: Twin, joint: str) -> Limit | None:
         """The no-load speed of the joint's servo."""
         servo = twin.servos[twin.robot.joints.index(joint)] if twin.servos else None
         if servo is None or servo.no_load_speed is None:
@@ -186,10 +171,6 @@ class Acceleration(_Peak):
     quantity = "an acceleration"
     unit = "1/s²"
 
-    def values(self, moved: Kinematics) -> Array:
-        """See `_Peak`."""
-        return moved.acceleration
-
 
 class Jerk(_Peak):
     """Joints whose acceleration changes faster than in the other episodes."""
@@ -198,10 +179,6 @@ class Jerk(_Peak):
     meaning = "a joint's acceleration changes far faster than in the other episodes"
     quantity = "a jerk"
     unit = "1/s³"
-
-    def values(self, moved: Kinematics) -> Array:
-        """See `_Peak`."""
-        return moved.jerk
 
 
 class JointRange(JointCheck):
@@ -217,11 +194,10 @@ class JointRange(JointCheck):
         twin = self.twin(recording)
         moved = kinematics_of(recording, twin)
         if twin is None or moved.units is None:
-            reach = np.ptp(moved.position, axis=0)
-            rows = zip(moved.joints, reach.tolist(), strict=True)
+            reach = np.ptp(moved.position, axis=0).tolist()
             return [
                 Measured(value=size, channel=joint, said=f"{joint} moves over {size:.4g} {moved.unit}.")
-                for joint, size in rows
+                for joint, size in zip(moved.joints, reach, strict=True)
             ]
         made = []
         for column, joint in enumerate(moved.joints):

@@ -204,8 +204,10 @@ class Penetration(StateCheck):
         if not found.depth.any():
             return [Measured(value=0.0, said="Nothing touches.")]
         at = int(np.argmax(ratio))
-        said = f"{found.pair[at]} lie {1e3 * found.depth[at]:.2f} mm within each other at frame {at}"
-        said += f", {ratio[at]:.2f} times the contact's width."
+        said = (
+            f"{found.pair[at]} lie {1e3 * found.depth[at]:.2f} mm within each other at frame {at}, {ratio[at]:.2f} "
+            "times the contact's width."
+        )
         return [Measured(value=float(ratio[at]), said=said, first_frame=at, last_frame=at)]
 
 
@@ -228,12 +230,14 @@ class EnergyJumps(StateCheck):
             return [Measured(value=None, said="A drive without a force limit, or pushes, could add any energy.")]
         excess = np.diff(found.energy) - found.work
         at = int(np.argmax(excess))
-        said = f"Energy rises by {found.energy[at + 1] - found.energy[at]:.4f} J after frame {at}, where the drives "
-        said += f"could do {found.work[at]:.4f} J."
+        said = (
+            f"Energy rises by {found.energy[at + 1] - found.energy[at]:.4f} J after frame {at}, where the drives could "
+            f"do {found.work[at]:.4f} J."
+        )
         return [Measured(value=max(float(excess[at]), 0.0), said=said, first_frame=at, last_frame=at + 1)]
 
 
-class Teleports(KnownLimitCheck):
+class Teleports(StateCheck):
     """Objects that go further in one step than their speed before or after it, and a fall, carry them."""
 
     name = "physics/teleport"
@@ -241,20 +245,18 @@ class Teleports(KnownLimitCheck):
     unit = "mm"
     limit, bad = 3.0, 10.0
     source = "further than the faster of its two speeds and a free fall carry it"
-
-    def __init__(self, twins: Twins) -> None:
-        self._twins = twins
+    reads = KnownLimitCheck.reads  # poses of a log too
 
     def measure(self, recording: Recording) -> Sequence[Measured]:
         """See `MeasuringCheck`."""
-        made = [self._row(name, _steps(p, t), None, _gravity(t)) for name, t, p in _logged(recording)]
+        made = [self._row(name, _steps(p), None, _gravity(t)) for name, t, p in _logged(recording)]
         if recording.states is None:
             return made or [Measured(value=None, said="It holds neither states nor poses of objects.")]
-        found = account_of(recording, self._twins)
+        found = self.account(recording)
         speed = np.linalg.norm(found.velocity, axis=2)
         for place, name in enumerate(found.objects):
             carried = np.maximum(speed[1:, place], speed[:-1, place]) * np.diff(found.time)
-            made.append(self._row(name, _steps(found.position[:, place], found.time), carried, _gravity(found.time)))
+            made.append(self._row(name, _steps(found.position[:, place]), carried, _gravity(found.time)))
         return made or [Measured(value=None, said="Nothing moves freely.")]
 
     @staticmethod
@@ -265,8 +267,10 @@ class Teleports(KnownLimitCheck):
         excess = gone - carried - falls
         at = int(np.argmax(excess)) if len(excess) else 0
         value = max(float(excess[at]), 0.0) if len(excess) else 0.0
-        said = f"{name} goes {1e3 * gone[at]:.1f} mm after frame {at}, {1e3 * value:.1f} mm further than its speed and "
-        said += "gravity carry it."
+        said = (
+            f"{name} goes {1e3 * gone[at]:.1f} mm after frame {at}, {1e3 * value:.1f} mm further than its speed and "
+            "gravity carry it."
+        )
         return Measured(value=1e3 * value, channel=name, said=said, first_frame=at, last_frame=at + 1)
 
 
@@ -276,7 +280,7 @@ def _logged(recording: Recording) -> list[tuple[str, Array, Array]]:
     return [(n.removeprefix("pose/"), s.time, s.values[:, :3]) for n, s in signals if n.startswith("pose/") and len(s)]
 
 
-def _steps(position: Array, _time: Array) -> Array:
+def _steps(position: Array) -> Array:
     return np.linalg.norm(np.diff(position, axis=0), axis=1)
 
 
@@ -300,8 +304,7 @@ class Floating(StateCheck):
         pull = float(np.linalg.norm(found.fall))
         if not found.objects or pull == 0:
             return [Measured(value=None, said="Nothing moves freely under gravity.")]
-        gained = np.diff(found.velocity, axis=0) / dt[:, None, None]
-        falls = gained @ (found.fall / pull)
+        falls = np.diff(found.velocity, axis=0) / dt[:, None, None] @ (found.fall / pull)
         made = []
         for place, name in enumerate(found.objects):
             held = ~found.touched[:, place] & (falls[:, place] < _FALLS * pull)
@@ -331,7 +334,7 @@ class NextState(StateCheck):
         wrong = np.flatnonzero(found.miss > self.limit)
         said = (
             f"The state of {found.miss_joint[at]} after frame {at} is {found.miss[at]:.3g} rad or m from the one that "
+            f"follows; {len(wrong)} of {len(found.miss)} steps do not follow."
         )
-        said += f"follows; {len(wrong)} of {len(found.miss)} steps do not follow."
         first, last = (int(wrong[0]), int(wrong[-1] + 1)) if len(wrong) else (at, at + 1)
         return [Measured(value=float(found.miss[at]), said=said, first_frame=first, last_frame=last)]

@@ -17,7 +17,7 @@ from twinloop.curate.recording_checks.frames import PixelArray, camera_repeats, 
 _DARK, _WHITE, _PLAIN = 10.0, 245.0, 6.0  # mean level below or above, and contrast below which nothing is seen
 _GONE = 0.1  # of its range, by which the fastest joint moves meanwhile: less, a camera may not see
 _MOMENT = 5  # frames: a sixth of a second at 30 Hz
-_NO_CAMERA = "The recording has no camera."
+_NO_CAMERA = (Measured(value=None, said="The recording has no camera."),)
 
 
 class FrozenCamera(KnownLimitCheck):
@@ -31,9 +31,7 @@ class FrozenCamera(KnownLimitCheck):
 
     def measure(self, recording: Recording) -> Sequence[Measured]:
         """See `MeasuringCheck`."""
-        if not recording.cameras:
-            return [Measured(value=None, said=_NO_CAMERA)]
-        return [self._camera(recording, camera) for camera in recording.cameras]
+        return [self._camera(recording, camera) for camera in recording.cameras] or _NO_CAMERA
 
     def _camera(self, recording: Recording, camera: str) -> Measured:
         motion = motion_of(recording)
@@ -64,8 +62,6 @@ class BlackCamera(KnownLimitCheck):
 
     def measure(self, recording: Recording) -> Sequence[Measured]:
         """See `MeasuringCheck`."""
-        if not recording.cameras:
-            return [Measured(value=None, said=_NO_CAMERA)]
         made = []
         for camera in recording.cameras:
             looks = looks_of(recording, camera)
@@ -84,7 +80,7 @@ class BlackCamera(KnownLimitCheck):
                     last_frame=int(blind[-1]),
                 )
             )
-        return made
+        return made or _NO_CAMERA
 
 
 class Blur(UsualLimitCheck):
@@ -101,9 +97,7 @@ class Blur(UsualLimitCheck):
 
     def measure(self, recording: Recording) -> Sequence[Measured]:
         """See `MeasuringCheck`."""
-        if not recording.cameras:
-            return [Measured(value=None, said=_NO_CAMERA)]
-        return [row for camera in recording.cameras for row in self._camera(recording, camera)]
+        return [row for camera in recording.cameras for row in self._camera(recording, camera)] or _NO_CAMERA
 
     def _camera(self, recording: Recording, camera: str) -> Iterator[Measured]:
         sharp = looks_of(recording, camera).sharpness
@@ -165,8 +159,8 @@ class SwappedCameras(MeasuringCheck):
             row = Measured(value=ratio, channel=f"{one}/{other}")
             said = (
                 f"The pictures of {one} and {other} are {ratio:.2f} times as far from those of the other episodes as "
+                "they would be exchanged."
             )
-            said += "they would be exchanged."
             yield self.of(recording, row, "bad" if ratio > self.ratio else "good", limit=self.ratio, reason=said)
 
 

@@ -59,15 +59,12 @@ def _looks(recording: Recording, camera: str) -> Looks:
         grid = block_means(grey, max(1, grey.shape[1] // _BLOCKS))
         joined = grid if before is None else np.concatenate([before, grid])
         change = np.abs(np.diff(joined, axis=0)).max(axis=(1, 2), initial=0.0)
-        parts.append((grey.mean(axis=(1, 2)), grey.std(axis=(1, 2)), change, sharpness(grey), _summed(pictures)))
+        summed = pictures.sum(axis=0, dtype=np.uint32).astype(np.float64)
+        parts.append((grey.mean(axis=(1, 2)), grey.std(axis=(1, 2)), change, sharpness(grey), summed))
         before = grid[-1:]
     level, contrast, change, sharp = (np.concatenate([part[i] for part in parts]).astype(float) for i in range(4))
     thumb = _thumb(np.sum([part[4] for part in parts], axis=0) / recording.frames)
     return Looks(level=level, contrast=contrast, change=change, sharpness=sharp, thumb=thumb)
-
-
-def _summed(pictures: NDArray[np.uint8]) -> PixelArray:
-    return pictures.sum(axis=0, dtype=np.uint32).astype(np.float64)
 
 
 def _thumb(mean: PixelArray) -> PixelArray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,7 +18,7 @@ from twinloop.curate.judging import LEAST, shortened, verdict_of
 from twinloop.curate.motion import filled
 from twinloop.curate.recording import Recording
 from twinloop.dataset.logs.checks import Finding
-from twinloop.dataset.logs.checks.response import answers, check_response, response_pair
+from twinloop.dataset.logs.checks.response import Pair, answers, check_response, response_pair
 from twinloop.dataset.logs.checks.series import prepare
 from twinloop.dataset.logs.checks.timing import check_drift, check_timing
 from twinloop.dataset.logs.checks.units import check_units
@@ -26,7 +26,6 @@ from twinloop.dataset.logs.checks.values import check_jumps, check_numbers, chec
 from twinloop.dataset.logs.importers.protocol import RawEpisode
 
 VERDICT = "verdict"
-Look = Callable[[RawEpisode], Iterable[Finding]]
 
 
 class FindingCheck(MeasuringCheck):
@@ -40,15 +39,15 @@ class FindingCheck(MeasuringCheck):
     figure: ClassVar[tuple[str, ...]] = ("count",)
     nothing: ClassVar[str]
 
-    def findings(self, raw: RawEpisode) -> Iterable[Finding]:
+    @staticmethod
+    def findings(raw: RawEpisode, /) -> Iterable[Finding]:
         """What the log's checks say of it."""
         raise NotImplementedError
 
     def measure(self, recording: Recording) -> Sequence[Measured]:
         """See `MeasuringCheck`."""
         raw = recording.raw
-        found = [finding for finding in self.findings(raw) if finding.kind in self.kinds]
-        rows = [self._row(raw, finding) for finding in found]
+        rows = [self._row(raw, finding) for finding in self.findings(raw) if finding.kind in self.kinds]
         return rows or [Measured(value=0.0, said=f"{self.nothing} in {len(raw)} frames.", facts={VERDICT: "good"})]
 
     def judge(self, recordings: Sequence[Recording], measured: Sequence[Sequence[Measured]]) -> Iterator[Score]:
@@ -70,9 +69,19 @@ class FindingCheck(MeasuringCheck):
 
 def responses(raw: RawEpisode) -> Iterable[Finding]:
     """How measurements answer their commands; none where nothing is commanded or too little moves."""
-    series = prepare(raw)
-    pair = None if series is None else response_pair(raw, series)
+    pair = _pair(raw)
     return () if pair is None else check_response(raw, pair)
+
+
+def drifts(raw: RawEpisode) -> Iterable[Finding]:
+    """How the delay between commands and measurements changes; none where nothing tells it."""
+    pair = _pair(raw)
+    return () if pair is None else check_drift(raw.index, pair, answers(pair))
+
+
+def _pair(raw: RawEpisode) -> Pair | None:
+    series = prepare(raw)
+    return None if series is None else response_pair(raw, series)
 
 
 class ClockJumps(FindingCheck):
@@ -83,10 +92,7 @@ class ClockJumps(FindingCheck):
     kinds = frozenset({"time_backwards", "time_duplicate", "time_not_finite", "gap", "time_unit"})
     figure = ("longest_s", "jump_s", "count")
     nothing = "Time runs on evenly"
-
-    def findings(self, raw: RawEpisode) -> Iterable[Finding]:
-        """See `FindingCheck`."""
-        return check_timing(raw)
+    findings = staticmethod(check_timing)
 
 
 class ClockDrift(FindingCheck):
@@ -97,12 +103,7 @@ class ClockDrift(FindingCheck):
     kinds = frozenset({"clock_drift", "clock_step"})
     figure = ("total_s", "step_s")
     nothing = "Measurements answer commands after the same time throughout,"
-
-    def findings(self, raw: RawEpisode) -> Iterable[Finding]:
-        """See `FindingCheck`."""
-        series = prepare(raw)
-        pair = None if series is None else response_pair(raw, series)
-        return () if pair is None else check_drift(raw.index, pair, answers(pair))
+    findings = staticmethod(drifts)
 
 
 class NotFinite(FindingCheck):
@@ -112,10 +113,7 @@ class NotFinite(FindingCheck):
     meaning = "measurements, commands or signals hold NaN or infinity"
     kinds = frozenset({"not_finite"})
     nothing = "Every value is a number"
-
-    def findings(self, raw: RawEpisode) -> Iterable[Finding]:
-        """See `FindingCheck`."""
-        return check_numbers(raw)
+    findings = staticmethod(check_numbers)
 
 
 class Spikes(FindingCheck):
@@ -125,10 +123,7 @@ class Spikes(FindingCheck):
     meaning = "single readings lie far from their neighbours, or wrap around"
     kinds = frozenset({"spike", "wraps"})
     nothing = "No reading lies far from its neighbours"
-
-    def findings(self, raw: RawEpisode) -> Iterable[Finding]:
-        """See `FindingCheck`."""
-        return check_jumps(raw)
+    findings = staticmethod(check_jumps)
 
 
 class Signs(FindingCheck):
@@ -139,10 +134,7 @@ class Signs(FindingCheck):
     kinds = frozenset({"wrong_sign"})
     figure = ("correlation",)
     nothing = "No joint moves against its command"
-
-    def findings(self, raw: RawEpisode) -> Iterable[Finding]:
-        """See `FindingCheck`."""
-        return responses(raw)
+    findings = staticmethod(responses)
 
 
 class Standstill(FindingCheck):
@@ -153,10 +145,7 @@ class Standstill(FindingCheck):
     kinds = frozenset({"constant", "frozen"})
     figure = ("lasts_s",)
     nothing = "No reading stands still under a moving command"
-
-    def findings(self, raw: RawEpisode) -> Iterable[Finding]:
-        """See `FindingCheck`."""
-        return check_standstill(raw)
+    findings = staticmethod(check_standstill)
 
 
 Array = NDArray[np.float64]
@@ -191,11 +180,11 @@ def _profiles(recording: Recording) -> dict[str, Profile]:
     tables = {"state": raw.state}
     if raw.command == "position" and raw.action.shape[1:] == raw.state.shape[1:] and len(raw.action):
         tables["action"] = raw.action
-    made = {}
-    for name, values in tables.items():
-        whole = filled(values)
-        made[name] = Profile(shape=np.column_stack([whole[0], *np.percentile(whole, [5, 50, 95], axis=0)]))
-    return made
+    wholes = {name: filled(values) for name, values in tables.items()}
+    return {
+        name: Profile(shape=np.column_stack([whole[0], *np.percentile(whole, [5, 50, 95], axis=0)]))
+        for name, whole in wholes.items()
+    }
 
 
 class _AgainstOthers(MeasuringCheck):
@@ -368,6 +357,4 @@ def _sides(joints: Sequence[str]) -> Iterator[NDArray[np.intp]]:
 
 def bimanual(joints: Sequence[str]) -> list[tuple[int, int]]:
     """Columns of the left and the right arm that belong together; none where names tell no sides."""
-    for order in _sides(joints):
-        return [(i, int(j)) for i, j in enumerate(order) if i < j]
-    return []
+    return [(i, int(j)) for order in _sides(joints) for i, j in enumerate(order) if i < j]

@@ -32,8 +32,7 @@ class Readable(MeasuringCheck):
         parts: list[Callable[[Recording], None]] = [_frames, _exact, *(_camera(name) for name in recording.cameras)]
         reasons = [reason for part in parts if (reason := _reason(part, recording))]
         if reasons:
-            said = " ".join(dict.fromkeys(reasons))
-            return [Measured(value=float(len(reasons)), said=said, unreadable=True)]
+            return [Measured(value=float(len(reasons)), said=" ".join(dict.fromkeys(reasons)), unreadable=True)]
         return [Measured(value=0.0, said="Everything of it can be read.")]
 
     def judge(self, recordings: Sequence[Recording], measured: Sequence[Sequence[Measured]]) -> Iterator[Score]:

@@ -24,6 +24,7 @@ from twinloop.gap.attribution.groups import Group, changed_params
 from twinloop.gap.attribution.result import Attribution, Cause, joined_groups, ranked
 from twinloop.gap.attribution.thinning import part_within, physics_steps
 from twinloop.gap.dynamics.errors import window_errors
+from twinloop.gap.dynamics.intervals import FEWEST, why_no_interval
 from twinloop.simulate import Backend
 from twinloop.simulate.replay import at_physics_rate
 from twinloop.simulate.replay_logs import ReplayOptions
@@ -31,7 +32,6 @@ from twinloop.stats.shares import Deviations, Shares, ratios, shares, unsure
 from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
-FEWEST = 4  # episodes; see `measure_intervals.FEWEST`
 
 
 class Tally:
@@ -123,9 +123,7 @@ class Tally:
     def _shares(self, parts: Array, deviations: Deviations | None, mix: Array) -> Shares:
         nepisode = len(self._whole)
         if nepisode < FEWEST:
-            said = "one episode" if nepisode == 1 else f"{nepisode} episodes"
-            reason = f"{said}, no interval: at least {FEWEST} are needed"
-            return unsure(parts, self._whole, mix=mix, level=self._level, reason=reason)
+            return unsure(parts, self._whole, mix=mix, level=self._level, reason=why_no_interval(nepisode))
         return shares(
             parts,
             self._whole,

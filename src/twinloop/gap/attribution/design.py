@@ -149,17 +149,20 @@ def drawn_values(
     Parameters that the data do not tell stay at their estimates: a draw from their prior would say how well they were
     known beforehand.
     """
-    known = [i for i, told in enumerate(distribution.determined) if told]
+    known = np.flatnonzero(distribution.determined).tolist()
     normal = generator(seed, "gap/attribution/draws").standard_normal((ndraw, len(known)))
-    values = {name: np.full(ndraw, distribution.estimate[name]) for name in names}
-    eigenvalues, axes = np.linalg.eigh(distribution.covariance[np.ix_(known, known)])
-    moved = normal * np.sqrt(np.maximum(eigenvalues, 0.0)) @ axes.T
-    for column, i in enumerate(known):
-        name = distribution.names[i]
-        if name in values:
-            value = distribution.mean[i] + moved[:, column]
-            value = np.exp(value) if distribution.transforms[i] == "log" else value
-            values[name] = np.clip(value, distribution.low[i], distribution.high[i])
+    drawn = values_at(distribution, known, normal)
+    return {name: drawn[name] if name in drawn else np.full(ndraw, distribution.estimate[name]) for name in names}
+
+
+def values_at(distribution: ParamDistribution, rows: Sequence[int], normal: Array) -> dict[str, Array]:
+    """Values ``(n,)`` by name of the parameters in some rows, within their bounds, at normal numbers ``(n, nrow)``."""
+    eigenvalues, axes = np.linalg.eigh(distribution.covariance[np.ix_(rows, rows)])
+    moved = distribution.mean[rows] + normal * np.sqrt(np.maximum(eigenvalues, 0.0)) @ axes.T
+    values = {}
+    for row, value in zip(rows, moved.T, strict=True):
+        value = np.exp(value) if distribution.transforms[row] == "log" else value
+        values[distribution.names[row]] = np.clip(value, distribution.low[row], distribution.high[row])
     return values
 
 

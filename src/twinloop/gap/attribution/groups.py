@@ -66,14 +66,12 @@ def parameter_groups(
     """
     if by not in get_args(By):
         raise UnknownNameError("grouping", by, get_args(By))
-    labels = _claimed(twin, own or {})
-    owners = _joints(twin)
-    sorted_names = sorted(names, key=list(twin.params).index)
-    members: dict[str, list[str]] = {name: [] for name in own or {}}
-    for name in sorted_names:
-        label = labels.get(name) or _label(name, by, owners)
-        members.setdefault(label, []).append(name)
-    order = [*(own or {}), *(cause for cause in CAUSES if cause not in (own or {}))]
+    given = own or {}
+    labels, owners = _claimed(twin, given), _joints(twin)
+    members: dict[str, list[str]] = {name: [] for name in given}
+    for name in sorted(names, key=list(twin.params).index):
+        members.setdefault(labels.get(name) or _label(name, by, owners), []).append(name)
+    order = [*given, *(cause for cause in CAUSES if cause not in given)]
     ranked = sorted(members, key=lambda label: order.index(label) if label in order else len(order))
     return tuple(Group(name=label, params=tuple(members[label])) for label in ranked if members[label])
 
@@ -120,8 +118,7 @@ def _joints(twin: Twin) -> dict[tuple[str, str], str]:
     """The joint that an actuator drives, by family and name."""
     if twin.spec.robot is None:
         return {}
-    pairs = zip(twin.robot.actuator_names, twin.robot.joints, strict=True)
-    return {("actuator", actuator): joint for actuator, joint in pairs}
+    return {("actuator", name): joint for name, joint in zip(twin.robot.actuator_names, twin.robot.joints, strict=True)}
 
 
 def _claimed(twin: Twin, own: Mapping[str, Sequence[str]]) -> dict[str, str]:

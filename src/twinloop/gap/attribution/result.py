@@ -8,13 +8,14 @@ twice as well together.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.core.plain import JsonRecord
 from twinloop.gap.attribution.groups import Group
 from twinloop.gap.attribution.thinning import Part
 from twinloop.simulate.channels import Channel
@@ -87,7 +88,7 @@ OVERALL = "all channels"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Explanation:
+class Explanation(JsonRecord):
     """What parameters explain of one channel's error, as shares of its mean squared error with nominal parameters.
 
     Attributes:
@@ -99,6 +100,8 @@ class Explanation:
         left: share that stays with all parameters identified: nothing in the twin explains it.
         floor: share that is noise; NaN where nobody says.
     """
+
+    json_names: ClassVar[Mapping[str, str | None]] = {"nominal": "nominal_rmse", "identified": "identified_rmse"}
 
     channel: str
     unit: str
@@ -167,16 +170,7 @@ class Explanation:
 
     def to_json(self) -> dict[str, Any]:
         """A plain form for files."""
-        return {
-            "channel": self.channel,
-            "unit": self.unit,
-            "nominal_rmse": self.nominal,
-            "identified_rmse": self.identified,
-            "causes": [cause.to_json() for cause in self.causes],
-            "left": self.left.to_json(),
-            "floor": self.floor,
-            "sentence": self.sentence(),
-        }
+        return super().to_json() | {"sentence": self.sentence()}
 
 
 @dataclass(frozen=True, kw_only=True)

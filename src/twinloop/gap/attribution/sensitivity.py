@@ -19,6 +19,7 @@ from scipy.special import ndtri
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.records import Episode
+from twinloop.gap.attribution.design import values_at
 from twinloop.gap.attribution.groups import Group
 from twinloop.gap.attribution.thinning import part_within
 from twinloop.gap.dynamics.errors import stream_logs, summed
@@ -195,11 +196,14 @@ def _values(
     twin: Twin, params: ParamDistribution, groups: Sequence[Group], points: Array, over: Over
 ) -> Mapping[str, Array]:
     """Values ``(n,)`` by name at points ``(n, naxis)`` of the unit cube."""
-    values, column = {}, 0
-    for group in groups:
-        axes = points[:, column : column + len(group.params)]
-        column += len(group.params)
-        values |= _from_ranges(twin, group, axes) if over == "ranges" else _from_identified(params, group, axes)
+    values = {}
+    ends = np.cumsum([len(group.params) for group in groups])[:-1]
+    for group, axes in zip(groups, np.split(points, ends, axis=1), strict=True):
+        if over == "ranges":
+            values |= _from_ranges(twin, group, axes)
+        else:  # together, by the group's block of the covariance
+            rows = [params.names.index(name) for name in group.params]
+            values |= values_at(params, rows, ndtri(np.clip(axes, _TAIL, 1 - _TAIL)))
     return values
 
 
@@ -209,19 +213,6 @@ def _from_ranges(twin: Twin, group: Group, axes: Array) -> dict[str, Array]:
         param = twin.params[name]
         low, high = param.absolute(param.default_range or (0.0, 0.0), param.op)
         values[name] = low + axis * (high - low)
-    return values
-
-
-def _from_identified(params: ParamDistribution, group: Group, axes: Array) -> dict[str, Array]:
-    """Together, by the group's block of the covariance."""
-    rows = [params.names.index(name) for name in group.params]
-    eigenvalues, vectors = np.linalg.eigh(params.covariance[np.ix_(rows, rows)])
-    normal = ndtri(np.clip(axes, _TAIL, 1 - _TAIL))
-    moved = params.mean[rows] + normal * np.sqrt(np.maximum(eigenvalues, 0.0)) @ vectors.T
-    values = {}
-    for column, (name, row) in enumerate(zip(group.params, rows, strict=True)):
-        value = np.exp(moved[:, column]) if params.transforms[row] == "log" else moved[:, column]
-        values[name] = np.clip(value, params.low[row], params.high[row])
     return values
 
 

@@ -39,7 +39,7 @@ def part_within(twin: Twin, episodes: Sequence[Episode], options: ReplayOptions,
     part = steps / (worlds * physics_steps(twin, episodes, options))
     if part >= 1:
         return Part(episodes=episodes, options=options, why="")
-    kept, told = options, []
+    kept, told = options, list[str]()
     if options.window is not None:
         stride = options.stride or options.window
         usual = float(np.median([episode.time[-1] - episode.time[0] for episode in episodes]))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.core.plain import JsonRecord
 from twinloop.simulate.replay_logs import ReplayLogs
 
 Array = NDArray[np.float64]
@@ -16,7 +16,7 @@ _SHOWN = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Clip:
+class Clip(JsonRecord):
     """One window of one episode: from ``begin`` s on for ``length`` s, the RMSE of its worst channel in ``unit``.
 
     ``relative`` is that error in units of the channel's scale, by which channels are compared.
@@ -29,10 +29,6 @@ class Clip:
     error: float
     unit: str
     relative: float
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        return asdict(self)
 
 
 def worst_of(logs: ReplayLogs, readings: Array, scale: Array) -> list[Clip]:

@@ -11,14 +11,15 @@ so that a delay is good to a twentieth of a frame.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.interpolate import CubicSpline
 
+from twinloop.core.plain import JsonRecord
 from twinloop.gap.dynamics.intervals import Resampling, weighted
 from twinloop.simulate.channels import Channel
 from twinloop.simulate.replay_logs import ReplayLogs
@@ -34,7 +35,7 @@ _FLAT = 1e-12  # of a channel's variance, below which a regression on it says no
 
 
 @dataclass(frozen=True, kw_only=True)
-class Delays:
+class Delays(JsonRecord):
     """How late reality is behind the twin, and how much of the squared error that is, by channel.
 
     Attributes:
@@ -46,6 +47,8 @@ class Delays:
         frames: how many were compared.
     """
 
+    json_names: ClassVar[Mapping[str, str | None]] = {"channels": None}
+
     channels: tuple[Channel, ...]
     delay: Interval
     gain: Interval
@@ -56,14 +59,8 @@ class Delays:
 
     def to_json(self) -> dict[str, Any]:
         """A plain form for files."""
-        return {
-            "delay": self.delay.to_json(),
-            "gain": self.gain.to_json(),
-            "offset": self.offset.to_json(),
-            "shares": {"of": ["delay", "amplitude", "shape"], **self.shares.to_json()},
-            "longest": self.longest,
-            "frames": self.frames,
-        }
+        shares = {"of": ["delay", "amplitude", "shape"], **self.shares.to_json()}
+        return super().to_json() | {"shares": shares}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,20 +128,21 @@ class LagSums:
         if len(self.lags) < _LEAST_LAGS or frames.max(initial=0.0) < _LEAST_FRAMES:
             return None
 
-        def all_of(weights: Array) -> Array:
-            fixed = [weighted(weights, values) for values in self.fixed]
-            return _figures(self.lags, fixed, [weighted(weights, values) for values in self.moved])
-
-        found = resampling.interval(all_of)
+        found = resampling.interval(
+            lambda weights: _figures(
+                self.lags,
+                [weighted(weights, values) for values in self.fixed],
+                [weighted(weights, values) for values in self.moved],
+            )
+        )
         if np.isnan(found.estimate[0]).all():
             return None
-        delay, gain, offset = (_part(found, row) for row in range(3))
         return Delays(
             channels=self.channels,
-            delay=delay,
-            gain=gain,
-            offset=offset,
-            shares=_part(found, slice(3, 6)),
+            delay=found.at(0),
+            gain=found.at(1),
+            offset=found.at(2),
+            shares=replace(found, estimate=found.estimate[3:], low=found.low[3:], high=found.high[3:]),
             longest=float(self.lags[-1]),
             frames=int(frames.max()),
         )
@@ -200,7 +198,3 @@ def _beside(values: Array, best: NDArray[np.intp]) -> Array:
     bend = left - 2 * middle + right
     inner = (best[:, 0] > 0) & (best[:, 0] < last) & (bend > 0)
     return np.where(inner, 0.5 * (left - right) / np.where(inner, bend, 1.0), 0.0)
-
-
-def _part(found: Interval, row: int | slice) -> Interval:
-    return replace(found, estimate=found.estimate[row], low=found.low[row], high=found.high[row])

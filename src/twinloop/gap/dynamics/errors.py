@@ -57,24 +57,6 @@ class WindowErrors:
         """Mean absolute error over all episodes and horizons, ``(nworld, nchannel)``."""
         return ratio(self.absolute.sum(axis=(1, 2)), self.count.sum(axis=(0, 1)))
 
-    def rmse_by_horizon(self) -> Array:
-        """Root mean square error over all episodes, ``(nworld, nbin, nchannel)``."""
-        return np.sqrt(ratio(self.squared.sum(axis=1), self.count.sum(axis=0)))
-
-    def rmse_by_episode(self) -> Array:
-        """Root mean square error over all horizons, ``(nworld, nepisode, nchannel)``."""
-        return np.sqrt(ratio(self.squared.sum(axis=2), self.count.sum(axis=1)))
-
-    def over_horizons(self) -> WindowErrors:
-        """The same with one bin from the first edge to the last."""
-        return replace(
-            self,
-            squared=self.squared.sum(axis=2, keepdims=True),
-            absolute=self.absolute.sum(axis=2, keepdims=True),
-            count=self.count.sum(axis=1, keepdims=True),
-            edges=self.edges[[0, -1]],
-        )
-
     @property
     def diverged(self) -> NDArray[np.bool_]:
         """Which rows were lost in which episodes, ``(nworld, nepisode)``."""
@@ -126,8 +108,9 @@ def window_errors(
         LogError, InputError: see `stream_logs`.
     """
     bounds = _checked(edges)
-    parts = [_portion(backend, logs, table, bounds) for logs in stream_logs(twin, episodes, options, batch=batch)]
-    return joined(parts)
+    return joined(
+        [_portion(backend, logs, table, bounds) for logs in stream_logs(twin, episodes, options, batch=batch)]
+    )
 
 
 def stream_windows(
@@ -267,10 +250,8 @@ def _gathered(values: Array, owners: NDArray[np.intp], bins: NDArray[np.intp], s
 def _portion(backend: Backend, logs: ReplayLogs, table: ParamTable, edges: Array) -> WindowErrors:
     """Errors of every row in one portion, so many rows at once as memory allows."""
     most = max(1, _MOST_NUMBERS // logs.measured.size)
-    parts = []
-    for begin in range(0, table.nworld, most):
-        rows = table.take(np.arange(begin, min(begin + most, table.nworld)))
-        parts.append(summed(logs, replay(backend, logs, rows), edges))
+    rows = (np.arange(begin, min(begin + most, table.nworld)) for begin in range(0, table.nworld, most))
+    parts = [summed(logs, replay(backend, logs, table.take(some)), edges) for some in rows]
     return replace(
         parts[0],
         squared=np.concatenate([part.squared for part in parts]),

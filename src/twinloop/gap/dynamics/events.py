@@ -24,7 +24,7 @@ from twinloop.gap.dynamics.motion import (
     joint_positions,
     kinematics,
     onsets,
-    quantile,
+    quantiles,
     reversals,
     subtree,
     whose,
@@ -70,7 +70,7 @@ def event_masks(
     if seen.limited:
         found["saturation"] = _spread(seen.saturated, seen.drive)
     if seen.drive.any():
-        found["effort"] = _spread(_hardest(seen.demand, given.effort), seen.drive)
+        found["effort"] = _spread(_highest(np.abs(seen.demand), given.effort), seen.drive)
     contact = _contact(logs, values or {}, given)
     if contact is not None:
         found["contact"] = contact
@@ -83,7 +83,7 @@ def _of_motion(logs: ReplayLogs, seen: Kinematics, given: Thresholds, hz: float)
     direction = directions(seen.speed, seen.threshold)
     known = ~np.isnan(seen.speed)
     before, after = max(1, round(given.before * hz)), max(1, round(given.after * hz))
-    fast = np.stack([_highest(column, given.fast) for column in np.moveaxis(_moving(seen, direction), -1, 0)], axis=-1)
+    fast = _highest(np.where(direction != 0, np.abs(seen.speed), np.nan), given.fast)
     found = {"still": _spread((direction == 0) & known, seen.channel), "fast": _spread(fast, seen.channel)}
     count = int((~np.isnan(seen.position).all(axis=(0, 1))).sum())
     if count:
@@ -92,9 +92,7 @@ def _of_motion(logs: ReplayLogs, seen: Kinematics, given: Thresholds, hz: float)
         starts = about(breakaways(np.where(known, direction, 1), rest) & known, before, after)
         turns[..., count:] = starts[..., count:] = False  # a body's overall speed has no sign
         found |= {"reversal": _spread(turns, seen.channel), "breakaway": _spread(starts, seen.channel)}
-        carried = directions(
-            seen.load, [given.creep * quantile(np.abs(c), 0.95) for c in np.moveaxis(seen.load, -1, 0)]
-        )
+        carried = directions(seen.load, given.creep * quantiles(np.abs(seen.load), 0.95))
         found["load_reversal"] = _spread(about(reversals(carried), before, after), seen.channel[:count])
         ranges = logs.twin.joint_ranges
         if (ranges[:, 1] > ranges[:, 0]).any():
@@ -104,10 +102,6 @@ def _of_motion(logs: ReplayLogs, seen: Kinematics, given: Thresholds, hz: float)
     return found
 
 
-def _moving(seen: Kinematics, direction: NDArray[np.int8]) -> Array:
-    return np.where(direction != 0, np.abs(seen.speed), np.nan)
-
-
 def _near(position: Array, ranges: Array, part: float) -> Mask:
     low, high = ranges.T
     room = part * (high - low)
@@ -115,13 +109,9 @@ def _near(position: Array, ranges: Array, part: float) -> Mask:
 
 
 def _highest(values: Array, part: float) -> Mask:
-    """The largest of ``(nwindow, nframe)``, a part of those that are known."""
-    least = quantile(values, 1.0 - part)
-    return np.nan_to_num(values, nan=-np.inf) >= (least if np.isfinite(least) and least > 0 else np.inf)
-
-
-def _hardest(demand: Array, part: float) -> Mask:
-    return np.stack([_highest(np.abs(column), part) for column in np.moveaxis(demand, -1, 0)], axis=-1)
+    """The largest of each column of ``(nwindow, nframe, n)``, a part of those that are known."""
+    least = quantiles(values, 1.0 - part)
+    return np.nan_to_num(values, nan=-np.inf) >= np.where(np.isfinite(least) & (least > 0), least, np.inf)
 
 
 def _spread(mask: Mask, channel: Mask) -> Mask:
@@ -136,21 +126,17 @@ def _contact(logs: ReplayLogs, values: Mapping[str, float], given: Thresholds) -
     off = int(model.opt.disableflags) & int(mujoco.mjtDisableBit.mjDSBL_CONTACT)
     if off or not (joints.shape[-1] or bodies):
         return None
-    qpos = np.repeat(logs.start.rest.qpos[:, None], logs.measured.shape[1], axis=1).copy()
-    known = np.ones(model.nbody, dtype=bool)
-    for joint in range(model.njnt):
-        known &= ~subtree(model, int(model.jnt_bodyid[joint]))
-    if joints.shape[-1]:
+    robot = logs.joints if joints.shape[-1] else ()
+    qpos = np.repeat(logs.start.rest.qpos[:, None], logs.measured.shape[1], axis=1)
+    if robot:
         qpos[..., logs.twin.joint_qpos] = joints
         qpos = logs.twin.with_motors(qpos)
-        for name in logs.joints:
-            known |= subtree(model, int(model.joint(name).bodyid[0]))
     for body, pose in bodies.items():
         at = free_joint(model, body)[0]
         qpos[..., at : at + 7] = pose
-        known |= subtree(model, model.body(body).id)
-    owners = [*(int(model.joint(name).bodyid[0]) for name in logs.joints if joints.shape[-1])]
-    owners += [model.body(body).id for body in bodies]
+    owners = [*(int(model.joint(name).bodyid[0]) for name in robot), *(model.body(body).id for body in bodies)]
     parts = np.stack([subtree(model, owner) for owner in owners])
-    channel = whose(logs, logs.joints if joints.shape[-1] else (), tuple(bodies))
+    movable = np.any([subtree(model, int(body)) for body in model.jnt_bodyid], axis=0)
+    known = ~movable | parts.any(axis=0)
+    channel = whose(logs, robot, tuple(bodies))
     return _spread(contact_frames(logs.twin, qpos, parts, known, given.touch), channel)

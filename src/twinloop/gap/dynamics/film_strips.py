@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,6 +14,7 @@ from twinloop.gap.dynamics.clips import Clip
 from twinloop.gap.dynamics.motion import body_poses, joint_positions
 from twinloop.render import SceneStates, open_renderer
 from twinloop.simulate import Backend
+from twinloop.simulate.channels import free_joint
 from twinloop.simulate.replay import replay, replay_motion
 from twinloop.simulate.replay_logs import ReplayLogs, ReplayOptions, prepare_replay
 from twinloop.twin import Twin
@@ -82,11 +82,11 @@ def film_strips(
     with open_renderer(renderer, twin.model, height=height, width=width, cameras=[camera]) as drawn:
         strips = []
         for clip in clips:
-            logs = _window(prepare_replay(twin, [chosen[clip.episode]], options), clip)
+            windows = prepare_replay(twin, [chosen[clip.episode]], options)
+            logs = windows.take([int(np.argmin(np.abs(windows.begins - clip.begin)))])
             simulated = np.asarray(replay_motion(backend, logs, logs.twin.table(1, values)).qpos[0])
             measured = measured_qpos(logs, values or {}, simulated)
-            last = int(logs.ends[0]) - 1
-            rows = np.unique(np.linspace(0, last, moments).round().astype(np.intp))
+            rows = np.unique(np.linspace(0, int(logs.ends[0]) - 1, moments).round().astype(np.intp))
             frames = drawn.render(SceneStates(qpos=np.concatenate([measured[rows], simulated[rows]])))[camera]
             strips.append(
                 FilmStrip(
@@ -114,21 +114,14 @@ def measured_qpos(logs: ReplayLogs, values: Mapping[str, float], simulated: Arra
     if joints.shape[-1]:
         _put(qpos, logs.twin.encoder_qpos, joints)
     for name, poses in bodies.items():
-        body = logs.twin.model.body(name)
-        if logs.twin.model.jnt_type[body.jntadr[0]] == mujoco.mjtJoint.mjJNT_FREE:
-            first = int(logs.twin.model.jnt_qposadr[body.jntadr[0]])
-            _put(qpos, np.arange(first, first + 7), poses[0])
+        first = free_joint(logs.twin.model, name)[0]
+        _put(qpos, np.arange(first, first + 7), poses[0])
     return qpos
 
 
 def _put(qpos: Array, columns: NDArray[np.intp], known: Array) -> None:
     """Replace columns where they are known."""
     qpos[:, columns] = np.where(np.isnan(known), qpos[:, columns], known)
-
-
-def _window(logs: ReplayLogs, clip: Clip) -> ReplayLogs:
-    """The one window of an episode that a clip is."""
-    return logs.take([int(np.argmin(np.abs(logs.begins - clip.begin)))])
 
 
 def _series(backend: Backend, logs: ReplayLogs, clip: Clip, values: Mapping[str, float] | None) -> Mapping[str, Array]:

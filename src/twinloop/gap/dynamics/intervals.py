@@ -97,10 +97,14 @@ def row_of(episode: int, nepisode: int) -> int:
     return episode * min(nepisode, _MOST_ROWS) // nepisode
 
 
+def why_no_interval(nepisode: int, needed: str = f"at least {FEWEST} are needed") -> str:
+    """Why so few episodes make no interval."""
+    return f"{'one episode' if nepisode == 1 else f'{nepisode} episodes'}, no interval: {needed}"
+
+
 def by_episodes(nepisode: int, *, level: float, seed: int) -> Resampling:
     """Episodes are drawn again, with their neighbours where there are many; fewer than four make no interval."""
-    said = "one episode" if nepisode == 1 else f"{nepisode} episodes"
-    reason = "" if nepisode >= FEWEST else f"{said}, no interval: at least {FEWEST} are needed"
+    reason = "" if nepisode >= FEWEST else why_no_interval(nepisode)
     nrow = min(nepisode, _MOST_ROWS)
     unit = "episodes" if nrow == nepisode else f"groups of neighbours among {nepisode} episodes"
     return Resampling(labels=np.arange(nrow), unit=unit, reason=reason, level=level, seed=seed)
@@ -133,7 +137,6 @@ def by_time(
         labels = time_blocks(begins, 1, length, owners, frames * length)[:, 0]
     unit, reason = f"stretches of about {float(frames or 0) * length:.3g} s", ""
     if labels.max() + 1 < FEWEST:
-        few = len(np.unique(owners))
-        said = "one episode" if few == 1 else f"{few} episodes"
-        reason = f"{said}, no interval: give at least {FEWEST}, or longer ones in shorter windows"
+        needed = f"give at least {FEWEST}, or longer ones in shorter windows"
+        reason = why_no_interval(len(np.unique(owners)), needed)
     return Resampling(labels=labels, unit=unit, reason=reason, level=level, seed=seed)

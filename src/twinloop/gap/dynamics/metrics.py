@@ -24,7 +24,7 @@ from twinloop.gap.dynamics.intervals import (
     root_mean,
     root_mean_by_horizon,
 )
-from twinloop.gap.dynamics.noise_floor import NoiseFloor, Pairs, floor_resampling, noise_floor, of_episodes
+from twinloop.gap.dynamics.noise_floor import Pairs, noise_floor
 from twinloop.gap.dynamics.report import GapReport, Phase
 from twinloop.simulate.channels import Channel
 from twinloop.simulate.replay_logs import ReplayLogs
@@ -183,8 +183,7 @@ def report_of(
     errors, best = sums.errors, len(sums.twins) - 1
     drawn = _resampling(sums, seen, level, seed)
     rows = dict(enumerate(sums.names))
-    per_episode = sums.each
-    rival = range(len(sums.twins), len(rows))
+    rivals = list(range(len(sums.twins), len(rows)))
     return GapReport(
         channels=seen.channels,
         episodes=seen.episodes,
@@ -202,19 +201,25 @@ def report_of(
         curves={name: drawn.interval(root_mean_by_horizon(errors, row)) for row, name in rows.items()},
         nrmse={name: drawn.interval(_scaled(root_mean(errors, row), seen.scale)) for row, name in rows.items()},
         skills={
-            **{rows[row]: drawn.interval(skill_of(errors, best, [row])) for row in rival},
-            "best": drawn.interval(skill_of(errors, best, list(rival))),
+            **{rows[row]: drawn.interval(skill_of(errors, best, [row])) for row in rivals},
+            "best": drawn.interval(skill_of(errors, best, rivals)),
         },
-        overall_skill=drawn.interval(_overall_skill(errors, best, list(rival), seen.scale)),
+        overall_skill=drawn.interval(_overall_skill(errors, best, rivals, seen.scale)),
         improvement=drawn.interval(_difference(errors)) if best else None,
-        phases=tuple(_phase(name, part, sums.twins, drawn) for name, part in sums.phases.items()),
+        phases=tuple(
+            Phase(
+                name=name,
+                frames=part.count.sum(axis=(0, 1)),
+                rmse={twin: drawn.interval(root_mean(part, row)) for row, twin in enumerate(sums.twins)},
+            )
+            for name, part in sums.phases.items()
+        ),
         delays={name: found for name, part in zip(sums.twins, sums.lags, strict=True) if (found := part.delays(drawn))},
-        floor=None if pairs is None else _floor(per_episode, pairs, sums.twins, seen, how, level, seed),
+        floor=pairs and noise_floor(pairs, sums.each, sums.twins, seen.scale, how=how, level=level, seed=seed),
         repeats=how,
         worst=sums.worst,
         episode_errors={
-            name: ratio(per_episode.absolute[row].sum(axis=1), per_episode.count.sum(axis=1))
-            for row, name in rows.items()
+            name: ratio(sums.each.absolute[row].sum(axis=1), sums.each.count.sum(axis=1)) for row, name in rows.items()
         },
         lengths=sums.lengths,
         drawn=drawn.reason or f"bca bootstrap over {int(drawn.labels.max()) + 1} {drawn.unit}",
@@ -227,22 +232,6 @@ def _resampling(sums: Sums, seen: Survey, level: float, seed: int) -> Resampling
         return by_episodes(len(seen.episodes), level=level, seed=seed)
     stride = float(np.median(np.diff(sums.begins)[np.diff(sums.begins) > 0]))
     return by_time(sums.errors, sums.owners, sums.begins, stride, level=level, seed=seed)
-
-
-def _floor(
-    errors: WindowErrors, pairs: Pairs, twins: tuple[str, ...], seen: Survey, how: str, level: float, seed: int
-) -> NoiseFloor:
-    own = of_episodes(errors, pairs.episodes)
-    drawn = floor_resampling(pairs, level=level, seed=seed)
-    return noise_floor(pairs, own, {name: row for row, name in enumerate(twins)}, seen.scale, drawn, how=how)
-
-
-def _phase(name: str, errors: WindowErrors, twins: tuple[str, ...], drawn: Resampling) -> Phase:
-    return Phase(
-        name=name,
-        frames=errors.count.sum(axis=(0, 1)),
-        rmse={twin: drawn.interval(root_mean(errors, row)) for row, twin in enumerate(twins)},
-    )
 
 
 def _scaled(statistic: Statistic, scales: Array) -> Statistic:

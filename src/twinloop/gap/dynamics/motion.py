@@ -196,9 +196,10 @@ def demands(logs: ReplayLogs, table: ParamTable, position: Array, speed: Array) 
     limited = bool(model.actuator_forcelimited.any() or model.actuator_ctrllimited.any())
     if not position.shape[-1]:
         return control, limited
-    gain, bias, gear = _law(logs, table)
-    length = position * gear
-    force = gain * control + bias[..., 0] + bias[..., 1] * length
+    gain = _values(logs, table, "actuator_gainprm")[:, None, :, 0]
+    bias = _values(logs, table, "actuator_biasprm")[:, None]
+    gear = model.actuator_gear[:, 0]
+    force = gain * control + bias[..., 0] + bias[..., 1] * (position * gear)
     return force + bias[..., 2] * np.nan_to_num(speed) * gear, limited
 
 
@@ -240,13 +241,6 @@ def loads(logs: ReplayLogs, position: Array, speed: Array, acceleration: Array) 
         mujoco.mj_inverse(model, data)
         found[window, frame] = data.qfrc_inverse[twin.joint_qvel]
     return found
-
-
-def _law(logs: ReplayLogs, table: ParamTable) -> tuple[Array, Array, Array]:
-    """Gains ``(nwindow, 1, nu)``, biases ``(nwindow, 1, nu, 3)`` and gears ``(nu,)`` of affine actuators."""
-    gain = _values(logs, table, "actuator_gainprm")[:, None, :, 0]
-    bias = _values(logs, table, "actuator_biasprm")[:, None, :, :3]
-    return gain, bias, logs.twin.model.actuator_gear[:, 0]
 
 
 def _values(logs: ReplayLogs, table: ParamTable, field: str) -> Array:
@@ -317,37 +311,33 @@ def kinematics(logs: ReplayLogs, values: Mapping[str, float] | None, thresholds:
     """Positions, speeds and demands of a log; see `Kinematics`."""
     twin, nframe = logs.twin, logs.measured.shape[1]
     table = with_conditions(logs, twin.table(1, values))
-    joints, hz = joint_positions(logs, values or {}), twin.control_hz
+    joints, hz, span = joint_positions(logs, values or {}), twin.control_hz, thresholds.smoothing
     bodies = body_poses(logs)
-    position = np.concatenate([joints, np.full((len(logs), nframe, len(bodies)), np.nan)], axis=-1)
-    span = thresholds.smoothing
-    speed, noise = speeds(joints, hz, span)
+    turning, noise = speeds(joints, hz, span)
     pairs = [_body_speed(logs, body, pose, thresholds) for body, pose in bodies.items()]
-    speed = np.concatenate([speed, *(pair[0][..., None] for pair in pairs)], axis=-1)
+    speed = np.concatenate([turning, *(pair[0][..., None] for pair in pairs)], axis=-1)
     floor = np.concatenate([noise, [pair[1] for pair in pairs]]) * thresholds.sigmas
-    usual = np.array([quantile(np.abs(column), 0.95) for column in np.moveaxis(speed, -1, 0)])
-    force, limited = demands(logs, table, joints, speed[..., : joints.shape[-1]])
-    full = saturated(logs, table, force, thresholds.limit)
-    robot = joints.shape[-1] > 0
-    drives = whose(logs, logs.joints, ()) if robot else np.ones((force.shape[-1], len(logs.channels)), dtype=bool)
+    force, limited = demands(logs, table, joints, turning)
+    robot = logs.joints if joints.shape[-1] else ()
+    drives = whose(logs, robot, ()) if robot else np.ones((force.shape[-1], len(logs.channels)), dtype=bool)
     return Kinematics(
-        names=(*(logs.joints if robot else ()), *bodies),
-        position=position,
+        names=(*robot, *bodies),
+        position=np.concatenate([joints, np.full((len(logs), nframe, len(bodies)), np.nan)], axis=-1),
         speed=speed,
-        threshold=np.maximum(floor, thresholds.creep * usual),
-        channel=whose(logs, logs.joints if robot else (), tuple(bodies)),
-        load=loads(logs, joints, speed[..., : joints.shape[-1]], speeds(speed[..., : joints.shape[-1]], hz, span)[0]),
+        threshold=np.maximum(floor, thresholds.creep * quantiles(np.abs(speed), 0.95)),
+        channel=whose(logs, robot, tuple(bodies)),
+        load=loads(logs, joints, turning, speeds(turning, hz, span)[0]),
         demand=force,
-        saturated=full,
+        saturated=saturated(logs, table, force, thresholds.limit),
         limited=limited and bool(drives.any()),
         drive=drives,
     )
 
 
-def quantile(values: Array, level: float) -> float:
-    """Of what is known; 0 where nothing is."""
-    known = values[~np.isnan(values)]
-    return float(np.quantile(known, level)) if len(known) else 0.0
+def quantiles(values: Array, level: float) -> Array:
+    """Quantile of what is known of each column of ``(nwindow, nframe, n)``, ``(n,)``; 0 where nothing is."""
+    known = (column[~np.isnan(column)] for column in np.moveaxis(values, -1, 0))
+    return np.array([np.quantile(column, level) if len(column) else 0.0 for column in known])
 
 
 def joint_positions(logs: ReplayLogs, values: Mapping[str, float]) -> Array:

@@ -9,7 +9,7 @@ which another run cannot; where runs drift apart, its ratio may lie below 1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -20,7 +20,7 @@ from twinloop.core.errors import InputError
 from twinloop.core.plain import JsonRecord
 from twinloop.core.records import Episode
 from twinloop.gap.dynamics.errors import WindowErrors, ratio, summed
-from twinloop.gap.dynamics.intervals import FEWEST, Resampling, mean_scaled, root_mean, weighted
+from twinloop.gap.dynamics.intervals import FEWEST, Resampling, Statistic, mean_scaled, root_mean, weighted
 from twinloop.simulate.channels import Channel
 from twinloop.simulate.replay_logs import ReplayLogs
 from twinloop.stats import Interval
@@ -227,55 +227,59 @@ def floor_resampling(pairs: Pairs, *, level: float, seed: int) -> Resampling:
 def noise_floor(
     pairs: Pairs,
     errors: WindowErrors,
-    twins: Mapping[str, int],
+    twins: Sequence[str],
     scales: Array,
-    resampling: Resampling,
     *,
     how: str,
+    level: float,
+    seed: int,
 ) -> NoiseFloor:
     """The floor and every twin's ratio to it.
 
     Args:
         pairs: of repeats.
-        errors: of the same episodes, in the order of ``pairs.episodes``.
-        twins: the row of ``errors`` of each twin, by name.
+        errors: of all episodes, those of the pairs among them.
+        twins: names of the first rows of ``errors``.
         scales: of each channel, in its unit; NaN where it has none.
-        resampling: what is drawn again.
         how: how repeats were found.
+        level: of the intervals.
+        seed: of the bootstrap.
     """
-    squared, count = pairs.squared.sum(axis=1), pairs.count.sum(axis=1)
+    own = _of_episodes(errors, pairs.episodes)
+    resampling = floor_resampling(pairs, level=level, seed=seed)
     by_group = resampling.unit.startswith("groups")
 
     def drawn(weights: Array) -> Array:
         return weights[:, pairs.first] if by_group else pairs.weights(weights)
 
-    def floor(weights: Array) -> Array:
-        return np.sqrt(ratio(weighted(drawn(weights), squared), weighted(drawn(weights), count)))
+    def root(squared: Array, count: Array) -> Statistic:
+        return lambda weights: np.sqrt(ratio(weighted(drawn(weights), squared), weighted(drawn(weights), count)))
 
-    def curve(weights: Array) -> Array:
-        return np.sqrt(ratio(weighted(drawn(weights), pairs.squared), weighted(drawn(weights), pairs.count)))
+    floor = root(pairs.squared.sum(axis=1), pairs.count.sum(axis=1))
 
-    def compared(row: int) -> tuple[Callable[[Array], Array], Callable[[Array], Array]]:
-        error = root_mean(errors, row)
+    def compared(row: int) -> tuple[Interval, Interval]:
+        error = root_mean(own, row)
         return (
-            lambda weights: ratio(error(weights), floor(weights)),
-            lambda weights: ratio(mean_scaled(error(weights), scales), mean_scaled(floor(weights), scales)),
+            resampling.interval(lambda weights: ratio(error(weights), floor(weights))),
+            resampling.interval(
+                lambda weights: ratio(mean_scaled(error(weights), scales), mean_scaled(floor(weights), scales))
+            ),
         )
 
-    ratios = {name: tuple(resampling.interval(part) for part in compared(row)) for name, row in twins.items()}
+    ratios = {name: compared(row) for row, name in enumerate(twins)}
     numbers = np.array(pairs.episodes)
     return NoiseFloor(
         channels=errors.channels,
         groups=tuple(tuple(numbers[pairs.group == g].tolist()) for g in range(int(pairs.group.max()) + 1)),
         floor=resampling.interval(floor),
-        curve=resampling.interval(curve),
+        curve=resampling.interval(root(pairs.squared, pairs.count)),
         ratios={name: pair[0] for name, pair in ratios.items()},
         overall={name: pair[1] for name, pair in ratios.items()},
         how=how,
     )
 
 
-def of_episodes(errors: WindowErrors, numbers: Sequence[int]) -> WindowErrors:
+def _of_episodes(errors: WindowErrors, numbers: Sequence[int]) -> WindowErrors:
     """The errors of some episodes, in the order given."""
     rows = [errors.episodes.index(number) for number in numbers]
     return replace(

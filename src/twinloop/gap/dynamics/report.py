@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.headline import Better, Headline
-from twinloop.core.plain import JsonRecord
+from twinloop.core.plain import JsonRecord, plain
 from twinloop.gap.dynamics.clips import Clip
 from twinloop.gap.dynamics.delay import Delays
 from twinloop.gap.dynamics.noise_floor import NoiseFloor
@@ -129,8 +129,23 @@ class GapReport:
         return self.skills[baseline].estimate
 
     def headline(self) -> list[Headline]:
-        """The figures that programs watch."""
-        return dynamics_headline(self)
+        """Overall skill, gap ratio and scaled error, and skill, gap ratio, RMSE and delay of every channel."""
+        scaled = "RMSE in units of the channel's scale, mean over channels"
+        own = f"1 − error of the {self.judged} twin over that of each channel's best baseline; errors are {scaled}"
+        late = "by how much the measured motion is later than the simulated"
+        perfect = "error over the noise floor of repeats: 1 for a perfect twin"
+        rows = [
+            self.overall_skill.headline("skill", better="higher", meaning=own),
+            self.nrmse[self.judged].headline("nrmse", meaning=scaled),
+            *_each(self, "skill", self.skills["best"], better="higher", meaning="1 − RMSE / RMSE of the best baseline"),
+            *_each(self, "rmse", self.rmse[self.judged], unit=None, meaning="root mean square error"),
+        ]
+        if self.floor is not None:
+            rows.append(self.floor.overall[self.judged].headline("gap_ratio", meaning=perfect))
+            rows += _each(self, "gap_ratio", self.floor.ratios[self.judged], meaning=perfect)
+        if self.delay is not None:
+            rows += _each(self, "delay", self.delay.delay, unit="s", meaning=late)
+        return rows
 
     def to_json(self) -> dict[str, Any]:
         """A plain form for files (schema 2)."""
@@ -146,73 +161,28 @@ class GapReport:
             "sizes": dict(self.sizes),
             "source": self.source,
             "intervals": self.drawn,
-            "twins": _json(self.twins),
-            "baselines": _json(self.baselines),
-            "rmse": _json(self.rmse),
-            "horizon": {"edges": self.edges.tolist(), "rmse": _json(self.curves)},
-            "nrmse": _json(self.nrmse),
+            "twins": plain(self.twins),
+            "baselines": plain(self.baselines),
+            "rmse": plain(self.rmse),
+            "horizon": {"edges": self.edges.tolist(), "rmse": plain(self.curves)},
+            "nrmse": plain(self.nrmse),
             "meanings": dict(self.meanings),
-            "improvement": None if self.improvement is None else self.improvement.to_json(),
-            "skill": _json(self.skills),
+            "improvement": plain(self.improvement),
+            "skill": plain(self.skills),
             "overall_skill": self.overall_skill.to_json(),
-            "phases": [phase.to_json() for phase in self.phases],
-            "delay": {name: delays.to_json() for name, delays in self.delays.items()},
-            "noise_floor": None if self.floor is None else self.floor.to_json(),
+            "phases": plain(self.phases),
+            "delay": plain(self.delays),
+            "noise_floor": plain(self.floor),
             "repeats": self.repeats,
-            "worst": [clip.to_json() for clip in self.worst],
-            "episode_errors": {name: errors.tolist() for name, errors in self.episode_errors.items()},
+            "worst": plain(self.worst),
+            "episode_errors": plain(self.episode_errors),
         }
 
     def text(self) -> str:
-        """The report for a terminal."""
-        return "\n\n".join(gap_text(self))
-
-
-def _json(values: Intervals) -> dict[str, Any]:
-    return {name: interval.to_json() for name, interval in values.items()}
-
-
-def dynamics_headline(report: GapReport) -> list[Headline]:
-    """Overall skill, gap ratio and scaled error, and skill, gap ratio, RMSE and delay of every channel."""
-    judged = report.judged
-    rows = [
-        _one(
-            "skill",
-            report.overall_skill,
-            better="higher",
-            meaning=f"1 − error of the {judged} twin over that of each channel's best baseline; errors are RMSE in "
-            "units of the channel's scale, mean over channels",
-        ),
-        _one("nrmse", report.nrmse[judged], meaning="RMSE in units of the channel's scale, mean over channels"),
-    ]
-    rows += _each(
-        report, "skill", report.skills["best"], better="higher", meaning="1 − RMSE / RMSE of the best baseline"
-    )
-    rows += _each(report, "rmse", report.rmse[judged], unit=None, meaning="root mean square error")
-    if report.floor is not None:
-        meaning = "error over the noise floor of repeats: 1 for a perfect twin"
-        rows.append(_one("gap_ratio", report.floor.overall[judged], meaning=meaning))
-        rows += _each(report, "gap_ratio", report.floor.ratios[judged], meaning=meaning)
-    if report.delay is not None:
-        late = "by how much the measured motion is later than the simulated"
-        rows += _each(report, "delay", report.delay.delay, unit="s", meaning=late)
-    return rows
-
-
-def _one(name: str, interval: Interval, *, better: Better = "lower", unit: str = "", meaning: str) -> Headline:
-    values = (float(np.ravel(part)[0]) for part in (interval.estimate, interval.low, interval.high))
-    estimate, low, high = values
-    return Headline(
-        name=name,
-        estimate=estimate,
-        low=low,
-        high=high,
-        level=interval.level,
-        unit=unit,
-        better=better,
-        method=interval.method,
-        meaning=meaning,
-    )
+        """The report for a terminal: what was compared, the headline, tables, and the meanings of the baselines."""
+        tables = (plain_table(head, rows) for head, rows, _ in gap_tables(self))
+        meanings = "\n".join(f"{name}: {meaning}" for name, meaning in self.meanings.items())
+        return "\n\n".join([_head(self), _summary(self), *tables, meanings])
 
 
 def _each(
@@ -226,17 +196,11 @@ def _each(
 ) -> Iterator[Headline]:
     """One figure for each channel that has it; ``unit`` None takes the channel's."""
     for row, (name, channel) in enumerate(zip(report.joints, report.channels, strict=True)):
-        if np.isnan(interval.estimate[row]):
-            continue
-        own = Interval(
-            estimate=interval.estimate[row],
-            low=interval.low[row],
-            high=interval.high[row],
-            level=interval.level,
-            method=interval.method,
-        )
-        said = channel.unit if unit is None else unit
-        yield _one(f"{word}/{name}", own, better=better, unit=said, meaning=f"{meaning}, {channel.name}")
+        if not np.isnan(interval.estimate[row]):
+            said = channel.unit if unit is None else unit
+            yield interval.headline(
+                f"{word}/{name}", row, unit=said, better=better, meaning=f"{meaning}, {channel.name}"
+            )
 
 
 _HORIZONS = 4  # of the curve, in the terminal
@@ -246,21 +210,11 @@ Rows = list[list[str]]
 Shown = tuple[list[str], Rows, str]
 
 
-def gap_text(report: GapReport) -> Iterator[str]:
-    """Paragraphs: what was compared, the headline, tables of errors, horizons, delay, phases and clips, meanings."""
-    yield _head(report)
-    yield _summary(report)
-    for head, rows, _ in gap_tables(report):
-        yield plain_table(head, rows)
-    yield "\n".join(f"{name}: {meaning}" for name, meaning in report.meanings.items())
-
-
 def gap_tables(report: GapReport) -> Iterator[Shown]:
     """Head, rows and caption of every table: errors, change, horizons, delay, phases of contact, worst clips."""
     yield _errors(report)
     if report.improvement is not None:
-        pairs = zip(report.joints, report.log_units, strict=True)
-        rows = [[name, unit, cell(report.improvement, row)] for row, (name, unit) in enumerate(pairs)]
+        rows = [[name, unit, cell(report.improvement, row)] for row, name, unit in _channels(report)]
         yield ["mean absolute error", "unit", "identified − nominal"], rows, "Paired by episode; negative is better."
     yield _horizons(report)
     if report.delay is not None:
@@ -272,8 +226,9 @@ def gap_tables(report: GapReport) -> Iterator[Shown]:
 
 def cell(interval: Interval, row: int | None = None, *, factor: float = 1.0, digits: int = 3) -> str:
     """``0.123 [0.101, 0.150]``, or the figure alone where it has no interval; a dash where there is none."""
-    parts = (np.ravel(part)[row or 0] * factor for part in (interval.estimate, interval.low, interval.high))
-    estimate, low, high = parts
+    estimate, low, high = (
+        np.ravel(part)[row or 0] * factor for part in (interval.estimate, interval.low, interval.high)
+    )
     if np.isnan(estimate):
         return "–"
     if np.isnan(low):
@@ -331,7 +286,7 @@ def _errors(report: GapReport) -> Shown:
     head = ["RMSE", "unit", *others, f"twin, {report.judged}", "skill"]
     head += [] if report.floor is None else ["floor", "gap ratio"]
     rows = []
-    for row, (name, unit) in enumerate(zip(report.joints, report.log_units, strict=True)):
+    for row, name, unit in _channels(report):
         line = [name, unit, *(_figure(report.rmse[other], row) for other in others)]
         line += [cell(report.rmse[report.judged], row), cell(report.skills["best"], row, digits=2)]
         if report.floor is not None:
@@ -344,31 +299,34 @@ def _errors(report: GapReport) -> Shown:
 
 
 def _horizons(report: GapReport) -> Shown:
-    nbin = len(report.edges) - 1
-    bins = np.unique(np.linspace(0, nbin, _HORIZONS + 1).round().astype(int))[1:] - 1
+    bins = np.unique(np.linspace(0, len(report.edges) - 1, _HORIZONS + 1).round().astype(int))[1:] - 1
     head = [f"RMSE of the {report.judged} twin after", "unit", *(f"{report.edges[k + 1]:.3g} s" for k in bins)]
     curve = report.curves[report.judged].estimate
-    pairs = enumerate(zip(report.joints, report.log_units, strict=True))
-    rows = [[name, unit, *(_number(curve[k, row]) for k in bins)] for row, (name, unit) in pairs]
+    rows = [[name, unit, *(_number(curve[k, row]) for k in bins)] for row, name, unit in _channels(report)]
     return head, rows, f"Of the last {report.edges[1]:.3g} s before each time, since a window's beginning."
 
 
 def _delays(report: GapReport, delays: Delays) -> Shown:
     head = ["reality later than the twin by", "ms", "gain", "of squared error: delay", "amplitude", "shape"]
-    rows = []
-    for row, name in enumerate(report.joints):
-        if np.isnan(delays.delay.estimate[row]):
-            continue
-        shares = [f"{share:.0%}" for share in delays.shares.estimate[:, row]]
-        rows.append([name, cell(delays.delay, row, factor=1e3, digits=1), cell(delays.gain, row), *shares])
+    rows = [
+        [
+            name,
+            cell(delays.delay, row, factor=1e3, digits=1),
+            cell(delays.gain, row),
+            *(f"{share:.0%}" for share in delays.shares.estimate[:, row]),
+        ]
+        for row, name in enumerate(report.joints)
+        if not np.isnan(delays.delay.estimate[row])
+    ]
     return head, rows, "Gain is measured over simulated amplitude once the delay is removed; shape is neither of both."
 
 
 def _phases(report: GapReport) -> Shown:
     head = ["RMSE by contact", "unit", *(phase.name for phase in report.phases)]
-    rows = []
-    for row, (name, unit) in enumerate(zip(report.joints, report.log_units, strict=True)):
-        rows.append([name, unit, *(cell(phase.rmse[report.judged], row) for phase in report.phases)])
+    rows = [
+        [name, unit, *(cell(phase.rmse[report.judged], row) for phase in report.phases)]
+        for row, name, unit in _channels(report)
+    ]
     return head, rows, "Free: nothing touches; contact onset: just after a first touch."
 
 
@@ -379,6 +337,11 @@ def _worst(report: GapReport) -> Shown:
     ]
     caption = "The worst window of each of the three worst episodes, by RMSE over the channel's scale."
     return ["worst clips", "from", "for", "channel", "RMSE", "unit"], rows, caption
+
+
+def _channels(report: GapReport) -> list[tuple[int, str, str]]:
+    """Number, name and unit of each channel."""
+    return [(row, name, unit) for row, (name, unit) in enumerate(zip(report.joints, report.log_units, strict=True))]
 
 
 def _figure(interval: Interval, row: int) -> str:

@@ -25,6 +25,7 @@ Array = NDArray[np.float64]
 
 _MOMENTS = 5  # of each channel, worst first, and so many s apart
 _APART = 0.5
+_TINY = np.finfo(float).tiny
 
 
 def unexplained(
@@ -66,8 +67,7 @@ def unexplained(
     source, power = _noise(logs, noise, floor, unpredicted)
     reference = residual if nominal is None else _residual(logs, nominal, "nominal")
     names = tuple(channel.name for channel in logs.channels)
-    squares = [_sums(logs, errors**2) for errors in (residual, reference)]
-    shares = [_share(squares, logs, power, which, level, seed) for which in range(4)]
+    shares = _shares(logs, residual, reference, power, level, seed)
     masks = event_masks(logs, values, thresholds=given)
     errors = new_errors(base, logs.twin.control_hz)
     where = places(errors, masks, logs.clusters, names, level=level, alpha=ALPHA, seed=seed)
@@ -76,10 +76,10 @@ def unexplained(
         channels=names,
         units=tuple(channel.unit for channel in logs.channels),
         reference="identified" if nominal is None else "nominal",
-        rmse=shares[0],
-        explained=shares[1],
-        unexplained=shares[2],
-        noise=shares[3],
+        rmse=shares.at(0),
+        explained=shares.at(1),
+        unexplained=shares.at(2),
+        noise=shares.at(3),
         noise_source=source,
         predicted=predicted,
         places=tuple(where),
@@ -131,20 +131,16 @@ def _sums(logs: ReplayLogs, squares: Array) -> tuple[Array, Array]:
     return total, count
 
 
-def _share(
-    squares: Sequence[tuple[Array, Array]], logs: ReplayLogs, power: Array, which: int, level: float, seed: int
-) -> Interval:
-    """RMSE, explained, unexplained and noise share, with intervals over episodes."""
+def _shares(logs: ReplayLogs, residual: Array, reference: Array, power: Array, level: float, seed: int) -> Interval:
+    """RMSE, explained, unexplained and noise share, ``(4, nchannel)``, with intervals over episodes."""
+    squares = [_sums(logs, errors**2) for errors in (residual, reference)]
 
-    def figure(rows: NDArray[np.intp]) -> Array:
-        best, reference = (sums[rows].sum(axis=1) / np.maximum(counts[rows].sum(axis=1), 1) for sums, counts in squares)
-        if which == 0:
-            return np.sqrt(best)
-        reference = np.maximum(reference, np.finfo(float).tiny)
-        quiet = np.minimum(power, best) / reference
-        return (1.0 - best / reference, best / reference - quiet, quiet)[which - 1]
+    def figures(rows: NDArray[np.intp]) -> Array:
+        best, whole = (sums[rows].sum(axis=1) / np.maximum(counts[rows].sum(axis=1), 1) for sums, counts in squares)
+        left, quiet = (part / np.maximum(whole, _TINY) for part in (best, np.minimum(power, best)))
+        return np.stack([np.sqrt(best), 1.0 - left, left - quiet, quiet], axis=1)
 
-    return _interval(figure, len(logs.episodes), level, seed)
+    return _interval(figures, len(logs.episodes), level, seed)
 
 
 def _interval(figure: Callable[[NDArray[np.intp]], Array], count: int, level: float, seed: int) -> Interval:
@@ -180,30 +176,28 @@ def _states(
         left_over[:, i] = _sums(logs, fits.left[..., None] ** 2)[0][:, 0]
         for fit in fits.families:
             gain = fit.before - fit.errors
-
-            def share(at: NDArray[np.intp], gain: Array = gain, before: Array = fit.before) -> Array:
-                return gain[at].sum(axis=1) / np.maximum(before[at].sum(axis=1), np.finfo(float).tiny)
-
-            tiny = np.finfo(float).tiny
-            steady = gain / np.sqrt(np.maximum(fit.before, tiny))  # large episodes neither rule the mean nor its spread
+            # Large episodes neither rule the mean nor its spread.
+            steady = gain / np.sqrt(np.maximum(fit.before, _TINY))
             test = paired_test(steady, level=level, seed=seed, stream=f"states/{fit.family}/{channel.name}")
-            interval = bootstrap(share, len(gain), level=level, draws=500, seed=seed)
+            interval = bootstrap(_part_of(gain, fit.before), len(gain), level=level, draws=500, seed=seed)
             rows.append(StateShare(state=fit.family, channel=channel.name, share=interval, p_value=test.p_value))
 
-    def predicted(at: NDArray[np.intp]) -> Array:
-        return 1.0 - left_over[at].sum(axis=1) / np.maximum(total[at].sum(axis=1), np.finfo(float).tiny)
-
-    every = _interval(predicted, len(logs.episodes), level, seed)
+    left = _part_of(left_over, total)
+    every = _interval(lambda at: 1.0 - left(at), len(logs.episodes), level, seed)
     return rows, every, left_over.sum(axis=0) / np.maximum(count.sum(axis=0), 1), base
+
+
+def _part_of(part: Array, whole: Array) -> Callable[[NDArray[np.intp]], Array]:
+    """The statistic sum of a part over that of the whole, both ``(nepisode, …)``, of resampled episodes."""
+    return lambda at: part[at].sum(axis=1) / np.maximum(whole[at].sum(axis=1), _TINY)
 
 
 def _adjusted(where: Sequence[Place], states: Sequence[StateShare]) -> tuple[list[Place], list[StateShare]]:
     """Holm over all tests of the analysis."""
-    tested = [place for place in where if not place.reason]
-    p = holm([*(place.p_value for place in tested), *(state.p_value for state in states)]).tolist()
-    by_place = dict(zip(((place.event, place.channel) for place in tested), p, strict=False))
-    rows = [place.adjusted(by_place.get((place.event, place.channel), 1.0)) for place in where]
-    return rows, [replace(s, p_value=value) for s, value in zip(states, p[len(tested) :], strict=True)]
+    tested = [*(place for place in where if not place.reason), *states]
+    p = iter(holm([row.p_value for row in tested]).tolist())
+    rows = [place if place.reason else replace(place, p_value=next(p)) for place in where]
+    return rows, [replace(state, p_value=next(p)) for state in states]
 
 
 def _needed(episodes: int, tests: int) -> str:

@@ -38,15 +38,11 @@ class Place(JsonRecord):
     event: str
     channel: str
     frames: float
-    share: Interval | None
-    ratio: Interval | None
-    p_value: float
+    share: Interval | None = None
+    ratio: Interval | None = None
+    p_value: float = 1.0
     episodes: int
     reason: str = ""
-
-    def adjusted(self, p_value: float) -> Place:
-        """With another p-value."""
-        return replace(self, p_value=p_value)
 
 
 def new_errors(residual: Array, hz: float) -> Array:
@@ -104,7 +100,7 @@ def places(
 
 
 class _Sums:
-    """Errors and frames inside and outside by episode, ``(nepisode,)`` each."""
+    """Errors and frames by episode, ``(2, nepisode)`` each: inside, then outside."""
 
     def __init__(self, errors: Array, mask: Mask, clusters: NDArray[np.intp]) -> None:
         known = ~np.isnan(errors)
@@ -113,61 +109,39 @@ class _Sums:
         def by_episode(frames: Array) -> Array:
             return np.bincount(clusters, weights=frames.sum(axis=1)).astype(np.float64)
 
-        self.inside, self.frames_inside = by_episode(value * mask), by_episode((known & mask).astype(float))
-        self.outside, self.frames_outside = by_episode(value * ~mask), by_episode((known & ~mask).astype(float))
+        sides = (mask, ~mask)
+        self.errors = np.stack([by_episode(value * side) for side in sides])
+        self.frames = np.stack([by_episode((known & side).astype(float)) for side in sides])
 
     @property
     def both(self) -> NDArray[np.intp]:
         """Episodes that have something on both sides, and any error."""
-        enough = (self.frames_inside >= _LEAST_FRAMES) & (self.frames_outside >= _LEAST_FRAMES)
-        return np.flatnonzero(enough & (self.inside + self.outside > 0))
+        return np.flatnonzero((self.frames >= _LEAST_FRAMES).all(axis=0) & (self.errors.sum(axis=0) > 0))
 
     def differences(self, rows: NDArray[np.intp]) -> Array:
         """Error per frame inside less outside, over that of the episode; falls short where few frames are inside."""
-        inside, outside = (
-            self.inside[rows] / self.frames_inside[rows],
-            self.outside[rows] / self.frames_outside[rows],
-        )
-        frames = self.frames_inside[rows] + self.frames_outside[rows]
-        return (inside - outside) / ((self.inside[rows] + self.outside[rows]) / frames)
+        errors, frames = self.errors[:, rows], self.frames[:, rows]
+        inside, outside = errors / frames
+        return (inside - outside) / (errors.sum(axis=0) / frames.sum(axis=0))
 
-    def pooled(self, rows: NDArray[np.intp]) -> tuple[Array, Array]:
-        """Ratio and share ``(k,)`` of resamples ``(k, nepisode)``."""
-        inside, n_in = self.inside[rows].sum(axis=1), self.frames_inside[rows].sum(axis=1)
-        outside, n_out = self.outside[rows].sum(axis=1), self.frames_outside[rows].sum(axis=1)
+    def pooled(self, rows: NDArray[np.intp]) -> Array:
+        """Ratio and share ``(k, 2)`` of resamples ``(k, nepisode)``."""
+        inside, outside = (errors[rows].sum(axis=1) for errors in self.errors)
+        n_in, n_out = (frames[rows].sum(axis=1) for frames in self.frames)
         per_in = inside / np.maximum(n_in, 1.0)
         per_out = np.maximum(outside / np.maximum(n_out, 1.0), np.finfo(float).tiny)
-        return per_in / per_out, n_in * (per_in - per_out) / np.maximum(inside + outside, np.finfo(float).tiny)
+        share = n_in * (per_in - per_out) / np.maximum(inside + outside, np.finfo(float).tiny)
+        return np.stack([per_in / per_out, share], axis=1)
 
 
 def _place(event: str, channel: str, sums: _Sums, *, level: float, draws: int, seed: int) -> Place:
     rows = sums.both
-    frames = float(sums.frames_inside.sum() / max(1.0, sums.frames_inside.sum() + sums.frames_outside.sum()))
+    frames = float(sums.frames[0].sum() / max(1.0, sums.frames.sum()))
+    place = Place(event=event, channel=channel, frames=frames, episodes=len(rows))
     if len(rows) < _FEWEST:
         reason = f"{len(rows)} episodes have frames inside and outside; a test needs at least {_FEWEST}"
-        nothing = None
-        return Place(
-            event=event,
-            channel=channel,
-            frames=frames,
-            share=nothing,
-            ratio=nothing,
-            p_value=1.0,
-            episodes=len(rows),
-            reason=reason,
-        )
+        return replace(place, reason=reason)
     name = f"places/{event}/{channel}"
     test = paired_test(sums.differences(rows), level=level, draws=draws, seed=seed, stream=name)
-    ratio, share = (
-        bootstrap(lambda at, k=k: sums.pooled(rows[at])[k], len(rows), level=level, draws=500, seed=seed)
-        for k in range(2)
-    )
-    return Place(
-        event=event,
-        channel=channel,
-        frames=frames,
-        share=share,
-        ratio=ratio,
-        p_value=test.p_value,
-        episodes=len(rows),
-    )
+    pooled = bootstrap(lambda at: sums.pooled(rows[at]), len(rows), level=level, draws=500, seed=seed)
+    return replace(place, share=pooled.at(1), ratio=pooled.at(0), p_value=test.p_value)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.core.plain import JsonRecord
 from twinloop.gap.dynamics.events import MEANINGS as EVENTS
 from twinloop.gap.dynamics.unexplained_places import Place
 from twinloop.gap.dynamics.unexplained_rules import Hint
@@ -49,7 +50,7 @@ class Moment:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unexplained:
+class Unexplained(JsonRecord):
     """What a twin with its best parameters leaves over, by channel.
 
     Shares are of the mean squared error of ``reference`` (the nominal twin where its replay was given, else the
@@ -59,20 +60,22 @@ class Unexplained:
     tests need where there are too few, "" where there are enough; ``part`` what of the log was replayed, "" for all.
     """
 
+    json_schema = 1
+
     channels: tuple[str, ...]
     units: tuple[str, ...]
     reference: str
+    episodes: int
+    noise_source: str
     rmse: Interval
     explained: Interval
     unexplained: Interval
     noise: Interval
-    noise_source: str
     predicted: Interval
     places: tuple[Place, ...]
     states: tuple[StateShare, ...]
     moments: tuple[Moment, ...]
     hints: tuple[Hint, ...]
-    episodes: int
     needed: str = ""
     part: str = ""
 
@@ -120,26 +123,7 @@ class Unexplained:
 
     def to_json(self) -> dict[str, Any]:
         """A plain form for files (schema 1)."""
-        return {
-            "schema": 1,
-            "channels": list(self.channels),
-            "units": list(self.units),
-            "reference": self.reference,
-            "episodes": self.episodes,
-            "alpha": ALPHA,
-            "noise_source": self.noise_source,
-            **{
-                name: getattr(self, name).to_json()
-                for name in ("rmse", "explained", "unexplained", "noise", "predicted")
-            },
-            "places": [place.to_json() for place in self.places],
-            "states": [state.to_json() for state in self.states],
-            "moments": [{**vars(m), "events": list(m.events)} for m in self.moments],
-            "hints": [hint.to_json() for hint in self.hints],
-            "needed": self.needed,
-            "part": self.part,
-            "sentences": self.sentences(),
-        }
+        return super().to_json() | {"alpha": ALPHA, "sentences": self.sentences()}
 
 
 def stands_out(place: Place) -> bool:

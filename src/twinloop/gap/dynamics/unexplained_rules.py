@@ -212,8 +212,12 @@ def hints(
         if not by_state and not alone:
             continue
         behind = (*sorted(by_state, key=lambda row: -row[1]), *sorted(by_event, key=lambda row: -row[1]))
-        patterns = tuple(pattern for pattern in rule.frees if fnmatch.filter(known, pattern))
-        evidence = tuple(row[2] for row in behind)
-        hint = Hint(channel=channel, rule=rule, share=behind[0][1], evidence=evidence, patterns=patterns)
+        hint = Hint(
+            channel=channel,
+            rule=rule,
+            share=behind[0][1],
+            evidence=tuple(row[2] for row in behind),
+            patterns=tuple(pattern for pattern in rule.frees if fnmatch.filter(known, pattern)),
+        )
         fired.append(((rule.name == "refit", not by_state, -hint.share), hint))
     return tuple(hint for _, hint in sorted(fired, key=lambda row: row[0]))

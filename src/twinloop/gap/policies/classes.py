@@ -15,9 +15,9 @@ from twinloop.core.errors import InputError
 from twinloop.core.headline import Headline
 from twinloop.core.trials import Trials
 from twinloop.gap.policies.classes_result import ALPHA, Check, Kind
+from twinloop.gap.policies.paired_trials import success_table
 from twinloop.stats import (
     Interval,
-    TwoByTwo,
     bootstrap,
     clopper_pearson,
     difference_interval,
@@ -77,7 +77,7 @@ def gap_too_wide(
                 subject=figure.name,
                 fired=bool(short(figure.estimate)),
                 evidence=words,
-                figure=_interval(figure),
+                figure=Interval.of(figure.estimate, figure.low, figure.high, level=figure.level, method=figure.method),
                 p_value=_beyond(figure, limit, best),
                 needed=needed,
                 remedy=tuple(remedy),
@@ -93,12 +93,6 @@ def _beyond(figure: Headline, limit: float, best: float) -> float:
         return 1.0
     off = (limit - figure.estimate) * (1.0 if figure.better == "higher" else -1.0)
     return float(ndtr(-off / max(width / ndtri((1 + figure.level) / 2), np.finfo(float).tiny)))
-
-
-def _interval(figure: Headline) -> Interval:
-    ends = (np.array(value) for value in (figure.estimate, figure.low, figure.high))
-    estimate, low, high = ends
-    return Interval(estimate=estimate, low=low, high=high, level=figure.level, method=figure.method)
 
 
 def drift_since(errors: Errors, first: int, *, seed: int = 0, remedy: Sequence[str] = ()) -> list[Check]:
@@ -119,20 +113,8 @@ def drift_since(errors: Errors, first: int, *, seed: int = 0, remedy: Sequence[s
             f"{first} episodes lie before the calibration and {count - first} after it; a comparison needs at least "
             f"{_FEW} of each."
         )
-    after = np.arange(count) >= first
-    test = group_test(errors.values, after.astype(int), np.arange(count), draws=_draws(len(errors.channels)), seed=seed)
-    return [
-        _grown(
-            "drift",
-            name,
-            errors.values[~after, i],
-            errors.values[after, i],
-            float(test.p_change[i]),
-            seed,
-            tuple(remedy),
-        )
-        for i, name in enumerate(errors.channels)
-    ]
+    before, after = errors.values[:first], errors.values[first:]
+    return _grown("drift", errors.channels, before, after, "what it was before", seed, remedy)
 
 
 def other_environment(
@@ -151,59 +133,51 @@ def other_environment(
     sizes = len(here.values), len(there.values)
     if min(sizes) < _FEW:
         raise InputError(f"{sizes[0]} and {sizes[1]} episodes: give at least {_FEW} of each environment.")
-    both = np.concatenate([here.values, there.values])
-    group = np.repeat([0, 1], sizes)
-    test = group_test(both, group, np.arange(len(both)), draws=_draws(len(here.channels)), seed=seed)
-    return [
-        _grown(
-            "other_environment",
-            f"{channel} in {name}",
-            here.values[:, i],
-            there.values[:, i],
-            float(test.p_change[i]),
-            seed,
-            tuple(remedy),
-        )
-        for i, channel in enumerate(here.channels)
-    ]
-
-
-def _draws(tests: int) -> int:
-    """Permutations that leave Holm over so many tests room below ``ALPHA``."""
-    return max(4999, math.ceil(20 * tests / ALPHA))
+    subjects = [f"{channel} in {name}" for channel in here.channels]
+    return _grown("other_environment", subjects, here.values, there.values, "that here", seed, remedy)
 
 
 def _grown(
-    kind: Kind, subject: str, before: Array, after: Array, p_value: float, seed: int, remedy: tuple[str, ...]
-) -> Check:
-    ratio = _ratio(before, after, seed)
-    estimate, low, high = (float(part) for part in (ratio.estimate, ratio.low, ratio.high))
-    than = "what it was before" if kind == "drift" else "that here"
-    orders = math.comb(len(before) + len(after), len(before))
+    kind: Kind,
+    subjects: Sequence[str],
+    before: Array,
+    after: Array,
+    than: str,
+    seed: int,
+    remedy: Sequence[str],
+) -> list[Check]:
+    """A check of each column of errors ``(nepisode, nchannel)`` that they are larger after; ``than`` completes it."""
+    values, late = np.concatenate([before, after]), np.repeat([0, 1], [len(before), len(after)])
+    draws = max(4999, math.ceil(20 * len(subjects) / ALPHA))  # leave Holm over so many tests room below ``ALPHA``
+    test = group_test(values, late, np.arange(len(values)), draws=draws, seed=seed)
+    orders = math.comb(len(values), len(before))
     few = f"{len(before)} and {len(after)} episodes have only {orders} orders, at least {round(1 / ALPHA)} are needed"
-    return Check(
-        kind=kind,
-        subject=subject,
-        fired=estimate > 1.0,
-        evidence=f"the twin's error of {subject} is {estimate:.2f} times ({low:.2f} to {high:.2f}) {than}, "
-        f"{len(after)} episodes against {len(before)}",
-        figure=ratio,
-        p_value=p_value,
-        needed=few if orders * ALPHA < 1 else "",
-        remedy=remedy,
-    )
+    ratios = [_ratio(column, late == 1, seed) for column in values.T]
+    return [
+        Check(
+            kind=kind,
+            subject=subject,
+            fired=bool(ratio.estimate > 1.0),
+            evidence=f"the twin's error of {subject} is {ratio.estimate:.2f} times ({ratio.low:.2f} to "
+            f"{ratio.high:.2f}) {than}, {len(after)} episodes against {len(before)}",
+            figure=ratio,
+            p_value=float(p_value),
+            needed=few if orders * ALPHA < 1 else "",
+            remedy=tuple(remedy),
+        )
+        for subject, ratio, p_value in zip(subjects, ratios, test.p_change, strict=True)
+    ]
 
 
-def _ratio(before: Array, after: Array, seed: int) -> Interval:
-    """Mean of the second over mean of the first, both resampled; clusters are episodes of either side."""
-    values, side = np.concatenate([before, after]), np.repeat([0, 1], [len(before), len(after)])
+def _ratio(values: Array, late: NDArray[np.bool_], seed: int) -> Interval:
+    """Mean of the late over mean of the other values, both resampled; clusters are episodes of either side."""
 
     def figure(rows: NDArray[np.intp]) -> Array:
-        drawn, late = values[rows], side[rows] == 1
-        sums = [
-            np.where(chosen, drawn, 0.0).sum(axis=1) / np.maximum(chosen.sum(axis=1), 1) for chosen in (~late, late)
-        ]
-        return sums[1] / np.maximum(sums[0], np.finfo(float).tiny)
+        before, after = (
+            np.where(chosen, values[rows], 0.0).sum(axis=1) / np.maximum(chosen.sum(axis=1), 1)
+            for chosen in (~late[rows], late[rows])
+        )
+        return after / np.maximum(before, np.finfo(float).tiny)
 
     return bootstrap(figure, len(values), method="percentile", seed=seed)
 
@@ -243,12 +217,7 @@ def failing_conditions(trials: Trials, *, remedy: Mapping[str, Sequence[str]] | 
     won, found = real.values("success") > 0, []
     for name in names:
         inside = np.array([condition == name for condition in real.condition])
-        table = TwoByTwo(
-            successes_a=int(won[inside].sum()),
-            trials_a=int(inside.sum()),
-            successes_b=int(won[~inside].sum()),
-            trials_b=int((~inside).sum()),
-        )
+        table = success_table(won[inside], won[~inside])
         rates = table.successes_a / table.trials_a, table.successes_b / table.trials_b
         here, elsewhere = f"{table.successes_a} of {table.trials_a}", f"{table.successes_b} of {table.trials_b}"
         p_value = fisher(table, alternative="less")
@@ -281,23 +250,17 @@ def weak_policies(trials: Trials, wanted: float, *, remedy: Sequence[str] = ()) 
     for policy in trials.sim.policies:
         won = trials.sim.where(policy=policy).values("success")
         rate = clopper_pearson(int(won.sum()), len(won))
-        low, high = 100 * float(rate.low), 100 * float(rate.high)
-        words = (
-            f"{policy} succeeds in {100 * float(rate.estimate):.0f} % ({low:.0f} to {high:.0f}) of {len(won)} "
-            f"simulated trials, {wanted:.0%} are wanted"
-        )
-        needed = ""
-        if float(rate.estimate) < wanted <= float(rate.high):
-            needed = _trials_needed(float(rate.estimate), wanted, tests=1)
+        estimate, low, high = (float(part) for part in (rate.estimate, rate.low, rate.high))
         found.append(
             Check(
                 kind="weak_in_simulation",
                 subject=policy,
-                fired=float(rate.estimate) < wanted,
-                evidence=words,
+                fired=estimate < wanted,
+                evidence=f"{policy} succeeds in {100 * estimate:.0f} % ({100 * low:.0f} to {100 * high:.0f}) of "
+                f"{len(won)} simulated trials, {wanted:.0%} are wanted",
                 figure=rate,
                 p_value=float(binom.cdf(int(won.sum()), len(won), wanted)),
-                needed=needed,
+                needed=_trials_needed(estimate, wanted, tests=1) if estimate < wanted <= high else "",
                 remedy=tuple(remedy),
             )
         )
@@ -309,7 +272,7 @@ def easier_in_simulation(trials: Trials, *, remedy: Sequence[str] = ()) -> list[
     found = []
     for policy in (name for name in trials.real.policies if name in trials.sim.policies):
         sim, real = (side.where(policy=policy).values("success") for side in (trials.sim, trials.real))
-        table = TwoByTwo(successes_a=int(sim.sum()), trials_a=len(sim), successes_b=int(real.sum()), trials_b=len(real))
+        table = success_table(sim, real)
         found.append(
             Check(
                 kind="beyond_what_is_modelled",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,14 +12,13 @@ from scipy.stats import betabinom
 
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError
-from twinloop.core.records import Episode, frozen
+from twinloop.core.records import Episode, freeze_fields
 from twinloop.gap.policies.classes_result import ALPHA, Check
-from twinloop.stats import TwoByTwo, difference_interval
+from twinloop.gap.policies.paired_trials import success_table
+from twinloop.stats import difference_interval
 
 Array = NDArray[np.float64]
 _SHOWN = 6  # names in a message
-
-
 _SIGMAS = 1.96  # a range stands for the middle 95 % of a normal distribution
 
 
@@ -37,11 +36,8 @@ class Support:
     origin: str = "training"
 
     def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "values", frozen(np.asarray(self.values, dtype=np.float64).reshape(-1, len(self.names)))
-        )
-        if self.bounds is not None:
-            object.__setattr__(self, "bounds", frozen(self.bounds))
+        object.__setattr__(self, "values", np.reshape(self.values, (-1, len(self.names))))
+        freeze_fields(self, "values", "bounds")
 
     @classmethod
     def of_distribution(cls, found: ParamDistribution, origin: str) -> Support:
@@ -75,9 +71,7 @@ def outside_p_value(outside: int, real: int, training: int) -> float:
     whatever the distribution (Wilks, Annals of Mathematical Statistics 12, 1941); the number outside is then
     beta-binomial. Ties make it conservative.
     """
-    if not outside:
-        return 1.0
-    if training < 2:
+    if not outside or training < 2:
         return 1.0
     return round(float(betabinom.sf(outside - 1, real, 2, training - 1)), 12)  # 2 / 40 is 0.05, not a little more
 
@@ -126,35 +120,27 @@ def _axis(
     visited = support.values[:, column]
     visited, known = visited[~np.isnan(visited)], ~np.isnan(real)
     low, high = (visited.min(), visited.max()) if len(visited) else (-math.inf, math.inf)
-    declared = support.bounds is not None and bool(np.isfinite(support.bounds[column]).all())
-    if declared and support.bounds is not None:
-        low, high = support.bounds[column]
+    bounds = None if support.bounds is None else support.bounds[column]
+    declared = bounds is not None and bool(np.isfinite(bounds).all())
+    if bounds is not None and declared:
+        low, high = bounds
     outside = known & ((real < low) | (real > high))
     count, total = int(outside.sum()), int(known.sum())
     words = f"{count} of {total} real {name} lie outside {low:.4g} to {high:.4g} of {support.origin}"
     if count:
         words += f" (as far as {real[outside][np.argmax(np.maximum(low - real[outside], real[outside] - high))]:.4g})"
     words += _endings(outside, known, success)
+    made = Check(kind="never_covered", subject=name, fired=count > 0, evidence=words, remedy=remedy)
     if declared:
-        p_value = 0.0 if count else 1.0
-        return Check(
-            kind="never_covered", subject=name, fired=count > 0, evidence=words, p_value=p_value, remedy=remedy
-        )
-    least = outside_p_value(total, total, len(visited))
-    needed = "" if least <= ALPHA / tests else _more(total, tests, len(visited))
-    return Check(
-        kind="never_covered",
-        subject=name,
-        fired=count > 0,
-        evidence=words,
-        p_value=outside_p_value(count, total, len(visited)),
-        needed=needed if count else "",
-        remedy=remedy,
-    )
+        return replace(made, p_value=0.0 if count else 1.0)
+    p_value = outside_p_value(count, total, len(visited))
+    return replace(made, p_value=p_value, needed=_more(total, tests, len(visited)) if count else "")
 
 
 def _more(real: int, tests: int, training: int) -> str:
-    """How many training episodes could show that these real values lie outside."""
+    """How many training episodes could show that these real values lie outside; "" where these could."""
+    if outside_p_value(real, real, training) <= ALPHA / tests:
+        return ""
     wanted = next((n for n in range(2, 100_000) if outside_p_value(real, real, n) <= ALPHA / tests), 100_000)
     return f"{training} training episodes cannot show it for {real} real ones, it needs {wanted} or declared ranges"
 
@@ -164,12 +150,7 @@ def _endings(outside: NDArray[np.bool_], known: NDArray[np.bool_], success: Sequ
     if success is None or not outside.any() or not inside.any():
         return ""
     won = np.asarray(success, dtype=bool)
-    table = TwoByTwo(
-        successes_a=int(won[inside].sum()),
-        trials_a=int(inside.sum()),
-        successes_b=int(won[outside].sum()),
-        trials_b=int(outside.sum()),
-    )
+    table = success_table(won[inside], won[outside])
     gap = difference_interval(table)
     return (
         f"; of those outside {table.successes_b} of {table.trials_b} succeed, of those inside {table.successes_a} of "
@@ -194,12 +175,11 @@ def combination_covered(
     if len(common) < 2 or len(seen) < 3 or not len(rows):
         return None
     spread = np.where(seen.std(axis=0) > 0, seen.std(axis=0), 1.0)
-    own = _nearest(seen / spread, seen / spread, apart=True)
-    far = _nearest(rows / spread, seen / spread)
+    points = seen / spread
+    own = np.array([np.partition(np.linalg.norm(points - row, axis=1), 1)[1] for row in points])  # but itself
+    far = np.array([np.linalg.norm(points - row, axis=1).min() for row in rows / spread])
     each = (1.0 + np.sum(own[None] >= far[:, None], axis=1)) / (1.0 + len(own))
     worst = int(np.argmin(each))
-    p_value = min(1.0, float(len(each) * each[worst]))
-    least = len(rows) / (1.0 + len(seen))
     where = ", ".join(f"{name} {value:.4g}" for name, value in zip(common, rows[worst], strict=True))
     words = (
         f"the real combination {where} is {far[worst]:.2f} standard deviations from the nearest of {len(seen)} "
@@ -213,18 +193,7 @@ def combination_covered(
         subject=f"combination of {len(common)} axes",
         fired=True,
         evidence=words,
-        p_value=p_value,
-        needed=enough if least > ALPHA else "",
+        p_value=min(1.0, float(len(each) * each[worst])),
+        needed=enough if len(rows) / (1.0 + len(seen)) > ALPHA else "",
         remedy=tuple(remedy),
     )
-
-
-def _nearest(rows: Array, points: Array, *, apart: bool = False) -> Array:
-    """Distance of each row to the nearest point; ``apart`` leaves out itself."""
-    found = np.empty(len(rows))
-    for i, row in enumerate(rows):
-        distance = np.linalg.norm(points - row, axis=1)
-        if apart:
-            distance[i] = np.inf
-        found[i] = distance.min()
-    return found

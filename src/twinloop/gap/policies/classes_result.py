@@ -108,14 +108,13 @@ def decided(checks: Sequence[Check], skipped: Mapping[Kind, str] | None = None) 
     adjusted = dict(zip(tested, holm([checks[i].p_value for i in tested]).tolist() if tested else [], strict=True))
     rows = [
         replace(
-            check, p_value=adjusted[i], fired=check.fired and adjusted[i] <= ALPHA, evidence=_said(check, adjusted[i])
+            check,
+            p_value=adjusted[i],
+            fired=check.fired and adjusted[i] <= ALPHA,
+            evidence=f"{check.evidence} (p {adjusted[i]:.2g} after Holm)",
         )
         if i in adjusted
         else check
         for i, check in enumerate(checks)
     ]
     return Diagnosis(checks=tuple(rows), skipped=dict(skipped or {}))
-
-
-def _said(check: Check, p_value: float) -> str:
-    return f"{check.evidence} (p {p_value:.2g} after Holm)"

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
 from twinloop.core.errors import InputError
 from twinloop.core.headline import Headline
+from twinloop.core.plain import JsonRecord
 from twinloop.core.trials import Domain, Trials
 from twinloop.gap.policies.comparison_sequential import SequentialComparison, compare_sequentially
-from twinloop.gap.policies.paired_trials import Arms, arms_by_task
+from twinloop.gap.policies.paired_trials import Arms, arms_by_task, success_table
 from twinloop.stats import (
     Answer,
     Equivalence,
     Interval,
-    TwoByTwo,
     barnard,
     bootstrap_of_means,
     bootstrap_paired,
@@ -70,7 +70,7 @@ def notes_on(arms: Arms, alpha: float, *, sequential: bool) -> tuple[str, ...]:
             "different they may still be."
         )
     if arms.measure == "success" and not arms.paired:
-        best = barnard(TwoByTwo(successes_a=n_a, trials_a=n_a, successes_b=0, trials_b=n_b))
+        best = barnard(success_table(np.ones(n_a), np.zeros(n_b)))
         if best > alpha:
             notes.append(
                 f"{n_a} and {n_b} trials are too few: even {n_a} of {n_a} against 0 of {n_b} has p = {best:.2g}. "
@@ -91,7 +91,7 @@ def notes_on(arms: Arms, alpha: float, *, sequential: bool) -> tuple[str, ...]:
 
 def _fewest(alpha: float) -> int:
     n = 1
-    while barnard(TwoByTwo(successes_a=n, trials_a=n, successes_b=0, trials_b=n)) > alpha:
+    while barnard(success_table(np.ones(n), np.zeros(n))) > alpha:
         n += 1
     return n
 
@@ -100,7 +100,7 @@ _EXACT_TABLES = 12_000  # products of trials up to which the exact interval is i
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskComparison:
+class TaskComparison(JsonRecord):
     """Two policies in one task.
 
     ``difference`` is a's minus b's. ``p_value`` is that of ``test``, adjusted by Holm's method over tasks in
@@ -109,44 +109,34 @@ class TaskComparison:
     told or not needed. ``notes`` say what a reader must know.
     """
 
+    json_names: ClassVar[Mapping[str, str | None]] = {"arms": None}
+
     arms: Arms
+    test: str
+    p_value: float
+    adjusted: float = np.nan
+    p_equivalent: float | None = None
+    answer: Answer = "undecided"
+    further: int | None = None
+    others: Mapping[str, float]
+    notes: tuple[str, ...] = ()
     value_a: Interval
     value_b: Interval
     difference: Interval
     valid: Interval
-    test: str
-    p_value: float
-    adjusted: float
-    others: Mapping[str, float]
-    strata: Interval | None
+    strata: Interval | None = None
     equivalence: Equivalence | None
-    p_equivalent: float | None
-    answer: Answer
-    further: int | None
-    sequential: SequentialComparison | None
-    notes: tuple[str, ...] = field(default=())
+    sequential: SequentialComparison | None = None
 
     def to_json(self) -> dict[str, Any]:
         """A plain form for files."""
-        intervals = {name: getattr(self, name).to_json() for name in ("value_a", "value_b", "difference", "valid")}
-        plain = ("test", "p_value", "adjusted", "p_equivalent", "answer", "further")
-        parts = {name: getattr(self, name) for name in ("strata", "equivalence", "sequential")}
-        return {
-            "task": self.arms.task,
-            "measure": self.arms.measure,
-            "paired": self.arms.paired,
-            "trials_a": len(self.arms.a),
-            "trials_b": len(self.arms.b),
-            **{name: getattr(self, name) for name in plain},
-            "others": dict(self.others),
-            "notes": list(self.notes),
-            **intervals,
-            **{name: None if part is None else part.to_json() for name, part in parts.items()},
-        }
+        arms = self.arms
+        tried = {"trials_a": len(arms.a), "trials_b": len(arms.b)}
+        return {"task": arms.task, "measure": arms.measure, "paired": arms.paired, **tried, **super().to_json()}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class Comparison(JsonRecord):
     """Policy ``a`` against ``b`` in every task of both."""
 
     a: str
@@ -160,11 +150,6 @@ class Comparison:
         """The figures that conditions and the history see."""
         return [figure for task in self.tasks for figure in self._figures(task)]
 
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        names = ("a", "b", "domain", "within", "level")
-        return {**{name: getattr(self, name) for name in names}, "tasks": [task.to_json() for task in self.tasks]}
-
     def _figures(self, task: TaskComparison) -> list[Headline]:
         of = f"/{task.arms.task}" if task.arms.task else ""
         run = task.sequential
@@ -172,15 +157,8 @@ class Comparison:
         p = task.adjusted if run is None else float(run.test.p_value[-1])
         p_equivalent = task.p_equivalent if run is None else run.p_equivalent
         figures = [
-            Headline(
-                name=f"difference{of}",
-                estimate=float(shown.estimate),
-                low=float(shown.low),
-                high=float(shown.high),
-                level=self.level,
-                better="higher",
-                method=shown.method,
-                meaning=f"{task.arms.measure} of {self.a} minus that of {self.b}",
+            shown.headline(
+                f"difference{of}", better="higher", meaning=f"{task.arms.measure} of {self.a} minus that of {self.b}"
             ),
             Headline(
                 name=f"p_differs{of}",
@@ -265,7 +243,7 @@ def _compare(arms: Arms, within: float | None, sequential: bool, level: float, s
 
 def _of_success(arms: Arms, within: float | None, level: float) -> TaskComparison:
     table = arms.table
-    rates = [clopper_pearson(int(x.sum()), len(x), level=level) for x in (arms.a, arms.b)]
+    rate_a, rate_b = (clopper_pearson(int(x.sum()), len(x), level=level) for x in (arms.a, arms.b))
     if arms.paired:
         p_value, test, others = mcnemar(arms.pairs), "McNemar, exact", {}
         difference = paired_difference_interval(arms.pairs, level=level)
@@ -279,14 +257,15 @@ def _of_success(arms: Arms, within: float | None, level: float) -> TaskCompariso
         equal = None if within is None else equivalent_rates(table, margin=within)
     if arms.strata:
         others = {**others, "stratified by condition, exact": stratified_exact(arms.tables)}
-    return _task(
-        arms,
-        rates,
-        difference,
-        valid,
-        test,
-        p_value,
-        others,
+    return TaskComparison(
+        arms=arms,
+        value_a=rate_a,
+        value_b=rate_b,
+        difference=difference,
+        valid=valid,
+        test=test,
+        p_value=p_value,
+        others=others,
         strata=mantel_haenszel(arms.tables, level=level) if arms.strata else None,
         equivalence=equal,
     )
@@ -294,48 +273,24 @@ def _of_success(arms: Arms, within: float | None, level: float) -> TaskCompariso
 
 def _of_scores(arms: Arms, within: float | None, level: float, seed: int) -> TaskComparison:
     p_value = permutation_of_means(arms.a, arms.b, paired=arms.paired, seed=seed)
-    means = [bounded_mean(x, level=level) for x in (arms.a, arms.b)]
     others: dict[str, float] = {}
     if arms.paired:
         difference = bootstrap_paired(arms.b, arms.a, level=level, seed=seed)
     else:
         difference = bootstrap_of_means(arms.a, arms.b, level=level, seed=seed)
         others["Welch's t"] = float(welch_test(arms.a, arms.b, level=level).p_value)
-    valid = bounded_difference(arms.a, arms.b, paired=arms.paired, level=level)
-    test = "sign permutations of pairs" if arms.paired else "permutation of Welch's t"
-    return _task(arms, means, difference, valid, test, p_value, others, equivalence=_equal_means(arms, within))
+    return TaskComparison(
+        arms=arms,
+        value_a=bounded_mean(arms.a, level=level),
+        value_b=bounded_mean(arms.b, level=level),
+        difference=difference,
+        valid=bounded_difference(arms.a, arms.b, paired=arms.paired, level=level),
+        test="sign permutations of pairs" if arms.paired else "permutation of Welch's t",
+        p_value=p_value,
+        others=others,
+        equivalence=_equal_means(arms, within),
+    )
 
 
 def _equal_means(arms: Arms, within: float | None) -> Equivalence | None:
     return None if within is None else equivalent_means(arms.a, arms.b, margin=within, paired=arms.paired)
-
-
-def _task(
-    arms: Arms,
-    values: Sequence[Interval],
-    difference: Interval,
-    valid: Interval,
-    test: str,
-    p_value: float,
-    others: Mapping[str, float],
-    *,
-    equivalence: Equivalence | None,
-    strata: Interval | None = None,
-) -> TaskComparison:
-    return TaskComparison(
-        arms=arms,
-        value_a=values[0],
-        value_b=values[1],
-        difference=difference,
-        valid=valid,
-        test=test,
-        p_value=p_value,
-        adjusted=p_value,
-        others=others,
-        strata=strata,
-        equivalence=equivalence,
-        p_equivalent=None,
-        answer="undecided",
-        further=None,
-        sequential=None,
-    )

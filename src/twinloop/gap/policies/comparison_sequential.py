@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.core.plain import JsonRecord
 from twinloop.core.seeds import generator
 from twinloop.gap.policies.paired_trials import Arms
 from twinloop.stats import Answer, Sequential, log_e_rates, log_e_scores, sequential_rates, sequential_scores
@@ -17,13 +19,16 @@ _AHEAD = 1000  # pairs that a continuation goes on at most
 
 
 @dataclass(frozen=True, kw_only=True)
-class SequentialComparison:
+class SequentialComparison(JsonRecord):
     """The e-process of no difference, and those of the two sides of a margin if there is one.
 
     ``further`` is the median number of further pairs until the test decides if trials go on as seen; None where more
     than half of the continuations do not end within a thousand. ``leftover`` counts trials without a partner. ``seen``
     ``(pairs,)`` is the difference of the means after each pair.
     """
+
+    json_names: ClassVar[Mapping[str, str | None]] = {"seen": None}
+    json_also = ("p_equivalent",)
 
     test: Sequential
     above: Sequential | None
@@ -41,13 +46,6 @@ class SequentialComparison:
             return None
         return float(max(self.above.p_value[-1], self.below.p_value[-1]))
 
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        parts = {name: getattr(self, name) for name in ("test", "above", "below")}
-        plain = {name: None if part is None else part.to_json() for name, part in parts.items()}
-        rest = {name: getattr(self, name) for name in ("answer", "further", "pairs", "leftover", "p_equivalent")}
-        return {**plain, **rest}
-
 
 def compare_sequentially(
     arms: Arms, *, within: float | None = None, level: float = 0.95, seed: int = 0
@@ -61,8 +59,9 @@ def compare_sequentially(
         InputError: scores outside [0, 1].
     """
     n = min(len(arms.a), len(arms.b))
-    first, second = _mixed(arms, seed) if arms.listed else (arms.a, arms.b)
-    a, b = first[:n], second[:n]
+    random = generator(seed, "gap/order")
+    # Without an order they come in a random one: as valid, and not led astray by successes that stand first.
+    a, b = (random.permutation(values)[:n] if arms.listed else values[:n] for values in (arms.a, arms.b))
     # The e-test of rates takes both trials of a pair for independent; differences of pairs do not ask for it.
     run = sequential_rates if _independent(arms) else sequential_scores
     test = run(a, b, level=level)
@@ -87,12 +86,6 @@ def compare_sequentially(
     )
 
 
-def _mixed(arms: Arms, seed: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Trials without an order, in a random one: as valid, and not led astray by successes that stand first."""
-    random = generator(seed, "gap/order")
-    return random.permutation(arms.a), random.permutation(arms.b)
-
-
 def _further(
     arms: Arms,
     a: NDArray[np.float64],
@@ -110,10 +103,7 @@ def _further(
     else:
         rows = random.integers(0, n, size=(_DRAWS, _AHEAD))
         more = [a[rows], b[rows]]
-    whole = [
-        np.concatenate([np.broadcast_to(values, (_DRAWS, n)), new], axis=1)
-        for values, new in zip((a, b), more, strict=True)
-    ]
+    whole = [np.concatenate([np.tile(seen, (_DRAWS, 1)), new], axis=1) for seen, new in zip((a, b), more, strict=True)]
     log_e = log_e_rates if _independent(arms) else log_e_scores
     ended = _reached(log_e(*whole), alpha)
     if within is not None:

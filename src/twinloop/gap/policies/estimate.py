@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,16 +62,16 @@ class RealEstimate(JsonRecord):
 
     def headline(self) -> list[Headline]:
         """The figures that conditions and the history see."""
-        figures = []
-        for row in self.policies:
-            figures += [
-                _figure(f"real/{row.policy}", row.combined, f"real {self.measure}, from real and simulated trials"),
-                replace(
-                    _figure(f"trials_saved/{row.policy}", row.saved, "real trials that the simulated ones are worth"),
-                    unit="trials",
-                ),
-            ]
-        return figures
+        combined = f"real {self.measure}, from real and simulated trials"
+        saved = "real trials that the simulated ones are worth"
+        return [
+            figure
+            for row in self.policies
+            for figure in (
+                row.combined.headline(f"real/{row.policy}", better="higher", meaning=combined),
+                row.saved.headline(f"trials_saved/{row.policy}", unit="trials", better="higher", meaning=saved),
+            )
+        ]
 
 
 def estimate_real(trials: Trials, *, measure: str = "auto", level: float = 0.95, seed: int = 0) -> RealEstimate:
@@ -137,12 +137,9 @@ def _estimate(policy: str, side: _Side, others: Mapping[str, _Side], level: floa
     trials = PairedTrials(real=real, sim=sim, more=more)
     coins = all(np.isin(values, (0.0, 1.0)).all() for values in side)
     alone = clopper_pearson(int(real.sum()), len(real), level=level) if coins else bounded_mean(real, level=level)
-    known = [np.concatenate([other[i] for other in others.values()]) for i in (0, 1)] if others else None
-    combined = (
-        post_stratified(trials, level=level)
-        if coins
-        else prediction_powered(trials, level=level, known=None if known is None else (known[0], known[1]))
-    )
+    rest = others.values()
+    known = (np.concatenate([r for r, _, _ in rest]), np.concatenate([s for _, s, _ in rest])) if others else None
+    combined = post_stratified(trials, level=level) if coins else prediction_powered(trials, level=level, known=known)
     fitted = {name: control_variate(trials, coefficient=name, level=level) for name in ("ppi", "ppi++", "cross-fitted")}
     flat = np.ptp(real) == 0 or np.ptp(sim) == 0
     widths = [float(found.high - found.low) for found in (alone, combined)]
@@ -171,16 +168,3 @@ def _notes(n: int, flat: bool) -> tuple[str, ...]:
     if n < _RELIABLE:
         notes.append(f"With {n} pairs the asymptotic intervals cover less than they say; {_RELIABLE} is a fair number.")
     return tuple(notes)
-
-
-def _figure(name: str, interval: Interval, meaning: str) -> Headline:
-    return Headline(
-        name=name,
-        estimate=float(interval.estimate),
-        low=float(interval.low),
-        high=float(interval.high),
-        level=interval.level,
-        better="higher",
-        method=interval.method,
-        meaning=meaning,
-    )

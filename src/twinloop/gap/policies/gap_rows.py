@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.core.plain import JsonRecord
 from twinloop.core.trials import Measure, Trials, paired
+from twinloop.gap.policies.paired_trials import pair_counts, success_table
 from twinloop.stats import (
     Interval,
-    PairedCounts,
-    TwoByTwo,
     difference_interval,
     exact_p_value,
     fisher,
@@ -46,7 +46,7 @@ class Cell:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GapRow:
+class GapRow(JsonRecord):
     """Simulated − real of one group of trials: the means over all trials, and the difference within conditions.
 
     ``p_holm`` is adjusted over the rows of its kind. ``contribution`` is what a condition adds to the overall
@@ -65,10 +65,6 @@ class GapRow:
     p_holm: float = np.nan
     contribution: float = np.nan
     note: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        return vars(self) | {"difference": self.difference.to_json()}
 
 
 def cells_of(trials: Trials, measure: Measure) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
@@ -122,21 +118,13 @@ def compare(cells: Sequence[Cell], measure: Measure, *, group: Group, name: str,
     )
 
 
-def table_of(cell: Cell) -> TwoByTwo:
-    """Successes of the simulation (arm a) and of reality (arm b)."""
-    return TwoByTwo(
-        successes_a=int(cell.sim.sum()),
-        trials_a=len(cell.sim),
-        successes_b=int(cell.real.sum()),
-        trials_b=len(cell.real),
-    )
-
-
 def _success(cells: Sequence[Cell], level: float, seed: int) -> tuple[Interval, float, str, str]:  # noqa: ARG001
-    if all(cell.pairs is not None for cell in cells):
-        counts = _paired_counts(cells)
+    pairs = [cell.pairs for cell in cells if cell.pairs is not None]
+    if len(pairs) == len(cells):
+        real, sim = (np.concatenate(values) > 0.5 for values in zip(*pairs, strict=True))
+        counts = pair_counts(sim, real)
         return paired_difference_interval(counts, level=level), mcnemar(counts), "McNemar, pairs", _alike(cells)
-    tables = [table_of(cell) for cell in cells]
+    tables = [success_table(cell.sim, cell.real) for cell in cells]
     if len(tables) > 1:
         interval = mantel_haenszel(tables, level=level)
         return interval, stratified_exact(tables), "exact, within conditions", _alike(cells)
@@ -147,10 +135,9 @@ def _success(cells: Sequence[Cell], level: float, seed: int) -> tuple[Interval, 
 
 
 def _score(cells: Sequence[Cell], level: float, seed: int) -> tuple[Interval, float, str, str]:
-    pairs = [cell.pairs for cell in cells]
-    given = [pair for pair in pairs if pair is not None]
-    if len(given) == len(pairs):
-        differences = np.concatenate([sim - real for real, sim in given])
+    pairs = [cell.pairs for cell in cells if cell.pairs is not None]
+    if len(pairs) == len(cells):
+        differences = np.concatenate([sim - real for real, sim in pairs])
         interval, p_value = paired_scores(differences, level=level, seed=seed)
         return interval, p_value, "sign flips of pairs", ""
     strata = [(cell.sim, cell.real) for cell in cells]
@@ -159,17 +146,6 @@ def _score(cells: Sequence[Cell], level: float, seed: int) -> tuple[Interval, fl
         stratified_permutation(strata, seed=seed),
         "permutation within conditions",
         "",
-    )
-
-
-def _paired_counts(cells: Sequence[Cell]) -> PairedCounts:
-    pairs = [cell.pairs for cell in cells if cell.pairs is not None]
-    real, sim = (np.concatenate([pair[side] for pair in pairs]) > 0.5 for side in (0, 1))
-    return PairedCounts(
-        both=int(np.sum(sim & real)),
-        only_a=int(np.sum(sim & ~real)),
-        only_b=int(np.sum(~sim & real)),
-        neither=int(np.sum(~sim & ~real)),
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from twinloop.core.errors import InputError
 from twinloop.core.headline import Headline
+from twinloop.core.plain import JsonRecord
 from twinloop.core.trials import Measure, Trials
 from twinloop.gap.policies.gap_rows import Cell, GapRow, Group, cells_of, compare
 from twinloop.stats import TwoByTwo, exact_p_value, holm, trials_for_rates
@@ -21,7 +22,7 @@ _POWER = 0.8  # Cohen, "Statistical power analysis for the behavioral sciences" 
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasureGap:
+class MeasureGap(JsonRecord):
     """One measure, ``success`` or ``score``: all trials together, by policy, by condition, and each cell of both.
 
     Rows of a kind are tested together (Holm). ``notes`` say which tables are too small for any answer, how many trials
@@ -64,11 +65,6 @@ class MeasureGap:
             ),
         ]
 
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        rows = {name: [row.to_json() for row in getattr(self, name)] for name in ("policies", "conditions", "cells")}
-        return {"measure": self.measure, "overall": self.overall.to_json(), **rows, "notes": list(self.notes)}
-
 
 def measure_policies(trials: Trials, measure: Measure, *, level: float = 0.95, seed: int = 0) -> MeasureGap:
     """Compare simulated with real trials of the same policies, tasks and conditions.
@@ -97,8 +93,7 @@ def measure_policies(trials: Trials, measure: Measure, *, level: float = 0.95, s
     by_policy = _rows(cells, "policy", [cell.policy for cell in cells], given)
     by_condition = _rows(cells, "condition", [cell.place for cell in cells], given)
     each = _rows(cells, "cell", [f"{cell.policy}, {cell.place}" for cell in cells], given)
-    weight = {row.name: row for row in by_condition}
-    shares = _contributions(cells, list(weight))
+    shares = _contributions(cells, [row.name for row in by_condition])
     return MeasureGap(
         measure=measure,
         overall=replace(overall, p_holm=overall.p_value),

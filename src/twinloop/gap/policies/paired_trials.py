@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,12 +35,12 @@ class Arms:
     @property
     def table(self) -> TwoByTwo:
         """Successes of both."""
-        return _table(self.a, self.b)
+        return success_table(self.a, self.b)
 
     @property
     def tables(self) -> tuple[TwoByTwo, ...]:
         """Successes of both within each condition."""
-        return tuple(_table(a, b) for a, b in self.strata)
+        return tuple(success_table(a, b) for a, b in self.strata)
 
     @property
     def listed(self) -> bool:
@@ -51,9 +52,7 @@ class Arms:
     @property
     def pairs(self) -> PairedCounts:
         """How pairs ended."""
-        a, b = self.a == 1, self.b == 1
-        counts = [int(x.sum()) for x in (a & b, a & ~b, ~a & b, ~a & ~b)]
-        return PairedCounts(both=counts[0], only_a=counts[1], only_b=counts[2], neither=counts[3])
+        return pair_counts(self.a == 1, self.b == 1)
 
 
 def measured(trials: Trials, measure: str) -> Measure:
@@ -114,17 +113,17 @@ def _arms(first: Trials, second: Trials, names: tuple[str, str], measure: Measur
             "once for each policy, or compare without --paired."
         )
     if paired or (paired is None and shared and not any(alone)):
-        values = [np.array([starts[i][key] for key in shared]) for i in (0, 1)]
-        return Arms(task=task, measure=measure, a=values[0], b=values[1], paired=True, shared=len(shared))
+        a, b = (np.array([side[key] for key in shared]) for side in starts)
+        return Arms(task=task, measure=measure, a=a, b=b, paired=True, shared=len(shared))
     common = [name for name in first.conditions if name in second.conditions]
-    strata = [tuple(part.where(condition=name).values(measure) for part in (first, second)) for name in common]
+    strata = [(first.where(condition=n).values(measure), second.where(condition=n).values(measure)) for n in common]
     return Arms(
         task=task,
         measure=measure,
         a=first.values(measure),
         b=second.values(measure),
         paired=False,
-        strata=tuple((x, y) for x, y in strata) if len(strata) > 1 else (),
+        strata=tuple(strata) if len(strata) > 1 else (),
         shared=len(shared),
     )
 
@@ -136,5 +135,12 @@ def _starts(trials: Trials, measure: Measure) -> dict[tuple[str, str], float]:
     return {key: float(values[i]) for i, key in enumerate(keys) if key[1] and keys.count(key) == 1}
 
 
-def _table(a: Array, b: Array) -> TwoByTwo:
+def success_table(a: NDArray[Any], b: NDArray[Any]) -> TwoByTwo:
+    """Successes, 0 or 1, of two arms."""
     return TwoByTwo(successes_a=int(a.sum()), trials_a=len(a), successes_b=int(b.sum()), trials_b=len(b))
+
+
+def pair_counts(a: NDArray[np.bool_], b: NDArray[np.bool_]) -> PairedCounts:
+    """How pairs ended, from the successes of both arms."""
+    both, only_a, only_b, neither = (int(x.sum()) for x in (a & b, a & ~b, ~a & b, ~a & ~b))
+    return PairedCounts(both=both, only_a=only_a, only_b=only_b, neither=neither)

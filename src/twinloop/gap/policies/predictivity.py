@@ -176,8 +176,10 @@ def _averaged(tables: Sequence[PolicyScores]) -> PolicyScores | None:
     if len(common) < LEAST_POLICIES:
         return None
     rows = [[table.policies.index(policy) for policy in common] for table in tables]
-    real = Scores.averaged([table.real.chosen(at) for table, at in zip(tables, rows, strict=True)])
-    sim = Scores.averaged([table.sim.chosen(at) for table, at in zip(tables, rows, strict=True)])
+    real, sim = (
+        Scores.averaged([getattr(table, side).chosen(at) for table, at in zip(tables, rows, strict=True)])
+        for side in ("real", "sim")
+    )
     return PolicyScores(policies=tuple(common), real=real, sim=sim, task=f"average of {len(tables)} tasks")
 
 

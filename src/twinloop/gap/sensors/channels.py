@@ -94,12 +94,10 @@ def matched(
         if not any(channel.rpartition("/")[0] == same[name] for channel in theirs):
             raise LogError(f"The simulated log has no signal {same[name]}. It has: {_families(theirs)}.")
     pairs: list[tuple[SensorChannel, SensorChannel]] = []
-    lacking: list[str] = []
     for name, channel in ours.items():
         family, _, column = name.rpartition("/")
         other = theirs.get(f"{same.get(family, family)}/{column}")
         if other is None:
-            lacking.append(name)
             continue
         if other.unit != channel.unit:
             raise UnitsError(
@@ -112,7 +110,8 @@ def matched(
             f"The logs share no channel. The real one has {_some(ours)}, the simulated one {_some(theirs)}. Say --same "
             "REAL=SIM where one signal has two names; name joints alike (--joints)."
         )
-    return pairs, lacking
+    paired = {channel.name for channel, _ in pairs}
+    return pairs, [name for name in ours if name not in paired]
 
 
 @dataclass(frozen=True, kw_only=True)

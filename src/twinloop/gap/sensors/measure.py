@@ -5,14 +5,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import LogError
 from twinloop.core.headline import Headline
+from twinloop.core.plain import JsonRecord
 from twinloop.core.records import Episode
 from twinloop.gap.sensors.channels import SensorChannel, matched
 from twinloop.gap.sensors.metrics import EpisodeFigures, episode_figures, rate
@@ -122,53 +123,42 @@ _OCTAVES = 5  # bands looked at below the highest frequency
 
 
 @dataclass(frozen=True, kw_only=True)
-class SensorDifference:
+class SensorDifference(JsonRecord):
     """One figure of one channel, real and simulated: means over episodes, and real − simulated with its interval.
 
     ``p_value`` is adjusted by Holm over all figures of all channels; NaN where a figure was not tested and ``reason``
     says why. ``remedy`` is what to change where they differ.
     """
 
+    json_also = ("differs",)
+
     channel: str
     quantity: str
     unit: str
     real: float
     sim: float
-    difference: Interval
     p_value: float
-    remedy: Remedy | None = None
     reason: str = ""
+    difference: Interval
+    remedy: Remedy | None = None
 
     @property
     def differs(self) -> bool:
         """Whether the difference is beyond chance."""
         return self.p_value <= ALPHA
 
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        return {
-            **{key: getattr(self, key) for key in ("channel", "quantity", "unit", "real", "sim", "p_value", "reason")},
-            "difference": self.difference.to_json(),
-            "differs": self.differs,
-            "remedy": None if self.remedy is None else vars(self.remedy),
-        }
-
 
 @dataclass(frozen=True, kw_only=True)
-class BandDifference:
+class BandDifference(JsonRecord):
     """How much higher the real spectrum stands in one octave, in dB, with p by Holm over a channel's octaves."""
+
+    json_names: ClassVar[Mapping[str, str | None]] = {"low": "low_hz", "high": "high_hz", "level": "level_db"}
 
     channel: str
     low: float
     high: float
-    level: Interval
     p_value: float
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        return {"channel": self.channel, "low_hz": self.low, "high_hz": self.high, "p_value": self.p_value} | {
-            "level_db": self.level.to_json()
-        }
+    level: Interval
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +170,7 @@ class SensorGap:
     figures: Mapping[str, tuple[EpisodeFigures, EpisodeFigures]]
     units: Mapping[str, str]
     episodes: tuple[int, int]
-    lacking: tuple[str, ...] = field(default=())
+    lacking: tuple[str, ...] = ()
 
     @property
     def found(self) -> tuple[SensorDifference, ...]:
@@ -251,6 +241,7 @@ def measure_sensors(
                 f"at least {_LEAST_EPISODES} of each. Record more, or cut a long recording into episodes."
             )
     pairs, lacking = matched(real, sim, same or {})
+    nominal = nominal or {}
     figures: dict[str, tuple[EpisodeFigures, EpisodeFigures]] = {}
     rows: list[SensorDifference] = []
     bands: list[BandDifference] = []
@@ -260,8 +251,7 @@ def measure_sensors(
             raise LogError(f"No episode has enough readings of {ours.name} in both logs. Give longer episodes.")
         both = episode_figures(ours, highest=highest), episode_figures(theirs, highest=highest)
         figures[ours.name] = both
-        rows += _differences(ours, theirs.name, both, nominal or {}, level)
-        rows.append(_step(ours, theirs, both, nominal or {}, level))
+        rows += [*_differences(ours, theirs.name, both, nominal, level), _step(ours, theirs, both, nominal, level)]
         bands += _bands(ours, both, highest, level)
     return SensorGap(
         differences=tuple(_corrected(rows)),
@@ -285,12 +275,17 @@ def _differences(
         first, second = (figures.values[quantity] for figures in both)
         first, second = first[np.isfinite(first)], second[np.isfinite(second)]
         means = [float(values.mean()) if len(values) else math.nan for values in (first, second)]
-        shared = {"channel": channel.name, "quantity": quantity, "unit": unit or channel.unit}
+        shared: dict[str, Any] = {"channel": channel.name, "quantity": quantity, "unit": unit or channel.unit}
         if min(len(first), len(second)) < _LEAST_EPISODES:
             if quantity == "lag" and channel.leader[0] is None:
                 continue  # there is nothing that the channel follows
             reason = f"told by {len(first)} real and {len(second)} simulated episodes; {_LEAST_EPISODES} are needed"
-            rows.append(_untested(**shared, real=means[0], sim=means[1], level=level, reason=reason))
+            nothing = Interval.of(math.nan, math.nan, math.nan, level=level, method=reason)
+            rows.append(
+                SensorDifference(
+                    **shared, real=means[0], sim=means[1], difference=nothing, p_value=math.nan, reason=reason
+                )
+            )
             continue
         test = welch_test(first, second, level=level)
         if np.ptp(np.concatenate([first, second])) <= _ROUNDING * np.abs(means).max():
@@ -326,24 +321,18 @@ def _step(
         alike = on_grid(np.concatenate((theirs if real else ours).values), real or sim)
     else:
         alike = True
-    estimate = np.array(0.0 if alike else real - sim)
+    estimate = 0.0 if alike else real - sim
     return SensorDifference(
         channel=ours.name,
         quantity="step",
         unit=ours.unit,
         real=real,
         sim=sim,
-        difference=Interval(estimate=estimate, low=estimate, high=estimate, level=level, method="found, not estimated"),
+        difference=Interval.of(estimate, estimate, estimate, level=level, method="found, not estimated"),
         p_value=1.0 if alike else 0.0,
         remedy=remedy(theirs.name, "step", real=real, sim=sim, hz=both[1].hz, nominal=nominal),
         reason="" if real or sim else "neither log shows counts",
     )
-
-
-def _untested(*, level: float, reason: str, **fields: Any) -> SensorDifference:
-    unknown = np.array(math.nan)
-    nothing = Interval(estimate=unknown, low=unknown, high=unknown, level=level, method=reason)
-    return SensorDifference(**fields, difference=nothing, p_value=math.nan, reason=reason)
 
 
 def _corrected(rows: Sequence[SensorDifference]) -> list[SensorDifference]:
@@ -367,19 +356,16 @@ def _bands(
         return []
     test = welch_test(levels[0][:, known], levels[1][:, known], level=level)
     adjusted = holm(test.p_value)
-    rows = []
-    for place, band in enumerate(np.flatnonzero(known)):
-        ends = {key: getattr(test.difference, key)[place] for key in ("estimate", "low", "high")}
-        rows.append(
-            BandDifference(
-                channel=channel.name,
-                low=float(edges[band]),
-                high=float(edges[band + 1]),
-                level=Interval(**ends, level=level, method=test.difference.method),
-                p_value=float(adjusted[place]),
-            )
+    return [
+        BandDifference(
+            channel=channel.name,
+            low=float(edges[band]),
+            high=float(edges[band + 1]),
+            level=test.difference.at(place),
+            p_value=float(adjusted[place]),
         )
-    return rows
+        for place, band in enumerate(np.flatnonzero(known))
+    ]
 
 
 def _levels(found: Spectrum, edges: Array) -> list[float]:

@@ -50,8 +50,7 @@ def episode_figures(channel: SensorChannel, *, highest: float) -> EpisodeFigures
     """
     count = len(channel.values)
     step = quantum(np.concatenate(channel.values)) or 0.0
-    names = ("period", "jitter", "missing", "repeated", "lag", "noise")
-    values = {name: np.full(count, np.nan) for name in names}
+    values = {n: np.full(count, np.nan) for n in ("period", "jitter", "missing", "repeated", "lag", "noise")}
     spectra: list[Spectrum | None] = []
     for episode in range(count):
         time, readings = channel.time[episode], channel.values[episode]
@@ -104,11 +103,11 @@ def _steady(time: Array, readings: Array) -> tuple[Array, float]:
 
 def _lag(channel: SensorChannel, episode: int) -> float:
     """How late the channel's slope follows its leader's, in s; NaN where there is none or they hardly agree."""
-    leader = channel.leader[episode]
+    leader, time = channel.leader[episode], channel.time[episode]
     if leader is None:
         return float("nan")
-    following, hz = _steady(channel.time[episode], channel.values[episode])
-    leading, _ = _steady(channel.time[episode], leader)
+    following, hz = _steady(time, channel.values[episode])
+    leading, _ = _steady(time, leader)
     lag, correlation = following_lag(np.diff(leading), np.diff(following), longest=_LONGEST_LAG * hz)
     return lag / hz if correlation >= _LEAST_CORRELATION else float("nan")
 

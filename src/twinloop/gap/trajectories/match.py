@@ -95,10 +95,9 @@ def _to_si(real: Sequence[Episode], sim: Sequence[Episode], channels: Sequence[s
     if all(map_.known for map_ in maps):
         return True
     for column, channel in enumerate(channels):
-        units = {map_.joints[column].unit for map_ in maps}
-        if len(units) > 1:
-            mine = {only_channels(e.units, channels).joints[column].unit for e in real}
-            theirs = {only_channels(e.units, channels).joints[column].unit for e in sim}
+        units = [map_.joints[column].unit for map_ in maps]
+        mine, theirs = set(units[: len(real)]), set(units[len(real) :])
+        if len(mine | theirs) > 1:
             raise UnitsError(
                 f"{channel} is in {_listed(sorted(mine))} in the real log and in {_listed(sorted(theirs))} in the "
                 "simulated one, and not every log says what its unit is in SI. Give the calibration (--calibration), "

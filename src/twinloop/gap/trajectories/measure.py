@@ -131,8 +131,7 @@ def measure_states(
     tests = keys | {"paired": paired, "draws": draws}
     scaled = Features.of(np.concatenate([real_rows, sim_rows]), quadratic=False)
     if paired and real_rows.shape == sim_rows.shape:  # a replay that differs by round-off alone is the same motion
-        same = np.abs(sim_rows - real_rows) <= _ROUND_OFF * scaled.sd
-        sim_rows = np.where(same, real_rows, sim_rows)
+        sim_rows = np.where(np.abs(sim_rows - real_rows) <= _ROUND_OFF * scaled.sd, real_rows, sim_rows)
     a, b = scaled(real_rows), scaled(sim_rows)
     by_channel = _parts(a, b, features, lambda feature: feature.channel, tests)
     by_family = _parts(a, b, features, lambda feature: feature.family, tests)

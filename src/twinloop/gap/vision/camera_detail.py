@@ -125,14 +125,11 @@ def fit_noise(
         yields = np.where((got > 0.0) & (due > 0.0), np.clip(got / np.maximum(due, 1e-12), 0.05, 20.0), yields)
         solve = _chosen(line, missing, weights, yields)
     values = solve(missing, yields)
-    spreads = {name: [] for name in values}
     wrong = _MODEL * generator(0, "gap/vision/noise-model").standard_normal(len(draws))
-    for row in draws + wrong[:, None] * missing:
-        for name, value in solve(row, yields).items():
-            spreads[name].append(value)
+    drawn = [solve(row, yields) for row in draws + wrong[:, None] * missing]
     fits = []
     for name, value in values.items():
-        low, high = stretched_percentile(np.array(spreads[name]), *_counts(real, simulated), level=level)
+        low, high = stretched_percentile(np.array([row[name] for row in drawn]), *_counts(real, simulated), level=level)
         ends = max(min(float(low), value), 0.0), max(float(high), value)
         fits.append(DetailFit(quantity=name, value=value, low=ends[0], high=ends[1]))
     return fits
@@ -166,30 +163,31 @@ class _Line:
     def look(self, values: dict[str, float], *, stronger: bool = False) -> Look:
         """The camera with values of noise; ``stronger``: at least somewhat more than it has, to see its effect."""
         if stronger:
-            least = {"noise_scale": max(1.2 * self._look.value("noise_scale"), 0.3), "read_noise": 1.0}
-            least["read_noise"] = max(1.2 * self._look.value("read_noise"), 1.0)
-            values = {name: max(value, least[name]) for name, value in values.items()}
+            least = {"noise_scale": 0.3, "read_noise": 1.0}
+            values = {n: max(value, 1.2 * self._look.value(n), least[n]) for n, value in values.items()}
         return self._look.with_values(**values)
 
     def scale_only(self, missing: Array, weights: Array) -> tuple[dict[str, float], Array]:
         """The scale of all noise, and what it leaves."""
-        model = self._look.model
-        shape = self.per_electron * (self.electrons + model.read_noise**2 + self.other)
-        square = max(model.noise_scale**2 + _slope(shape, missing, weights), 0.0)
-        return {"noise_scale": square**0.5}, missing - (square - model.noise_scale**2) * shape
+        shape = self.per_electron * (self.electrons + self._look.model.read_noise**2 + self.other)
+        return self._one("noise_scale", shape, missing, weights)
 
     def read_only(self, missing: Array, weights: Array) -> tuple[dict[str, float], Array]:
         """The noise of reading, and what it leaves."""
-        model = self._look.model
-        shape = self.per_electron * model.noise_scale**2
-        square = max(model.read_noise**2 + _slope(shape, missing, weights), 0.0)
-        return {"read_noise": square**0.5}, missing - (square - model.read_noise**2) * shape
+        shape = self.per_electron * self._look.model.noise_scale**2
+        return self._one("read_noise", shape, missing, weights)
+
+    def _one(self, name: str, shape: Array, missing: Array, weights: Array) -> tuple[dict[str, float], Array]:
+        """A parameter whose square adds ``shape`` to the variance, by least squares, and what it leaves."""
+        now = self._look.value(name) ** 2
+        slope = float(np.sum(weights * shape * missing) / np.sum(weights * shape * shape))
+        square = max(now + slope, 0.0)
+        return {name: square**0.5}, missing - (square - now) * shape
 
     def both(self, missing: Array, weights: Array) -> tuple[dict[str, float], Array]:
         """Slope and height of the line, and what they leave."""
         model = self._look.model
-        scale2 = model.noise_scale**2
-        whole = missing + scale2 * self.per_electron * (self.electrons + self.other + model.read_noise**2)
+        whole = missing + model.noise_scale**2 * self.per_electron * (self.electrons + self.other + model.read_noise**2)
         shapes = np.stack([self.per_electron * (self.electrons + self.other), self.per_electron], axis=1)
         root = np.sqrt(weights)
         (slope, height), _ = nnls(shapes * root[:, None], whole * root)
@@ -211,10 +209,6 @@ def _chosen(line: _Line, missing: Array, weights: Array, yields: Array) -> Solve
         if np.sum(weights * both**2 * yields**2) < 0.5 * min(left):
             way = line.both
     return lambda difference, seen: way(difference / seen, weights * seen**2)[0]
-
-
-def _slope(shape: Array, missing: Array, weights: Array) -> float:
-    return float(np.sum(weights * shape * missing) / np.sum(weights * shape * shape))
 
 
 def _resampled(rows: Array) -> Array:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
+from twinloop.core.plain import JsonRecord
 from twinloop.dataset.media.pictures import Pictures
 from twinloop.gap.vision.camera_detail import DetailFit, fit_blur, fit_noise
 from twinloop.gap.vision.camera_tone import ToneProblem
@@ -25,7 +25,7 @@ BOUNDS = {quantity.quantity: (quantity.low, quantity.high) for quantity in SENSI
 
 
 @dataclass(frozen=True, kw_only=True)
-class Remedy:
+class Remedy(JsonRecord):
     """One parameter of the twin's camera and the value that would close a part of the gap.
 
     Attributes:
@@ -50,10 +50,6 @@ class Remedy:
     def quantity(self) -> str:
         """The last part of the parameter's name."""
         return self.parameter.rpartition("/")[2]
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        return {**vars(self), "closes": list(self.closes)}
 
 
 def find_remedies(
@@ -113,12 +109,11 @@ def developed_again(kept: Sequence[Pictures], old: Look, new: Look) -> list[Pict
 def _remedy(row: DetailFit, look: Look, sensor: str) -> Remedy:
     low, high = BOUNDS[row.quantity]
     value, *ends = (float(np.clip(number, low, high)) for number in (row.value, row.low, row.high))
-    unit = UNITS[row.quantity]
-    made = Remedy(
+    return Remedy(
         parameter=f"sensor/{sensor}/{row.quantity}",
         now=look.value(row.quantity),
         value=value,
         low=ends[0],
         high=ends[1],
+        unit="" if UNITS[row.quantity] == "1" else UNITS[row.quantity],
     )
-    return replace(made, unit="" if unit == "1" else unit)

@@ -98,8 +98,7 @@ def colour_gains(model: CameraModel) -> Array:
 
 def redeveloped(pictures: Pictures, old: Look, new: Look, *, seed: int = 0) -> Pictures:
     """Pictures ``(n, h, w, 3)`` of a camera with one look as one with another would have delivered them."""
-    radius2 = radius_squared(*pictures.shape[1:3])
-    factor = light_factor(radius2, old.model, new.model)[..., None]
+    factor = light_factor(radius_squared(*pictures.shape[1:3]), old.model, new.model)[..., None]
     made = np.empty_like(pictures)
     for number, picture in enumerate(pictures):
         rng = generator(seed, "gap/vision/noise", number)

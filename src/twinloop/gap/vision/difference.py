@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.core.plain import JsonRecord
 from twinloop.dataset.media.pictures import Pictures
 from twinloop.encoders.pictures import Encoder
 from twinloop.gap.vision.camera_remedy import Remedy, developed_again, remedied, statistics_of
@@ -19,36 +19,27 @@ from twinloop.gap.vision.side import Side
 from twinloop.stats import Interval, KernelDistance, holm, mmd, welch_test
 
 Array = NDArray[np.float64]
-_UNITS = {
-    "red": "of 255",
-    "green": "of 255",
-    "blue": "of 255",
-    "contrast": "of 255",
-    "red to green": "",
-    "blue to green": "",
-    "colourfulness": "of 255",
-    "corner light": "",
-    "edge width": "px",
-    "spectral slope": "",
-    "noise": "of 255",
+_STATISTICS = {  # unit and meaning by name
+    "red": ("of 255", "mean of the red channel"),
+    "green": ("of 255", "mean of the green channel"),
+    "blue": ("of 255", "mean of the blue channel"),
+    "contrast": ("of 255", "standard deviation of luma within a picture"),
+    "red to green": ("", "ratio of mean linear light, which white balance sets"),
+    "blue to green": ("", "ratio of mean linear light, which white balance sets"),
+    "colourfulness": ("of 255", "median distance between the largest and the smallest of the three colours"),
+    "corner light": ("", "linear light in the outermost fifth of the picture over that of the innermost"),
+    "edge width": (
+        "px",
+        "standard deviation of the spread of the sharpest edges; a lens's MTF50 is 0.187 / width per pixel",
+    ),
+    "spectral slope": ("", "of log power over log spatial frequency; nearer to 0 is sharper or noisier"),
+    "noise": ("of 255", "standard deviation in flat areas of the green channel, over levels of brightness"),
 }
-MEANINGS = {
-    "red": "mean of the red channel",
-    "green": "mean of the green channel",
-    "blue": "mean of the blue channel",
-    "contrast": "standard deviation of luma within a picture",
-    "red to green": "ratio of mean linear light, which white balance sets",
-    "blue to green": "ratio of mean linear light, which white balance sets",
-    "colourfulness": "median distance between the largest and the smallest of the three colours",
-    "corner light": "linear light in the outermost fifth of the picture over that of the innermost",
-    "edge width": "standard deviation of the spread of the sharpest edges; a lens's MTF50 is 0.187 / width per pixel",
-    "spectral slope": "of log power over log spatial frequency; nearer to 0 is sharper or noisier",
-    "noise": "standard deviation in flat areas of the green channel, over levels of brightness",
-}
+MEANINGS = {name: meaning for name, (_, meaning) in _STATISTICS.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference:
+class Difference(JsonRecord):
     """One statistic: means over real and simulated episodes, their difference, its p-value (Holm), and with remedies.
 
     ``difference`` has NaN ends and ``p_value`` is NaN where fewer than two episodes of a side have the statistic.
@@ -62,10 +53,6 @@ class Difference:
     difference: Interval
     p_value: float
     remedied: float = math.nan
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        return {**vars(self), "difference": self.difference.to_json()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,12 +94,11 @@ def compare_statistics(
     """Every statistic, Welch's test of each and Holm's correction over all."""
     sides = figures_of(real), figures_of(sim)
     rows, p_values = [], []
-    for column, (name, unit) in enumerate(_UNITS.items()):
+    for column, (name, (unit, _)) in enumerate(_STATISTICS.items()):
         one, two = (side.values[np.isfinite(side.values[:, column]), column] for side in sides)
         if min(len(one), len(two)) < 2:
-            ends = np.array(math.nan)
             why = f"{len(one)} real and {len(two)} simulated episodes have it; an interval needs two of each"
-            interval, p_value = Interval(estimate=ends, low=ends, high=ends, level=level, method=why), math.nan
+            interval, p_value = Interval.of(math.nan, math.nan, math.nan, level=level, method=why), math.nan
         else:
             test = welch_test(one, two, level=level)
             interval, p_value = test.difference, float(test.p_value)
@@ -160,9 +146,8 @@ class RemedyJudge:
         self._names = [row.name for row in differences]
         self._differs = np.array([row.p_value <= _ALPHA for row in differences])
         self._target = figures_of(real.statistics).mean
-        tells = distance.p_value <= 1.0 - distance.distance.level
+        self._tells = distance.p_value <= 1.0 - distance.distance.level
         self._seen: dict[tuple[str, ...], tuple[float, Array]] = {}
-        self._tells = tells
         self._base = self._effect([])
 
     def ranked(self, remedies: Sequence[Remedy]) -> tuple[Remedy, ...]:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
+from twinloop.core.plain import JsonRecord
 from twinloop.core.records import Embedding
 from twinloop.dataset.media.pictures import LEAST_EPISODES, Pictures, PictureSet, Size, samples
 from twinloop.encoders.classical import lab_of
@@ -126,7 +127,7 @@ _SMALL = 1e-3  # of the range of luma: detail below a quarter of an 8-bit step i
 
 
 @dataclass(frozen=True, kw_only=True)
-class Regions:
+class Regions(JsonRecord):
     """How well each region alone tells real from simulated, first row at the top.
 
     Attributes:
@@ -148,13 +149,6 @@ class Regions:
     def telling(self) -> int:
         """How many regions tell beyond chance, at 5 %."""
         return int(np.sum(self.p_value <= 0.05))
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
-        return {
-            **{k: getattr(self, k).tolist() for k in ("auc", "low", "high", "p_value", "apart")},
-            "by": [*map(list, self.by)],
-        }
 
 
 def region_features(pictures: Pictures) -> NDArray[np.float32]:
@@ -211,13 +205,14 @@ def tell_regions(
         for region in range(real.shape[1])
     ]  # fmt: skip
     p_values = np.array([test.p_value for test in found])
+    words = [FEATURES[int(np.argmax(test.contributions.estimate))] for test in found]
     return Regions(
         auc=_grid([float(test.auc.estimate) for test in found]),
         low=_grid([float(test.auc.low) for test in found]),
         high=_grid([float(test.auc.high) for test in found]),
         p_value=_grid(holm(p_values) if draws else p_values),
         apart=_grid([float(np.sum(test.contributions.estimate)) for test in found]),
-        by=_rows([FEATURES[int(np.argmax(test.contributions.estimate))] for test in found]),
+        by=tuple(map(tuple, np.reshape(words, GRID).tolist())),
     )
 
 
@@ -233,7 +228,3 @@ def _means(planes: NDArray[np.float32]) -> Array:
 
 def _grid(values: Sequence[float] | Array) -> Array:
     return np.asarray(values, dtype=np.float64).reshape(GRID)
-
-
-def _rows(words: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(words[row * GRID[1] : (row + 1) * GRID[1]]) for row in range(GRID[0]))
