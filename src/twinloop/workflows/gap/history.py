@@ -87,14 +87,9 @@ def run_gap_history(request: GapHistoryRequest, console: Console) -> dict[str, A
     return {
         "kind": request.kind,
         "runs": [
-            {
+            vars(run)
+            | {
                 "folder": str(run.folder),
-                "made": run.made,
-                "twin": run.twin,
-                "twin_hash": run.twin_hash,
-                "data": run.data,
-                "data_hash": run.data_hash,
-                "params": run.params,
                 "figures": {name: run.figures[name].to_json() for name in names if name in run.figures},
             }
             for run in runs
@@ -155,7 +150,8 @@ def _chosen(runs: Sequence[PastRun], patterns: Sequence[str]) -> list[str]:
 def _table(runs: Sequence[PastRun], names: Sequence[str], kind: str) -> Table:
     """A row per figure where runs are few enough to stand side by side, else a row per run."""
     units = {name: figure.unit for run in runs for name, figure in run.figures.items()}
-    head = ["run", "made", "twin", "data", *(_with_unit(name, units[name]) for name in names)]
+    titles = [f"{name} ({units[name]})" if units[name] else name for name in names]
+    head = ["run", "made", "twin", "data", *titles]
     lines = [
         [run.folder.name, run.made[:16].replace("T", " "), run.version, run.data_hash[:_HASH] or run.data]
         + [_cell(run.figures.get(name)) for name in names]
@@ -169,10 +165,6 @@ def _table(runs: Sequence[PastRun], names: Sequence[str], kind: str) -> Table:
     for line in lines:
         table.add_row(*line)
     return table
-
-
-def _with_unit(name: str, unit: str) -> str:
-    return f"{name} ({unit})" if unit else name
 
 
 def _cell(figure: Headline | None) -> str:
