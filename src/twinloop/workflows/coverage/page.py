@@ -218,11 +218,14 @@ def _telling(cells: list[Cell], nreal: int, nsim: int) -> float:
 
 
 def _cell_plot(cells: list[Cell], nreal: int, nsim: int) -> Any:
+    rate, low, high = (np.array([getattr(cell, key) for cell in cells]) for key in ("rate", "rate_low", "rate_high"))
     return success_rows(
         cells[0].name,
         cells[0].unit,
         np.array([cells[0].low, *(cell.high for cell in cells)]),
-        *(np.array([getattr(cell, key) for cell in cells]) for key in ("rate", "rate_low", "rate_high")),
+        rate,
+        low,
+        high,
         np.array([cell.real / nreal if nreal else np.nan for cell in cells]),
         np.array([cell.sim / max(nsim, 1) for cell in cells]),
     )

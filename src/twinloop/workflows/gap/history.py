@@ -157,8 +157,7 @@ def _table(runs: Sequence[PastRun], names: Sequence[str], kind: str) -> Table:
         + [_cell(run.figures.get(name)) for name in names]
         for run in runs
     ]
-    told = [i for i in range(len(head)) if any(line[i] for line in lines)]  # of trials there is no twin, for example
-    head, lines = [head[i] for i in told], [[line[i] for i in told] for line in lines]
+    head, *lines = _told(head, lines)
     if len(runs) <= _SIDE_BY_SIDE:
         head, *lines = [list(line) for line in zip(head, *lines, strict=True)]
     table = Table(*head, title=f"gap {kind}")
@@ -195,5 +194,11 @@ def _fill(page: Report, runs: Sequence[PastRun], names: Sequence[str]) -> None:
         + [run.figures[name].estimate if name in run.figures else None for name in names]
         for run in runs
     ]
+    head, *lines = _told(head, lines)
+    page.table(head, lines)
+
+
+def _told(head: list[Any], lines: list[list[Any]]) -> list[list[Any]]:
+    """Head and lines without the columns that are empty in every run: of trials there is no twin, for example."""
     told = [i for i in range(len(head)) if any(line[i] not in ("", None) for line in lines)]
-    page.table([head[i] for i in told], [[line[i] for i in told] for line in lines])
+    return [[row[i] for i in told] for row in (head, *lines)]

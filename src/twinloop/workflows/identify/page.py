@@ -226,7 +226,9 @@ def structures_section(page: Report, compared: Comparison) -> None:
         gains = [row.improvement for row in rows if row.improvement is not None]
         figure = structure_gains(
             [row.name for row in rows],
-            *([float(getattr(gain, end)) for gain in gains] for end in ("estimate", "low", "high")),
+            [float(gain.estimate) for gain in gains],
+            [float(gain.low) for gain in gains],
+            [float(gain.high) for gain in gains],
             ["MISSING" in row.verdict or row.verdict.startswith("needed") for row in rows],
         )
         page.plot(figure, "Part of the held-out error that a structure takes away, with its 95 % interval.")
