@@ -138,8 +138,8 @@ def real_values(
         InputError: the file lacks episodes, or is neither a table nor a run.
     """
     if source is None:
-        there = any(member.params for member in real.members)
-        return [member.params for member in real.members], "recorded with the episodes" if there else "nothing"
+        rows = [member.params for member in real.members]
+        return rows, "recorded with the episodes" if any(rows) else "nothing"
     if source.suffix == ".csv":
         return _table(source, real.members), f"{source}"
     return _identified(source, generated, seed), f"{_DRAWN} draws of what {source} identified"

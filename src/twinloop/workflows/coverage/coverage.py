@@ -97,9 +97,13 @@ def coverage_lines(coverage: Mapping[str, Any], history: Mapping[str, Any] | Non
         centre = ", ".join(f"{name} = {value:.3g}" for name, value in kept["ball"]["centre"].items())
         lines.append(f"Largest empty ball: radius {kept['ball']['radius']:.3f} in cumulative probability, at {centre}.")
     if history is not None:
-        moved = ", ".join(f"{name} [{low:.4g}, {high:.4g}]" for name, (low, high) in history["ranges"].items())
-        lines.append(f"Adaptive ranges after {len(history['rounds'])} rounds of {history['every']} episodes: {moved}.")
+        rounds = f"{len(history['rounds'])} rounds of {history['every']} episodes"
+        lines.append(f"Adaptive ranges after {rounds}: {_ranges_words(history['ranges'])}.")
     return lines
+
+
+def _ranges_words(ranges: Mapping[str, tuple[float, float]]) -> str:
+    return ", ".join(f"{name} [{low:.4g}, {high:.4g}]" for name, (low, high) in ranges.items())
 
 
 def hole_line(hole: Mapping[str, Any] | None) -> str:
@@ -134,8 +138,8 @@ def draws_lines(figures: Mapping[str, Any]) -> list[str]:
             f"distributions, largest weight {found['largest_weight']:.2f}."
         )
     if "adaptive" in figures:
-        ranges = ", ".join(f"{name} [{a:.4g}, {b:.4g}]" for name, (a, b) in figures["adaptive"]["ranges"].items())
-        lines.append(f"Adaptive ranges after {figures['adaptive']['rounds']} rounds: {ranges}.")
+        found = figures["adaptive"]
+        lines.append(f"Adaptive ranges after {found['rounds']} rounds: {_ranges_words(found['ranges'])}.")
     covered = figures["coverage"]
     if covered["pair_occupied"] is not None:
         lines.append(
@@ -250,28 +254,24 @@ def run_like(request: CoverageRequest, like: str, console: Console) -> dict[str,
     Raises:
         InputError, UnknownNameError: there are no embeddings, or no such clip.
     """
-    sides = request.sides
-    with Workspace.open(sides.workspace) as workspace:
-        return _nearest(workspace, like, most=request.most, embedding=sides.embedding, console=console)
-
-
-def _nearest(workspace: Workspace, like: str, *, most: int, embedding: str, console: Console) -> dict[str, Any]:
-    episode, frame = clip_named(workspace, like)
-    encoder_hash, encoder = usual_encoder(workspace, None if embedding == _DEFAULT else embedding)
-    clips = len(clip_index(workspace, encoder_hash))
-    began = time.perf_counter()
-    found = nearest(workspace, episode, frame, most, encoder_hash=encoder_hash)
-    took = time.perf_counter() - began
-    console.print(f"Of {clips} clips by {encoder}, in {1e3 * took:.1f} ms:")
-    rows = []
-    for row in found:
-        place = workspace.locate(row.episode_id)
-        console.print(
-            f"{row.distance:8.3g}  {row.episode_id}  frames {row.first_frame} to {row.last_frame}  (episode "
-            f"{place.index} of {place.batch})",
-            soft_wrap=True,
-        )
-        rows.append({**vars(row), "batch": place.batch, "episode_index": place.index})
+    embedding = request.sides.embedding
+    with Workspace.open(request.sides.workspace) as workspace:
+        episode, frame = clip_named(workspace, like)
+        encoder_hash, encoder = usual_encoder(workspace, None if embedding == _DEFAULT else embedding)
+        clips = len(clip_index(workspace, encoder_hash))
+        began = time.perf_counter()
+        found = nearest(workspace, episode, frame, request.most, encoder_hash=encoder_hash)
+        took = time.perf_counter() - began
+        console.print(f"Of {clips} clips by {encoder}, in {1e3 * took:.1f} ms:")
+        rows = []
+        for row in found:
+            place = workspace.locate(row.episode_id)
+            console.print(
+                f"{row.distance:8.3g}  {row.episode_id}  frames {row.first_frame} to {row.last_frame}  (episode "
+                f"{place.index} of {place.batch})",
+                soft_wrap=True,
+            )
+            rows.append({**vars(row), "batch": place.batch, "episode_index": place.index})
     asked = {"like": like, "episode_id": episode, "frame": frame}
     return {"schema": 1, "verb": "coverage", **asked, "encoder": encoder, "clips": clips, "nearest": rows}
 

@@ -131,10 +131,9 @@ def _measure(options: Sides, projection: Projection, workspace: Workspace | None
 
 def headlines(measured: Measured) -> list[Headline]:
     """The figures that conditions see."""
-    rows = headlines_of(measured.coverage)
     largest = max((hole.mass for hole in measured.holes), default=0.0)
-    rows.append(Headline(name="largest_hole", estimate=largest, meaning="share of reality in the largest hole"))
-    return rows
+    hole = Headline(name="largest_hole", estimate=largest, meaning="share of reality in the largest hole")
+    return [*headlines_of(measured.coverage), hole]
 
 
 def shown_map(measured: Measured) -> tuple[Any, Any, tuple[str, str]]:
@@ -149,16 +148,14 @@ def shown_map(measured: Measured) -> tuple[Any, Any, tuple[str, str]]:
 
 
 def _sides(options: Sides, workspace: Workspace | None) -> tuple[Side, Side]:
+    seed = options.seed
     if workspace is None:
-        return (
-            folder_side(options.real, what="real", seed=options.seed),
-            folder_side(options.sim, what="sim", seed=options.seed),
-        )
+        return folder_side(options.real, what="real", seed=seed), folder_side(options.sim, what="sim", seed=seed)
     if options.real or options.sim:
         raise InputError("--workspace takes its episodes by --real-where and --sim-where. Leave --real and --sim.")
     return (
-        workspace_side(workspace, options.real_where, what="real", seed=options.seed),
-        workspace_side(workspace, options.sim_where, what="sim", seed=options.seed),
+        workspace_side(workspace, options.real_where, what="real", seed=seed),
+        workspace_side(workspace, options.sim_where, what="sim", seed=seed),
     )
 
 
@@ -210,16 +207,13 @@ def _clip_rows(
     ranges, calibrated = stand_in(options.ranges, workspace, [*real.examples, *sim.examples])
     settings, said = agree(real, sim, clip_s=options.clip, ranges=ranges, camera=options.camera)
     raw_real, raw_sim, figures = encode_sides(real, sim, encoder, settings, workspace)
-    both = np.vstack([raw_real.rows, raw_sim.rows])
-    fitted, rows_of = ("the real clips", raw_real.rows)
+    fitted, rows_of = "the real clips", raw_real.rows
     if options.fit == "union":
-        fitted, rows_of = "the real and simulated clips together", both
+        fitted = "the real and simulated clips together"
+        rows_of = np.vstack([raw_real.rows, raw_sim.rows])
     resolution = encoder.resolution(settings.units) if isinstance(encoder, WaypointEncoder) else None
     whitening = fit_whitening(rows_of, fitted=fitted, resolution=resolution)
-    rows = [
-        ClipRows(rows=whitening(side.rows), episode=side.episode, first=side.first, success=side.success)
-        for side in (raw_real, raw_sim)
-    ]
+    rows = [replace(side, rows=whitening(side.rows)) for side in (raw_real, raw_sim)]
     info = {
         "name": encoder.name,
         **figures,

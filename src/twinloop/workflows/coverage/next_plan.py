@@ -37,6 +37,11 @@ class Fill:
     box: Mapping[str, tuple[float, float]]
     episodes: int
 
+    @property
+    def params(self) -> dict[str, list[float]]:
+        """The box as a generate file has it."""
+        return {name: list(pair) for name, pair in self.box.items()}
+
 
 def next_file(generated: Generated, fills: Sequence[Fill], *, base: Path | None) -> tuple[str, list[str]]:
     """The text of the file, and what had to be changed besides.
@@ -87,9 +92,7 @@ def _fitted(value: dict[str, Any], fills: Sequence[Fill], generated: Generated, 
     most = int(value.get("rollout", {}).get("parallel_envs", 64))
     worlds = max(n for n in range(1, min(total, max(most, 1)) + 1) if total % n == 0)
     value["rollout"] = {**value.get("rollout", {}), "parallel_envs": worlds, "episodes_per_env": total // worlds}
-    section["boxes"] = [
-        {"episodes": fill.episodes, "params": {name: list(pair) for name, pair in fill.box.items()}} for fill in fills
-    ]
+    section["boxes"] = [{"episodes": fill.episodes, "params": fill.params} for fill in fills]
     kept = []
     for constraint in section.get("constraints", []):
         refused = [fill for fill in fills if not _possible(value, fill, constraint, generated, folder)]
@@ -100,18 +103,17 @@ def _fitted(value: dict[str, Any], fills: Sequence[Fill], generated: Generated, 
             )
         else:
             kept.append(constraint)
-    if "constraints" in section:
+    if kept:
         section["constraints"] = kept
-        if not kept:
-            del section["constraints"]
+    else:
+        section.pop("constraints", None)
     return notes
 
 
 def _possible(value: dict[str, Any], fill: Fill, constraint: str, generated: Generated, folder: Path) -> bool:
     """Whether a constraint lets episodes into a box: a plan of that box alone is refused where it hardly does."""
     alone = copy.deepcopy(value)
-    alone["randomization"]["constraints"] = [constraint]
-    alone["randomization"]["boxes"] = [{"episodes": 1, "params": {name: list(pair) for name, pair in fill.box.items()}}]
+    alone["randomization"] |= {"constraints": [constraint], "boxes": [{"episodes": 1, "params": fill.params}]}
     try:
         make_plan(resolve(alone, where="the next plan", folder=folder), generated.plan.twin)
     except InputError as error:
@@ -123,9 +125,8 @@ def _possible(value: dict[str, Any], fill: Fill, constraint: str, generated: Gen
 
 def _text(value: Mapping[str, Any], fills: Sequence[Fill], notes: Sequence[str]) -> str:
     """The file with comments; the boxes stand last, each below its reason."""
-    plain = copy.deepcopy(dict(value))
-    del plain["randomization"]["boxes"]
-    section = plain.pop("randomization")
+    plain = {key: part for key, part in value.items() if key != "randomization"}
+    section = {key: part for key, part in value["randomization"].items() if key != "boxes"}
     lines = [
         *_comment("Made by `twinloop plan`: what reality shows and simulation does not, and where simulation fails."),
         *(line for note in notes for line in _comment(note)),
@@ -136,14 +137,15 @@ def _text(value: Mapping[str, Any], fills: Sequence[Fill], notes: Sequence[str])
     ]
     for fill in fills:
         target = fill.target
-        failing = f", {failing_words(target.failure, target.judged)} failing" if target.judged else ""
-        share = f"{target.mass:.1%} of reality in {target.episodes} episodes{failing}"
+        share = f"{target.mass:.1%} of reality in {target.episodes} episodes{_failing(target)}"
         said = f"{target.name}: {share}; {fill.episodes} episodes of the next run. {target.why}"
-        lines += ["", *_comment(said, indent="    ")]
-        lines.append(f"    - episodes: {fill.episodes}")
-        lines.append("      params:")
+        lines += ["", *_comment(said, indent="    "), f"    - episodes: {fill.episodes}", "      params:"]
         lines += [f"        {name}: [{low:.6g}, {high:.6g}]" for name, (low, high) in fill.box.items()]
     return "\n".join(lines) + "\n"
+
+
+def _failing(target: Target) -> str:
+    return f", {failing_words(target.failure, target.judged)} failing" if target.judged else ""
 
 
 def _comment(text: str, indent: str = "") -> list[str]:
@@ -224,9 +226,8 @@ def all_targets(measured: Measured) -> list[Target]:
 def target_lines(targets: Sequence[Target]) -> list[str]:
     """Every target in a sentence."""
     return [
-        f"{number}. {target.name}: {target.mass:.1%} of reality ({target.episodes} episodes)"
-        + (f", {failing_words(target.failure, target.judged)} failing" if target.judged else "")
-        + f". {target.why}"
+        f"{number}. {target.name}: {target.mass:.1%} of reality ({target.episodes} episodes){_failing(target)}. "
+        f"{target.why}"
         for number, target in enumerate(targets, start=1)
     ]
 
@@ -297,7 +298,7 @@ def _parameter_target(measured: Measured, space: ParameterSpace, box: Box) -> Ta
         episodes=int(inside.sum()),
         failure=failure,
         judged=len(known),
-        weight=_weight(mass, failure, measured.options.failure_weight),
+        weight=mass * (1.0 + measured.options.failure_weight * (failure if len(known) else 0.0)),
     )
 
 
@@ -326,10 +327,6 @@ def _failure_target(measured: Measured, space: ParameterSpace, box: Box) -> Targ
         judged=judged,
         weight=mass * measured.options.failure_weight * failure,
     )
-
-
-def _weight(mass: float, failure: float, failure_weight: float) -> float:
-    return mass * (1.0 + failure_weight * (0.0 if np.isnan(failure) else failure))
 
 
 def _si_range(axis: Axis, low: float, high: float) -> tuple[float, float]:

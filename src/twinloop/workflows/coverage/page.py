@@ -57,10 +57,8 @@ def _summary(page: Report, measured: Measured) -> None:
             ),
         ]
     )
-    for line in opening(measured):
-        page.text(f"{line}.")
-    for note in measured.notes:
-        page.text(note)
+    for line in (*(f"{line}." for line in opening(measured)), *measured.notes):
+        page.text(line)
 
 
 def _key(label: str, interval: Interval) -> KeyFigure:
@@ -104,8 +102,8 @@ def _title(measured: Measured, episode: int) -> str:
 
 
 def _hole(page: Report, measured: Measured, number: int, hole: Hole) -> None:
-    failing = f" Of its {hole.judged} judged episodes {failing_words(hole.failure, hole.judged)} failed."
-    failing = failing if hole.judged else ""
+    failed = failing_words(hole.failure, hole.judged)
+    failing = f" Of its {hole.judged} judged episodes {failed} failed." if hole.judged else ""
     page.section(
         f"Hole {number}",
         f"{hole.mass:.1%} of reality, {len(hole.clips)} clips of {hole.episodes} episodes, {hole.distance:.3g} times "
@@ -168,9 +166,10 @@ def _parameters(page: Report, measured: Measured) -> None:
     assert space is not None  # noqa: S101 - asked for only where there is one
     page.section("The parameter space", "\n\n".join(parameter_lines(measured)))
     rows = [
-        ["reality without simulation", box_words(space.axes, b), b.cases, b.controls, b.p_value] for b in space.holes
+        [what, box_words(space.axes, box), box.cases, box.controls, box.p_value]
+        for what, boxes in (("reality without simulation", space.holes), ("failures", space.failures))
+        for box in boxes
     ]
-    rows += [["failures", box_words(space.axes, b), b.cases, b.controls, b.p_value] for b in space.failures]
     if rows:
         page.table(["what", "where", "inside", "the others inside", "p"], rows)
     if space.pairs:
@@ -219,13 +218,14 @@ def _telling(cells: list[Cell], nreal: int, nsim: int) -> float:
 
 
 def _cell_plot(cells: list[Cell], nreal: int, nsim: int) -> Any:
+    rate, low, high = (np.array([getattr(cell, key) for cell in cells]) for key in ("rate", "rate_low", "rate_high"))
     return success_rows(
         cells[0].name,
         cells[0].unit,
         np.array([cells[0].low, *(cell.high for cell in cells)]),
-        np.array([cell.rate for cell in cells]),
-        np.array([cell.rate_low for cell in cells]),
-        np.array([cell.rate_high for cell in cells]),
+        rate,
+        low,
+        high,
         np.array([cell.real / nreal if nreal else np.nan for cell in cells]),
         np.array([cell.sim / max(nsim, 1) for cell in cells]),
     )

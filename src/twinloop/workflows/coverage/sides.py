@@ -123,7 +123,8 @@ def _side(label: str, members: list[Member], what: str, seed: int) -> Side:
 
 def _members(reference: str) -> list[Member]:
     path = Path(reference)
-    if (path / layout.INFO).is_file() and _current(path):
+    info = path / layout.INFO
+    if info.is_file() and str(read_json(info).get("codebase_version", "")).startswith("v3"):
         return [_of(recording, path) for recording in open_recordings(path)]
     log = open_log(reference)
     return [
@@ -137,10 +138,6 @@ def _members(reference: str) -> list[Member]:
         )
         for episode in log.episodes
     ]
-
-
-def _current(path: Path) -> bool:
-    return str(read_json(path / layout.INFO).get("codebase_version", "")).startswith("v3")
 
 
 def _of(recording: Recording, folder: Path, params: Mapping[str, float] | None = None) -> Member:
@@ -176,18 +173,17 @@ def _located(
     for name in names:
         batch, index = places[name]
         made = open_recordings(readers[batch], [index], batch=batch, episode_ids=[name], successes=success)
-        members.append(_of(made[0], readers[batch].path, params.get(name, {})))
+        members.append(_of(made[0], readers[batch].path, params[name]))
     return members
 
 
 def _workspace_params(workspace: Workspace, names: Sequence[str]) -> dict[str, dict[str, float]]:
-    wanted = set(names)
     rows = workspace.query("SELECT episode_id, name, value FROM params")
-    found: dict[str, dict[str, float]] = {}
+    found: dict[str, dict[str, float]] = {name: {} for name in names}
     columns = (rows[key].to_pylist() for key in ("episode_id", "name", "value"))
     for episode_id, name, value in zip(*columns, strict=True):
-        if episode_id in wanted:
-            found.setdefault(episode_id, {})[name] = value
+        if episode_id in found:
+            found[episode_id][name] = value
     return found
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from twinloop.curate.cells import BOX_CELLS, Box, Cell
 from twinloop.curate.coverage import Hole
@@ -24,11 +25,9 @@ def text_lines(measured: Measured) -> list[str]:
         lines += ["", f"{'hole':<6}{'of reality':>11}{'episodes':>10}{'distance':>10}{'fails':>17}  in its middle"]
         lines += [_hole_line(measured, number, hole) for number, hole in enumerate(measured.holes[:_HOLES], start=1)]
         if len(measured.holes) > _HOLES:
-            lines.append(
-                f"{len(measured.holes) - _HOLES} more, of {_rest(measured.holes[_HOLES:])} of reality together."
-            )
-    space = measured.space
-    if space is not None:
+            rest = measured.holes[_HOLES:]
+            lines.append(f"{len(rest)} more, of {sum(hole.mass for hole in rest):.1%} of reality together.")
+    if measured.space is not None:
         lines += ["", *parameter_lines(measured)]
     return lines
 
@@ -63,12 +62,12 @@ def findings(measured: Measured) -> list[str]:
     floor = figures.floor
     return [
         (
-            f"Simulation covers {_share(figures.coverage)} of reality: so much of it has a simulated clip within the "
-            f"distance of its own neighbour number {measured.coverage.k}{_floor(floor['coverage'])}."
+            f"Simulation covers {figures.coverage.percent(1)} of reality: so much of it has a simulated clip within "
+            f"the distance of its own neighbour number {measured.coverage.k}{_floor(floor['coverage'])}."
         ),
         (
-            f"Recall of reality {_share(figures.recall)}{_floor(floor['recall'])}; precision of simulation "
-            f"{_share(figures.precision)}{_floor(floor['precision'])}; density {_plain(figures.density)}."
+            f"Recall of reality {figures.recall.percent(1)}{_floor(floor['recall'])}; precision of simulation "
+            f"{figures.precision.percent(1)}{_floor(floor['precision'])}; density {_plain(figures.density)}."
         ),
         _holes_sentence(measured),
     ]
@@ -78,11 +77,11 @@ def _holes_sentence(measured: Measured) -> str:
     holes = measured.holes
     if not holes:
         return "There is no hole: every real clip has a simulated one near."
-    certain = [hole for hole in holes if hole.episodes >= FEW]
     return (
         f"{int(measured.coverage.uncovered.sum())} of {len(measured.real_rows)} real clips are uncovered, in "
-        f"{len(holes)} holes; {len(certain)} of them hold clips of {FEW} episodes or more. The largest is "
-        f"{holes[0].mass:.1%} of reality, {holes[0].distance:.3g} times as far from simulation as from its own kind."
+        f"{len(holes)} holes; {sum(hole.episodes >= FEW for hole in holes)} of them hold clips of {FEW} episodes or "
+        f"more. The largest is {holes[0].mass:.1%} of reality, {holes[0].distance:.3g} times as far from simulation "
+        "as from its own kind."
     )
 
 
@@ -124,9 +123,8 @@ def parameter_lines(measured: Measured) -> list[str]:
 def box_words(axes: Sequence[Axis], box: Box) -> str:
     """A box in words, in SI."""
     spans = []
-    for column, low, high in zip(box.axes, box.low, box.high, strict=True):
+    for column, low, high, (first, last) in zip(box.axes, box.low, box.high, _ends(axes, box), strict=True):
         axis = axes[column]
-        first, last = axis.to_si(np.array([low / BOX_CELLS, high / BOX_CELLS]))
         unit = f" {axis.unit}" if axis.unit else ""
         if low == 0:
             spans.append(f"{axis.name} below {last:.4g}{unit}")
@@ -135,6 +133,12 @@ def box_words(axes: Sequence[Axis], box: Box) -> str:
         else:
             spans.append(f"{axis.name} from {first:.4g} to {last:.4g}{unit}")
     return " and ".join(spans)
+
+
+def _ends(axes: Sequence[Axis], box: Box) -> list[NDArray[np.float64]]:
+    """The two ends of a box along each of its axes, in SI."""
+    cells = zip(box.axes, box.low, box.high, strict=True)
+    return [axes[column].to_si(np.array([low, high]) / BOX_CELLS) for column, low, high in cells]
 
 
 def _worst(cells: Sequence[Cell], rate: float) -> str:
@@ -155,18 +159,18 @@ def hole_place(measured: Measured, hole: Hole) -> str:
     if measured.whitening is None:
         space = measured.space
         assert space is not None  # noqa: S101 - the parameter space is what was measured
-        point = measured.real_rows.rows[row]
-        values = [space.axes[c].to_si(np.array([u]))[0] for c, u in zip(space.known, point, strict=True)]
-        return ", ".join(f"{space.axes[c].name} {v:.4g}" for c, v in zip(space.known, values, strict=True))
+        point = zip((space.axes[c] for c in space.known), measured.real_rows.rows[row], strict=True)
+        return ", ".join(f"{axis.name} {axis.to_si(np.array([u]))[0]:.4g}" for axis, u in point)
     member = measured.real.members[int(measured.real_rows.episode[row])]
     return f"{member.title}, from frame {int(measured.real_rows.first[row])}"
 
 
 def _hole_line(measured: Measured, number: int, hole: Hole) -> str:
-    figures = (
-        f"{hole.mass:>11.1%}{hole.episodes:>10}{hole.distance:>10.2f}{failing_words(hole.failure, hole.judged):>17}"
+    failing = failing_words(hole.failure, hole.judged)
+    return (
+        f"{number:<6}{hole.mass:>11.1%}{hole.episodes:>10}{hole.distance:>10.2f}{failing:>17}  "
+        f"{hole_place(measured, hole)}"
     )
-    return f"{number:<6}{figures}  {hole_place(measured, hole)}"
 
 
 def failing_words(failure: float, judged: int) -> str:
@@ -174,16 +178,11 @@ def failing_words(failure: float, judged: int) -> str:
     return wilson(round(failure * judged), judged).percent() if judged else "–"
 
 
-def _rest(holes: Sequence[Hole]) -> str:
-    return f"{sum(hole.mass for hole in holes):.1%}"
-
-
 def figures_of(measured: Measured) -> dict[str, Any]:
     """The plain form for files (schema 1)."""
     space = measured.space
     clips = measured.real_rows
     order = np.argsort(-measured.coverage.ratio, kind="stable")
-    left = [int(row) for row in order if measured.coverage.uncovered[row]]
     return {
         "schema": 1,
         "real": {"label": measured.real.label, "episodes": len(measured.real.members), "clips": len(clips)},
@@ -203,7 +202,8 @@ def figures_of(measured: Measured) -> dict[str, Any]:
                 "first_frame": int(clips.first[row]),
                 "distance": float(measured.coverage.ratio[row]),
             }
-            for row in left
+            for row in map(int, order)
+            if measured.coverage.uncovered[row]
         ],
         "holes": [hole.to_json() | {"middle": hole_place(measured, hole)} for hole in measured.holes],
         "parameters": None
@@ -223,20 +223,12 @@ def figures_of(measured: Measured) -> dict[str, Any]:
 
 
 def _box_json(axes: Sequence[Axis], box: Box) -> dict[str, Any]:
-    ends = [
-        axes[c].to_si(np.array([low / BOX_CELLS, high / BOX_CELLS])).tolist()
-        for c, low, high in zip(box.axes, box.low, box.high, strict=True)
-    ]
     return {
-        "box": {axes[c].name: pair for c, pair in zip(box.axes, ends, strict=True)},
+        "box": {axes[c].name: pair.tolist() for c, pair in zip(box.axes, _ends(axes, box), strict=True)},
         "inside": box.cases,
         "others_inside": box.controls,
         "p_value": box.p_value,
     }
-
-
-def _share(interval: Interval) -> str:
-    return interval.percent(1)
 
 
 def _plain(interval: Interval) -> str:

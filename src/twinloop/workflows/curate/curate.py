@@ -102,10 +102,8 @@ def _chosen(held: Workspace, given: Sequence[Recording], where: str) -> list[Rec
     # A person's own condition; the statement can only read.
     sql = f"SELECT episode_id, batch, episode_index FROM episodes WHERE {where or 'TRUE'}"  # noqa: S608
     rows = held.query(f"{sql} ORDER BY batch, episode_index", most_rows=MOST_ROWS).to_pylist()
-    labels = held.query(
-        "SELECT episode_id, value FROM consensus WHERE kind = 'success' AND value IS NOT NULL"
-    ).to_pylist()
-    successes = {str(row["episode_id"]): row["value"] == YES for row in labels}
+    labels = held.query("SELECT episode_id, value FROM consensus WHERE kind = 'success' AND value IS NOT NULL")
+    successes = {str(row["episode_id"]): row["value"] == YES for row in labels.to_pylist()}
     if given:
         wanted = {recording.episode_id for recording in given}
         rows = [row for row in rows if str(row["episode_id"]) in wanted]

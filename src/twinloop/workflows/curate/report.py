@@ -14,7 +14,7 @@ from rich.text import Text
 
 from twinloop.core.console import visible
 from twinloop.core.errors import TwinloopError
-from twinloop.curate.check import VERDICTS, Check, Score, worst
+from twinloop.curate.check import VERDICTS, Score
 from twinloop.curate.recording import Recording
 from twinloop.report import KeyFigure, Report
 from twinloop.report.curves import score_strips
@@ -54,8 +54,7 @@ def print_scores(console: Console, episode_id: str, rows: Sequence[Mapping[str, 
     console.print(f"{episode_id}: {len(rows)} scores, {wrong} suspect or bad, {len(rows) - len(told)} unknown")
     table = Table(Column("verdict", no_wrap=True), Column("check", overflow="fold"), "of", "frames", "why")
     for row in rows:
-        first, last = row["first_frame"], row["last_frame"]
-        frames = "" if first is None else str(first) if last in (None, first) else f"{first}–{last}"
+        frames = _frames(row["first_frame"], row["last_frame"], whole="")
         tone = _TONES.get(row["verdict"], "")
         table.add_row(row["verdict"], row["check"], row["channel"], frames, row["reason"], style=tone)
     console.print(table)
@@ -85,10 +84,11 @@ def _print_unreadable(console: Console, curated: Curated) -> None:
 
 
 def _print_found(console: Console, curated: Curated) -> None:
-    wrong = {
-        name: [score for score in said.values() if score.verdict in WRONG] for name, said in curated.by_check.items()
+    found = {
+        name: wrong
+        for name, said in curated.by_check.items()
+        if (wrong := [score for score in said.values() if score.verdict in WRONG])
     }
-    found = {name: scores for name, scores in wrong.items() if scores}
     if not found:
         console.print("No check found anything.")
         return
@@ -148,7 +148,7 @@ Wrong = Sequence[tuple[Recording, Sequence[Score]]]
 
 def curate_section(page: Report, curated: Curated) -> None:
     """Write all of the page."""
-    checks, scores, verdicts, wrong = curated.checks, curated.scores, curated.by_verdict, curated.ranked
+    scores, verdicts, wrong = curated.scores, curated.by_verdict, curated.ranked
     page.figures(
         KeyFigure(
             label=verdict,
@@ -163,25 +163,24 @@ def curate_section(page: Report, curated: Curated) -> None:
     if curated.unreadable:
         _unreadable(page, curated)
     if wrong:
-        _found(page, checks, scores)
+        _found(page, curated)
         _distributions(page, scores)
         _episodes(page, wrong)
         _pictures(page, wrong)
     else:
         page.text("No episode is suspect or bad.")
         _distributions(page, scores)
-    _checks(page, checks, scores)
+    _checks(page, curated)
 
 
-def _found(page: Report, checks: Sequence[Check], scores: Sequence[Score]) -> None:
+def _found(page: Report, curated: Curated) -> None:
     """The checks that found something, each with the worst of it."""
     rows = []
-    for check in checks:
-        mine = worst(score for score in scores if score.check == check.name)
-        wrong = [score for score in mine.values() if score.verdict in WRONG]
+    for name, said in curated.by_check.items():
+        wrong = [score for score in said.values() if score.verdict in WRONG]
         if wrong:
-            counts = Counter(score.verdict for score in wrong)
-            rows.append((check.name, counts["bad"], counts["suspect"], max(wrong, key=Score.badness).reason))
+            counts = counted_verdicts(wrong)
+            rows.append((name, counts["bad"], counts["suspect"], max(wrong, key=Score.badness).reason))
     page.section("What was found", "Episodes by check, and the worst that it says of one.")
     page.table(("check", "bad", "suspect", "the worst of them"), rows)
 
@@ -190,8 +189,7 @@ def _unreadable(page: Report, curated: Curated) -> None:
     page.section("What cannot be read", "These episodes are in no selection, and no check judged them.")
     rows = [(recording.where, reason) for recording, reason in curated.unreadable[:_LISTED]]
     page.table(("episode", "why"), rows)
-    if len(curated.unreadable) > _LISTED:
-        page.text(f"And {len(curated.unreadable) - _LISTED} further episodes, in result.json.")
+    _further(page, curated.unreadable)
 
 
 def _episodes(page: Report, wrong: Wrong) -> None:
@@ -199,18 +197,21 @@ def _episodes(page: Report, wrong: Wrong) -> None:
     rows = []
     for recording, (top, *others) in wrong[:_LISTED]:
         also = ", ".join(dict.fromkeys(score.check for score in others if score.check != top.check))
-        rows.append((recording.where, top.verdict, top.check, top.channel, _frames(top), top.reason, also))
+        frames = _frames(top.first_frame, top.last_frame, whole="all")
+        rows.append((recording.where, top.verdict, top.check, top.channel, frames, top.reason, also))
     page.table(("episode", "verdict", "check", "of", "frames", "why", "also"), rows)
-    if len(wrong) > _LISTED:
-        page.text(f"And {len(wrong) - _LISTED} further episodes, in result.json.")
+    _further(page, wrong)
 
 
-def _frames(score: Score) -> str:
-    if score.first_frame is None:
-        return "all"
-    if score.last_frame in (None, score.first_frame):
-        return str(score.first_frame)
-    return f"{score.first_frame}–{score.last_frame}"
+def _further(page: Report, episodes: Sequence[Any]) -> None:
+    if len(episodes) > _LISTED:
+        page.text(f"And {len(episodes) - _LISTED} further episodes, in result.json.")
+
+
+def _frames(first: int | None, last: int | None, *, whole: str) -> str:
+    if first is None:
+        return whole
+    return str(first) if last in (None, first) else f"{first}–{last}"
 
 
 def _pictures(page: Report, wrong: Wrong) -> None:
@@ -260,12 +261,11 @@ def _distributions(page: Report, scores: Sequence[Score]) -> None:
         page.plot(score_strips(rows), "What lies to the right of the line is suspect or bad.")
 
 
-def _checks(page: Report, checks: Sequence[Check], scores: Sequence[Score]) -> None:
+def _checks(page: Report, curated: Curated) -> None:
     rows = []
-    for check in checks:
-        mine = worst(score for score in scores if score.check == check.name)
-        counts = Counter(score.verdict for score in mine.values())
-        why = next((score.reason for score in mine.values() if score.verdict == "unknown"), "")
-        rows.append((check.name, *(counts[verdict] for verdict in VERDICTS), check.meaning, why))
+    for check in curated.checks:
+        said = curated.by_check[check.name].values()
+        why = next((score.reason for score in said if score.verdict == "unknown"), "")
+        rows.append((check.name, *counted_verdicts(said).values(), check.meaning, why))
     page.section("Checks")
     page.table(("check", *VERDICTS, "looks for", "why unknown"), rows)

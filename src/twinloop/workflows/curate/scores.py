@@ -64,20 +64,23 @@ class Curated:
 
     def headline(self) -> list[Headline]:
         """The figures that conditions see."""
-        total = max(len(self.recordings), 1)
-        rows = [
-            Headline(name=verdict, estimate=float(count), unit="episodes", meaning=f"episodes whose worst is {verdict}")
-            for verdict, count in self.by_verdict.items()
-            if verdict != "good"
+        share = self.by_verdict["bad"] / max(len(self.recordings), 1)
+        ids = {(score.verdict, score.check, score.episode_id) for score in self.scores}
+        counts = Counter(f"{verdict}/{check}" for verdict, check, _ in ids)
+        return [
+            *(
+                Headline(
+                    name=verdict, estimate=float(count), unit="episodes", meaning=f"episodes whose worst is {verdict}"
+                )
+                for verdict, count in self.by_verdict.items()
+                if verdict != "good"
+            ),
+            Headline(name="share_bad", estimate=share, meaning="episodes that are bad"),
+            *(
+                Headline(name=name, estimate=float(counts[name]), unit="episodes")
+                for name in (f"{verdict}/{check.name}" for check in self.checks for verdict in WRONG)
+            ),
         ]
-        rows.append(
-            Headline(name="share_bad", estimate=self.by_verdict["bad"] / total, meaning="episodes that are bad")
-        )
-        for check in self.checks:
-            for verdict in WRONG:
-                ids = {s.episode_id for s in self.scores if s.check == check.name and s.verdict == verdict}
-                rows.append(Headline(name=f"{verdict}/{check.name}", estimate=float(len(ids)), unit="episodes"))
-        return rows
 
     @property
     def selection(self) -> str:

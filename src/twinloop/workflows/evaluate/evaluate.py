@@ -37,6 +37,15 @@ from twinloop.workflows.run.results import MeasuredRun, Outcome
 from twinloop.workflows.scenario.places import policy_folder
 
 _SHOWN = 30  # slices that are printed; result.json and the page have all
+_DESCRIBED = (
+    "policy",
+    "policy_hash",
+    "suite",
+    "hash",
+    "domain",
+    "twin",
+    "run_seed",
+)  # of an evaluation, in result.json
 
 
 def print_summary(console: Console, made: Evaluation, summary: Summary) -> None:
@@ -66,9 +75,8 @@ def print_summary(console: Console, made: Evaluation, summary: Summary) -> None:
 
 def invalid_words(made: Evaluation, summary: Summary) -> str:
     """How many trials do not count, why, and what that means."""
-    reasons = (
-        "; ".join(dict.fromkeys(reason for item in summary.slices for reason in item.reasons)) or "no reason given"
-    )
+    given = dict.fromkeys(reason for item in summary.slices for reason in item.reasons)
+    reasons = "; ".join(given) or "no reason given"
     if made.domain == "sim":
         return f"{summary.invalid} worlds were lost and count as no success: {reasons}."
     return (
@@ -84,9 +92,6 @@ def _cells(item: SliceSummary) -> list[str]:
     ends = f"[{float(item.success.low):.2f}, {float(item.success.high):.2f}]"
     numbers = ((item.progress, 2), (item.time_s, 2), (item.smoothness, 2), (item.peak_force_n, 1), (item.violating, 2))
     return [item.name, f"{item.successes} / {item.trials}", ends, *(number(value, digits) for value, digits in numbers)]
-
-
-_SCENARIOS = "scenarios"
 
 
 def run_evaluate(request: EvaluateRequest, console: Console) -> Outcome:
@@ -163,11 +168,8 @@ def conditions(fail_under: Sequence[str]) -> list[str]:
     Raises:
         InputError: one that is none.
     """
-    found: list[str] = []
-    for stem, end, rate in map(_asked, fail_under):
-        figure = {OVERALL: SUCCESS, WORST: WORST}.get(stem, f"{SUCCESS}/{stem}")
-        found.append(f"{figure}{end} < {rate}")
-    return found
+    whole = {OVERALL: SUCCESS, WORST: WORST}
+    return [f"{whole.get(stem, f'{SUCCESS}/{stem}')}{end} < {rate}" for stem, end, rate in map(_asked, fail_under)]
 
 
 def _asked(text: str) -> tuple[str, str, str]:
@@ -212,7 +214,7 @@ def opened_twin(name: str | None, output: Path | None) -> Twin:
 def suite_on(request: EvaluateRequest | CompareRequest, who: Candidate, twin: Twin) -> Suite:
     """The suite that is asked for, on a twin, with the slices and numbers of trials that are asked for."""
     root = Workspace.find(request.output or Path.cwd())
-    folder = request.scenarios or (root / _SCENARIOS if root is not None else None)
+    folder = request.scenarios or (None if root is None else root / "scenarios")
     spec, task = open_suite(request.suite), open_task(request.task, twin)
     suite = on_twin(spec, twin, task, pictures=who.pictures, scenarios=folder)
     return suite.with_episodes(getattr(request, "episodes", None)).selected(request.slices)
@@ -282,13 +284,7 @@ def _ended(run: MeasuredRun, made: list[Evaluation], level: float, started: date
     figures: dict[str, Any] = {
         "evaluations": [
             {
-                "policy": one.policy,
-                "policy_hash": one.policy_hash,
-                "suite": one.suite,
-                "hash": one.hash,
-                "domain": one.domain,
-                "twin": one.twin,
-                "run_seed": one.run_seed,
+                **{key: getattr(one, key) for key in _DESCRIBED},
                 **summary.to_json(),
                 "extra": dict(one.extra),
             }

@@ -33,24 +33,9 @@ def evidence_section(page: Report, figures: Mapping[str, Any], simulation: Seque
         shown.append(KeyFigure(label="more without a failure", value=more, source="which would carry the claim"))
     page.figures(shown)
     page.section("Real trials", "Independent, drawn as the robot will meet them, and judged without knowing the claim.")
-    better = [key.removeprefix("rate/") for key in rows[0]["chance_to_pass"]]
-    names = [
-        "failures allowed",
-        "trials",
-        "if one looks after each",
-        *(f"passes if truly {k} × better" for k in better),
-    ]
     page.table(
-        names,
-        [
-            [
-                row["failures"],
-                row["trials"],
-                row["watched_trials"],
-                *(f"{c:.0%}" for c in row["chance_to_pass"].values()),
-            ]
-            for row in rows
-        ],
+        ["failures allowed", "trials", *_headings(rows[0])],
+        [[row["failures"], row["trials"], row["watched_trials"], *_chances(row)] for row in rows],
     )
     page.section("What simulation contributes", "\n\n".join(simulation))
 
@@ -196,10 +181,9 @@ def _say(claim: EvidenceRequest, figures: dict[str, Any], console: Console) -> N
     console.print(
         f"To claim a failure rate of at most {rate:g} with {claim.confidence:.0%} confidence:", soft_wrap=True
     )
-    table = Table("failures allowed", "real trials", "if one looks after each", *_headings())
+    table = Table("failures allowed", "real trials", *_headings(figures["demonstrations"][0]))
     for row in figures["demonstrations"]:
-        chances = [f"{chance:.0%}" for chance in row["chance_to_pass"].values()]
-        table.add_row(str(row["failures"]), f"{row['trials']:,}", f"{row['watched_trials']:,}", *chances)
+        table.add_row(str(row["failures"]), f"{row['trials']:,}", f"{row['watched_trials']:,}", *_chances(row))
     console.print(table)
     console.print(
         "Trials are independent, drawn as the robot will meet them, and judged without knowing the claim.",
@@ -216,25 +200,34 @@ def _say(claim: EvidenceRequest, figures: dict[str, Any], console: Console) -> N
         console.print(f"- {line}", soft_wrap=True)
 
 
-def _headings() -> list[str]:
-    return [f"passes if truly {times} × better" for times in _BETTER]
+def _headings(row: Mapping[str, Any]) -> list[str]:
+    better = [f"passes if truly {key.removeprefix('rate/')} × better" for key in row["chance_to_pass"]]
+    return ["if one looks after each", *better]
+
+
+def _chances(row: Mapping[str, Any]) -> list[str]:
+    return [f"{chance:.0%}" for chance in row["chance_to_pass"].values()]
 
 
 def simulation_lines(found: dict[str, Any], rate: float) -> list[str]:
     """What simulation contributes, a sentence for each assumption, and that it contributes nothing without one."""
-    first = (
-        "Without an assumption about how far it is from reality: nothing. No number of simulated trials bounds a real "
-    )
-    lines = [first + "failure rate."]
-    if gap := found.get("gap"):
-        said = (
-            f"If the real rate is at most {gap['assumed']:g} above the simulated one (an assumption: see `twinloop gap "
+    lines = [
+        (
+            "Without an assumption about how far it is from reality: nothing. No number of simulated trials bounds a "
+            "real failure rate."
         )
-        said += "predictivity`), "
-        if gap["simulated_trials"] is None:
-            lines.append(said + f"nothing: the assumed gap alone is {gap['assumed']:g} of the {rate:g} to be claimed.")
-        else:
-            lines.append(said + f"{gap['simulated_trials']:,} simulated trials without a failure carry the claim.")
+    ]
+    if gap := found.get("gap"):
+        trials = gap["simulated_trials"]
+        lines.append(
+            f"If the real rate is at most {gap['assumed']:g} above the simulated one (an assumption: see `twinloop gap "
+            "predictivity`), "
+            + (
+                f"nothing: the assumed gap alone is {gap['assumed']:g} of the {rate:g} to be claimed."
+                if trials is None
+                else f"{trials:,} simulated trials without a failure carry the claim."
+            )
+        )
         if "bound" in gap:
             verdict = "carries" if gap["bound"] <= rate else "does not carry"
             lines.append(

@@ -31,8 +31,8 @@ def evaluation_section(page: Report, made: Evaluation, summary: Summary) -> None
             f"Success of {'every slice' if len(summary.slices) <= _BARS else f'the {_BARS} worst slices'} with exact "
             f"{summary.level:.0%} intervals.",
         )
-    pairs, ends = made.extra.get("pairs") or [], made.extra.get("ends") or {}
-    if pairs:
+    if pairs := made.extra.get("pairs"):
+        ends = made.extra.get("ends") or {}
         page.plot(pair_map(pairs, ends, summary), "Success where two axes stand at these ends of their ranges at once.")
     head = (
         "slice",
@@ -178,8 +178,7 @@ def _key_figures(made: Evaluation, summary: Summary) -> list[KeyFigure]:
         ends = f"[{float(worst.low):.3f}, {float(worst.high):.3f}], chosen among {len(summary.slices)}"
         found.append(KeyFigure(label="worst slice", value=float(worst.estimate), source=ends))
     found.append(KeyFigure(label="lost worlds", value=summary.invalid, source="count as no success"))
-    latency: dict[str, Any] = made.extra.get("latency") or {}
-    if latency:
+    if latency := made.extra.get("latency"):
         source = f"95 % within {1e3 * latency['p95_s']:.2f} ms"
         found.append(KeyFigure(label="command takes", value=1e3 * latency["median_s"], unit="ms", source=source))
     return found

@@ -73,7 +73,6 @@ def _p(check: Check) -> str:
 
 _DRAWN = "provenance/rand."
 _MEASURED = ("dynamics", "why")  # runs whose figures say how wide a gap is
-# Half width of the range that an identified distribution stands for, in standard deviations: 95 % of a normal one.
 
 
 def _require_enough(request: GapClassesRequest) -> None:
@@ -149,7 +148,7 @@ def _coverage(request: GapClassesRequest, log: Log | None, checks: list[Check], 
     )
     checks += never_covered(support, names, rows, remedy=remedy)
     together = combination_covered(support, names, rows, remedy=remedy)
-    checks += [together] if together is not None else []
+    checks += [] if together is None else [together]
 
 
 def training_support(training: str) -> Support:
@@ -233,9 +232,7 @@ def _twin_errors(request: GapClassesRequest, log: Log | None, checks: list[Check
 def twin_errors(twin: Twin, episodes: Sequence[Episode], params: Path | None) -> Errors:
     """Errors of a twin, with the estimates of an identify run where one is given, over those of holding still."""
     logs = prepare_replay(twin, episodes)
-    values = {}
-    if params is not None:
-        values = ParamDistribution.from_json(read_identified(params)["distribution"]).estimate
+    values = {} if params is None else ParamDistribution.from_json(read_identified(params)["distribution"]).estimate
     known = {name: value for name, value in values.items() if name in logs.twin.params}
     readings = replay(open_backend(), logs, logs.twin.table(1, known))[0]
     if np.isinf(readings).any():

@@ -114,13 +114,13 @@ def run_gap_compare(request: GapCompareRequest, console: Console) -> Outcome:
 def comparison_words(found: Comparison, task: TaskComparison) -> str:
     """A task's answer in plain words."""
     arms = task.arms
-    if arms.measure == "success":
-        said = [f"{name} {int(x.sum())} of {len(x)}" for name, x in ((found.a, arms.a), (found.b, arms.b))]
-    else:
-        said = [f"{name} {x.mean():.3f} in {len(x)}" for name, x in ((found.a, arms.a), (found.b, arms.b))]
-    seen = f"{said[0]}, {said[1]}{' on the same starts' if arms.paired else ''}: "
+    said = ", ".join(
+        f"{name} " + (f"{int(x.sum())} of {len(x)}" if arms.measure == "success" else f"{x.mean():.3f} in {len(x)}")
+        for name, x in ((found.a, arms.a), (found.b, arms.b))
+    )
     run = task.sequential
-    return seen + (_fixed_words(found, task) if run is None else _sequential_words(found, run))
+    answer = _fixed_words(found, task) if run is None else _sequential_words(found, run)
+    return f"{said}{' on the same starts' if arms.paired else ''}: {answer}"
 
 
 def _fixed_words(found: Comparison, task: TaskComparison) -> str:
@@ -250,7 +250,7 @@ def _power_words(
             early = f"decides by pair {most:.0f} in {decided:.0%} of cases"
             return f"{words} Looked at after every pair, the e-test {early}."
         words += (
-            f" Looked at after every pair, the e-test ends after {mean:.0f} pairs on average, and nine times of ten"
+            f" Looked at after every pair, the e-test ends after {mean:.0f} pairs on average, and nine times of ten "
+            f"by {ninth:.0f}."
         )
-        words += f" by {ninth:.0f}."
     return words

@@ -87,14 +87,9 @@ def run_gap_history(request: GapHistoryRequest, console: Console) -> dict[str, A
     return {
         "kind": request.kind,
         "runs": [
-            {
+            vars(run)
+            | {
                 "folder": str(run.folder),
-                "made": run.made,
-                "twin": run.twin,
-                "twin_hash": run.twin_hash,
-                "data": run.data,
-                "data_hash": run.data_hash,
-                "params": run.params,
                 "figures": {name: run.figures[name].to_json() for name in names if name in run.figures},
             }
             for run in runs
@@ -155,24 +150,20 @@ def _chosen(runs: Sequence[PastRun], patterns: Sequence[str]) -> list[str]:
 def _table(runs: Sequence[PastRun], names: Sequence[str], kind: str) -> Table:
     """A row per figure where runs are few enough to stand side by side, else a row per run."""
     units = {name: figure.unit for run in runs for name, figure in run.figures.items()}
-    head = ["run", "made", "twin", "data", *(_with_unit(name, units[name]) for name in names)]
+    titles = [f"{name} ({units[name]})" if units[name] else name for name in names]
+    head = ["run", "made", "twin", "data", *titles]
     lines = [
         [run.folder.name, run.made[:16].replace("T", " "), run.version, run.data_hash[:_HASH] or run.data]
         + [_cell(run.figures.get(name)) for name in names]
         for run in runs
     ]
-    told = [i for i in range(len(head)) if any(line[i] for line in lines)]  # of trials there is no twin, for example
-    head, lines = [head[i] for i in told], [[line[i] for i in told] for line in lines]
+    head, *lines = _told(head, lines)
     if len(runs) <= _SIDE_BY_SIDE:
         head, *lines = [list(line) for line in zip(head, *lines, strict=True)]
     table = Table(*head, title=f"gap {kind}")
     for line in lines:
         table.add_row(*line)
     return table
-
-
-def _with_unit(name: str, unit: str) -> str:
-    return f"{name} ({unit})" if unit else name
 
 
 def _cell(figure: Headline | None) -> str:
@@ -203,5 +194,11 @@ def _fill(page: Report, runs: Sequence[PastRun], names: Sequence[str]) -> None:
         + [run.figures[name].estimate if name in run.figures else None for name in names]
         for run in runs
     ]
+    head, *lines = _told(head, lines)
+    page.table(head, lines)
+
+
+def _told(head: list[Any], lines: list[list[Any]]) -> list[list[Any]]:
+    """Head and lines without the columns that are empty in every run: of trials there is no twin, for example."""
     told = [i for i in range(len(head)) if any(line[i] not in ("", None) for line in lines)]
-    page.table([head[i] for i in told], [[line[i] for i in told] for line in lines])
+    return [[row[i] for i in told] for row in (head, *lines)]

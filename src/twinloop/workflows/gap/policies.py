@@ -25,7 +25,6 @@ from twinloop.gap.policies.predictivity import (
 from twinloop.report import KeyFigure, Report
 from twinloop.report.gap_policies import gap_rows, score_scatter
 from twinloop.stats import Interval
-from twinloop.stats.predictivity import PredictivityFigure
 from twinloop.stats.ranking import PolicyScores
 from twinloop.workflows.gap.requests import GapPoliciesRequest, GapPredictivityRequest
 from twinloop.workflows.run.results import MeasuredRun, Outcome
@@ -102,7 +101,12 @@ def _explained(page: Report, report: PredictivityReport) -> None:
 
 def _key(task: TaskPredictivity, name: str) -> KeyFigure:
     figure = task.result[name]
-    return KeyFigure(label=_title(figure), value=figure.estimate, source=_source(figure))
+    interval = figure.others if np.isfinite(figure.others.low) else figure.these
+    return KeyFigure(
+        label={"pearson": "correlation (Pearson)", "bias": "simulated − real"}.get(figure.name, label(figure.name)),
+        value=figure.estimate,
+        source=figure.reason or f"{interval.level:.0%} of such policies: {_ends(interval)}",
+    )
 
 
 def _best(task: TaskPredictivity) -> KeyFigure:
@@ -112,15 +116,6 @@ def _best(task: TaskPredictivity) -> KeyFigure:
         value=task.result.best_policy,
         source=f"chance that {first}, first in simulation, is truly the best of these in reality",
     )
-
-
-def _title(figure: PredictivityFigure) -> str:
-    return {"pearson": "correlation (Pearson)", "bias": "simulated − real"}.get(figure.name, label(figure.name))
-
-
-def _source(figure: PredictivityFigure) -> str:
-    interval = figure.others if np.isfinite(figure.others.low) else figure.these
-    return figure.reason or f"{interval.level:.0%} of such policies: {_ends(interval)}"
 
 
 def _ends(interval: Interval) -> str:
@@ -261,7 +256,7 @@ def run_gap_predictivity(request: GapPredictivityRequest, console: Console) -> O
         {**report.to_json(), "data": data, "seed": request.seed, "measure": request.measure},
         report.headlines(),
         title="How well simulation predicts reality",
-        subtitle=f"{_policies(report)} policies from {data}",
+        subtitle=f"{len(report.main.scores.policies)} policies from {data}",
         fill=lambda page: predictivity_section(page, report),
     )
 
@@ -287,7 +282,3 @@ def _read(
     trials = read_both(real, sim, scores)
     tables, notes = scores_by_task(trials, chosen_measure(trials, asked))
     return tables, notes, trials.origin
-
-
-def _policies(report: PredictivityReport) -> int:
-    return len(report.main.scores.policies)

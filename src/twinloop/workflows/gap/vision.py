@@ -100,18 +100,16 @@ def _summary(page: Report, gap: VisionGap) -> None:
     differ = sum(row.p_value <= ALPHA for row in gap.differences)
     page.figures(
         [
-            KeyFigure(
-                label="AUC, held out", value=float(gap.classifier.auc.estimate), source=_ends(gap.classifier.auc)
-            ),
-            KeyFigure(label="MMD²", value=float(gap.mmd.distance.estimate), source=_ends(gap.mmd.distance)),
-            KeyFigure(label="KID", value=float(gap.kid.distance.estimate), source=_ends(gap.kid.distance)),
+            _key("AUC, held out", gap.classifier.auc),
+            _key("MMD²", gap.mmd.distance),
+            _key("KID", gap.kid.distance),
             KeyFigure(label="statistics that differ", value=f"{differ} of {len(gap.differences)}"),
             KeyFigure(label="regions that tell", value=f"{gap.regions.telling} of {gap.regions.auc.size}"),
         ]
     )
-    pictures = [*_some(gap.real.kept), *_some(gap.sim.kept)]
-    labels = ["real"] * len(_some(gap.real.kept)) + ["simulated"] * len(_some(gap.sim.kept))
-    page.image(contact_sheet(pictures, labels, columns=_SHEET), "Some of the pictures that were compared.")
+    real, sim = _some(gap.real.kept), _some(gap.sim.kept)
+    labels = ["real"] * len(real) + ["simulated"] * len(sim)
+    page.image(contact_sheet([*real, *sim], labels, columns=_SHEET), "Some of the pictures that were compared.")
 
 
 def _remedies(page: Report, gap: VisionGap, tones: Mapping[str, NDArray[np.float64]]) -> None:
@@ -159,7 +157,7 @@ def _regions(page: Report, gap: VisionGap, again: Sequence[Pictures]) -> None:
         (gap.regions_left, again, " once all remedies are applied"),
     ):
         if regions is not None:
-            middle = [_some(kept)[len(_some(kept)) // 2] for kept in (gap.real.kept, sim)]
+            middle = [some[len(some) // 2] for some in (_some(gap.real.kept), _some(sim))]
             page.plot(
                 telling_regions(middle, ["real", "simulated" + when], regions.apart, _hover(regions)),
                 f"{regions.telling} of {regions.auc.size} regions tell beyond chance{when} (permuted episodes, Holm). "
@@ -190,10 +188,8 @@ def _distances(page: Report, gap: VisionGap) -> None:
     ]
     page.table(["figure", "estimate, 95 %", "p"], rows)
     count = len(gap.real.embedding)
-    real, sim = (
-        _by_episode(gap.classifier.scores[:count], gap.real),
-        _by_episode(gap.classifier.scores[count:], gap.sim),
-    )
+    real = _by_episode(gap.classifier.scores[:count], gap.real)
+    sim = _by_episode(gap.classifier.scores[count:], gap.sim)
     page.plot(
         episode_scores(real, sim, gap.real.names, gap.sim.names),
         "Mean score of each episode by a classifier that has not seen it.",
@@ -231,8 +227,9 @@ def _said(interval: Interval) -> str:
     return "–" if math.isnan(estimate) else f"{estimate:.4g} [{low:.4g}, {high:.4g}]"
 
 
-def _ends(interval: Interval) -> str:
-    return f"95 %: {float(interval.low):.3g} to {float(interval.high):.3g}"
+def _key(label: str, interval: Interval) -> KeyFigure:
+    ends = f"95 %: {float(interval.low):.3g} to {float(interval.high):.3g}"
+    return KeyFigure(label=label, value=float(interval.estimate), source=ends)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -114,11 +114,7 @@ def _profiles(page: Report, result: IdentifyResult) -> None:
     if not profiles:
         return
     figure = profile_curves(
-        [profile.name for profile in profiles],
-        [profile.unit for profile in profiles],
-        [profile.values for profile in profiles],
-        [profile.rise for profile in profiles],
-        [profile.limit for profile in profiles],
+        *([getattr(profile, key) for profile in profiles] for key in ("name", "unit", "values", "rise", "limit"))
     )
     page.plot(figure, "Profile likelihood: each parameter held elsewhere, the others fitted again.")
     for profile in profiles:
@@ -236,14 +232,19 @@ def structures_section(page: Report, compared: Comparison) -> None:
             ["MISSING" in row.verdict or row.verdict.startswith("needed") for row in rows],
         )
         page.plot(figure, "Part of the held-out error that a structure takes away, with its 95 % interval.")
-    table = [
-        [row.name, row.meaning, row.added or None, row.per_parameter, None if row.reason else row.p_value]
-        for row in compared.results
-    ]
-    said = [row.verdict or f"not compared: {row.reason}" for row in compared.results]
     page.table(
         ["structure", "physics", "added parameters", "improvement each", "p (Holm)", "verdict"],
-        [[*cells, verdict] for cells, verdict in zip(table, said, strict=True)],
+        [
+            [
+                row.name,
+                row.meaning,
+                row.added or None,
+                row.per_parameter,
+                None if row.reason else row.p_value,
+                row.verdict or f"not compared: {row.reason}",
+            ]
+            for row in compared.results
+        ],
     )
 
 
@@ -258,11 +259,7 @@ def drift_section(page: Report, found: Drift) -> None:
         "by permutation of episodes, adjusted by Holm over parameters and both tests.",
     )
     figure = drift_panels(
-        found.groups,
-        [param.name for param in shown],
-        [param.estimates for param in shown],
-        [param.errors for param in shown],
-        [param.unit for param in shown],
+        found.groups, *([getattr(param, key) for param in shown] for key in ("name", "estimates", "errors", "unit"))
     )
     page.plot(figure, "Estimates of each group with 95 % intervals from the spread of episodes within groups.")
     page.table(

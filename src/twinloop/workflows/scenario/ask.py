@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -16,7 +15,7 @@ from twinloop.core.headline import Headline
 from twinloop.core.params import ParamTable
 from twinloop.report import KeyFigure, Report
 from twinloop.report.scenario import dose_response, term_bars
-from twinloop.rollout.pinned import Chance, PinnedWorld
+from twinloop.rollout.pinned import PinnedWorld
 from twinloop.scenario.ablate import Ablated, Ablation, ablate, terms_of
 from twinloop.scenario.counterfactual import Attempt, Contrast, Crossing, What, counterfactual, parse_what, series
 from twinloop.scenario.trials import Tried, try_actor
@@ -173,7 +172,10 @@ class Asking:
         twin, task = pinned.open()
         actor = places.actor(who(pinned, request.policy), twin, task)
         backend = open_backend()
-        attempt = functools.partial(_attempt, pinned, twin, task, actor, tries, chance, backend)
+
+        def attempt(values: Mapping[str, Any]) -> Tried:
+            return try_actor(pinned, twin, task, actor, tries, chance=chance, values=values, backend=backend)
+
         own = pinned.beginning(tries, twin=twin, task=task, chance=chance).params
         pictures = getattr(actor, "photograph", None) is not None
         return cls(pinned=pinned, twin=twin, attempt=attempt, pictures=pictures, own=own, level=level)
@@ -182,19 +184,6 @@ class Asking:
     def base(self) -> Tried:
         """The scenario as it is."""
         return self.attempt({})
-
-
-def _attempt(
-    pinned: PinnedWorld,
-    twin: Twin,
-    task: Any,
-    actor: Any,
-    n: int,
-    chance: Chance,
-    backend: Any,
-    values: Mapping[str, Any],
-) -> Tried:
-    return try_actor(pinned, twin, task, actor, n, chance=chance, values=values, backend=backend)
 
 
 def who(pinned: PinnedWorld, policy: str) -> str:
@@ -242,14 +231,14 @@ def run_counterfactual(request: CounterfactualRequest, console: Console) -> tupl
     figures = {
         **_facts(asking),
         "contrasts": [one.to_json(request.level) for one in contrasts],
-        "crossings": [{"what": c.what, "low": c.low, "high": c.high, "rates": list(c.rates)} for c in crossings],
+        "crossings": [vars(one) | {"rates": list(one.rates)} for one in crossings],
     }
     return run.end(
         figures,
         [_headline(f"{one.what}{one.dose:.4g}", one, "success with the change less that without") for one in contrasts],
         title=f"What if: {asking.pinned.name}",
         subtitle=_subtitle(asking),
-        fill=_page(request.output, fill),
+        fill=fill,
     )
 
 
@@ -281,12 +270,8 @@ def run_ablate(request: AblateRequest, console: Console) -> tuple[dict[str, Any]
         [_headline(row.term.name, row.without, "success without the term less that with it") for row in found.terms],
         title=f"Ablation: {asking.pinned.name}",
         subtitle=_subtitle(asking),
-        fill=_page(request.output, fill),
+        fill=fill,
     )
-
-
-def _page(output: Path | None, fill: Callable[[Report], None]) -> Callable[[Report], None] | None:
-    return fill if output is not None else None
 
 
 def _facts(asking: Asking) -> dict[str, Any]:
@@ -340,12 +325,7 @@ def _first_words(first: Ablated) -> str:
 def _terms_table(rows: Sequence[Ablated]) -> Table:
     table = Table("term", "gained without", "lost alone", "p without", "p alone", "verdict")
     for row in rows:
-        table.add_row(
-            row.term.name,
-            f"{row.needed:+.2f}",
-            f"{row.enough:+.2f}",
-            f"{row.without.p_adjusted:.2g}",
-            f"{row.alone.p_adjusted:.2g}",
-            row.verdict(),
-        )
+        gains = (f"{gain:+.2f}" for gain in (row.needed, row.enough))
+        chances = (f"{one.p_adjusted:.2g}" for one in (row.without, row.alone))
+        table.add_row(row.term.name, *gains, *chances, row.verdict())
     return table

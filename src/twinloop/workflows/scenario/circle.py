@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,19 +41,18 @@ class Change:
     def of(cls, name: str, before: Evaluation, after: Evaluation) -> Change:
         """Trials that both had, by name."""
         old, new = _outcomes(before, name), _outcomes(after, name)
-        same = [(old[trial], new[trial]) for trial in old if trial in new]
-        a, b = [new for _, new in same], [old for old, _ in same]
-        counts = PairedCounts(
-            both=sum(x and y for x, y in zip(a, b, strict=True)),
-            only_a=sum(x and not y for x, y in zip(a, b, strict=True)),
-            only_b=sum(y and not x for x, y in zip(a, b, strict=True)),
-            neither=sum(not x and not y for x, y in zip(a, b, strict=True)),
+        counts = Counter((new[trial], old[trial]) for trial in old if trial in new)
+        pairs = PairedCounts(
+            both=counts[True, True],
+            only_a=counts[True, False],
+            only_b=counts[False, True],
+            neither=counts[False, False],
         )
         return cls(
             name=name,
-            before=clopper_pearson(sum(b), len(b)),
-            after=clopper_pearson(sum(a), len(a)),
-            pairs=counts,
+            before=clopper_pearson(pairs.both + pairs.only_b, pairs.pairs),
+            after=clopper_pearson(pairs.both + pairs.only_a, pairs.pairs),
+            pairs=pairs,
         )
 
     @property
@@ -74,13 +74,8 @@ class Change:
 
 
 def _outcomes(made: Evaluation, name: str) -> dict[str, bool]:
-    rows = zip(
-        made.trials["slice"].to_pylist(),
-        made.trials["trial"].to_pylist(),
-        made.trials["success"].to_pylist(),
-        made.trials["valid"].to_pylist(),
-        strict=True,
-    )
+    columns = (made.trials[key].to_pylist() for key in ("slice", "trial", "success", "valid"))
+    rows = zip(*columns, strict=True)
     return {trial: bool(success and valid) for part, trial, success, valid in rows if part == name}
 
 
@@ -149,9 +144,6 @@ def changes_page(
 # Training goes on from the champion at a tenth of its learning rate: the preset by which a policy is fine-tuned without
 # forgetting (docs/training.md).
 _SLOWER = 0.1
-# The share of every batch that is drawn from around the failure; our choice: half, so that neither side can be
-# forgotten, and small targeted sets still count.
-SHARE = 0.5
 _RESULT, _NOMINAL, _THIS = "result.json", "nominal", "this failure"
 _KEPT = ("batch", "task", "weight_decay", "ema", "clip")  # of the configuration that the champion was trained with
 
@@ -255,7 +247,7 @@ def _train(
     kept = {key: said[key] for key in _KEPT if key in said}
     old = [{**one, "weight": (1.0 - circle.share) / len(sources)} for one in sources]
     contract = champion.contract
-    inputs = [*(["state"] if contract.state else []), *(["environment"] if contract.environment else [])]
+    inputs = [name for name in ("state", "environment") if getattr(contract, name)]
     config = TrainConfig.of(
         {
             **kept,

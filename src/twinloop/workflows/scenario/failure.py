@@ -60,7 +60,7 @@ def simulated(located: Located) -> bool:
         return False
 
 
-def from_provenance(located: Located, name: str, reason: str, meaning: str, backend: Backend) -> Rebuilt:
+def from_provenance(located: Located, asked: FromFailureRequest, backend: Backend) -> Rebuilt:
     """A simulated episode.
 
     Raises:
@@ -89,10 +89,10 @@ def from_provenance(located: Located, name: str, reason: str, meaning: str, back
         episode,
         twin,
         task,
-        name=name or _name(located, found),
+        name=asked.name or _name(located, found),
         twin_reference=str(config["twin"]),
-        reason=reason or (f"{found}: {why}" if found else ""),
-        meaning=meaning,
+        reason=asked.reason or (f"{found}: {why}" if found else ""),
+        meaning=asked.meaning,
         origin=_origin(located, record.actor, record.source),
     )
     world = replace(world, task=str(config["task"]))
@@ -125,47 +125,39 @@ def _class(reader: DatasetReader, index: int, task: Task) -> tuple[str, str]:
     return (found[0].value, found[0].reason) if found else ("", "")
 
 
-def from_log(
-    located: Located,
-    name: str,
-    reason: str,
-    meaning: str,
-    *,
-    twin: str,
-    task: str,
-    identified: Path | None,
-    ndraw: int,
-    seed: int,
-) -> Rebuilt:
+def from_log(located: Located, asked: FromFailureRequest) -> Rebuilt:
     """The log of a robot, rebuilt in a twin.
 
     Raises:
         InputError: it succeeded, says nothing of where things lay, or does not fit the twin.
     """
-    loaded = load_twin(twin)
-    opened = open_task(task, loaded)
-    distribution, said = _identified(identified)
+    twin = load_twin(asked.twin)
+    task = open_task(asked.task, twin)
+    distribution, said = _identified(asked.identified)
     world = pin_log(
-        _log(located, loaded),
-        loaded,
-        opened,
-        name=name or _name(located, ""),
-        twin_reference=twin,
+        _log(located, twin),
+        twin,
+        task,
+        name=asked.name or _name(located, ""),
+        twin_reference=asked.twin,
         identified=distribution,
-        ndraw=ndraw,
-        seed=seed,
-        reason=reason,
-        meaning=meaning,
+        ndraw=max(asked.tries - 1, 1),
+        seed=asked.seed,
+        reason=asked.reason,
+        meaning=asked.meaning,
     )
-    places = {key: value for key, value in world.departures.items() if loaded.params[key].quantity.stage == "reset"}
-    lay = ", ".join(f"{key.removeprefix('object/')} {value:.4g}" for key, value in places.items())
+    lay = ", ".join(
+        f"{key.removeprefix('object/')} {value:.4g}"
+        for key, value in world.departures.items()
+        if twin.params[key].quantity.stage == "reset"
+    )
     rise = world.departures.get(TABLE, 0.0) if distribution is None else 0.0
     table = f" on a table {1e3 * rise:+.1f} mm from the twin's" if rise else ""
     lines = (f"Rebuilt from the log: {world.nstep} frames; {lay}{table}.", f"Parameters: {said}.")
     return Rebuilt(
-        world=replace(world, task=task),
-        twin=loaded,
-        task=opened,
+        world=replace(world, task=asked.task),
+        twin=twin,
+        task=task,
         exact=None,
         parameters=said,
         lines=lines,
@@ -238,11 +230,6 @@ def _name(located: Located, failure: str) -> str:
     return f"{failure.replace('_', '-') or 'failure'}-{stem or 'data'}-{located.index}"[:80]
 
 
-# The share of tries that must fail for a failure to have happened again in simulation; our choice: below a tenth,
-# what made it fail out there is more likely what the twin lacks than what these worlds have.
-LEAST = 0.1
-
-
 def run_from_failure(asked: FromFailureRequest, console: Console, *, nthread: int = 0) -> tuple[dict[str, Any], int]:
     """Rebuild a failed episode, try it again and keep it.
 
@@ -287,19 +274,7 @@ def run_from_failure(asked: FromFailureRequest, console: Console, *, nthread: in
 
 def _rebuilt(asked: FromFailureRequest, backend: Backend) -> Rebuilt:
     located = places.locate(asked.episode)
-    if simulated(located):
-        return from_provenance(located, asked.name, asked.reason, asked.meaning, backend)
-    return from_log(
-        located,
-        asked.name,
-        asked.reason,
-        asked.meaning,
-        twin=asked.twin,
-        task=asked.task,
-        identified=asked.identified,
-        ndraw=max(asked.tries - 1, 1),
-        seed=asked.seed,
-    )
+    return from_provenance(located, asked, backend) if simulated(located) else from_log(located, asked)
 
 
 def acting_again(rebuilt: Rebuilt) -> tuple[str, str]:
@@ -329,14 +304,13 @@ def _tried(rebuilt: Rebuilt, reference: str, tries: int, backend: Backend) -> tu
 def _evidence(
     rebuilt: Rebuilt, open_loop: Tried, closed: Tried | None, reference: str, *, again: bool, least: float
 ) -> dict[str, Any]:
-    expected = {"expected": expectation(reference, closed)} if closed is not None else {}
     return {
         "again": again,
         "least": least,
         "bit_for_bit": rebuilt.exact,
         "parameters": rebuilt.parameters,
         "open_loop": open_loop.to_json(),
-        **expected,
+        **({} if closed is None else {"expected": expectation(reference, closed)}),
     }
 
 

@@ -32,11 +32,6 @@ class Located:
     index: int
     episode_id: str = ""
 
-    @property
-    def text(self) -> str:
-        """For messages."""
-        return f"episode {self.index} of {self.reader.path}"
-
 
 def home(scenarios: Path | None = None) -> Path:
     """The folder of scenarios: the one given, the workspace's, or ``scenarios`` here."""
@@ -46,10 +41,6 @@ def home(scenarios: Path | None = None) -> Path:
 
     root = Workspace.find(Path.cwd())
     return (root or Path.cwd()) / _HOME
-
-
-def _looked(folder: Path, there: Sequence[str]) -> str:
-    return str(folder) if there else f"{folder}; `twinloop scenario from-failure EPISODE` makes them"
 
 
 def opened(name: str, scenarios: Path | None = None) -> tuple[Path, PinnedWorld]:
@@ -64,7 +55,8 @@ def opened(name: str, scenarios: Path | None = None) -> tuple[Path, PinnedWorld]
         folder = Path(name)
     if not (folder / SCENARIO).is_file():
         there = [path.name for path in stored(home(scenarios))]
-        raise UnknownNameError("scenario", name, there, where=_looked(home(scenarios), there))
+        makes = "" if there else "; `twinloop scenario from-failure EPISODE` makes them"
+        raise UnknownNameError("scenario", name, there, where=f"{home(scenarios)}{makes}")
     return folder, read_pinned(folder)
 
 

@@ -42,20 +42,16 @@ def run_regress(request: RegressRequest, console: Console) -> tuple[dict[str, An
     if not request.accept:
         _any_expected([pinned for _, pinned in found])
     loaded = load_twin(request.twin) if request.twin else None
-    rows: list[Verdict] = []
-    moved: list[tuple[Path, PinnedWorld]] = []
-    for folder, pinned in found:
-        verdict, world = _one(pinned, request.policy, loaded, request.twin, backend, accept=request.accept)
-        rows.append(verdict)
-        moved.append((folder, world))
+    tried = [_one(world, request.policy, loaded, request.twin, backend, accept=request.accept) for _, world in found]
     real = [pinned.readings is not None for _, pinned in found] if loaded is not None else ()
-    verdicts = judged(rows, alpha=request.alpha, real=real)
+    verdicts = judged([verdict for verdict, _ in tried], alpha=request.alpha, real=real)
     console.print(_table(verdicts))
     for row in verdicts:
         if row.note:
             console.print(f"{row.name}: {row.note}", soft_wrap=True)
     failed = [row.name for row in verdicts if row.fails]
     if request.accept:
+        moved = [(folder, world) for (folder, _), (_, world) in zip(found, tried, strict=True)]
         _accept(moved, verdicts, request.policy, console)
     figures = {
         "policy": request.policy,

@@ -40,6 +40,7 @@ class FromFailureRequest(SeedOption, AmongScenarios):
     """Of a log: a run of `twinloop identify` whose distribution parameters come from; else the twin's."""
     tries: int = 32
     """How many worlds like it are tried: with other chance and, of a log, other draws of what is not known."""
+    # our choice: below a tenth, what made it fail out there is more likely what the twin lacks than these worlds
     least: float = 0.1
     """Share of tries that must fail for the failure to have happened again."""
     reason: str = ""
@@ -144,6 +145,7 @@ class LoopRequest(SeedOption, WorkersOption, AmongScenarios):
     """Half the width of their box, in parts of each parameter's default range."""
     only: Texts = ()
     """Patterns of parameters that the box is about; again for each."""
+    # our choice: half, so that neither side can be forgotten, and small targeted sets still count
     share: float = 0.5
     """Part of every batch that comes from around the failure."""
     steps: int = 2000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,8 +42,8 @@ _OFF = 1.0  # standard normals from the middle, below which a parameter is not n
 class _Counted:
     """A search that shows how far it is."""
 
-    def __init__(self, search: PlanSearch, console: Console) -> None:
-        self._search, self._console, self.worlds = search, console, 0
+    def __init__(self, search: PlanSearch) -> None:
+        self._search, self.worlds = search, 0
 
     def __call__(self, z: Any) -> Seen:
         halves = np.array_split(z, max(1, len(z) // 128))
@@ -62,14 +61,14 @@ def run_search(asked: ScenarioSearchRequest, console: Console) -> tuple[dict[str
     actor = places.actor(asked.policy, plan.twin, task)
     backend = open_backend(config.file.rollout.backend)
     worlds = PlanSearch(plan, task, actor, backend)
-    try_ = _Counted(worlds, console)
+    try_ = _Counted(worlds)
     search = Search(round_size=asked.worlds, rounds=asked.rounds, modes=asked.modes, draws=asked.draws, seed=asked.seed)
     found = failure_rate(try_, len(worlds.axes), search, level=asked.level)
     archive = _archived(asked, found, worlds, try_)
     plain = _simplified(asked, archive, try_)
     figures = _figures(asked, found, archive, plain, worlds, actor.name) | {"worlds": try_.worlds}
     _say(figures, console)
-    figures["kept"] = _keep(asked, plain, worlds, plan.twin, task, config.twin, asked.scenarios)
+    figures["kept"] = _keep(asked, plain, worlds, plan.twin, task, config.twin)
     for folder in figures["kept"]:
         console.print(f"Kept {folder}", soft_wrap=True)
     rate = found.rate.interval
@@ -107,16 +106,19 @@ def _archived(asked: ScenarioSearchRequest, found: Found, worlds: PlanSearch, tr
 def _simplified(asked: ScenarioSearchRequest, archive: Archive, try_: _Counted) -> Seen:
     """The failures that are shown and kept, each with no more off the middle than it needs, most probable first."""
     rows = archive.failures[: max(asked.keep, _SHOWN)]
-    z = archive.seen.z[rows]
+    shown = _rows_of(archive.seen, rows)
     if not rows or not asked.simplify:
-        return Seen(z=z, score=archive.seen.score[rows], failed=archive.seen.failed[rows], lost=archive.seen.lost[rows])
+        return shown
     rng = np.random.default_rng([asked.seed, 2])
-    best, tried = simplified(try_, z, rounds=asked.simplify, rng=rng)
+    best, tried = simplified(try_, shown.z, rounds=asked.simplify, rng=rng)
     known = Seen.joined([tried, archive.seen])
     order = np.argsort(-log_density(best), kind="stable")
     rows = [int(np.flatnonzero((known.z == row).all(axis=1))[0]) for row in best[order]]
-    at = list(dict.fromkeys(rows))  # what differed may have become the same failure
-    return Seen(z=known.z[at], score=known.score[at], failed=known.failed[at], lost=known.lost[at])
+    return _rows_of(known, list(dict.fromkeys(rows)))  # what differed may have become the same failure
+
+
+def _rows_of(seen: Seen, rows: list[int]) -> Seen:
+    return Seen(z=seen.z[rows], score=seen.score[rows], failed=seen.failed[rows], lost=seen.lost[rows])
 
 
 def _figures(
@@ -183,20 +185,13 @@ def _say(figures: dict[str, Any], console: Console) -> None:
 
 
 def _keep(
-    asked: ScenarioSearchRequest,
-    plain: Seen,
-    worlds: PlanSearch,
-    twin: Any,
-    task: Any,
-    reference: str,
-    scenarios: Path | None,
+    asked: ScenarioSearchRequest, plain: Seen, worlds: PlanSearch, twin: Any, task: Any, reference: str
 ) -> list[str]:
     kept: list[str] = []
     for number in range(min(asked.keep, len(plain))):
         name = f"searched-{asked.file.stem}-{number}"
-        episode = worlds.episode(plain.z[number])
         pinned = PinnedWorld.of_episode(
-            episode,
+            worlds.episode(plain.z[number]),
             twin,
             task,
             name=name,
@@ -204,9 +199,7 @@ def _keep(
             reason="found by search",
             origin=Origin(source="sim", place=str(asked.file), actor=asked.policy),
         )
-        folder = places.home(scenarios) / name
-        write_pinned(pinned, folder)
-        kept.append(str(folder))
+        kept.append(str(write_pinned(pinned, places.home(asked.scenarios) / name)))
     return kept
 
 

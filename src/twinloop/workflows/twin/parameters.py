@@ -20,6 +20,7 @@ from twinloop.twin.compiling import solver_settings
 from twinloop.twin.quantities import QUANTITIES, Quantity
 from twinloop.workflows.twin.requests import TwinCheckRequest, TwinShowRequest
 
+_FORM = ".4g"  # of numbers on the page
 _WIDE = 140  # columns; in fewer a source has no room beside the figures
 
 
@@ -34,7 +35,7 @@ def show_twin(request: TwinShowRequest, console: Console) -> dict[str, Any]:
         table.caption = f"--json has the source of every range too, and so has a window of {_WIDE} columns."
     for param in twin.params.values():
         bounds = f"{param.low:g} … {param.high:g}"
-        cells = (param.name, param.unit, f"{param.nominal:.4g}", bounds, _range_text(param), param.source)
+        cells = (param.name, param.unit, f"{param.nominal:.4g}", bounds, _range(param, "g"), param.source)
         table.add_row(*(cells if sources else cells[:-1]))
     console.print(f"{twin.name} ({twin.hash[:12]}): {twin.spec.description}; {twin.control_hz:g} Hz × {twin.substeps}")
     settings = solver_settings(twin.model)
@@ -65,13 +66,6 @@ def show_twin(request: TwinShowRequest, console: Console) -> dict[str, Any]:
         "solver": settings.to_json(),
         "params": rows,
     }
-
-
-def _range_text(param: Param) -> str:
-    if param.default_range is None:
-        return "not drawn"
-    low, high = param.default_range
-    return {"absolute": "", "scale": "× ", "add": "+ "}[param.op] + f"[{low:g}, {high:g}]"
 
 
 COMMAND = "python -m twinloop.workflows.twin.parameters docs/parameters.md"
@@ -118,7 +112,9 @@ says that pictures change and motion does not, *also seen* that both do. What no
 def parameters_page() -> str:
     """The whole page, as Markdown."""
     parts = [_HEAD, "## Quantities\n"]
-    for family, kinds in groupby(sorted(QUANTITIES, key=_family_order), key=lambda kind: kind.family):
+    order = list(dict.fromkeys(kind.family for kind in QUANTITIES))
+    kinds_in_order = sorted(QUANTITIES, key=lambda kind: order.index(kind.family))
+    for family, kinds in groupby(kinds_in_order, key=lambda kind: kind.family):
         rows = [(f"`{k.path()}`", k.unit, _bounds(k.low, k.high), k.meaning, _acts_in(k)) for k in kinds]
         parts += [f"### {family}\n", _table(("path", "unit", "bounds", "meaning", "acts in"), rows)]
     parts.append("## Built-in twins\n")
@@ -139,11 +135,6 @@ def _twin_section(twin: Twin, rows: list[tuple[str, ...]], shown: dict[str, list
         if 2 * len(own) < len(rows):
             head, rows = f"{head}\nAs `{other}`, but for:\n", own
     return f"{head}\n{_table(('parameter', 'unit', 'nominal', 'default range', 'source'), rows)}"
-
-
-def _family_order(kind: Quantity) -> int:
-    families = [other.family for other in QUANTITIES]
-    return families.index(kind.family)
 
 
 def _acts_in(kind: Quantity) -> str:
@@ -168,22 +159,18 @@ def _declared(group: Sequence[Param]) -> tuple[str, ...]:
 
 def _span(group: Iterable[Param]) -> str:
     values = [param.nominal for param in group]
-    return _number(values[0]) if min(values) == max(values) else f"{_number(min(values))} … {_number(max(values))}"
+    low, high = min(values), max(values)
+    return f"{low:{_FORM}}" if low == high else f"{low:{_FORM}} … {high:{_FORM}}"
 
 
-def _range(param: Param) -> str:
+def _range(param: Param, form: str = _FORM) -> str:
     if param.default_range is None:
         return "not drawn"
-    sign = {"absolute": "", "scale": "× ", "add": "+ "}[param.op]
-    return sign + _bounds(*param.default_range)
+    return {"absolute": "", "scale": "× ", "add": "+ "}[param.op] + _bounds(*param.default_range, form)
 
 
-def _bounds(low: float, high: float) -> str:
-    return f"[{_number(low)}, {_number(high)}]"
-
-
-def _number(value: float) -> str:
-    return f"{value:.4g}"
+def _bounds(low: float, high: float, form: str = _FORM) -> str:
+    return f"[{low:{form}}, {high:{form}}]"
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -11,27 +11,27 @@ from twinloop.workflows.run.request import Request, request
 
 
 @request
-class TwinCheckRequest(Request):
+class OfTwin(Request):
+    """Common to commands about one twin."""
+
+    twin: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TWIN")]]
+    """A built-in name, a twin YAML, an MJCF or URDF file, or menagerie:NAME."""
+
+
+@request
+class TwinCheckRequest(OfTwin):
     """Does the twin hold up: penetration, grasp, delay, stability, energy, convergence."""
 
-    twin: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TWIN")]]
-    """A built-in name, a twin YAML, an MJCF or URDF file, or menagerie:NAME."""
-
 
 @request
-class TwinShowRequest(Request):
+class TwinShowRequest(OfTwin):
     """Every parameter of a twin: unit, nominal value, bounds, default range and its source."""
 
-    twin: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TWIN")]]
-    """A built-in name, a twin YAML, an MJCF or URDF file, or menagerie:NAME."""
-
 
 @request
-class SensorsShowRequest(Request):
+class SensorsShowRequest(OfTwin):
     """One moment as a sensor makes it, stage by stage beside the clean picture, on a sheet."""
 
-    twin: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TWIN")]]
-    """A built-in name, a twin YAML, an MJCF or URDF file, or menagerie:NAME."""
     camera: str | None = None
     """The camera to look from, the twin's first by default."""
     sensor: str | None = None

@@ -15,7 +15,7 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.params import ParamTable, SeedPath
 from twinloop.generate.render_settings import picture_size
 from twinloop.hardware.teleop_motion import teleop_commands
-from twinloop.render import Fields, Renderer, SceneStates, contact_sheet, encode_srgb, open_renderer, write_png
+from twinloop.render import Fields, SceneStates, contact_sheet, encode_srgb, open_renderer, write_png
 from twinloop.render.cameras import intrinsics
 from twinloop.rollout.camera import KIND, TwinCamera, camera_sensors, sensor_camera
 from twinloop.rollout.camera_shots import CameraShots, MovingWorld, PictureMotion
@@ -76,12 +76,7 @@ def _commands(twin: Twin, seed: int) -> NDArray[np.float64]:
 
 def _fields(twin: Twin, table: ParamTable) -> Callable[[NDArray[np.intp]], Fields]:
     arrays = {name: values[0] for name, values in twin.fields(table, visual=True).arrays.items()}
-
-    def fields(steps: NDArray[np.intp]) -> Fields:
-        del steps  # nothing changes
-        return arrays
-
-    return fields
+    return lambda _: arrays  # nothing changes
 
 
 _COLUMNS = 4
@@ -106,14 +101,14 @@ def show_sensor(request: SensorsShowRequest, console: Console) -> dict[str, Any]
     time = moving.busiest(seen_from, height=height, width=width)
     made = _camera_stages if kind == KIND else _depth_stages
     stages = made(moving, name, time, height=height, width=width, renderer=request.renderer)
+    labels = [label for label, _ in stages]
     path = request.output or Path(f"{twin.name}-{name}-{twin.devices[name].name}.png".replace("/", "-"))
-    write_png(path, contact_sheet([picture for _, picture in stages], [label for label, _ in stages], columns=_COLUMNS))
+    write_png(path, contact_sheet([picture for _, picture in stages], labels, columns=_COLUMNS))
     console.print(
         f"{twin.name}, {name} as {twin.devices[name].name} from {seen_from}, {time:.2f} s after home: "
-        f"{', '.join(label for label, _ in stages)}: {path}",
+        f"{', '.join(labels)}: {path}",
         soft_wrap=True,
     )
-    labels = [label for label, _ in stages]
     return {"sensor": name, "device": twin.devices[name].name, "camera": seen_from, "time": time, "stages": labels,
             "output": str(path)}  # fmt: skip
 
@@ -149,8 +144,7 @@ def _chosen(twin: Twin, camera: str | None, sensor: str | None, device: str | No
         if sensor not in twin.devices:
             raise UnknownNameError("sensor", sensor, twin.devices, where=f"twin {twin.name}")
         if device is not None:
-            spec = SensorSpec(device=device, camera=sensor_camera(twin, sensor))
-            twin = equipped(twin, {sensor: spec})
+            twin = equipped(twin, {sensor: SensorSpec(device=device, camera=sensor_camera(twin, sensor))})
         return _checked(twin, sensor)
     cameras = twin.spec.cameras
     if not cameras:
@@ -202,7 +196,7 @@ def _camera_stages(
         first, now = np.searchsorted(moving.world.time, [time - _FOLLOWED, time])
         delivered = shots.pictures(range(int(first), int(now) + 1))[-1]
         shutter, times = shots.subframes_at(time)
-        drawn = draw(*_of_view(moving, camera, [time]))
+        drawn = draw(states, camera.view_fields(moving.world.model, fields))
         bent = drawn if camera.remap.identity else camera.remap.apply(drawn)
         stages += [("lens", encode_srgb(bent[0])), ("lens: its spot", encode_srgb(blurred(bent, camera.lens.blur)[0]))]
         light = shots.light(time)
@@ -214,11 +208,6 @@ def _camera_stages(
     return [*stages, (f"what the robot has then: {1e3 * age:.0f} ms old", delivered)]
 
 
-def _of_view(moving: MovingTwin, camera: TwinCamera, times: list[float]) -> tuple[SceneStates, Fields]:
-    states, fields = moving.world.at(times)
-    return states, camera.view_fields(moving.world.model, fields)
-
-
 def _depth_stages(
     moving: MovingTwin, sensor: str, time: float, *, height: int, width: int, renderer: str
 ) -> list[tuple[str, NDArray[np.uint8]]]:
@@ -226,7 +215,8 @@ def _depth_stages(
     twin, camera = moving.twin, sensor_camera(moving.twin, sensor)
     states, fields = moving.world.at([time])
     with open_renderer(renderer, twin.model, height=height, width=width, cameras=[camera]) as opened:
-        seen = opened.observe(states, fields, channels=("rgb", *_depth_channels(opened)))[camera]
+        depth = [name for name in DEPTH_CHANNELS if name in opened.channels]
+        seen = opened.observe(states, fields, channels=("rgb", *depth))[camera]
     pinhole = intrinsics(twin.model, camera, height=height, width=width, fields=fields)
     channels = {name: value for name, value in seen.items() if name != "rgb"}
     read = depth_reading(twin, moving.table, sensor, channels, pinhole, frames=[0]).metres[0]
@@ -240,10 +230,6 @@ def _depth_stages(
         (f"{twin.devices[sensor].name}, black: nothing", _coloured(read, far)),
         (f"error, to {1e3 * worst:.2g} mm", _coloured(worst - off, worst)),
     ]
-
-
-def _depth_channels(renderer: Renderer) -> list[str]:
-    return [name for name in DEPTH_CHANNELS if name in renderer.channels]
 
 
 def _coloured(values: NDArray[np.floating], most: float) -> NDArray[np.uint8]:
