@@ -167,6 +167,8 @@ def test_the_command_stores_figures_and_a_page(tmp_path, capsys):
     assert (result["kind"], [m["measure"] for m in result["measures"]]) == ("policies", ["success", "score"])
     assert result["measures"][0]["overall"]["trials_real"] == 16
     assert "NaN" not in (out / "result.json").read_text()
+    # A run that is killed is whole or begins anew: result.json says that it is finished, so it comes last.
+    assert (out / "request.json").stat().st_mtime_ns < (out / "result.json").stat().st_mtime_ns
     saved = json.loads((out / "request.json").read_text())
     assert (saved["schema"], saved["command"]) == (1, "gap")
     assert saved["request"]["fail_if"] == ["success_gap > 0.2"]

@@ -115,7 +115,7 @@ CEILINGS = {
     "label": 1_000,
     "policies": 1_950,
     "randomize": 2_950,
-    "release": 8_900,
+    "release": 8_750,
     "render": 5_700,
     "report": 2_650,
     "rollout": 3_150,
@@ -126,7 +126,7 @@ CEILINGS = {
     "tasks": 2_700,
     "train": 4_200,
     "twin": 6_800,
-    "workflows": 18_050,
+    "workflows": 17_900,
 }
 SLACK = 150
 

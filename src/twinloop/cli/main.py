@@ -7,6 +7,7 @@ import os
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any
@@ -53,7 +54,7 @@ from twinloop.core.errors import InputError, TwinloopError, refused
 from twinloop.core.extension import name_on_command_line
 from twinloop.core.files import dumps
 from twinloop.core.redaction import note_secrets, redacted, redacted_values
-from twinloop.workflows.run.results import finite
+from twinloop.workflows.run.results import finite, made_by
 
 _INTERRUPTED = 130
 _UNHEARD = 141  # as a program that SIGPIPE ends
@@ -133,9 +134,10 @@ def main(arguments: Sequence[str] | None = None, program: Program = TWINLOOP) ->
     try:
         check_numbers(request)
         check_local_paths(request)
-        figures, code = command.run(request, console(json=request.json))
+        with made_by(words[0], request) if program.recorded and command.record else nullcontext():
+            figures, code = command.run(request, console(json=request.json))
         if program.recorded:
-            _remember(command, request, words, figures, code, started)
+            _remember(command, words, figures, code, started)
     except BrokenPipeError:
         raise
     except (TwinloopError, OSError) as caught:
@@ -164,13 +166,11 @@ def _how_to_go_on(command: Command, request: Any) -> str:
     return _RESUME if command.resumable(request) else _ANEW
 
 
-def _remember(
-    command: Command, request: Any, words: Sequence[str], figures: Mapping[str, Any], code: int, started: datetime
-) -> None:
-    """Save the request beside the result, and tell the workspace that the command ran in, if there is one."""
+def _remember(command: Command, words: Sequence[str], figures: Mapping[str, Any], code: int, started: datetime) -> None:
+    """Tell the workspace that the command ran in, if there is one."""
     from twinloop.workflows.run.remember import remember
 
-    line = remember(command.record, request, words, figures, code, started=started, ended=datetime.now(UTC))
+    line = remember(command.record, words, figures, code, started=started, ended=datetime.now(UTC))
     if line:
         _say(f"[dim]{escape(line)}[/]")
 

@@ -10,11 +10,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
-from twinloop import __version__
 from twinloop.core.errors import TwinloopError
-from twinloop.core.files import dumps, write_json
-from twinloop.core.plain import plain
-from twinloop.core.redaction import redacted_values
+from twinloop.core.files import dumps
 from twinloop.dataset.lerobot import layout
 from twinloop.dataset.storage.targets import is_address, local_path
 from twinloop.workflows.run.results import finite
@@ -28,7 +25,6 @@ _MOST_BYTES = 4096  # of one figure; a run's result.json has the rest
 
 def remember(
     record: Record | None,
-    request: Any,
     words: Sequence[str],
     figures: Mapping[str, Any],
     code: int,
@@ -36,30 +32,12 @@ def remember(
     started: datetime,
     ended: datetime,
 ) -> str | None:
-    """Write a command down as `_recorded` does, with its request, and seal the files that it wrote.
-
-    Returns:
-        Lines for people.
-    """
+    """Write a command down as `_recorded` does, and seal the files that it wrote; returns lines for people."""
     lines = [
-        _requested(request, words, figures) if record else None,
         _recorded(record, words, figures, code, started=started, ended=ended),
         _sealed(words, figures) if record else None,
     ]
     return "\n".join(line for line in lines if line) or None
-
-
-def _requested(request: Any, words: Sequence[str], figures: Mapping[str, Any]) -> str | None:
-    """Save a request with all its defaults as ``request.json`` in the run's folder; a dataset has its configuration."""
-    written = _written(words, figures)
-    if written is None or not (written / "result.json").is_file() or (written / layout.INFO).is_file():
-        return None
-    form = {"schema": 1, "twinloop": __version__, "command": words[0], "request": redacted_values(plain(request))}
-    try:
-        write_json(written / "request.json", form)
-    except (TwinloopError, OSError) as error:
-        return f"The request was not saved in {written}: {error}"
-    return None
 
 
 def _sealed(words: Sequence[str], figures: Mapping[str, Any]) -> str | None:

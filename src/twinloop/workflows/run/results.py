@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -17,9 +18,11 @@ from typing import Any
 
 from rich.console import Console
 
+from twinloop import __version__
 from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
 from twinloop.core.files import write_json
 from twinloop.core.headline import Headline, path_word
+from twinloop.core.plain import plain
 from twinloop.core.redaction import redacted_values
 from twinloop.dataset.lerobot import layout
 from twinloop.dataset.storage.snapshot import forget_lock, locked
@@ -70,11 +73,36 @@ def finishing(folder: Path, purpose: str = "") -> Generator[None]:
         yield
 
 
+_COMMAND: ContextVar[tuple[str, Any] | None] = ContextVar("command", default=None)
+
+
+@contextlib.contextmanager
+def made_by(command: str, request: Any) -> Generator[None]:
+    """Let the folders that are written within the block keep a command and its request, all defaults included."""
+    token = _COMMAND.set((command, request))
+    try:
+        yield
+    finally:
+        _COMMAND.reset(token)
+
+
+def write_request(folder: Path) -> None:
+    """Store the request of the command that runs, where there is one, as ``FOLDER/request.json``."""
+    if (made := _COMMAND.get()) is not None:
+        form = {"schema": 1, "twinloop": __version__, "command": made[0], "request": redacted_values(plain(made[1]))}
+        write_json(folder / "request.json", form)
+
+
 def write_result(folder: Path, figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Store a run's figures, without credentials, as ``FOLDER/result.json``; return them as stored."""
-    plain = redacted_values(finite(dict(figures)))
-    write_json(folder / "result.json", plain)
-    return plain
+    """Store a run's request and then its figures, without credentials, as ``FOLDER/result.json``.
+
+    Returns:
+        The figures as stored.
+    """
+    write_request(folder)
+    stored = redacted_values(finite(dict(figures)))
+    write_json(folder / "result.json", stored)
+    return stored
 
 
 def write_report(page: Report, fill: Callable[[Report], None], path: Path, console: Console) -> Path | None:

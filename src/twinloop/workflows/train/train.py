@@ -23,7 +23,7 @@ from twinloop.policies.opening import require_torch
 from twinloop.train import TrainConfig, read_config, train
 from twinloop.train.config import CHECKPOINT, RESULT
 from twinloop.train.lerobot import PREFIX, report_rows, train_lerobot
-from twinloop.workflows.run.results import claim_output, write_report
+from twinloop.workflows.run.results import claim_output, write_report, write_request
 from twinloop.workflows.train.page import train_page, train_section
 from twinloop.workflows.train.requests import TrainRequest
 
@@ -98,6 +98,7 @@ def run_train(request: TrainRequest, console: Console) -> dict[str, Any]:
     if root is not None and frozen is not None:
         figures["dataset"] = frozen
         _remember(root, output, figures, config, frozen, started, console)
+    write_request(output)
     # Last, so that --resume sees what a run that was killed has left to do.
     write_report(train_page(figures), lambda page: train_section(page, figures), output / _REPORT, console)
     console.print(f"Policy hash {figures['hash'][:16]} (weights and settings): {output}", soft_wrap=True)
@@ -133,6 +134,7 @@ def _run_lerobot(
     claim_output(output)
     with locked(output, "training"):
         trained = train_lerobot(config, output, python=python, workspace=root, resume=resume)
+    write_request(output)
     figures = {**trained.figures, "output": str(output)}
     for line in [*report_rows(figures), *(f"Note: {note}." for note in figures["notes"])]:
         console.print(line, soft_wrap=True)
