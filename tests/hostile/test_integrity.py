@@ -53,7 +53,7 @@ def made_once(tmp_path_factory):
     (scenario / "scenario.yaml").write_text("name: dropped\n")
     (scenario / "arrays.npz").write_bytes(os.urandom(400))
     moment = datetime.now(UTC)
-    remember("makes", None, ["scenario", "from-failure"], {"output": str(scenario)}, 0, started=moment, ended=moment)
+    remember("makes", ["scenario", "from-failure"], {"output": str(scenario)}, 0, started=moment, ended=moment)
     assert fsck(root)[0] == 0
     return root
 

@@ -191,6 +191,19 @@ def test_a_run_without_figures_is_made_again(tmp_path: Path, monkeypatch: pytest
         write_run(folder, {"verb": "other"}, Report("A run", ""), lambda page: None, console)
 
 
+def test_lock_files_of_ended_writers_are_removed_when_a_finished_run_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "run [1]"
+    folder.mkdir()
+    (folder / "result.json").write_text("{}")
+    for purpose in ("", "run.", "training."):
+        (tmp_path / f".run [1].{purpose}lock").write_text("4000000")
+    held = FolderLock(folder, "held")
+    with pytest.raises(InputError, match="holds an earlier run"):
+        claim_output(folder)
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == [".run [1].held.lock"]
+    held.release()
+
+
 @pytest.mark.attack("a writer that holds a folder is ended by SIGKILL, and another one wants it",
                     expected="the lock is free at once, though its file is still there")  # fmt: skip
 def test_a_lock_dies_with_its_process(tmp_path: Path, observed: Callable[[object], None]) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.dataset.lerobot import layout
-from twinloop.dataset.storage.snapshot import forget_lock, locked_snapshot, writing_to
+from twinloop.dataset.storage.snapshot import forget_locks, locked_snapshot, writing_to
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +158,7 @@ def fresh_folder(output: Path) -> Iterator[Path]:
 
 def _require_absent(output: Path) -> None:
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        forget_lock(output)
+        forget_locks(output)
         raise InputError(f"{output} exists and is not an empty folder. Nothing is written over: choose another output.")
 
 

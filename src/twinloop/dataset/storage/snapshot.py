@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import glob
 import os
 import shutil
 from collections.abc import Iterator
@@ -93,10 +94,11 @@ def locked(folder: Path, purpose: str = "") -> Iterator[None]:
         lock.release()
 
 
-def forget_lock(folder: Path) -> None:
-    """Remove the lock file of a writer that was ended after it had finished; one that is held stays."""
-    with contextlib.suppress(DatasetError):
-        FolderLock(folder).release()
+def forget_locks(folder: Path) -> None:
+    """Remove the lock files, of all purposes, of writers that have ended; one that is held stays."""
+    for file in folder.parent.glob(f".{glob.escape(folder.name)}.*lock"):
+        with contextlib.suppress(DatasetError):
+            FolderLock(folder, file.name.removeprefix(f".{folder.name}.").removesuffix("lock").rstrip(".")).release()
 
 
 def recover(folder: Path) -> None:

@@ -25,7 +25,7 @@ from twinloop.core.headline import Headline, path_word
 from twinloop.core.plain import plain
 from twinloop.core.redaction import redacted_values
 from twinloop.dataset.lerobot import layout
-from twinloop.dataset.storage.snapshot import forget_lock, locked
+from twinloop.dataset.storage.snapshot import forget_locks, locked
 from twinloop.report import Report
 
 
@@ -48,7 +48,7 @@ def claim_output(folder: Path) -> None:
             writable.
     """
     if (folder / "result.json").exists():
-        forget_lock(folder)
+        forget_locks(folder)
         raise InputError(f"{folder} holds an earlier run. Choose another --output, or move that one away.")
     if (folder / layout.INFO).is_file():
         raise InputError(f"{folder} holds a dataset. Choose another --output, or move that one away.")
