@@ -11,6 +11,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from types import ModuleType
 
+import pytest
+
 from twinloop.twin.quantities import QUANTITIES
 
 PACKAGE = Path(__file__).parents[2] / "src" / "twinloop"
@@ -227,3 +229,37 @@ def test_the_rule_finds_what_it_forbids():
     ):
         assert tables_of_quantities(ast.parse(text)), text
     assert not tables_of_quantities(ast.parse('twin.params[f"actuator/{name}/delay"]'))
+
+
+def named_files(text: str, pattern: str) -> list[str]:
+    """Return what a page puts in backticks outside its blocks of code, where it has the form of the pattern."""
+    return re.findall(rf"`({pattern})(?::\w+)?`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+
+
+@pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md", "README.md"])
+def test_source_files_that_a_page_names_exist(page):
+    root = PACKAGE.parents[1]
+    named = named_files((root / page).read_text(), r"[a-z_][\w./*-]*/[\w*]+\.(?:py|yaml)")
+    names = {name for name in named if not name.startswith("path/") and not re.search("[A-Z]{4}", name)}
+    missing = [name for name in names if not any(True for at in (PACKAGE.parent, PACKAGE, root) for _ in at.glob(name))]
+    assert missing == []
+    assert page == "CONTRIBUTING.md" or names
+
+
+@pytest.mark.parametrize(
+    ("package", "first", "after"), [("identify", "| `config` |", "**Gap**"), ("gap", "| `dynamics`", "**Errors.**")]
+)
+def test_the_tables_of_large_packages_name_their_modules(package, first, after):
+    text = (PACKAGE.parents[1] / "docs" / "architecture.md").read_text()
+    table = text[text.index(first) : text.index(after)]
+    rows = [row.split("|") for row in table.splitlines() if row.startswith("|")]
+    part, named = package, set()
+    for _, *cells in rows:
+        if len(cells) > 3:  # the first column is the sub-package, empty where it is that of the row above
+            part = f"{package}/{cells[0].strip().strip('`')}" if cells[0].strip() else part
+        named |= {f"{part}/{name}" for name in named_files(cells[-3], r"[\w*]+")}
+    modules = {path.relative_to(PACKAGE).with_suffix("").as_posix() for path in (PACKAGE / package).rglob("*.py")}
+    found = {name: {module for module in modules if fnmatchcase(module, name)} for name in named}
+    assert {name for name, matches in found.items() if not matches} == set()
+    written = set().union(*found.values())
+    assert {module for module in modules - written if not module.endswith("__init__")} == set()

@@ -1,6 +1,7 @@
 """Physical effects that several quantities share: their names, in the order in which reports list them.
 
-A quantity names its ``cause``, its ``term`` and its ``fault`` (see `kinds`). One that no list here has comes last.
+A quantity names its ``cause`` (of `CAUSES`), its ``term`` (of `TERMS`) and its ``fault`` (of `FAULTS`). One that is in
+no list here comes last.
 """
 
 from __future__ import annotations
@@ -254,7 +255,7 @@ class Quantity:
     ``meaning`` is the line in the table of parameters.
 
     ``cause`` is what a person calls the physical cause that it is part of, ``term`` the term of the physics that is
-    switched off by its ``neutral`` value, None for the nominal one where nothing can be without it (see `effects`).
+    switched off by its ``neutral`` value, None for the nominal one where nothing can be without it (see `TERMS`).
     ``default_range`` is drawn where a twin's YAML gives only the name. ``alias`` is a plain word for it in a YAML.
     """
 
