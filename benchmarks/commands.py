@@ -352,7 +352,7 @@ class BenchTransfer:
     def run(self) -> Outcome:
         """Measure."""
         from benchmarks.transfer.run import run_bench_transfer
-        from twinloop.workflows.demo.virtual_robots.settings import Recipe, TransferSettings
+        from twinloop.workflows.demo.virtual_robots.settings import TransferRecipe, TransferSettings
 
         settings = TransferSettings(
             robots=self.robots,
@@ -364,7 +364,7 @@ class BenchTransfer:
             log=self.log,
             conditions=_conditions(self.conditions),
             images=self.images,
-            recipe=Recipe(shake=self.shake, sees=self.sees, batch=self.batch),
+            recipe=TransferRecipe(shake=self.shake, sees=self.sees, batch=self.batch),
         )
         figures = run_bench_transfer(
             console(json=self.json), settings, self.output, workers=self.workers, docs=self.write

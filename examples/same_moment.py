@@ -21,7 +21,7 @@ from twinloop.generate.pixels import StoredEpisode, source_plan, stored_episode
 from twinloop.render import Fields, SceneStates, contact_sheet, open_renderer, write_png
 from twinloop.render.annotate import draw_annotations
 from twinloop.rollout.camera import camera_sensors
-from twinloop.rollout.camera_shots import CameraShots
+from twinloop.rollout.camera_shots import CameraCaptures
 
 STILL = {"shadow_map": 2048, "samples": 4}  # a single picture may cost more than those of a dataset
 FOLLOWED = 20  # frames for which the camera's exposure has followed the light
@@ -84,7 +84,7 @@ def _delivered(episode: StoredEpisode, moment: Moment, sensor: str, reader: Data
         def draw(states: SceneStates, fields: Fields) -> NDArray[np.float32]:
             return renderer.observe(states, fields, channels=("linear",))[camera.camera]["linear"]
 
-        shots = CameraShots(camera, episode.world, draw)
+        shots = CameraCaptures(camera, episode.world, draw)
         return shots.pictures(range(max(0, moment.frame - FOLLOWED), moment.frame + 1))[-1]
 
 

@@ -16,7 +16,7 @@ from benchmarks.predictivity.twins import Guess
 from twinloop.core.records import Episode
 from twinloop.simulate import Backend
 from twinloop.stats import Interval, bootstrap_mean, wilson
-from twinloop.stats.ranking import Scores
+from twinloop.stats.ranking import PolicyScoreMatrix
 from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
@@ -90,17 +90,17 @@ def simulate(backend: Backend, twin: Twin, guess: Guess, policy: Policy, seed: i
     return run_policy(backend, twin, guess.table, policy, guess.wiring, zero=guess.zero, seed=seed)
 
 
-def scores(tried: Sequence[Tried], version: Version | None) -> Scores:
+def scores(tried: Sequence[Tried], version: Version | None) -> PolicyScoreMatrix:
     """Scores of several controllers; successes where there is no version."""
     parts = []
     for each in tried:
         if each.table:
             wins, trials, means = each.table
-            parts.append(Scores.of_table([wins / trials if version is None else means[version]], [trials]))
+            parts.append(PolicyScoreMatrix.of_table([wins / trials if version is None else means[version]], [trials]))
         else:
             sample = each.success if version is None else each.scores[version]
-            parts.append(Scores.of_trials([np.clip(sample.astype(np.float64), 0.0, 1.0)]))
-    return Scores(
+            parts.append(PolicyScoreMatrix.of_trials([np.clip(sample.astype(np.float64), 0.0, 1.0)]))
+    return PolicyScoreMatrix(
         mean=np.concatenate([part.mean for part in parts]), trials=np.concatenate([part.trials for part in parts])
     )
 

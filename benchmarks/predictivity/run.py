@@ -33,7 +33,7 @@ from twinloop.core.records import Episode
 from twinloop.dataset.logs.sets.registry import load
 from twinloop.simulate import open_backend
 from twinloop.stats import Interval
-from twinloop.stats.predictivity import Predictivity, predictivity
+from twinloop.stats.predictivity import PredictivityMetrics, predictivity
 from twinloop.twin import load_twin
 
 PLACE = "benchmarks policies"
@@ -48,8 +48,8 @@ class Row:
 
     guess: Guess
     tried: dict[str, Tried]
-    successes: Predictivity
-    scores: Predictivity
+    successes: PredictivityMetrics
+    scores: PredictivityMetrics
     motions: dict[str, Interval]
 
     def to_json(self) -> dict[str, Any]:
@@ -197,7 +197,7 @@ def _score(tried: Tried) -> str:
     return f"{tried.mean('v1'):.3f}{late}"
 
 
-def _figure(measured: Predictivity, name: str) -> str:
+def _figure(measured: PredictivityMetrics, name: str) -> str:
     figure = measured[name]
     if np.isnan(figure.estimate):
         return "none: all equal"

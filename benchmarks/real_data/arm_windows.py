@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from benchmarks.real_data.case import Errors
 from twinloop.core.errors import UnknownNameError
 from twinloop.core.params import ParamTable
-from twinloop.core.records import Episode, Signal
+from twinloop.core.records import Episode, LoggedSignal
 from twinloop.dataset.logs.resampling import resample
 from twinloop.simulate import Backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import ReplayOptions, prepare_replay
 from twinloop.twin import Twin
-from twinloop.twin.quantities.rigid import Inertial
+from twinloop.twin.quantities.rigid import BodyInertia
 from twinloop.twin.quantities.rotation import matrix
 
 Array = NDArray[np.float64]
@@ -55,7 +55,7 @@ def with_past_speeds(episode: Episode, span: float) -> Episode:
     speeds = past_speeds(episode.time, episode.units.to_si(episode.state), span)
     first = np.stack([np.interp(episode.time, logged.time, column) for column in logged.values.T], axis=-1)
     values = np.where(np.isnan(speeds), first, speeds)
-    made = Signal(time=episode.time, values=values, columns=logged.columns, unit=logged.unit)
+    made = LoggedSignal(time=episode.time, values=values, columns=logged.columns, unit=logged.unit)
     return replace(episode, signals={**episode.signals, "joint_velocity": made})
 
 
@@ -116,7 +116,7 @@ def rms_errors(squares: Array, names: Sequence[str]) -> Errors:
     )
 
 
-def body_inertial(twin: Twin, table: ParamTable, name: str) -> Inertial:
+def body_inertial(twin: Twin, table: ParamTable, name: str) -> BodyInertia:
     """One body in every world of a table.
 
     Raises:
@@ -131,7 +131,7 @@ def body_inertial(twin: Twin, table: ParamTable, name: str) -> Inertial:
         own = np.asarray(getattr(twin.model, field))
         return np.asarray(written[field] if field in written else np.repeat(own[None], table.nworld, axis=0))[:, body]
 
-    return Inertial(
+    return BodyInertia(
         mass=column("body_mass"),
         com=column("body_ipos"),
         quat=column("body_iquat"),
@@ -139,13 +139,13 @@ def body_inertial(twin: Twin, table: ParamTable, name: str) -> Inertial:
     )
 
 
-def inertia_matrix(body: Inertial) -> NDArray[np.float64]:
+def inertia_matrix(body: BodyInertia) -> NDArray[np.float64]:
     """Inertia about the centre of mass in the body's axes, ``(n, 3, 3)`` kg·m²."""
     turn = matrix(body.quat)
     return np.einsum("nij,nj,nkj->nik", turn, body.inertia, turn)
 
 
-def inertial_text(body: Inertial, world: int = 0) -> str:
+def inertial_text(body: BodyInertia, world: int = 0) -> str:
     """One world's body in a line: mass, centre of mass, and the inertia about it along the body's axes."""
     com, inertia = body.com[world], inertia_matrix(body)[world]
     along = ", ".join(f"{inertia[i, i]:.4g}" for i in range(3))

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from twinloop.core.records import Episode, Signal
+from twinloop.core.records import Episode, LoggedSignal
 from twinloop.identify.assembly import at_physics
 from twinloop.simulate import Backend
 from twinloop.simulate.replay import replay
@@ -30,7 +30,7 @@ def with_speeds_at_frames(episode: Episode, signal: str, column: str) -> Episode
     told = episode.signals[signal]
     values = told.values.copy()
     values[:, told.columns.index(column)] -= GRAVITY * 0.5 * float(np.median(np.diff(episode.time)))
-    made = Signal(time=told.time, values=values, columns=told.columns, unit=told.unit)
+    made = LoggedSignal(time=told.time, values=values, columns=told.columns, unit=told.unit)
     return replace(episode, signals={**episode.signals, signal: made})
 
 

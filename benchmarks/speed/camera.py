@@ -14,7 +14,7 @@ import numpy as np
 from twinloop.core.params import ParamTable, SeedPath
 from twinloop.core.pool import cores
 from twinloop.rollout.camera import TwinCamera
-from twinloop.sensors.camera import Camera, CameraModel, CameraSeeds
+from twinloop.sensors.camera import CameraModel, CameraPipeline, CameraSeeds
 from twinloop.sensors.compiled import has_numba
 from twinloop.twin import load_twin
 from twinloop.twin.devices import device_presets
@@ -64,7 +64,7 @@ def _row(model: CameraModel) -> dict[str, float]:
 
 
 def _milliseconds(model: CameraModel, *, compiled: bool, captures: int) -> float:
-    camera = Camera(model, CameraSeeds(path=SeedPath.of(0, 0), sensor="bench"), compiled=compiled)
+    camera = CameraPipeline(model, CameraSeeds(path=SeedPath.of(0, 0), sensor="bench"), compiled=compiled)
     light, spent = _light(), []
     for number in range(captures):
         began = time.process_time()

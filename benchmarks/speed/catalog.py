@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from twinloop.catalog import Workspace
 from twinloop.catalog.adding import BatchCommit
-from twinloop.catalog.episode_rows import Rows
+from twinloop.catalog.episode_rows import EpisodeTableRows
 from twinloop.catalog.reference import QUESTIONS
 from twinloop.catalog.schema import EPISODES, PARAMS
 from twinloop.catalog.state import now
@@ -83,7 +83,7 @@ def build(root: Path, episodes: int, *, batches: int) -> None:
         _train(ws)
 
 
-def made_up(batch: str, episodes: int, *, seed: int) -> Rows:
+def made_up(batch: str, episodes: int, *, seed: int) -> EpisodeTableRows:
     """Episodes that look like those of a generated dataset, or of a recorded one where ``seed`` is a multiple of 10."""
     rng = np.random.default_rng(seed)
     ids = [hashlib.sha256(f"{batch}/{i}".encode()).hexdigest() for i in range(episodes)]
@@ -130,10 +130,10 @@ def made_up(batch: str, episodes: int, *, seed: int) -> Rows:
         },
         schema=PARAMS.schema,
     )
-    return Rows(episodes=pa.Table.from_arrays(columns, schema=EPISODES.schema), params=params)
+    return EpisodeTableRows(episodes=pa.Table.from_arrays(columns, schema=EPISODES.schema), params=params)
 
 
-def commit(ws: Workspace, batch: str, rows: Rows) -> None:
+def commit(ws: Workspace, batch: str, rows: EpisodeTableRows) -> None:
     """Commit a batch as `Workspace.add` does once it has read the folder."""
     record = {
         "batch": batch,
@@ -251,7 +251,7 @@ def stream(root: Path) -> dict[str, Any]:
     """
     from twinloop.dataset.lerobot import layout, metadata
     from twinloop.dataset.lerobot.parquet import fixed_lists, read_table, stored, write_groups
-    from twinloop.dataset.lerobot.progress import BlockEntry, Progress
+    from twinloop.dataset.lerobot.progress import BlockEntry, WriteProgress
     from twinloop.dataset.lerobot.statistics import Moments, column_stats, merge_moments, take_columns
 
     rng, features = np.random.default_rng(0), ["action", "observation.state"]
@@ -264,7 +264,7 @@ def stream(root: Path) -> dict[str, Any]:
         (root / layout.of_block(layout.DATA_PATH, block)).hardlink_to(first)
     entries = tuple(BlockEntry(block=block, episodes=1, frames=BLOCK_FRAMES) for block in range(blocks))
     began = time.perf_counter()
-    quantiles = metadata._exact_quantiles(root, Progress(blocks=entries), features)
+    quantiles = metadata._exact_quantiles(root, WriteProgress(blocks=entries), features)
     moments = None
     for block in range(blocks):
         table = read_table(root / layout.of_block(layout.DATA_PATH, block), features)

@@ -18,14 +18,14 @@ from rich.table import Table
 
 from benchmarks.speed.writer import EPISODES, STEPS, write_video
 from twinloop.dataset.edit.operations import merge
-from twinloop.dataset.edit.videos import Pixels
-from twinloop.dataset.edit.writing import Settings, write_selection
+from twinloop.dataset.edit.videos import PixelEdits
+from twinloop.dataset.edit.writing import EditSettings, write_selection
 from twinloop.dataset.media.video_copy import Encoding
 
 
 def run(rounds: int = 3) -> dict[str, Any]:
     """Milliseconds of CPU per episode of each way, the fastest of some rounds, and their ratios."""
-    anew = Settings(pixels=Pixels(encoding=Encoding(codec="h264"), everything=True))
+    anew = EditSettings(pixels=PixelEdits(encoding=Encoding(codec="h264"), everything=True))
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         for run, name in enumerate(("one", "two")):

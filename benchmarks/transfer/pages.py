@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.studies import StudyTable
-from twinloop.report import Report
-from twinloop.workflows.demo.virtual_robots.comparison import WANTED, OverRobots, TransferResult
+from twinloop.report import ReportPage
+from twinloop.workflows.demo.virtual_robots.comparison import WANTED, RobotMean, TransferResult
 from twinloop.workflows.demo.virtual_robots.settings import NUMBERS
 
 HEAD = ("", "policies trained on", "success", "95 % over robots", "per robot", "sd of seeds")
@@ -54,7 +54,7 @@ def tables(result: TransferResult) -> list[StudyTable]:
     return [table for table in (success_table(result), difference_table(result), time_table(result)) if table.rows]
 
 
-def page(report: Report, result: TransferResult) -> None:
+def page(report: ReportPage, result: TransferResult) -> None:
     """Fill a report."""
     report.section("Success on virtual robots")
     report.plot(figure(result), "Bars: means with 95 % intervals over robots. Points: robots.")
@@ -86,7 +86,7 @@ def figure(result: TransferResult):
     return made
 
 
-def _cells(found: OverRobots) -> tuple[str, ...]:
+def _cells(found: RobotMean) -> tuple[str, ...]:
     low, high = found.interval
     each = ", ".join(f"{100 * value:.0f}" for value in found.each)
     spread = "" if np.isnan(found.between_seeds) else f"{100 * found.between_seeds:.1f}"

@@ -10,7 +10,7 @@ from rich.console import Console
 from benchmarks.studies import around, printed, write_between
 from benchmarks.transfer import pages
 from twinloop.policies.opening import require_torch
-from twinloop.report import Report
+from twinloop.report import ReportPage
 from twinloop.workflows.demo.virtual_robots.comparison import compare_on_robots
 from twinloop.workflows.demo.virtual_robots.settings import TransferSettings
 from twinloop.workflows.run.results import write_report, write_result
@@ -37,7 +37,7 @@ def run_bench_transfer(
         console.print(printed(table))
         if table.note:
             console.print(table.note, soft_wrap=True)
-    page = Report("Does the gap close?", f"{len(result.robots)} virtual robots")
+    page = ReportPage("Does the gap close?", f"{len(result.robots)} virtual robots")
     write_report(page, lambda report: pages.page(report, result), output / "report.html", console)
     figures = write_result(output, result.to_json())
     if docs is not None:

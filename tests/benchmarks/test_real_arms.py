@@ -23,7 +23,7 @@ from benchmarks.real_data.arm_windows import (
 from benchmarks.real_data.case import PUBLISHED, Fitted
 from benchmarks.real_data.run_zeros import SPREAD, window_errors_with_zeros, zero_weights
 from benchmarks.real_data.simple_pendulum import REGRESSION, published_values
-from twinloop.core.records import Episode, Signal
+from twinloop.core.records import Episode, LoggedSignal
 from twinloop.core.units import UnitMap
 from twinloop.dataset.logs.sets.registry import load_set
 from twinloop.simulate import open_backend
@@ -47,8 +47,10 @@ def swing(seed=0, hz=300, seconds=2.0):
     time = np.arange(round(seconds * hz)) / hz
     torque = 1.5 * np.sin(2 * np.pi * (1.0 + 0.3 * seed) * time + seed)
     position = 0.6 * np.sin(4.0 * time + seed)
-    made = Signal(time=time, values=4.0 * 0.6 * np.cos(4.0 * time + seed)[:, None], columns=("pendulum",), unit="rad/s")
-    push = Signal(time=time, values=torque[:, None], columns=("pendulum",), unit="N·m")
+    made = LoggedSignal(
+        time=time, values=4.0 * 0.6 * np.cos(4.0 * time + seed)[:, None], columns=("pendulum",), unit="rad/s"
+    )
+    push = LoggedSignal(time=time, values=torque[:, None], columns=("pendulum",), unit="N·m")
     return Episode(
         index=seed,
         time=time,
@@ -146,7 +148,7 @@ def arm_run(zero, *, seconds=3.0, seed=0):
     time = np.arange(round(seconds * hz)) / hz
     torque = np.stack([0.5 * np.sin(4.0 * time + seed) + 0.6, 0.3 * np.sin(7.0 * time)], axis=1)
     still, push = (
-        Signal(time=time, values=values, columns=("shoulder", "elbow"), unit=unit)
+        LoggedSignal(time=time, values=values, columns=("shoulder", "elbow"), unit=unit)
         for values, unit in ((np.zeros((len(time), 2)), "rad/s"), (torque, "N·m"))
     )
     run = Episode(
@@ -198,7 +200,7 @@ def flight(index):
     time = np.linspace(0.0, 50.0, 5001)
     throttle = np.where((time > 5.0) & (time < 45.0), 0.6, 0.0)
     nothing = np.empty((len(time), 0))
-    motor = Signal(time=time, values=np.tile(throttle[:, None], 4), columns=("m1", "m2", "m3", "m4"), unit="1")
+    motor = LoggedSignal(time=time, values=np.tile(throttle[:, None], 4), columns=("m1", "m2", "m3", "m4"), unit="1")
     return Episode(
         index=index,
         time=time,

@@ -13,7 +13,7 @@ from benchmarks.real_data.cube_tosses import CASE as CUBE
 from benchmarks.real_data.cube_tosses import REPLAY
 from benchmarks.real_data.free_flight import flight_errors, with_speeds_at_frames
 from benchmarks.real_data.planar_impacts import CASE as SQUARE
-from twinloop.core.records import Episode, Signal
+from twinloop.core.records import Episode, LoggedSignal
 from twinloop.core.seeds import generator
 from twinloop.core.units import UnitMap
 from twinloop.dataset.logs.sets.registry import load_set
@@ -48,8 +48,8 @@ FOUND = {
 def toss(index, poses, twists, *, hz=148.0):
     time, none = np.arange(len(poses)) / hz, np.empty((len(poses), 0))
     signals = {
-        "pose/cube": Signal(time=time, values=poses, columns=("x", "y", "z", "qw", "qx", "qy", "qz"), unit=""),
-        "twist/cube": Signal(time=time, values=twists, columns=("vx", "vy", "vz", "wx", "wy", "wz"), unit=""),
+        "pose/cube": LoggedSignal(time=time, values=poses, columns=("x", "y", "z", "qw", "qx", "qy", "qz"), unit=""),
+        "twist/cube": LoggedSignal(time=time, values=twists, columns=("vx", "vy", "vz", "wx", "wy", "wz"), unit=""),
     }
     units = UnitMap(joints=(), source="a body without joints")
     return Episode(index=index, time=time, action=none, state=none, units=units, source="sim", signals=signals)
@@ -169,7 +169,7 @@ def drop(index, *, zero=0.02, noise=(0.0, 0.0, 0.0), nframe=40, hz=250.0):
         state=fall,
         units=load_twin("planar_square").units,
         command="torque",
-        signals={"joint_velocity": Signal(time=time, values=speeds, columns=("x", "z", "th"), unit="m/s")},
+        signals={"joint_velocity": LoggedSignal(time=time, values=speeds, columns=("x", "z", "th"), unit="m/s")},
     )
 
 

@@ -24,14 +24,14 @@ from twinloop.tasks import open_task
 from twinloop.twin import load_twin
 from twinloop.workflows.demo.virtual_robots.comparison import TransferResult, over_robots, stages
 from twinloop.workflows.demo.virtual_robots.demonstrations import (
-    ShakenExpert,
-    Worlds,
+    DemonstrationWorlds,
+    PerturbedExpert,
     placement_draws,
     training_worlds,
     write_demonstrations,
 )
-from twinloop.workflows.demo.virtual_robots.parts import Part, make, successes
-from twinloop.workflows.demo.virtual_robots.settings import CONDITIONS, Recipe, TransferSettings
+from twinloop.workflows.demo.virtual_robots.parts import StudyPart, make, successes
+from twinloop.workflows.demo.virtual_robots.settings import CONDITIONS, TransferRecipe, TransferSettings
 
 TWIN = load_twin("so101_tabletop")
 TINY = TransferSettings(robots=1, seeds=1, episodes=3, demos=6, real=2, steps=20, log=2, conditions=(1, 6))
@@ -42,7 +42,7 @@ def shaken(numbers, recipe, nstep=12):
     task = open_task("pick_and_place", TWIN)
     task.nstep = nstep
     actor, plan = (
-        ShakenExpert(task=task, recipe=recipe),
+        PerturbedExpert(task=task, recipe=recipe),
         Plan(twin=TWIN, run_seed=3, draws=tuple(placement_draws(TWIN))),
     )
     backend = open_backend("threads", nthread=1)
@@ -52,7 +52,7 @@ def shaken(numbers, recipe, nstep=12):
 
 class TestShowing:
     def test_arms_are_shaken_as_much_as_said_and_jaws_are_not(self):
-        recipe = Recipe(shake=0.02, memory=0.5)
+        recipe = TransferRecipe(shake=0.02, memory=0.5)
         meant, done = shaken(range(40), recipe, nstep=20)
         shake = (done - meant)[:, 6:]
         assert np.std(shake[..., :5]) == pytest.approx(0.02, rel=0.1)
@@ -61,12 +61,14 @@ class TestShowing:
         assert np.corrcoef(before, after)[0, 1] == pytest.approx(0.5, abs=0.06)
 
     def test_an_episode_is_shaken_alike_alone_and_among_others(self):
-        _, alone = shaken([4], Recipe(shake=0.02))
-        _, among = shaken([2, 4], Recipe(shake=0.02))
+        _, alone = shaken([4], TransferRecipe(shake=0.02))
+        _, among = shaken([2, 4], TransferRecipe(shake=0.02))
         np.testing.assert_array_equal(alone[0], among[1])
 
     def test_randomized_worlds_differ_and_nominal_ones_do_not(self):
-        nominal, ranges = (training_worlds(kind, TWIN, Recipe()).draw(range(3)) for kind in ("nominal", "ranges"))
+        nominal, ranges = (
+            training_worlds(kind, TWIN, TransferRecipe()).draw(range(3)) for kind in ("nominal", "ranges")
+        )
         assert np.ptp(nominal["joint/elbow_flex/damping"]) == 0
         assert np.ptp(ranges["joint/elbow_flex/damping"]) > 0
         assert np.ptp(nominal["object/cube/position/x"]) > 0
@@ -76,7 +78,9 @@ class TestOrder:
     def parts(self, tmp_path):
         settings = TransferSettings(robots=2, seeds=2)
         return [
-            Part(kind="trials", folder=str(tmp_path), settings=settings, robot=robot, seed=seed, condition=c.number)
+            StudyPart(
+                kind="trials", folder=str(tmp_path), settings=settings, robot=robot, seed=seed, condition=c.number
+            )
             for robot in settings.robot_seeds
             for seed in range(2)
             for c in CONDITIONS
@@ -102,7 +106,7 @@ class TestOrder:
             (part.path / "trials.json").write_text('{"success": [true]}')
 
         monkeypatch.setitem(parts._MAKERS, "script", maker)
-        part = Part(kind="script", folder=str(tmp_path), settings=TINY, robot=100)
+        part = StudyPart(kind="script", folder=str(tmp_path), settings=TINY, robot=100)
         part.path.mkdir(parents=True)
         (part.path / "half").write_text("")
         first = make(part)
@@ -165,8 +169,8 @@ class TestFigures:
 class TestWhole:
     @pytest.mark.parametrize("sees", ["scene", "tool"])
     def test_demonstrations_are_a_dataset_without_failures(self, sees, tmp_path):
-        worlds = Worlds(twin=TWIN, plan=Plan(twin=TWIN, run_seed=3, draws=tuple(placement_draws(TWIN))))
-        written = write_demonstrations(worlds, tmp_path / "demos", count=4, recipe=Recipe(shake=0.0, sees=sees))
+        worlds = DemonstrationWorlds(twin=TWIN, plan=Plan(twin=TWIN, run_seed=3, draws=tuple(placement_draws(TWIN))))
+        written = write_demonstrations(worlds, tmp_path / "demos", count=4, recipe=TransferRecipe(shake=0.0, sees=sees))
         reader = DatasetReader(tmp_path / "demos")
         assert reader.info["total_episodes"] == written == 4
         names = reader.info["features"]["observation.environment_state"]["names"]
@@ -174,8 +178,8 @@ class TestWhole:
         assert ("tool.x" in names) is (sees == "tool")
 
     def test_pictures_go_with_them(self, tmp_path):
-        worlds = Worlds(twin=TWIN, plan=Plan(twin=TWIN, run_seed=3, draws=tuple(placement_draws(TWIN))))
-        write_demonstrations(worlds, tmp_path / "demos", count=1, recipe=Recipe(shake=0.0), pictures=True)
+        worlds = DemonstrationWorlds(twin=TWIN, plan=Plan(twin=TWIN, run_seed=3, draws=tuple(placement_draws(TWIN))))
+        write_demonstrations(worlds, tmp_path / "demos", count=1, recipe=TransferRecipe(shake=0.0), pictures=True)
         assert DatasetReader(tmp_path / "demos").info["features"]["observation.images.front"]["shape"] == [72, 96, 3]
 
     def test_a_study_goes_on_and_says_the_same(self, tmp_path):

@@ -232,12 +232,12 @@ def test_a_writer_that_waits_too_long_is_told(root, monkeypatch):
 
 def test_two_processes_that_add_the_same_folder_add_it_once(root):
     with Workspace.open(root) as one, Workspace.open(root) as other:
-        from twinloop.catalog.adding import ChangedMeanwhileError, _Addition
+        from twinloop.catalog.adding import ConcurrentUpdateError, _AddAttempt
 
         folder = root / "data" / "second"
-        late = _Addition(one.parts, folder, path="data/second", batch=None, source="real", run_id=None)
+        late = _AddAttempt(one.parts, folder, path="data/second", batch=None, source="real", run_id=None)
         assert other.add(folder).new == 2
-        with pytest.raises(ChangedMeanwhileError):
+        with pytest.raises(ConcurrentUpdateError):
             late.commit()
         assert (one.add(folder).new, one.query("SELECT count(*) AS n FROM places")["n"][0].as_py()) == (0, 5)
 

@@ -11,13 +11,15 @@ from twinloop.cli.gap import GAP
 from twinloop.cli.main import main
 from twinloop.cli.parser import with_default
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.headline import Headline, headlines
+from twinloop.core.headline import HeadlineMetric, headlines
 from twinloop.workflows.gap.history import past_runs, run_gap_history
 from twinloop.workflows.gap.requests import GapHistoryRequest
 from twinloop.workflows.run.results import MeasuredRun, judge, parse_conditions
 
-SKILL = Headline(name="skill", estimate=0.6, low=0.4, high=0.7, better="higher", meaning="1 − error / best baseline")
-RMSE = Headline(name="rmse/elbow", estimate=2.0, unit="deg", method="one episode, no interval")
+SKILL = HeadlineMetric(
+    name="skill", estimate=0.6, low=0.4, high=0.7, better="higher", meaning="1 − error / best baseline"
+)
+RMSE = HeadlineMetric(name="rmse/elbow", estimate=2.0, unit="deg", method="one episode, no interval")
 
 
 @pytest.fixture
@@ -29,7 +31,7 @@ def store(
     folder, console, *, skill=0.6, twin="a" * 64, data="d" * 64, made="2026-01-01T00:00:00+00:00", kind="dynamics"
 ):
     run = MeasuredRun.begin("gap", kind, folder, (), console)
-    figure = Headline(name="skill", estimate=skill, low=skill - 0.1, high=skill + 0.1, better="higher")
+    figure = HeadlineMetric(name="skill", estimate=skill, low=skill - 0.1, high=skill + 0.1, better="higher")
     run.end({"twin": {"name": "arm", "hash": twin}, "data": {"name": "log", "hash": data}}, [figure, RMSE])
     result = json.loads((folder / "result.json").read_text())
     (folder / "result.json").write_text(json.dumps({**result, "made": made}))

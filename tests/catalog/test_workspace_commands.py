@@ -11,7 +11,7 @@ import yaml
 from support.releases import evaluation, policy_folder
 from twinloop.catalog import Workspace
 from twinloop.cli.main import main
-from twinloop.release import Registry
+from twinloop.release import PolicyRegistry
 
 LOG = "time_s,action/hip,state/hip\n" + "".join(f"{i / 10},{i % 7},{i % 5}\n" for i in range(20))
 
@@ -71,7 +71,7 @@ def test_what_is_measured_decided_and_kept_is_written_down_too(cell, monkeypatch
 
     assert main(["evidence", "--failure-rate", "0.1", "--output=runs/claim"]) == 0
     with Workspace.open(cell) as workspace:
-        Registry(workspace).add(policy_folder(cell / "trained" / "pick", 1), policy="pick")
+        PolicyRegistry(workspace).add(policy_folder(cell / "trained" / "pick", 1), policy="pick")
     evaluation("pick", np.ones(100, dtype=bool)).write(cell / "runs" / "pick")
     off = {"waived": "not asked here"}
     asked = {"success": off, "floor": {"success": 0.5}, "regressions": off, "latency": off, "context": off}

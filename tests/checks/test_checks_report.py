@@ -4,25 +4,29 @@ import json
 
 import pytest
 
-from twinloop.checks import CHECKS, Check, CheckReport, run_checks
+from twinloop.checks import CHECKS, CheckOutcome, CheckReport, run_checks
 from twinloop.core.errors import UnknownNameError
 
 
 def test_figure_at_the_limit_passes_above_it_fails_and_no_number_fails():
-    assert Check.judge("a", 1.0, 1.0, "mm").status == "pass"
-    assert Check.judge("a", 1.0001, 1.0, "mm").status == "fail"
-    assert Check.judge("a", float("nan"), 1.0, "mm").status == "fail"
-    assert Check.judge("a", float("inf"), 1.0, "mm").status == "fail"
+    assert CheckOutcome.judge("a", 1.0, 1.0, "mm").status == "pass"
+    assert CheckOutcome.judge("a", 1.0001, 1.0, "mm").status == "fail"
+    assert CheckOutcome.judge("a", float("nan"), 1.0, "mm").status == "fail"
+    assert CheckOutcome.judge("a", float("inf"), 1.0, "mm").status == "fail"
 
 
 def test_skipped_checks_do_not_fail_a_twin_but_say_why():
-    report = CheckReport(twin="t", checks=(Check.skip("grasp", "no robot"), Check.judge("a", 0.5, 1.0, "mm")))
+    report = CheckReport(
+        twin="t", checks=(CheckOutcome.skip("grasp", "no robot"), CheckOutcome.judge("a", 0.5, 1.0, "mm"))
+    )
     assert report.passed
     assert report.text() == "t: 1 passed, 0 failed, 1 skipped\n  skip grasp: no robot\n  pass a: 0.5 mm (limit 1)."
 
 
 def test_report_is_json_even_where_a_figure_is_infinite():
-    report = CheckReport(twin="t", checks=(Check.judge("a", float("inf"), 1.0, "mm", figures={"x": float("nan")}),))
+    report = CheckReport(
+        twin="t", checks=(CheckOutcome.judge("a", float("inf"), 1.0, "mm", figures={"x": float("nan")}),)
+    )
     back = json.loads(json.dumps(report.to_json(), allow_nan=False))
     assert back["passed"] is False
     assert back["checks"][0]["figure"] == "inf"

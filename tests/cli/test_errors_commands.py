@@ -16,8 +16,8 @@ from twinloop.cli.arguments import check_numbers
 from twinloop.cli.commands import Command
 from twinloop.cli.main import TWINLOOP, main
 from twinloop.core.errors import InputError
-from twinloop.release import Registry, promote
-from twinloop.release.running_robot import Ran, Step
+from twinloop.release import PolicyRegistry, promote
+from twinloop.release.running_robot import ControlStep, EpisodeRun
 from twinloop.train.config import CHECKPOINT
 from twinloop.workflows.deploy.requests import RunRequest
 from twinloop.workflows.deploy.run import episode_line
@@ -135,7 +135,7 @@ def test_an_alias_that_nothing_stands_for_says_what_makes_one(tmp_path, capsys):
         assert (code, "deployment main, where nothing was promoted yet by `twinloop promote`." in text) == (2, True), (
             text
         )
-        registry = Registry(ws)
+        registry = PolicyRegistry(ws)
         registry.add(policy_folder(tmp_path / "pick", 1), policy="1")
         promote(registry, "pick@1", to="champion", force=True, reason="the first one")
         code, text = said(capsys, *at, "--deployment", "left")
@@ -157,7 +157,7 @@ def test_promote_without_a_candidate_says_how_to_come_by_one(tmp_path, monkeypat
         at = ("--workspace", str(tmp_path / "cell"))
         code, text = said(capsys, "promote", *at)
         assert (code, "Add one with `twinloop policies add DIR`" in text) == (2, True), text
-        Registry(ws).add(policy_folder(tmp_path / "pick", 1), policy="1")
+        PolicyRegistry(ws).add(policy_folder(tmp_path / "pick", 1), policy="1")
         code, text = said(capsys, "promote", *at)
     assert code == 2
     assert text.startswith("main has no candidate; it has no champion either. A yes of `twinloop gate candidate.yaml` ")
@@ -179,9 +179,9 @@ def test_who_stops_training_is_told_to_resume_only_what_can_be(tmp_path, monkeyp
 
 
 def test_a_command_that_was_cut_broke_no_limit_and_the_line_says_which_is_which():
-    def ran(*kinds: str) -> Ran:
+    def ran(*kinds: str) -> EpisodeRun:
         steps = [SimpleNamespace(ruling=SimpleNamespace(kind=kind), sent=True) for kind in kinds]
-        return Ran(episode=3, policy="p", steps=cast("list[Step]", steps))
+        return EpisodeRun(episode=3, policy="p", steps=cast("list[ControlStep]", steps))
 
     cut, held = ran("passed", "limited", "limited"), ran("passed", "held", "limited", "stopped")
     assert (cut.violations, held.violations) == (0, 2)

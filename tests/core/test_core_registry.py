@@ -33,7 +33,7 @@ CODE = """
 from pathlib import Path
 from types import SimpleNamespace
 
-from twinloop.checks import Check
+from twinloop.checks import CheckOutcome
 from twinloop.encoders.classical import ClassicalEncoder
 from twinloop.hardware.virtual import VirtualRobot
 from twinloop.simulate.threads import BackendThreads
@@ -95,7 +95,7 @@ class Lucky:
 
 
 def check_named(twin):
-    return Check(name="is named", status="pass", detail=twin.name)
+    return CheckOutcome(name="is named", status="pass", detail=twin.name)
 
 
 """

@@ -7,15 +7,15 @@ import pytest
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.encoders.clips import FRAMES, ClipBatch, ConvolutionEncoder, open_clip_encoder, space_hash
-from twinloop.encoders.trajectory import Clips, clip_features, trajectory_features
+from twinloop.encoders.trajectory import ClipArrays, clip_features, trajectory_features
 
 BUILT_IN = ("trajectory", "waypoints", "convolutions")
 
 
-def clips(count: int = 6, nframe: int = 40) -> Clips:
+def clips(count: int = 6, nframe: int = 40) -> ClipArrays:
     chance = np.random.default_rng(0)
     position = np.cumsum(chance.normal(scale=0.03, size=(count, nframe, 3)), axis=1)
-    return Clips(
+    return ClipArrays(
         position=position,
         action=position + 0.02,
         clusters=np.arange(count),
@@ -26,16 +26,16 @@ def clips(count: int = 6, nframe: int = 40) -> Clips:
     )
 
 
-def batch(motion: Clips, pictures=None) -> ClipBatch:
+def batch(motion: ClipArrays, pictures=None) -> ClipBatch:
     n, nframe = motion.position.shape[:2]
     first = np.arange(n, dtype=np.int64) * nframe
     return ClipBatch(motion=motion, first=first, last=first + nframe - 1, pictures=pictures)
 
 
-def alone(motion: Clips, number: int) -> Clips:
+def alone(motion: ClipArrays, number: int) -> ClipArrays:
     part = slice(number, number + 1)
     parts = {"position": motion.position[part], "action": motion.action[part], "clusters": motion.clusters[part]}
-    return Clips(**(vars(motion) | parts))
+    return ClipArrays(**(vars(motion) | parts))
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
@@ -66,10 +66,10 @@ def test_waypoints_are_where_the_joints_are():
 
 def test_convolutions_tell_a_jump_and_depend_on_their_seed():
     motion = clips()
-    still = Clips(**(vars(motion) | {"position": np.zeros_like(motion.position)}))
+    still = ClipArrays(**(vars(motion) | {"position": np.zeros_like(motion.position)}))
     jump = np.zeros_like(motion.position)
     jump[:, 20:, 0] = 1.0
-    jumped = Clips(**(vars(motion) | {"position": jump}))
+    jumped = ClipArrays(**(vars(motion) | {"position": jump}))
     encoder = ConvolutionEncoder()
     assert np.abs(encoder.encode(batch(jumped)) - encoder.encode(batch(still))).max() > 1.0
     other = ConvolutionEncoder(seed=1)

@@ -17,7 +17,7 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.curate.recording import open_recordings
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.workflows.coverage.coverage import clip_named
-from twinloop.workflows.coverage.sides import Member, stand_in
+from twinloop.workflows.coverage.sides import SideEpisode, stand_in
 
 FEW = 24
 
@@ -94,7 +94,7 @@ def test_outside_of_a_workspace_something_must_be_named(tmp_path, capsys, monkey
 def test_a_twin_of_another_robot_does_not_stand_in(cell):
     with Workspace.open(cell) as workspace:
         episode = open_recordings(cell / "data" / "real", [0])[0].episode
-        member = Member(episode_id="a", title="a", folder=None, success=None, params={}, load=lambda: episode)
+        member = SideEpisode(episode_id="a", title="a", folder=None, success=None, params={}, load=lambda: episode)
         workspace.config["twin"] = "xl330_pendulum"
         twin, (said,) = stand_in(None, workspace, [member])
         assert twin is None

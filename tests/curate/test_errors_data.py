@@ -13,8 +13,8 @@ import pytest
 
 from support.labelled import workspace
 from twinloop.cli.main import main
-from twinloop.curate.check import Measured
-from twinloop.curate.demonstration.gripper import Gripper
+from twinloop.curate.check import Measurement
+from twinloop.curate.demonstration.gripper import GripperUse
 
 
 @pytest.fixture(scope="module")
@@ -170,5 +170,5 @@ def test_a_run_is_not_written_into_a_dataset(capsys):
 def test_a_robot_without_a_gripper_is_scored():
     recording: Any = SimpleNamespace(episode_id="e", group=("b", "r", "real"), task="t")
     said = "No joint is named a gripper or finger."
-    scores = list(Gripper().judge([recording], [[Measured(value=None, said=said)]]))
+    scores = list(GripperUse().judge([recording], [[Measurement(value=None, said=said)]]))
     assert [(score.verdict, score.channel, score.reason) for score in scores] == [("unknown", "", said)]

@@ -19,7 +19,7 @@ from twinloop.catalog import Workspace
 from twinloop.catalog.schema import SCORES
 from twinloop.core.errors import InputError, LogError, UnknownNameError
 from twinloop.core.pool import LocalProcesses
-from twinloop.curate.check import Check, Score, _hashes, source_hashes, worst
+from twinloop.curate.check import CheckScore, EpisodeCheck, _hashes, source_hashes, worst
 from twinloop.curate.judging import LEAST, usual_limit
 from twinloop.curate.recording import open_recordings
 from twinloop.curate.registry import CHECKS, open_checks
@@ -27,9 +27,9 @@ from twinloop.curate.run import score_all, scores_table
 from twinloop.workflows.curate.curate import run_curate, show_scores
 from twinloop.workflows.curate.report import short
 from twinloop.workflows.curate.requests import CurateRequest
-from twinloop.workflows.curate.scores import TwinsOfEpisodes
+from twinloop.workflows.curate.scores import CatalogTwins
 
-NO_TWIN = TwinsOfEpisodes()
+NO_TWIN = CatalogTwins()
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,7 @@ def test_every_check_is_in_the_registry_under_its_own_name_and_says_what_it_look
     checks = open_checks([], NO_TWIN)
     assert [check.name for check in checks] == list(CHECKS)
     for check in checks:
-        assert isinstance(check, Check)
+        assert isinstance(check, EpisodeCheck)
         assert check.meaning
         assert not check.meaning.endswith(".")
         assert len(check.hash) == 64
@@ -172,12 +172,12 @@ def test_other_code_beside_a_check_is_another_hash(tmp_path):
 
 
 OWN = """
-from twinloop.curate.check import Score
+from twinloop.curate.check import CheckScore
 class Mine:
     name, meaning, hash = "demonstration/mine", "nothing", "0" * 64
     def score(self, recordings):
         for recording in recordings:
-            yield Score(episode_id=recording.episode_id, check=self.name, reason="Fine.")
+            yield CheckScore(episode_id=recording.episode_id, check=self.name, reason="Fine.")
 class Nothing:
     name = "x"
 class Nameless(Mine):
@@ -199,7 +199,7 @@ def test_a_check_of_ones_own_comes_in_by_its_file(tmp_path, dataset):
 
 
 def test_the_worst_of_an_episode_is_what_counts():
-    rows = [Score(episode_id="a", check="x/y", verdict=v, value=f, limit=1.0) for v, f in
+    rows = [CheckScore(episode_id="a", check="x/y", verdict=v, value=f, limit=1.0) for v, f in
             (("unknown", None), ("good", 0.2), ("suspect", 2.0), ("suspect", 3.0))]  # fmt: skip
     assert worst(rows)["a"].value == 3.0
     assert worst(rows[:2])["a"].verdict == "good"
@@ -309,7 +309,7 @@ def test_a_finding_that_is_mended_is_gone_with_the_next_run_and_stays_in_the_his
         held.add(dataset)
         first, other = (recording.episode_id for recording in open_recordings(dataset, [0, 1]))
         check = open_checks(["recording/truncated"], NO_TWIN)
-        wrong = [Score(episode_id=name, check="recording/truncated", channel="end", verdict="bad", reason="Once.")
+        wrong = [CheckScore(episode_id=name, check="recording/truncated", channel="end", verdict="bad", reason="Once.")
                  for name in (first, other)]  # fmt: skip
         held.append("scores", scores_table(wrong, check, "0"), run_id="0")
     where = f"episode_id = '{first}'"

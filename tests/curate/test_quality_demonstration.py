@@ -15,10 +15,10 @@ from support.demonstrations import CLOSED, HZ, OPEN, changed, demonstration, fla
 from twinloop.core.errors import InputError
 from twinloop.curate.demonstration.consistency import ActionConsistency
 from twinloop.curate.demonstration.duplicates import NearDuplicates
-from twinloop.curate.demonstration.gripper import FLUTTER, HOLD, Gripper, grip_events
+from twinloop.curate.demonstration.gripper import FLUTTER, HOLD, GripperUse, grip_events
 from twinloop.curate.demonstration.movement import Movement
-from twinloop.curate.demonstration.outcome import OutcomeFits, predict_outcomes
-from twinloop.curate.demonstration.smoothness import Hesitation, Jerk, PathEfficiency, Smoothness, pauses
+from twinloop.curate.demonstration.outcome import OutcomeConsistency, predict_outcomes
+from twinloop.curate.demonstration.smoothness import DimensionlessJerk, Hesitation, PathEfficiency, Smoothness, pauses
 from twinloop.stats.novelty import fence
 from twinloop.stats.ridge import cross_validated_logistic, fit_logistic
 from twinloop.stats.series import log_dimensionless_jerk, spectral_arc_length
@@ -85,9 +85,8 @@ def test_a_fence_holds_normal_values_and_bears_wrong_ones() -> None:
 
 def every() -> list:
     """The checks that need no outcomes."""
-    return [
-        Smoothness(), Jerk(), PathEfficiency(), Hesitation(), Gripper(), ActionConsistency(), NearDuplicates()
-    ]  # fmt: skip
+    kinds = (Smoothness, DimensionlessJerk, PathEfficiency, Hesitation, GripperUse, ActionConsistency, NearDuplicates)
+    return [kind() for kind in kinds]
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +110,7 @@ def tremor(episode, size: float = 0.01):
 def test_tremor_is_rough(good: list, tmp_path: Path) -> None:
     found = recordings(tmp_path / "rough", [tremor(good[0]), tremor(good[1]), *good[2:]])
     assert flagged(Smoothness(), found) == {0, 1}
-    assert {0, 1} <= flagged(Jerk(), found)
+    assert {0, 1} <= flagged(DimensionlessJerk(), found)
     worst = next(s for s in Smoothness().score(found) if s.episode_id == found[0].episode_id and s.channel == "")
     assert "spectral arc length" in worst.reason
     assert "of 24 episodes of this task" in worst.reason
@@ -153,9 +152,9 @@ def test_gripper_flutter_empty_closing_and_idleness(good: list, tmp_path: Path) 
         changed(good[2], state=idle, action=action),
     ]
     found = recordings(tmp_path / "grip", [*planted, *good[3:]])
-    assert flagged(Gripper(), found, FLUTTER) == {0}
-    assert flagged(Gripper(), found, HOLD) == {1}
-    assert flagged(Gripper(), found) == {0, 1, 2}
+    assert flagged(GripperUse(), found, FLUTTER) == {0}
+    assert flagged(GripperUse(), found, HOLD) == {1}
+    assert flagged(GripperUse(), found) == {0, 1, 2}
     events = grip_events(Movement.of(good[4]))
     assert events is not None
     assert [change.closes for change in events.changes] == [True, False]
@@ -253,7 +252,7 @@ def test_outcomes_are_predicted_and_wrong_labels_found(tmp_path: Path) -> None:
     assert float(prediction.auc.low) > 0.7
     assert "held off" in prediction.coefficients()[0][0] or "last closing" in prediction.coefficients()[0][0]
     assert "speaks for success" in prediction.words()[0]
-    wrong = flagged(OutcomeFits(), found)
+    wrong = flagged(OutcomeConsistency(), found)
     assert {1, 3} <= wrong
     assert len(wrong) <= 4
 
@@ -266,7 +265,7 @@ def test_outcomes_that_chance_decides_are_refused(tmp_path: Path) -> None:
     prediction = predict_outcomes(found)
     assert "no better than a coin" in prediction.refused
     assert np.isnan(prediction.probability).all()
-    assert {score.verdict for score in OutcomeFits().score(found)} == {"unknown"}
+    assert {score.verdict for score in OutcomeConsistency().score(found)} == {"unknown"}
     few = predict_outcomes(found[:10])
     assert "it takes 20 outcomes" in few.refused
 
@@ -287,7 +286,7 @@ def test_logistic_regression_recovers_what_was_planted() -> None:
 
 def test_few_episodes_are_not_judged_and_bad_ones_say_why(good: list, tmp_path: Path) -> None:
     found = recordings(tmp_path / "few", good[:4])
-    for check in (Smoothness(), Hesitation(), PathEfficiency(), Gripper(), ActionConsistency()):
+    for check in (Smoothness(), Hesitation(), PathEfficiency(), GripperUse(), ActionConsistency()):
         scores = list(check.score(found))
         assert {score.verdict for score in scores} == {"unknown"}, check.name
         assert "only 4 episodes of this task" in scores[0].reason
@@ -322,7 +321,7 @@ def test_recorded_tape_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_the_hand_is_where_the_twin_says(tmp_path: Path) -> None:
-    from twinloop.curate.demonstration.movement import Hands
+    from twinloop.curate.demonstration.movement import ToolPositions
     from twinloop.twin import load_twin
 
     twin = load_twin("so101_tabletop")
@@ -336,9 +335,9 @@ def test_the_hand_is_where_the_twin_says(tmp_path: Path) -> None:
         episode, time=np.arange(20) / HZ, state=units.from_si(position), action=units.from_si(position), units=units
     )
     found = recordings(tmp_path / "arm", [arm])[0]
-    hand = Hands(lambda recording: twin).positions(found)
+    hand = ToolPositions(lambda recording: twin).positions(found)
     assert hand is not None
     radius = np.linalg.norm(hand[:, :2] - hand[:, :2].mean(axis=0), axis=1)
     assert np.ptp(hand[:, 2]) < 1e-6  # a turn about the vertical keeps the height
     assert radius.max() > 0.02
-    assert Hands(None).positions(found) is None
+    assert ToolPositions(None).positions(found) is None

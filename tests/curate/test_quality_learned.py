@@ -12,7 +12,7 @@ import pytest
 from support.demonstrations import changed, flagged, many, recordings
 from twinloop.core.errors import InputError
 from twinloop.curate.learned.clips import _numbers
-from twinloop.curate.learned.realism import Fakes, Support
+from twinloop.curate.learned.realism import OutOfSupport, SimulatedLookingEpisodes
 from twinloop.stats.conformal import conformal_p_values
 from twinloop.stats.discriminant import cross_fit
 from twinloop.stats.interval import benjamini_hochberg
@@ -119,15 +119,15 @@ def episodes() -> tuple[list, list]:
 def test_simulation_like_reality_is_left_alone(episodes: tuple[list, list], tmp_path: Path) -> None:
     real, sim = episodes
     found = recordings(tmp_path / "alike", [*real, *sim])
-    assert len(flagged(Fakes(), found)) <= 1  # of 24
-    assert len(flagged(Support(), found)) <= 1
+    assert len(flagged(SimulatedLookingEpisodes(), found)) <= 1  # of 24
+    assert len(flagged(OutOfSupport(), found)) <= 1
 
 
 def test_simulation_without_noise_gives_itself_away(episodes: tuple[list, list], tmp_path: Path) -> None:
     real, _ = episodes
     clean = many(24, seed=2, source="sim", noise=0.0)
     found = recordings(tmp_path / "clean", [*real, *clean])
-    scores = list(Fakes().score(found))
+    scores = list(SimulatedLookingEpisodes().score(found))
     assert {s.verdict for s in scores} == {"good", "suspect"}  # to look simulated is no fault
     wrong = {s.episode_id for s in scores if s.verdict == "suspect"}
     assert wrong == {recording.episode_id for recording in found[24:]}
@@ -146,7 +146,7 @@ def test_episodes_elsewhere_have_no_support_and_the_nearest_real_clip_is_named(
         shift = np.array([1.5, 0.0, 0.0, 0.0])
         elsewhere.append(changed(episode, state=episode.state + shift, action=episode.action + shift))
     found = recordings(tmp_path / "elsewhere", [*real, *elsewhere, *sim[10:20]])
-    scores = list(Support().score(found))
+    scores = list(OutOfSupport().score(found))
     far = {recording.episode_id for recording in found[24:34]}
     assert {s.verdict for s in scores} == {"good", "suspect"}  # to be elsewhere is no fault
     wrong = {s.episode_id for s in scores if s.verdict == "suspect"}
@@ -163,14 +163,14 @@ def test_episodes_elsewhere_have_no_support_and_the_nearest_real_clip_is_named(
 def test_what_cannot_be_compared_is_unknown(episodes: tuple[list, list], tmp_path: Path) -> None:
     real, sim = episodes
     few = recordings(tmp_path / "few", [*real[:5], *sim[:5]])
-    assert "too few to learn from" in list(Fakes().score(few))[-1].reason
-    assert "too few to say where reality ends" in list(Support().score(few))[-1].reason
+    assert "too few to learn from" in list(SimulatedLookingEpisodes().score(few))[-1].reason
+    assert "too few to say where reality ends" in list(OutOfSupport().score(few))[-1].reason
     short = recordings(tmp_path / "short", [changed(e, state=e.state[:40], action=e.action[:40]) for e in real[:3]])
-    assert {score.verdict for score in Support().score(short)} == {"unknown"}
+    assert {score.verdict for score in OutOfSupport().score(short)} == {"unknown"}
     slow = [replace(e, time=e.time * 2) for e in sim[:2]]
     mixed = recordings(tmp_path / "slow", slow)
     both = [*recordings(tmp_path / "fast", real[:2]), *mixed]
-    assert "rates differ (15 to 30 Hz)" in list(Support().score(both))[-1].reason
+    assert "rates differ (15 to 30 Hz)" in list(OutOfSupport().score(both))[-1].reason
 
 
 def test_numbers_of_pictures_say_what_was_planted() -> None:

@@ -16,9 +16,9 @@ from twinloop.curate.registry import open_checks
 from twinloop.dataset.logs.conversion import write_log_dataset
 from twinloop.hardware import virtual_log
 from twinloop.twin import load_twin
-from twinloop.workflows.curate.scores import TwinsOfEpisodes
+from twinloop.workflows.curate.scores import CatalogTwins
 
-TWINS = TwinsOfEpisodes(named=TWIN)
+TWINS = CatalogTwins(named=TWIN)
 # Of states, found by limits that are known: two episodes are enough.
 STATES = ("object teleports", "object floats", "object pushed into the table", "joint gains speed from nothing",
           "recorded gain is not the one simulated")  # fmt: skip

@@ -17,7 +17,7 @@ from twinloop.curate.recording import open_recordings
 from twinloop.curate.recording_checks.cameras import FrozenCamera
 from twinloop.curate.recording_checks.channels import Truncated
 from twinloop.curate.recording_checks.frames import DroppedFrames
-from twinloop.curate.recording_checks.profiles import Swaps, Units
+from twinloop.curate.recording_checks.profiles import SwappedColumns, UnitConsistency
 
 # At its largest size each is found in every episode; the two below are missed by their nature, see docs/quality.md.
 MISSED = {"frames lost, clock made even", "joint held short of its command"}
@@ -71,7 +71,7 @@ def test_units_of_one_episode_are_told_by_the_factor_against_the_others(bench):
         return dataclasses.replace(raw, state=np.radians(raw.state), action=np.radians(raw.action))
 
     recordings = [Edited(bench.recordings[0], raw=change), *bench.recordings[1:]]
-    score = worst(Units().score(recordings))[recordings[0].episode_id]
+    score = worst(UnitConsistency().score(recordings))[recordings[0].episode_id]
     assert score.verdict == "bad"
     assert score.value == pytest.approx(180 / np.pi, rel=0.1)
     assert "times as far as in the other episodes: another unit" in score.reason
@@ -84,7 +84,7 @@ def test_left_and_right_are_told_by_name(bench):
         return raw
 
     recordings = [*bench.recordings[1:], Edited(bench.recordings[0], raw=change)]
-    score = worst(Swaps().score(recordings))[recordings[-1].episode_id]
+    score = worst(SwappedColumns().score(recordings))[recordings[-1].episode_id]
     assert score.verdict == "bad"
     assert score.channel.removeprefix("action/") == "left_pan/right_lift"
 

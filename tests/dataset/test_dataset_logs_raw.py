@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twinloop.core.errors import LogError
-from twinloop.core.records import Signal
+from twinloop.core.records import LoggedSignal
 from twinloop.core.units import JointUnit, UnitMap
 from twinloop.dataset.logs.importers.columns import EpisodeBuilder
 from twinloop.dataset.logs.importers.protocol import LogOptions, RawEpisode
@@ -49,7 +49,7 @@ def test_features_that_are_not_read_are_noted():
 
 
 def test_every_field_reaches_the_episode():
-    signal = Signal(time=np.arange(4) / 10, values=np.ones((4, 1)), columns=("a",), unit="rad/s")
+    signal = LoggedSignal(time=np.arange(4) / 10, values=np.ones((4, 1)), columns=("a",), unit="rad/s")
     given_fields = {
         "task": "wave",
         "source": "sim",

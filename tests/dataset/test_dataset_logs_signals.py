@@ -11,12 +11,12 @@ import pytest
 from support.dataset_logs import planted_log, real
 from twinloop.cli.main import main
 from twinloop.core.errors import InputError, LogError
-from twinloop.core.records import Episode, Signal
+from twinloop.core.records import Episode, LoggedSignal
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.logs.conversion import write_log_dataset
 from twinloop.dataset.logs.formats import load_log
 from twinloop.workflows.data.logs import import_episodes, open_log, open_logs
-from twinloop.workflows.data.requests import Reading
+from twinloop.workflows.data.requests import LogReading
 
 POSE = ("x", "y", "z", "qw", "qx", "qy", "qz")
 
@@ -29,11 +29,13 @@ def measured_log(count: int = 3) -> list[Episode]:
         angle = 1.5 * half
         turn = np.stack([np.cos(angle / 2), 0 * angle, 0 * angle, np.sin(angle / 2)], axis=1)
         signals = {
-            "joint_velocity": Signal(time=episode.time, values=episode.state / 3, columns=episode.joints, unit="rad/s"),
-            "pose/cube": Signal(
+            "joint_velocity": LoggedSignal(
+                time=episode.time, values=episode.state / 3, columns=episode.joints, unit="rad/s"
+            ),
+            "pose/cube": LoggedSignal(
                 time=half, values=np.concatenate([half[:, None] * [1, 2, 3], turn], axis=1), columns=POSE, unit=""
             ),
-            "enabled": Signal(time=half[[0, 5]], values=[[1.0], [0.0]], columns=("enabled",), unit="1"),
+            "enabled": LoggedSignal(time=half[[0, 5]], values=[[1.0], [0.0]], columns=("enabled",), unit="1"),
         }
         conditions = {"mass": 0.1 + episode.index}
         episodes.append(dataclasses.replace(episode, command="torque", signals=signals, conditions=conditions))
@@ -110,15 +112,15 @@ def test_a_folder_laid_out_like_a_public_set(tmp_path):
     folder = tmp_path / "mine" / "square_dice"
     folder.mkdir(parents=True)
     (folder / "traj_3.csv").write_text("x,z,th,vx,vz,vth\n0,0.1,0,1,0,2\n0.1,0.2,0,1,0,3\n")
-    log = open_log(str(tmp_path / "mine"), Reading(layout="planar_impacts"), task="drop it")
+    log = open_log(str(tmp_path / "mine"), LogReading(layout="planar_impacts"), task="drop it")
     assert log.label == f"real log {tmp_path / 'mine'}, laid out like planar_impacts"
     assert (log.episodes[0].index, log.episodes[0].task) == (3, "drop it")
     with pytest.raises(InputError, match=r"With --layout planar_impacts everything is known of the log. Leave --units"):
-        open_log(str(tmp_path / "mine"), Reading(layout="planar_impacts", units="rad"))
+        open_log(str(tmp_path / "mine"), LogReading(layout="planar_impacts", units="rad"))
     with pytest.raises(
         InputError, match=r"planar_impacts is a public set, of which everything is known. Leave --topics"
     ):
-        open_log("planar_impacts", Reading(topics="state=/a"))
+        open_log("planar_impacts", LogReading(topics="state=/a"))
 
 
 def test_the_command_imports_a_described_table_and_names_what_it_leaves(tmp_path, capsys):

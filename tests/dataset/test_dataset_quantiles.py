@@ -19,7 +19,7 @@ from twinloop.dataset.lerobot.statistics import (
     streamed_quantiles,
     take_columns,
 )
-from twinloop.dataset.lerobot.tables import Placed, episodes_table, frame_matrix, stat_columns
+from twinloop.dataset.lerobot.tables import IndexedEpisode, episodes_table, frame_matrix, stat_columns
 
 VALUES = st.one_of(
     arrays(np.float32, st.tuples(st.integers(1, 60), st.integers(1, 3)), elements=st.floats(-1e9, 1e9, width=32)),
@@ -63,7 +63,9 @@ def test_statistics_of_a_block_are_those_of_each_episode_alone():
     """Episodes of equal and of different lengths, in any company."""
     numbers = [3, 1, 3, 8, 1]
     placed = [
-        Placed(episode=planted(n), provenance=planted(n).provenance, episode_index=i, from_index=i, task_index=0)
+        IndexedEpisode(
+            episode=planted(n), provenance=planted(n).provenance, episode_index=i, from_index=i, task_index=0
+        )
         for i, n in enumerate(numbers)
     ]
     matrices = [frame_matrix(SPEC, item) for item in placed]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinloop.core.errors import InputError
-from twinloop.core.records import Episode, Signal
+from twinloop.core.records import Episode, LoggedSignal
 from twinloop.core.units import JointUnit, UnitMap
 from twinloop.dataset.logs.resampling import hold, interpolate_rotation, resample, split_gaps
 
@@ -78,9 +78,13 @@ def test_signals_of_other_rates_come_onto_the_frames_that_they_cover():
     time = np.arange(101) / 100
     fast = np.arange(200, 800) / 1000
     signals = {
-        "acceleration/imu": Signal(time=fast, values=np.outer(fast, [1, 2, 3]), columns=("x", "y", "z"), unit="m/s²"),
-        "enabled": Signal(time=np.array([0.0, 0.505]), values=np.array([[0.0], [1.0]]), columns=("on",), unit="1"),
-        "pose/cube": Signal(
+        "acceleration/imu": LoggedSignal(
+            time=fast, values=np.outer(fast, [1, 2, 3]), columns=("x", "y", "z"), unit="m/s²"
+        ),
+        "enabled": LoggedSignal(
+            time=np.array([0.0, 0.505]), values=np.array([[0.0], [1.0]]), columns=("on",), unit="1"
+        ),
+        "pose/cube": LoggedSignal(
             time=np.array([0.0, 1.0]),
             values=np.array([[0, 0, 0, 1, 0, 0, 0], [1, 2, 3, 0, 0, 0, 1.0]]),
             columns=tuple("xyzwijk"),
@@ -99,8 +103,8 @@ def test_signals_of_other_rates_come_onto_the_frames_that_they_cover():
 
 def test_gaps_stay_gaps():
     time = np.concatenate([np.arange(50), 80 + np.arange(30), 200 + np.arange(1)]) / 100
-    log = episode(time, time, signals={"x": Signal(time=time, values=time[:, None], columns=("x",), unit="m")})
-    switch = Signal(time=np.array([0.0, 0.6]), values=np.array([[0.0], [1.0]]), columns=("on",), unit="1")
+    log = episode(time, time, signals={"x": LoggedSignal(time=time, values=time[:, None], columns=("x",), unit="m")})
+    switch = LoggedSignal(time=np.array([0.0, 0.6]), values=np.array([[0.0], [1.0]]), columns=("on",), unit="1")
     log = replace(log, signals={**log.signals, "enabled": switch})
     pieces = split_gaps(log)
     assert [p.signals["enabled"].values.tolist() for p in pieces] == [[[0.0]], [[1.0]]]

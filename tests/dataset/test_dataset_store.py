@@ -19,7 +19,7 @@ from twinloop.core.files import sha256_file, sha256_tree
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.lerobot.validation import validate
 from twinloop.dataset.lerobot.writer import DatasetWriter
-from twinloop.dataset.storage.store import POINTER, Store
+from twinloop.dataset.storage.store import POINTER, ObjectStore
 from twinloop.dataset.storage.targets import committed, fetch_dataset, open_target
 
 fsspec = pytest.importorskip("fsspec")
@@ -68,7 +68,7 @@ def test_a_reader_sees_whole_commits_and_a_resumed_run_ends_with_the_same_bytes(
             reader = DatasetReader(reader_folder)
             assert len(reader) == writer.episodes == figures["episodes"]
             assert all(len(reader.states(i)) == reader.lengths[i] + 1 for i in range(len(reader)))
-    assert Store(address).read("dataset/meta/info.json") is None, "no dataset for others before the end"
+    assert ObjectStore(address).read("dataset/meta/info.json") is None, "no dataset for others before the end"
     write_all(address, resume=True)
     fetch_dataset(address, tmp_path / "reader")
     assert tree(tmp_path / "reader") == tree(write_all(tmp_path / "local"))
@@ -76,8 +76,8 @@ def test_a_reader_sees_whole_commits_and_a_resumed_run_ends_with_the_same_bytes(
 
 def test_old_commits_are_cleared_and_blocks_are_uploaded_once(address, monkeypatch):
     uploaded = []
-    upload = Store.upload
-    monkeypatch.setattr(Store, "upload", lambda self, files: (uploaded.extend(files), upload(self, files)))
+    upload = ObjectStore.upload
+    monkeypatch.setattr(ObjectStore, "upload", lambda self, files: (uploaded.extend(files), upload(self, files)))
     write_all(address)
     blocks = [key for key in uploaded if "/chunk-" in key]
     assert len(blocks) == len(set(blocks)) == 12
@@ -124,7 +124,7 @@ def test_a_second_writer_is_noticed_before_the_pointer_moves(address):
 
 def test_damage_and_escapes_are_refused(tmp_path, address):
     write_all(address)
-    files, store = fsspec.filesystem("memory"), Store(address)
+    files, store = fsspec.filesystem("memory"), ObjectStore(address)
     key = "dataset/data/chunk-000/file-000.parquet"
     whole = store.read(key)
     store.write(key, whole[:-1] + b"x")
@@ -197,9 +197,9 @@ GENERATE = "scene: {robot: so101, task: pick_and_place}\nrollout: {parallel_envs
 KILLED_BEFORE_THE_POINTER = """
 import os, signal, sys
 from twinloop.cli.main import main
-from twinloop.dataset.storage.store import POINTER, Store
+from twinloop.dataset.storage.store import POINTER, ObjectStore
 
-write, moved = Store.write, []
+write, moved = ObjectStore.write, []
 
 def kill_before(self, key, data):
     moved.append(key) if key == POINTER else None
@@ -207,7 +207,7 @@ def kill_before(self, key, data):
         os.kill(os.getpid(), signal.SIGKILL)
     write(self, key, data)
 
-Store.write = kill_before
+ObjectStore.write = kill_before
 main(["generate", sys.argv[1], "--output", sys.argv[2], "--workers", "1"])
 """
 
@@ -220,7 +220,7 @@ def test_a_run_killed_between_upload_and_pointer_is_whole_and_resumes_from_s3(s3
     command = [sys.executable, "-c", KILLED_BEFORE_THE_POINTER, str(file), output]
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=dict(os.environ))
     assert done.returncode == -signal.SIGKILL, done.stderr
-    assert Store(output).read("dataset/data/chunk-000/file-002.parquet") is not None, "uploaded, not committed"
+    assert ObjectStore(output).read("dataset/data/chunk-000/file-002.parquet") is not None, "uploaded, not committed"
     assert main(["fetch", output, str(tmp_path / "seen")]) == 0
     seen = DatasetReader(tmp_path / "seen")
     assert seen.numbers.max() < 8

@@ -18,7 +18,7 @@ from twinloop.catalog import Workspace
 from twinloop.cli.main import main
 from twinloop.core.errors import InputError
 from twinloop.dataset.edit.operations import merge, retask, select, split
-from twinloop.dataset.edit.writing import Settings
+from twinloop.dataset.edit.writing import EditSettings
 from twinloop.dataset.invalid_worlds import aside_numbers, read_aside
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.lerobot.writer import DatasetWriter
@@ -37,7 +37,7 @@ def test_side_tables_come_with_their_episodes(tmp_path):
         assert set(found["episode_index"].to_pylist()) == {i}
         assert found.drop_columns(["episode_index"]).equals(rows(NUMBERS[j]))
     assert len(new.side_table(NAME).to_table()) == 15
-    select(source.path, tmp_path / "less", "6", settings=Settings(leave_out=(NAME,)))
+    select(source.path, tmp_path / "less", "6", settings=EditSettings(leave_out=(NAME,)))
     assert DatasetReader(tmp_path / "less").side_tables == []
 
 
@@ -67,7 +67,7 @@ def test_tables_that_differ_in_type_are_refused_with_the_remedy(tmp_path):
         InputError, match=rf"side table {NAME} of .*two has columns of other types .* --leave-out {NAME}"
     ):
         merge([one.path, two], tmp_path / "out")
-    assert merge([one.path, two], tmp_path / "out", settings=Settings(leave_out=(NAME,))).episodes == 3
+    assert merge([one.path, two], tmp_path / "out", settings=EditSettings(leave_out=(NAME,))).episodes == 3
 
 
 @pytest.mark.slow

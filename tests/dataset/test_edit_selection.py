@@ -22,10 +22,10 @@ from twinloop.core.errors import DatasetError, DatasetLockedError, InputError, U
 from twinloop.core.files import sha256_tree
 from twinloop.core.records import Episode
 from twinloop.dataset.edit.operations import delete, merge, rebalance, retask, select, split
-from twinloop.dataset.edit.source import Source
-from twinloop.dataset.edit.writing import Settings, write_selection
+from twinloop.dataset.edit.source import EditSource
+from twinloop.dataset.edit.writing import EditSettings, write_selection
 from twinloop.dataset.lerobot import layout
-from twinloop.dataset.lerobot.progress import Progress
+from twinloop.dataset.lerobot.progress import WriteProgress
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.lerobot.validation import validate
 from twinloop.dataset.logs.conversion import write_log_dataset
@@ -216,7 +216,7 @@ def test_ours_and_anothers_stand_side_by_side(plain, tmp_path):
 @pytest.mark.slow
 def test_progress_and_tables_are_those_of_a_writer(plain, tmp_path):
     select(plain, tmp_path / "out", "0:9")
-    before, after = Progress.load(plain), Progress.load(tmp_path / "out")
+    before, after = WriteProgress.load(plain), WriteProgress.load(tmp_path / "out")
     assert (after.episodes, after.frames, after.tasks) == (before.episodes, before.frames, before.tasks)
     assert DatasetReader(tmp_path / "out").spec.config == {"runs": {"c" * 64: {"seed": 7}}}
     with pytest.raises(DatasetError, match="was begun with another"):
@@ -286,7 +286,7 @@ def test_what_is_common_to_a_log_and_generated_episodes_becomes_one_dataset(ours
     folders = [recorded, ours] if log_first else [ours, recorded]
     with pytest.raises(InputError, match=r"next\.success: only in(.|\n)*--common \(of edit merge and datasets mat"):
         merge(folders, tmp_path / "out")
-    made = merge(folders, tmp_path / "out", settings=Settings(common=True))
+    made = merge(folders, tmp_path / "out", settings=EditSettings(common=True))
     left = {key: [str(ours)] for key in ["next.success", *(camera.key for camera in CAMERAS)]}
     assert made.to_json()["features_left_out"] == left
     assert {f"the feature {key} is left out: only in {where[0]}" for key, where in left.items()} <= set(made.notes)
@@ -294,7 +294,7 @@ def test_what_is_common_to_a_log_and_generated_episodes_becomes_one_dataset(ours
     assert stats_of(tmp_path / "out").keys() == whole(tmp_path / "out").keys()
     new = DatasetReader(tmp_path / "out")
     assert not left.keys() & {*new.info["features"], *new.frames_table(0).column_names}
-    assert not [name for name in Source(tmp_path / "out").columns.names if any(key in name for key in left)]
+    assert not [name for name in EditSource(tmp_path / "out").columns.names if any(key in name for key in left)]
     assert (new.spec.success, new.spec.cameras, new.units) == (False, (), UNITS)
     start = 0
     for old in map(DatasetReader, folders):
@@ -317,20 +317,20 @@ def test_the_validators_accept_what_is_common(ours, recorded, tmp_path):
 def test_common_brings_no_other_shapes_or_units_together(plain, recorded, tmp_path):
     other = foreign(tmp_path / "other", [8])
     with pytest.raises(InputError) as raised:
-        merge([plain, other], tmp_path / "out", settings=Settings(common=True))
+        merge([plain, other], tmp_path / "out", settings=EditSettings(common=True))
     assert "action: shape [3] and [2]" in str(raised.value)
     assert "--common" not in str(raised.value)
     bare = shutil.copytree(recorded, tmp_path / "bare")
     for name in (layout.SPEC, layout.UNIT_MAP):
         (bare / name).unlink()
     with pytest.raises(UnitsError, match=r"bare does not say the units of its joints; .*Are they the same"):
-        merge([plain, bare], tmp_path / "out", settings=Settings(common=True))
+        merge([plain, bare], tmp_path / "out", settings=EditSettings(common=True))
     info = json.loads((other / layout.INFO).read_text())
     info["features"] = {key: info["features"][key] for key in INDEX_FEATURES}
     info["robot_type"] = SPEC.robot_type
     (other / layout.INFO).write_text(json.dumps(info))
     with pytest.raises(InputError, match=r"No feature is in all of .*plain, .*other: --common .* would leave nothing"):
-        merge([plain, other], tmp_path / "out", settings=Settings(common=True))
+        merge([plain, other], tmp_path / "out", settings=EditSettings(common=True))
     assert not (tmp_path / "out").exists()
 
 
@@ -355,7 +355,7 @@ def test_units_that_cannot_be_the_same_are_asked_for(tmp_path):
     one, two = foreign(tmp_path / "one", [40]), foreign(tmp_path / "two", [40], first=1, scale=57.3)
     with pytest.raises(UnitsError, match=r"Neither .*one nor .*two says the units .* as degrees and radians do\."):
         merge([one, two], tmp_path / "out")
-    assert merge([one, two], tmp_path / "out", settings=Settings(same_units=True)).episodes == 2
+    assert merge([one, two], tmp_path / "out", settings=EditSettings(same_units=True)).episodes == 2
 
 
 def test_an_episode_that_hardly_moves_is_no_other_unit(tmp_path):

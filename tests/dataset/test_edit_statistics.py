@@ -18,11 +18,11 @@ from support.edit_statistics import EXACT, check_exact
 from support.edits import KEY, foreign, stats_of, whole
 from twinloop.dataset.edit.operations import merge, retask, select, split
 from twinloop.dataset.edit.selection import balanced, largest_remainder, parted
-from twinloop.dataset.edit.writing import Settings, write_selection
+from twinloop.dataset.edit.writing import EditSettings, write_selection
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.lerobot.statistics import QUANTILES, sorted_quantiles, streamed_quantiles
 
-SAME_UNITS = Settings(same_units=True)
+SAME_UNITS = EditSettings(same_units=True)
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +40,9 @@ def test_statistics_are_those_of_all_frames_of_any_kind_of_number(folder, tmp_pa
 def test_rows_of_episodes_have_their_own_statistics(folder, tmp_path):
     write_selection([(folder, 5), (folder, 1)], tmp_path / "out")
     reader = DatasetReader(tmp_path / "out")
-    from twinloop.dataset.edit.source import Source
+    from twinloop.dataset.edit.source import EditSource
 
-    rows = Source(tmp_path / "out").rows([1]).to_pylist()[0]
+    rows = EditSource(tmp_path / "out").rows([1]).to_pylist()[0]
     np.testing.assert_allclose(rows["stats/action/q50"], np.median(reader.array(1, "action"), axis=0), **EXACT)
     assert rows["stats/index/min"] == [21.0]
     assert rows["stats/episode_index/max"] == [1.0]
@@ -194,10 +194,10 @@ import sys
 from pathlib import Path
 import numpy as np, pyarrow as pa
 from twinloop.dataset.edit.rows import DataFile, chunks_of, matrix
-from twinloop.dataset.edit.statistics import Totals
+from twinloop.dataset.edit.statistics import FrameTotals
 root, frames, width = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 rng, length = np.random.default_rng(0), 20_000
-totals, paths, schema, file = Totals(widths={"x": width}), [], None, None
+totals, paths, schema, file = FrameTotals(widths={"x": width}), [], None, None
 for episode in range(frames // length):
     values = np.cumsum(rng.normal(size=(length, width)), axis=0).astype(np.float32)
     table = pa.table({"x": pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), width)})

@@ -12,9 +12,9 @@ from support.dataset_writer import CAMERAS, SPEC_VIDEO, pictures, write_all
 from support.edits import KEY, foreign, picture
 from twinloop.core.errors import DatasetError, InputError, UnknownNameError
 from twinloop.dataset.edit.operations import delete, merge, reencode, select
-from twinloop.dataset.edit.source import Source
-from twinloop.dataset.edit.videos import Pixels
-from twinloop.dataset.edit.writing import Settings
+from twinloop.dataset.edit.source import EditSource
+from twinloop.dataset.edit.videos import PixelEdits
+from twinloop.dataset.edit.writing import EditSettings
 from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.media.video_copy import Encoding, PacketReader, transcode
@@ -77,7 +77,7 @@ def test_several_codecs_are_refused_with_the_remedy_or_become_one(tmp_path):
     for folder, codec in ((one, "h264"), (two, "av1")):
         assert f"{folder / layout.of_block(layout.VIDEO_PATH, 0, video_key=KEY)}: {codec} yuv420p" in text
     assert "as in --codec h264; the others are then encoded anew" in text
-    made = merge([one, two], tmp_path / "out", settings=Settings(pixels=Pixels(encoding=Encoding(codec="av1"))))
+    made = merge([one, two], tmp_path / "out", settings=EditSettings(pixels=PixelEdits(encoding=Encoding(codec="av1"))))
     assert made.videos[KEY] == {"linked": 2, "copied": 0, "encoded": 2}
     check_pictures(tmp_path / "out", [0, 1, 2, 3])
     coded = {PacketReader(path).coding.codec for path in (tmp_path / "out" / "videos" / KEY).rglob("*.mp4")}
@@ -101,7 +101,7 @@ def test_encoding_anew_makes_children_with_the_pictures_that_were_there(tmp_path
     reader = DatasetReader(tmp_path / "out")
     assert reader.info["features"][KEY]["info"]["video.codec"] == codec
     assert "video.g" not in reader.info["features"][KEY]["info"]
-    rows = Source(tmp_path / "out").rows([0, 1]).to_pylist()
+    rows = EditSource(tmp_path / "out").rows([0, 1]).to_pylist()
     assert all(f'"codec": "{codec}", "gop": 5' in row["provenance/transforms"] for row in rows)
     path = tmp_path / "out" / layout.of_block(layout.VIDEO_PATH, 0, video_key=KEY)
     for start, length in ((0, 14), (14, 9)):
@@ -121,7 +121,7 @@ def test_our_pictures_in_another_size_say_so_everywhere(tmp_path):
     assert done["name"] == "reencode"
     assert done["parameters"]["features"] == [camera.key for camera in CAMERAS]
     mean = pictures(0, 35)["front"].mean(axis=(0, 1, 2)) / 255
-    row = Source(tmp_path / "out").rows([0]).to_pylist()[0]
+    row = EditSource(tmp_path / "out").rows([0]).to_pylist()[0]
     np.testing.assert_allclose(np.ravel(row[f"stats/{CAMERAS[0].key}/mean"]), mean, atol=0.02)
 
 
@@ -145,7 +145,7 @@ def test_a_damaged_or_short_video_is_named(tmp_path):
 
 def test_h264_is_encoded_without_the_stage_whose_bytes_vary(tmp_path):
     """The encoder writes its settings into the video."""
-    encoding = Settings(pixels=Pixels(encoding=Encoding(codec="h264"), everything=True))
+    encoding = EditSettings(pixels=PixelEdits(encoding=Encoding(codec="h264"), everything=True))
     merge([foreign(tmp_path / "in", [9], codec="libx264")], tmp_path / "out", settings=encoding)
     (video,) = (tmp_path / "out/videos" / KEY).rglob("*.mp4")
     assert b"mbtree=0" in video.read_bytes()

@@ -13,7 +13,7 @@ from twinloop.core.errors import InputError
 from twinloop.dataset.export.formats import exporter
 from twinloop.dataset.export.lerobot_parts import modality, part
 from twinloop.dataset.export.protocol import ExportOptions
-from twinloop.dataset.export.verification import PlayedFolder, verify_export
+from twinloop.dataset.export.verification import FolderReader, verify_export
 from twinloop.dataset.lerobot.reader import DatasetReader
 
 
@@ -81,7 +81,7 @@ def test_statistics_are_exact_over_all_frames_and_only_what_groot_reads(ours, gr
 
 
 def test_frames_equal_the_source(ours, groot):
-    found = verify_export(PlayedFolder(ours), PlayedFolder(groot), range(len(DatasetReader(ours))))
+    found = verify_export(FolderReader(ours), FolderReader(groot), range(len(DatasetReader(ours))))
     assert found.accepted
     assert found.pictures_equal
 

@@ -18,7 +18,7 @@ from twinloop.core.files import sha256_tree
 from twinloop.dataset.export.formats import exporter
 from twinloop.dataset.export.protocol import ExportOptions
 from twinloop.dataset.export.source import SourceV21, open_source
-from twinloop.dataset.export.verification import PlayedFolder, psnr, verify_export
+from twinloop.dataset.export.verification import FolderReader, psnr, verify_export
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.logs.formats import load_log
 from twinloop.dataset.media.video_copy import Encoding, PacketReader, transcode
@@ -117,13 +117,13 @@ def test_packets_are_copied_and_never_decoded(ours, legacy, back):
 def test_frames_at_random_equal_the_source_and_a_wrong_one_is_seen(ours, legacy, back, tmp_path):
     count = len(DatasetReader(ours))
     for folder in (legacy, back):
-        found = verify_export(PlayedFolder(ours), PlayedFolder(folder), range(count))
+        found = verify_export(FolderReader(ours), FolderReader(folder), range(count))
         assert found.accepted
         assert found.pictures_equal
         assert found.frames == 10
         assert {"action", "observation.state", "timestamp", "next.success"} <= set(found.numbers)
     mixed_up = [1, 0, *range(2, count)]
-    wrong = verify_export(PlayedFolder(ours), PlayedFolder(back), mixed_up)
+    wrong = verify_export(FolderReader(ours), FolderReader(back), mixed_up)
     assert not wrong.accepted
     assert "its source" in wrong.defects[0]
     reader = DatasetReader(ours)
@@ -133,7 +133,7 @@ def test_frames_at_random_equal_the_source_and_a_wrong_one_is_seen(ours, legacy,
     copy = tmp_path / "copy"
     exporter(LEROBOT).export(back, copy)
     pq.write_table(table.set_column(0, table.schema.field(0), column), copy / "data/chunk-000/file-000.parquet")
-    moved = verify_export(PlayedFolder(ours), PlayedFolder(copy), range(len(reader)))
+    moved = verify_export(FolderReader(ours), FolderReader(copy), range(len(reader)))
     assert "action differs by 0.001" in moved.defects[0]
 
 
@@ -160,7 +160,7 @@ def test_a_clip_without_its_own_key_frame_is_encoded_again_and_said(ours, tmp_pa
     assert any("do not begin with a key frame of their own" in note and FRONT in note for note in done.notes)
     coding = PacketReader(tmp_path / f"v21/videos/chunk-000/{FRONT}/episode_000003.mp4").coding
     assert (coding.codec, coding.pix_fmt) == ("h264", "yuv420p")
-    found = verify_export(PlayedFolder(copy), PlayedFolder(tmp_path / "v21"), range(len(reader)))
+    found = verify_export(FolderReader(copy), FolderReader(tmp_path / "v21"), range(len(reader)))
     assert found.accepted
     assert not found.pictures_equal
     assert found.psnr_db > 30

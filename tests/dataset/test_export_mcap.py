@@ -29,8 +29,8 @@ from twinloop.core.units import unit_map_from_ranges
 from twinloop.dataset.export.mcap import EXPORTER, decoded, export_mcap
 from twinloop.dataset.export.mcap_messages import fields_of, stamp
 from twinloop.dataset.export.protocol import ExportOptions
-from twinloop.dataset.export.streams import Event, Truth
-from twinloop.dataset.export.verification import PlayedFolder, verify_export
+from twinloop.dataset.export.streams import GroundTruth, StreamEvent
+from twinloop.dataset.export.verification import FolderReader, verify_export
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.logs.conversion import write_log_dataset
 from twinloop.workflows.data.export import truth_of
@@ -183,7 +183,7 @@ def test_frames_equal_the_source(pictured, tmp_path, name, pictures):
     options = ExportOptions(episodes=(2, 0, 1), settings={"pictures": pictures})
     done = EXPORTER.export(pictured, tmp_path / name, options)
     assert done.episodes == ((2, 0, 1) if name == "one.mcap" else (0, 1, 2))
-    found = verify_export(PlayedFolder(pictured), EXPORTER.play(done.output), done.episodes)
+    found = verify_export(FolderReader(pictured), EXPORTER.play(done.output), done.episodes)
     assert found.accepted, found
     assert {"action", "observation.state", "observation.imu.tool", "next.success"} <= set(found.numbers)
     assert set(found.cameras) == {"observation.images.front", "observation.images.wrist"}
@@ -232,7 +232,7 @@ def test_the_scene_is_where_the_simulator_had_it(generated, tmp_path):
 def test_words_units_and_provenance_travel_along(pictured, tmp_path):
     from mcap.reader import make_reader
 
-    truth = Truth(events=lambda index: [Event(time=0.4, text="dropped", level="error")], notes=("said",))
+    truth = GroundTruth(events=lambda index: [StreamEvent(time=0.4, text="dropped", level="error")], notes=("said",))
     done = export_mcap(pictured, tmp_path / "a.mcap", ExportOptions(episodes=(1,)), truth=truth)
     assert done.notes == ("said",)
     words = [(message["level"], message["message"]) for _, _, message in messages(done.output)["/log"]]
@@ -278,7 +278,7 @@ def test_a_sensor_that_began_before_the_frames_opens_the_file(tmp_path):
     found = messages(done.output)
     assert found["/signals/wrench/tool"][0][0] == 0
     assert found["/joints/measured"][0][0] == pytest.approx((log.time[0] - wrench.time[0]) * 1e9, abs=2)
-    compared = verify_export(PlayedFolder(tmp_path / "set"), EXPORTER.play(done.output), done.episodes)
+    compared = verify_export(FolderReader(tmp_path / "set"), EXPORTER.play(done.output), done.episodes)
     assert compared.accepted, compared
 
 

@@ -11,8 +11,8 @@ from support.exports import JOINTS, LENGTHS, UNITS, generated_dataset, picture_d
 from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
 from twinloop.dataset.export.protocol import ExportOptions
 from twinloop.dataset.export.rerun import EXPORTER, export_rerun
-from twinloop.dataset.export.streams import Event, Truth
-from twinloop.dataset.export.verification import PlayedFolder, verify_export
+from twinloop.dataset.export.streams import GroundTruth, StreamEvent
+from twinloop.dataset.export.verification import FolderReader, verify_export
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.workflows.data.export import truth_of
 
@@ -48,7 +48,9 @@ def seconds(column):
 
 
 def test_a_recording_holds_every_number_at_its_true_time(pictured, tmp_path):
-    truth = Truth(events=lambda index: [Event(time=0.5, text=f"label of {index}", level="warning")], notes=("said",))
+    truth = GroundTruth(
+        events=lambda index: [StreamEvent(time=0.5, text=f"label of {index}", level="warning")], notes=("said",)
+    )
     done = export_rerun(pictured, tmp_path / "out", ExportOptions(episodes=(2, 0)), truth=truth)
     assert (done.episodes, done.notes) == ((0, 2), ("said",))
     assert sorted(path.name for path in done.output.iterdir()) == ["episode_000000.rrd", "episode_000002.rrd"]
@@ -82,7 +84,7 @@ def test_a_recording_holds_every_number_at_its_true_time(pictured, tmp_path):
 def test_frames_equal_the_source(pictured, tmp_path, pictures):
     settings = {"pictures": pictures}
     done = EXPORTER.export(pictured, tmp_path / "out", ExportOptions(episodes=(1, 2), settings=settings))
-    found = verify_export(PlayedFolder(pictured), EXPORTER.play(done.output), [1, 2])
+    found = verify_export(FolderReader(pictured), EXPORTER.play(done.output), [1, 2])
     assert found.accepted, found
     assert {"action", "observation.state", "observation.imu.tool", "next.success"} <= set(found.numbers)
     assert set(found.cameras) == {"observation.images.front", "observation.images.wrist"}

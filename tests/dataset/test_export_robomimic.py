@@ -27,7 +27,7 @@ from twinloop.core.errors import InputError, LogError, MissingDependencyError, U
 from twinloop.core.files import sha256_file
 from twinloop.dataset.export.protocol import ExportOptions
 from twinloop.dataset.export.robomimic import EXPORTER, export_robomimic
-from twinloop.dataset.export.verification import PlayedFolder, verify_export
+from twinloop.dataset.export.verification import FolderReader, verify_export
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.logs.conversion import write_log_dataset
 from twinloop.dataset.logs.formats import load_log
@@ -109,7 +109,7 @@ def test_a_file_is_laid_out_as_robomimic_documents_it(pictured, tmp_path):
 def test_what_is_written_is_what_the_source_shows_and_its_bytes_are_the_same_again(pictured, tmp_path):
     options = ExportOptions(episodes=(2, 0))
     first, again = (EXPORTER.export(pictured, tmp_path / name, options) for name in ("a.hdf5", "b.hdf5"))
-    found = verify_export(PlayedFolder(pictured), EXPORTER.play(first.output), [2, 0])
+    found = verify_export(FolderReader(pictured), EXPORTER.play(first.output), [2, 0])
     assert found.accepted, found
     assert found.pictures_equal
     assert {"action", "observation.state", "observation.imu.tool"} <= set(found.numbers)

@@ -11,11 +11,11 @@ import pytest
 
 from twinloop.cli.main import main
 from twinloop.core.errors import UnknownNameError
-from twinloop.core.records import Signal
+from twinloop.core.records import LoggedSignal
 from twinloop.core.units import JointUnit, UnitMap
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.logs.checks import check_log
-from twinloop.dataset.logs.checks.mending import Mending
+from twinloop.dataset.logs.checks.mending import LogRepairs
 from twinloop.dataset.logs.importers.protocol import RawEpisode
 
 UNITS = UnitMap(joints=tuple(JointUnit(joint=j, unit="rad", scale=1.0, offset=0.0) for j in "ab"), source="test")
@@ -31,7 +31,7 @@ def servo(*, seconds: float = 8.0) -> RawEpisode:
             [sum(0.4 * w**order * np.sin(w * at + order * math.pi / 2) for w in pair) for pair in rates], axis=1
         )
 
-    velocity = Signal(time=time, values=motion(time - 0.1, 1), columns=("a", "b"), unit="rad/s")
+    velocity = LoggedSignal(time=time, values=motion(time - 0.1, 1), columns=("a", "b"), unit="rad/s")
     return RawEpisode(
         index=0, time=time, action=motion(time), state=motion(time - 0.1), units=UNITS,
         signals={"joint_velocity": velocity},
@@ -56,18 +56,18 @@ TURNED = np.array([-1.0, 1.0])
 @pytest.mark.parametrize(
     ("broken", "kind", "mending"),
     [
-        (changed(state=servo().state * TURNED, signals={}), "wrong_sign", Mending(flip=["a"])),
-        (changed(action=servo().action * TURNED), "wrong_sign", Mending(flip=["action/a"])),
+        (changed(state=servo().state * TURNED, signals={}), "wrong_sign", LogRepairs(flip=["a"])),
+        (changed(action=servo().action * TURNED), "wrong_sign", LogRepairs(flip=["action/a"])),
         (
             changed(signals={"joint_velocity": replace(servo().signals["joint_velocity"],
                                                        values=servo().signals["joint_velocity"].values * TURNED)}),
             "velocity_sign",
-            Mending(flip=["joint_velocity/a"]),
+            LogRepairs(flip=["joint_velocity/a"]),
         ),
-        (with_rows(state=((50, 1), np.nan)), "not_finite", Mending(drop_missing=True)),
-        (with_rows(time=(60, servo().time[59])), "time_duplicate", Mending(drop_duplicates=True)),
-        (changed(time=1e3 * servo().time, signals={}), "time_unit", Mending(time_scale=1e-3)),
-        (changed(state=np.mod(servo().state + 0.1, 2 * math.pi), signals={}), "wraps", Mending(unwrap=["a", "b"])),
+        (with_rows(state=((50, 1), np.nan)), "not_finite", LogRepairs(drop_missing=True)),
+        (with_rows(time=(60, servo().time[59])), "time_duplicate", LogRepairs(drop_duplicates=True)),
+        (changed(time=1e3 * servo().time, signals={}), "time_unit", LogRepairs(time_scale=1e-3)),
+        (changed(state=np.mod(servo().state + 0.1, 2 * math.pi), signals={}), "wraps", LogRepairs(unwrap=["a", "b"])),
     ],
 )  # fmt: skip
 def test_each_defect_is_gone_after_its_remedy(broken, kind, mending):
@@ -81,7 +81,7 @@ def test_each_defect_is_gone_after_its_remedy(broken, kind, mending):
 def test_a_shift_moves_measurements_and_keeps_commands():
     ahead = changed(time=servo().time - 0.4, action_time=servo().time)
     assert {f.column for f in check_log([ahead]).of("ahead")} == {"a", "b"}
-    mended = Mending(shift={"": 0.4}).mended(ahead)
+    mended = LogRepairs(shift={"": 0.4}).mended(ahead)
     report = check_log([mended])
     assert report.errors == ()
     assert all(lag == pytest.approx(0.1, abs=0.01) for lag in report.lags.values())
@@ -90,13 +90,13 @@ def test_a_shift_moves_measurements_and_keeps_commands():
 
 
 def test_one_joint_shifts_alone_and_a_signal_by_its_clock():
-    mended = Mending(shift={"a": 0.2}).mended(servo())
+    mended = LogRepairs(shift={"a": 0.2}).mended(servo())
     inner = slice(0, len(mended.time))
     np.testing.assert_allclose(
         mended.state[inner, 0], np.interp(mended.time - 0.2, servo().time, servo().state[:, 0]), atol=1e-12
     )
     np.testing.assert_array_equal(mended.state[:, 1], servo().state[servo().time >= 0.2 - 1e-12][:, 1])
-    assert Mending(shift={"joint_velocity": 0.3}).mended(servo()).signals["joint_velocity"].time[0] == pytest.approx(
+    assert LogRepairs(shift={"joint_velocity": 0.3}).mended(servo()).signals["joint_velocity"].time[0] == pytest.approx(
         0.3
     )
 
@@ -110,9 +110,9 @@ def test_a_limit_that_cuts_off_is_seen():
 
 def test_unknown_names_are_refused():
     with pytest.raises(UnknownNameError, match="Unknown joint or signal 'elbow'"):
-        Mending(flip=["elbow"]).mended(servo())
+        LogRepairs(flip=["elbow"]).mended(servo())
     with pytest.raises(UnknownNameError, match="Unknown signal 'imu'"):
-        Mending(scale={"imu": 2.0}).mended(servo())
+        LogRepairs(scale={"imu": 2.0}).mended(servo())
 
 
 def write(path, record: RawEpisode) -> None:

@@ -12,7 +12,7 @@ from scipy.spatial.transform import Rotation
 from benchmarks.error_rates.logs.planted import DEFECTS, raw
 from benchmarks.error_rates.logs.run import Source, run_trials
 from twinloop.core.errors import LogError
-from twinloop.core.records import Signal
+from twinloop.core.records import LoggedSignal
 from twinloop.core.units import JointUnit, UnitMap
 from twinloop.dataset.logs.checks import check_log
 from twinloop.dataset.logs.importers.protocol import RawEpisode
@@ -37,7 +37,7 @@ def pendulum(index: int = 0, *, hz: float = 200.0) -> RawEpisode:
     torque = 0.06 * a + 0.05 * v + 1.0 * np.sin(q)
 
     def signal(values, unit):
-        return Signal(time=time, values=values[:, None], columns=("hinge",), unit=unit)
+        return LoggedSignal(time=time, values=values[:, None], columns=("hinge",), unit=unit)
 
     return RawEpisode(
         index=index, time=time, action=torque[:, None], state=q[:, None], units=radians("hinge"), command="torque",
@@ -60,7 +60,7 @@ def tumbling() -> RawEpisode:
     wxyz = turns.as_quat(scalar_first=True)
 
     def signal(values, unit, names="xyz"):
-        return Signal(time=time, values=values, columns=tuple(names), unit=unit)
+        return LoggedSignal(time=time, values=values, columns=tuple(names), unit=unit)
 
     return RawEpisode(
         index=0, time=time, action=np.empty((len(time), 0)), state=np.empty((len(time), 0)), units=radians(),

@@ -9,7 +9,7 @@ import pytest
 from support.pages import KeptReport
 from twinloop.core.evaluation import Evaluation
 from twinloop.evaluate.comparison import compare_stored
-from twinloop.evaluate.summary import Summary
+from twinloop.evaluate.summary import EvaluationSummary
 from twinloop.stats import clopper_pearson
 from twinloop.workflows.evaluate.page import comparison_section, evaluation_section
 
@@ -33,7 +33,7 @@ def evaluation(policy="p", **changed):
 
 def page_of(made):
     page = KeptReport()
-    evaluation_section(page, made, Summary.of(made))
+    evaluation_section(page, made, EvaluationSummary.of(made))
     return page
 
 

@@ -10,7 +10,7 @@ import pytest
 from twinloop.core.errors import DatasetError, InputError
 from twinloop.evaluate.comparison import compare_stored
 from twinloop.evaluate.real import read_real
-from twinloop.evaluate.summary import Summary
+from twinloop.evaluate.summary import EvaluationSummary
 from twinloop.workflows.evaluate.evaluate import conditions, invalid_words
 from twinloop.workflows.generate.requests import GenerateRequest
 
@@ -35,7 +35,7 @@ mlp,bright,t2,1,1.0,3.9,,,yes,
     assert rows[1]["violations"] == 2
     assert (rows[2]["valid"], rows[2]["reason"]) == (False, "the gripper was unplugged")
     assert rows[2]["peak_force_n"] is None
-    made = Summary.of(act)
+    made = EvaluationSummary.of(act)
     assert [(item.name, item.successes, item.trials) for item in made.slices] == [("dark", 0, 1), ("bright", 1, 2)]
     bright = replace(act, trials=act.trials.filter(pc.field("slice") == "bright"))
     assert compare_stored(bright, mlp).discordant == (1, 1)
@@ -50,7 +50,7 @@ def test_trials_without_names_are_named_by_their_rows(tmp_path):
 
 def test_counts_of_successes_are_trials_too(tmp_path):
     (made,) = read_real(table(tmp_path, "policy,condition,successes,trials\na,x,3,4\na,y,1,4\n"))
-    assert {item.name: item.successes for item in Summary.of(made).slices} == {"x": 3, "y": 1}
+    assert {item.name: item.successes for item in EvaluationSummary.of(made).slices} == {"x": 3, "y": 1}
 
 
 @pytest.mark.parametrize(
@@ -183,8 +183,8 @@ def test_a_recorded_episode_is_scored_as_the_simulated_one_was(tmp_path):
     twin = load_twin("so101_tabletop")
     (made,) = read_real(tmp_path / "d", twin=twin)
     suite = on_twin(parse_suite(TWO, where="two"), twin, open_task("pick_and_place", twin)).selected(["nominal"])
-    simulated = Summary.of(evaluate("expert", twin, suite=suite, episodes=4)).slices[0]
-    read = Summary.of(made).slices[0]
+    simulated = EvaluationSummary.of(evaluate("expert", twin, suite=suite, episodes=4)).slices[0]
+    read = EvaluationSummary.of(made).slices[0]
     assert read.successes == 4
     assert read.time_s == pytest.approx(simulated.time_s, abs=0.6)
     assert read.smoothness == pytest.approx(simulated.smoothness, abs=1.0)
@@ -198,12 +198,12 @@ act,0,0.5,30.0,12,0,,
 """
     (made,) = read_real(table(tmp_path, text))
     assert made.trials["time_s"].to_pylist() == [4.0, 90.0, None]  # beside a failure it is no time to success
-    [item] = Summary.of(made).slices
+    [item] = EvaluationSummary.of(made).slices
     assert (item.successes, item.trials, item.invalid) == (1, 3, 1)
     assert (item.time_s, item.peak_force_n, item.peak_force_most_n) == (4.0, 11.0, 500.0)
     assert item.progress == pytest.approx(0.5)
     assert item.violating == pytest.approx(1 / 3)
-    assert invalid_words(made, Summary.of(made)) == (
+    assert invalid_words(made, EvaluationSummary.of(made)) == (
         "1 trials are not valid: they count as no success, and their times, forces and smoothness are left out "
         "(somebody stopped the arm)."
     )

@@ -11,7 +11,7 @@ import pytest
 
 from support.evaluate_run import TWO
 from twinloop.core.errors import InputError
-from twinloop.evaluate.acting import Photographs, Timed, candidate
+from twinloop.evaluate.acting import TimedActor, TimedImages, candidate
 from twinloop.evaluate.comparison import compare_running, compare_stored, drawn_trials
 from twinloop.evaluate.run import Arena, evaluate
 from twinloop.evaluate.suite import parse_suite
@@ -168,12 +168,12 @@ def test_the_time_of_a_command_leaves_out_what_no_robot_does(monkeypatch):
 
     class Looks:
         name = "looks"
-        photograph = Photographs(take=lambda states, params: lasting(8.0))
+        photograph = TimedImages(take=lambda states, params: lasting(8.0))
 
         def begin(self, worlds):
             return lambda simulation: self.photograph(simulation, None) or lasting(0.5) or np.zeros(1)
 
-    actor = Timed(actor=Looks())
+    actor = TimedActor(actor=Looks())
     controller = actor.begin(None)
     for _ in range(2):
         controller(np.zeros(1))

@@ -10,7 +10,7 @@ import pytest
 
 from twinloop.core.errors import InputError
 from twinloop.core.evaluation import Evaluation
-from twinloop.evaluate.summary import Summary, worst_rate
+from twinloop.evaluate.summary import EvaluationSummary, worst_rate
 
 
 def planted(rates, n, seed):
@@ -31,7 +31,7 @@ def planted(rates, n, seed):
 def test_intervals_hold_planted_rates_as_often_as_they_say():
     rates, held, overall = (0.2, 0.7, 0.95), [], []
     for seed in range(60):
-        made = Summary.of(planted(rates, 30, seed), level=0.9)
+        made = EvaluationSummary.of(planted(rates, 30, seed), level=0.9)
         held += [item.success.covers(rates[int(item.name[1:])]) for item in made.slices]
         overall.append(made.overall.covers(np.mean(rates)))
     assert np.mean(held) >= 0.9  # exact: never below
@@ -66,7 +66,7 @@ def test_slices_come_worst_first_and_lost_worlds_count_as_no_success():
         "valid": [True, True, True, False, True, True],
         "reason": [None, None, None, "diverged", None, None],
     }
-    made = Summary.of(Evaluation(policy="p", suite="s", trials=pa.table(rows)))
+    made = EvaluationSummary.of(Evaluation(policy="p", suite="s", trials=pa.table(rows)))
     bad, good = made.slices
     assert (bad.name, bad.successes, bad.invalid, bad.reasons) == ("bad", 0, 1, ("diverged",))
     assert (good.time_s, good.peak_force_n, good.peak_force_most_n) == (3.0, 2.0, 9.0)
@@ -79,4 +79,4 @@ def test_slices_come_worst_first_and_lost_worlds_count_as_no_success():
     assert figures["invalid"].estimate == pytest.approx(1 / 6)
     assert figures["violating"].estimate == pytest.approx(1 / 3)  # of the trials that tell it
     with pytest.raises(InputError, match="Write 95 % as 0.95"):
-        Summary.of(planted([0.5], 3, 0), level=95)
+        EvaluationSummary.of(planted([0.5], 3, 0), level=95)

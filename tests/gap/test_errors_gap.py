@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from twinloop.cli.main import main
-from twinloop.core.records import Episode, Signal, Source
+from twinloop.core.records import Episode, LoggedSignal, Source
 from twinloop.core.units import JointUnit, UnitMap
 from twinloop.dataset.logs.conversion import write_log_dataset
 from twinloop.gap.sensors.measure import measure_sensors
@@ -34,7 +34,7 @@ def log(seed: int, *, source: Source = "real", count=6, joint="elbow", frames=24
 def pose(episode: Episode) -> Episode:
     """The same without joints, as a body that flies."""
     nothing = np.empty((len(episode), 0))
-    seen = Signal(time=episode.time, values=np.zeros((len(episode), 7)), columns=tuple("xyzabcd"), unit="")
+    seen = LoggedSignal(time=episode.time, values=np.zeros((len(episode), 7)), columns=tuple("xyzabcd"), unit="")
     bare = UnitMap(joints=(), source="test")
     return replace(episode, action=nothing, state=nothing, units=bare, command="none", signals={"pose/cube": seen})
 

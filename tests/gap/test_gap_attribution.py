@@ -15,7 +15,7 @@ from twinloop.core.errors import BoundsError, InputError
 from twinloop.core.seeds import generator
 from twinloop.gap.attribution.attribute import AttributionOptions, attribute
 from twinloop.gap.attribution.groups import changed_params, parameter_groups
-from twinloop.gap.attribution.result import OVERALL, Cause, Explanation, joined_groups
+from twinloop.gap.attribution.result import OVERALL, ChannelExplanation, ErrorCause, joined_groups
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import prepare_replay
@@ -162,11 +162,11 @@ def test_the_sentence_says_shares_harm_and_what_is_not_told():
         ("gear", 0.004, 0.1, 0),
     ]
     causes = tuple(
-        Cause(groups=(name,), share=interval(share, half), p_value=0.0, claimed=bool(told), needed=share > 0)
+        ErrorCause(groups=(name,), share=interval(share, half), p_value=0.0, claimed=bool(told), needed=share > 0)
         for name, share, half, told in rows
     )
     about = {"channel": "position/elbow", "unit": "deg", "nominal": 2.0, "identified": 0.7}
-    told = Explanation(**about, causes=causes, left=interval(0.216, 0.03), floor=0.004)
+    told = ChannelExplanation(**about, causes=causes, left=interval(0.216, 0.03), floor=0.004)
     assert told.sentence() == (
         "62 % ± 7 of elbow's squared error is servo gain, 21 % ± 4 delay, −5 % ± 2 encoder (its identified value adds "
         "error here); gear is not told apart from 0. 22 % ± 3 is explained by no parameter of the twin (0.4 % is "

@@ -9,11 +9,11 @@ from benchmarks.error_rates.gap.attribution import shares_study, sobol_study
 from support.gap_attribution import DAMPING, DELAY, KP, known, log_of, moved
 from support.one_joint import joints_twin
 from twinloop.core.errors import InputError
-from twinloop.report import Report
+from twinloop.report import ReportPage
 from twinloop.report.gap_attribution import share_panels
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay_logs import ReplayOptions
-from twinloop.workflows.gap.requests import Attributing
+from twinloop.workflows.gap.requests import AttributionOptionsRequest
 from twinloop.workflows.gap.why import explain, own_groups, why_section
 from twinloop.workflows.run.results import finite
 
@@ -27,7 +27,7 @@ def why(tmp_path_factory):
     episodes = log_of(twin, backend, values, count=6, noise=2e-3)
     params = known(values, [1e-3, 0.02 * values[KP], 0.02 * values[DAMPING]], twin)
     options = ReplayOptions(window=0.5, start="measured")
-    asking = Attributing(draws=4, group=("loop=actuator/*/delay,actuator/*/kp",))
+    asking = AttributionOptionsRequest(draws=4, group=("loop=actuator/*/delay,actuator/*/kp",))
     return explain(twin, episodes, params, backend=backend, options=options, asking=asking, note="6 episodes of a test")
 
 
@@ -54,7 +54,7 @@ def test_figures_name_shares_and_what_is_left(why):
 
 
 def test_the_page_shows_bars_exchanges_and_sensitivity(why):
-    page = Report("Why")
+    page = ReportPage("Why")
     why_section(page, why.sentences(), why.attribution, why.where, why.moved)
     html = page.html()
     assert "shared out among groups of parameters by Shapley values" in html
@@ -76,11 +76,11 @@ def test_panels_have_a_bar_for_each_cause():
 def test_groups_of_a_file_are_read_beside_those_of_the_command_line(tmp_path):
     path = tmp_path / "groups.yaml"
     path.write_text("gains: [actuator/*/kp]\nlags:\n- actuator/*/delay\n")
-    own = own_groups(Attributing(groups=path, group=("zero=actuator/*/bias",)))
+    own = own_groups(AttributionOptionsRequest(groups=path, group=("zero=actuator/*/bias",)))
     assert own == {"gains": ("actuator/*/kp",), "lags": ("actuator/*/delay",), "zero": ("actuator/*/bias",)}
     path.write_text("gains: actuator/*/kp\n")
     with pytest.raises(InputError, match="groups.yaml holds no groups. Write `NAME: "):
-        own_groups(Attributing(groups=path))
+        own_groups(AttributionOptionsRequest(groups=path))
 
 
 def test_noise_comes_from_what_is_left_where_no_floor_was_given(why):

@@ -8,7 +8,7 @@ from twinloop.core.imaging import display_of
 from twinloop.core.params import SeedPath
 from twinloop.gap.vision.camera_detail import fit_blur
 from twinloop.gap.vision.camera_remedy import developed_again, find_remedies, remedied, statistics_of
-from twinloop.gap.vision.develop import Look, noise_variance, redeveloped
+from twinloop.gap.vision.develop import CameraResponse, noise_variance, redeveloped
 from twinloop.gap.vision.difference import figures_of
 from twinloop.gap.vision.picture_statistics import edge_spread, noise_levels, picture_statistics, sampled_pixels
 from twinloop.sensors.camera import CameraModel, CameraSeeds, develop
@@ -16,7 +16,7 @@ from twinloop.sensors.camera.blur import blurred
 from twinloop.sensors.camera.tone import display_of_linear
 
 BASE = {"noise_scale": 1.0, "read_noise": 2.0, "full_well": 6000.0}
-LOOK = Look(model=CameraModel(**BASE), blur=0.6)
+LOOK = CameraResponse(model=CameraModel(**BASE), blur=0.6)
 EPISODES = 8
 
 
@@ -77,14 +77,14 @@ def test_another_seed_of_the_same_camera_needs_nothing(sim):
 
 def test_undoing_and_doing_again_is_the_same_picture():
     picture = camera_pictures(1, gamma=1.2, white_balance_red=1.3, saturation=0.8)[0]
-    look = Look(model=CameraModel(gamma=1.2, white_balance_red=1.3, saturation=0.8))
+    look = CameraResponse(model=CameraModel(gamma=1.2, white_balance_red=1.3, saturation=0.8))
     again = redeveloped(picture, look, look)
     assert np.abs(again.astype(int) - picture).max() <= 1
 
 
 def test_developing_again_is_what_the_other_camera_delivers():
     old, new = camera_pictures(1, blur=0.0)[0], camera_pictures(1, blur=0.0, exposure_compensation=-0.5, gamma=1.2)[0]
-    look = Look()
+    look = CameraResponse()
     made = redeveloped(old, look, look.with_values(exposure_compensation=-0.5, gamma=1.2))
     assert np.abs(made.astype(int) - new).max() <= 2
 
@@ -92,7 +92,7 @@ def test_developing_again_is_what_the_other_camera_delivers():
 def test_a_spot_can_be_taken_away_as_well():
     sharp, soft = camera_pictures(6, blur=0.5), camera_pictures(6, blur=1.0)
     real = np.array([edge_spread(part) for part in sharp])
-    found = fit_blur(real, soft, Look(blur=1.0))
+    found = fit_blur(real, soft, CameraResponse(blur=1.0))
     assert found is not None
     assert abs(found.value - 0.5) < 0.12
 

@@ -15,10 +15,10 @@ from support.swing import TRUTH, clips, swing_twin
 from twinloop.cli.main import TWINLOOP, main
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError
-from twinloop.core.headline import Headline
+from twinloop.core.headline import HeadlineMetric
 from twinloop.core.trials import Trials
 from twinloop.gap.policies.classes import (
-    Errors,
+    EpisodeErrors,
     drift_since,
     easier_in_simulation,
     errors_of,
@@ -28,16 +28,16 @@ from twinloop.gap.policies.classes import (
     weak_policies,
 )
 from twinloop.gap.policies.classes_coverage import (
-    Support,
+    TrainingSupport,
     combination_covered,
     never_covered,
     outside_p_value,
     visited_axes,
 )
 from twinloop.gap.policies.classes_result import ALPHA, MEANINGS, decided
-from twinloop.report import Report
+from twinloop.report import ReportPage
 from twinloop.simulate import open_backend
-from twinloop.workflows.data.logs import Log
+from twinloop.workflows.data.logs import LogEpisodes
 from twinloop.workflows.gap import classes as gap_classes
 from twinloop.workflows.gap.classes import (
     _first_after,
@@ -69,7 +69,7 @@ def test_values_outside_a_range_of_samples_are_as_rare_as_the_exact_law_says():
 
 def test_a_condition_that_training_never_saw_is_named_with_how_it_ends():
     rng = np.random.default_rng(1)
-    support = Support(names=("mass", "friction"), values=rng.uniform(size=(400, 2)), origin="my dataset")
+    support = TrainingSupport(names=("mass", "friction"), values=rng.uniform(size=(400, 2)), origin="my dataset")
     real = np.stack([np.linspace(0.1, 1.6, 20), rng.uniform(size=20)], axis=-1)
     won = real[:, 0] < 1.0
     mass, friction = never_covered(support, ["mass", "friction"], real, success=won.tolist(), remedy=["do it"])
@@ -84,10 +84,10 @@ def test_a_condition_that_training_never_saw_is_named_with_how_it_ends():
 
 def test_declared_ranges_need_no_sample_and_few_samples_say_how_many():
     bounds = np.array([[0.5, 1.5]])
-    declared = Support(names=("kp",), values=np.empty((0, 1)), bounds=bounds, origin="run")
+    declared = TrainingSupport(names=("kp",), values=np.empty((0, 1)), bounds=bounds, origin="run")
     assert fired(never_covered(declared, ["kp"], [[2.0]])) == ["kp"]
     assert fired(never_covered(declared, ["kp"], [[1.0]])) == []
-    few = Support(names=("kp",), values=np.linspace(0, 1, 8)[:, None])
+    few = TrainingSupport(names=("kp",), values=np.linspace(0, 1, 8)[:, None])
     (check,) = never_covered(few, ["kp"], [[2.0]])
     assert fired([check]) == []
     assert check.needed == "8 training episodes cannot show it for 1 real ones, it needs 39 or declared ranges"
@@ -99,7 +99,7 @@ def test_declared_ranges_need_no_sample_and_few_samples_say_how_many():
 def test_a_combination_that_no_training_episode_is_near_is_found_though_each_axis_is_covered():
     rng = np.random.default_rng(2)
     diagonal = rng.uniform(size=(300, 1)) + 0.02 * rng.normal(size=(300, 2))
-    support = Support(names=("a", "b"), values=diagonal)
+    support = TrainingSupport(names=("a", "b"), values=diagonal)
     corner = combination_covered(support, ["a", "b"], [[0.1, 0.9]])
     assert fired([corner]) == ["combination of 2 axes"]
     usual = combination_covered(support, ["a", "b"], diagonal[:1] + 0.001)
@@ -108,7 +108,7 @@ def test_a_combination_that_no_training_episode_is_near_is_found_though_each_axi
 
 
 def figure(name, estimate, half, *, better="higher"):
-    return Headline(name=name, estimate=estimate, low=estimate - half, high=estimate + half, better=better)
+    return HeadlineMetric(name=name, estimate=estimate, low=estimate - half, high=estimate + half, better=better)
 
 
 def test_a_gap_is_too_wide_only_where_its_interval_says_so():
@@ -117,7 +117,7 @@ def test_a_gap_is_too_wide_only_where_its_interval_says_so():
         figure("skill/b", 0.45, 0.1),
         figure("skill/c", 0.9, 0.05),
         figure("unexplained/a", 0.6, 0.1, better="lower"),
-        Headline(name="skill/d", estimate=0.1, better="higher", method="one episode"),
+        HeadlineMetric(name="skill/d", estimate=0.1, better="higher", method="one episode"),
         figure("other", 9.0, 0.1),
     ]
     checks = gap_too_wide(rows, {"skill": 0.5, "unexplained": 0.25}, episodes=10, remedy=["r"])
@@ -130,7 +130,7 @@ def test_a_gap_is_too_wide_only_where_its_interval_says_so():
 
 
 def errors(values, channels=("a", "b")):
-    return Errors(channels=channels, values=np.asarray(values), numbers=tuple(range(len(values))))
+    return EpisodeErrors(channels=channels, values=np.asarray(values), numbers=tuple(range(len(values))))
 
 
 def test_drift_since_calibration_is_seen_in_the_channel_that_drifts():
@@ -191,7 +191,7 @@ def test_trials_tell_failing_conditions_weak_policies_and_what_simulation_makes_
 def test_checks_together_fire_by_chance_as_rarely_as_they_claim():
     rng, alarms, repetitions = np.random.default_rng(5), 0, 120
     for _ in range(repetitions):
-        support = Support(names=("x", "y"), values=rng.normal(size=(200, 2)))
+        support = TrainingSupport(names=("x", "y"), values=rng.normal(size=(200, 2)))
         real = rng.normal(size=(10, 2))
         checks = [*never_covered(support, ["x", "y"], real), combination_covered(support, ["x", "y"], real)]
         alarms += bool(decided(checks).fired)
@@ -209,18 +209,20 @@ def test_wear_after_the_calibration_and_a_clean_log_end_to_end(twin, tmp_path, m
 
     monkeypatch.setattr(gap_classes, "load_twin", lambda _: twin)
     log = clips(twin, BACKEND, worn, count=16, nframe=60)
-    monkeypatch.setattr(gap_classes, "open_log", lambda _: Log(name="t", label="t", hash="", episodes=tuple(log)))
+    monkeypatch.setattr(
+        gap_classes, "open_log", lambda _: LogEpisodes(name="t", label="t", hash="", episodes=tuple(log))
+    )
     request = GapClassesRequest(
         data="log", twin="swing.yaml", params=calibrated(tmp_path), training="log", calibrated="8"
     )
-    found = diagnose(request, Log(name="log", label="log", hash="", episodes=tuple(log)))
+    found = diagnose(request, LogEpisodes(name="log", label="log", hash="", episodes=tuple(log)))
     assert found.classes == ("drift",)
     assert found.fired[0].figure.low > 1.0
     assert "`twinloop identify --twin swing.yaml --data log --drift 3 --output drift`" in found.sentences()[0]
     assert set(found.skipped) == {"gap_too_wide", "other_environment", "weak_in_simulation", "beyond_what_is_modelled"}
     plain = json.loads(json.dumps(found.to_json()))
     assert plain["classes"] == ["drift"]
-    page = Report("Classes", "test")
+    page = ReportPage("Classes", "test")
     classes_section(page, found)
     assert MEANINGS["drift"] in page.html()
 

@@ -18,7 +18,7 @@ from twinloop.simulate import open_backend
 from twinloop.simulate.replay_logs import ReplayOptions
 from twinloop.twin import load_twin
 from twinloop.workflows.gap.options import replay_options
-from twinloop.workflows.gap.requests import Comparing
+from twinloop.workflows.gap.requests import ComparisonOptions
 
 WINDOWS = ReplayOptions(window=1.0, start="measured")
 SIGMA = 0.003
@@ -119,17 +119,17 @@ def test_constant_velocity_and_hold_are_what_they_say(twin, backend):
 def test_what_is_asked_on_the_command_line_becomes_options(twin, backend):
     log = arm_log(twin, backend, {}, count=1)
     cube = load_twin("cube_toss")
-    assert replay_options(Comparing(), twin, log).window == 1.0
-    assert replay_options(Comparing(window=0.0), twin, log).window is None
-    assert not replay_options(Comparing(), twin, log).contacts
+    assert replay_options(ComparisonOptions(), twin, log).window == 1.0
+    assert replay_options(ComparisonOptions(window=0.0), twin, log).window is None
+    assert not replay_options(ComparisonOptions(), twin, log).contacts
     with pytest.raises(InputError, match="--window -1: give seconds"):
-        replay_options(Comparing(window=-1.0), twin, log)
+        replay_options(ComparisonOptions(window=-1.0), twin, log)
     with pytest.raises(InputError, match="--stride 0.5: give seconds between windows, and a --window"):
-        replay_options(Comparing(window=0.0, stride=0.5), twin, log)
+        replay_options(ComparisonOptions(window=0.0, stride=0.5), twin, log)
     with pytest.raises(InputError, match=r"--condition mass: write PARAMETER=CONDITION"):
-        replay_options(Comparing(condition=("mass",)), twin, log)
+        replay_options(ComparisonOptions(condition=("mass",)), twin, log)
     with pytest.raises(InputError, match=r"no robot, and the log no pose of its free bodies \(pose/cube"):
-        replay_options(Comparing(), cube, log)
+        replay_options(ComparisonOptions(), cube, log)
 
 
 def test_mistakes_are_named(twin, backend):
@@ -154,7 +154,7 @@ def test_tosses_are_told_apart_by_contact(backend):
     real_set("contactnets_cube_tosses")
     tosses = load("contactnets_cube_tosses")[0][:12]
     cube = load_twin("cube_toss")
-    report = measure_gap(cube, tosses, backend=backend, options=replay_options(Comparing(), cube, tosses))
+    report = measure_gap(cube, tosses, backend=backend, options=replay_options(ComparisonOptions(), cube, tosses))
     assert [phase.name for phase in report.phases] == ["free", "contact onset", "contact"]
     distance = [phase.rmse["nominal"].estimate[0] for phase in report.phases]
     assert distance == sorted(distance)  # in the air nothing but the first state is wrong
@@ -180,9 +180,9 @@ def test_a_servo_is_measured_under_the_gain_that_each_log_states(backend):
     log = [piece for one in load("bam_servo")[0] for piece in resample(one, 150.0)]
     log = [replace(piece, index=number) for number, piece in enumerate(log)]
     servo = load_twin("xl330_pendulum")
-    told = Comparing(condition=("actuator/pendulum/firmware_gain=firmware_kp",))
+    told = ComparisonOptions(condition=("actuator/pendulum/firmware_gain=firmware_kp",))
     right = measure_gap(servo, log, backend=backend, options=replay_options(told, servo, log))
-    wrong = measure_gap(servo, log, backend=backend, options=replay_options(Comparing(), servo, log))
+    wrong = measure_gap(servo, log, backend=backend, options=replay_options(ComparisonOptions(), servo, log))
     assert right.overall_skill.low > 0.5
     assert right.rmse["nominal"].estimate[0] < 0.8 * wrong.rmse["nominal"].estimate[0]
     assert right.floor is None  # equal commands, but under unlike gains

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.swing import TRUTH, swing_twin
-from twinloop.core.records import Episode, Signal
+from twinloop.core.records import Episode, LoggedSignal
 from twinloop.core.units import UnitMap
 from twinloop.gap.dynamics.events import MEANINGS, event_masks
 from twinloop.gap.dynamics.motion import (
-    Thresholds,
+    EventThresholds,
     about,
     breakaways,
     directions,
@@ -153,11 +153,11 @@ def test_a_dropped_cube_is_in_contact_once_it_lies_on_the_table():
         units=UnitMap(joints=(), source=""),
         command="torque",
         source="sim",
-        signals={"pose/cube": Signal(time=time, values=pose, columns=tuple("xyzabcd"), unit="")},
+        signals={"pose/cube": LoggedSignal(time=time, values=pose, columns=tuple("xyzabcd"), unit="")},
     )
     log = prepare_replay(cube, [episode], ReplayOptions(compare=("pose/cube",), contacts=True, start="measured"))
     masks = event_masks(log)
-    landed = int(np.argmax(height - rest <= Thresholds().touch))
+    landed = int(np.argmax(height - rest <= EventThresholds().touch))
     assert np.flatnonzero(masks["contact"][0, :, 0]) == pytest.approx(np.arange(landed, 100), abs=1)
     impact = np.flatnonzero(masks["contact_onset"][0, :, 0])
     assert impact[0] == pytest.approx(landed - 1, abs=1)

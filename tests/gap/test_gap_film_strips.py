@@ -8,7 +8,7 @@ from support.pages import fetched
 from twinloop.core.errors import InputError
 from twinloop.gap import measure_gap
 from twinloop.gap.dynamics.film_strips import film_strips, measured_qpos
-from twinloop.report import Report
+from twinloop.report import ReportPage
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay import replay_motion
 from twinloop.simulate.replay_logs import ReplayOptions, prepare_replay
@@ -63,7 +63,7 @@ def test_the_page_holds_curves_and_pictures_and_needs_no_network(twin, backend, 
     pytest.importorskip("plotly")
     episodes = log_of(twin, backend, PLANTED, count=2)
     gap = measure_gap(twin, episodes, backend=backend, options=OPTIONS)
-    page = Report("gap")
+    page = ReportPage("gap")
     horizon_section(page, gap)
     clips_section(page, gap, twin, episodes, None, options=OPTIONS)
     text = page.write(tmp_path / "report.html").read_text()

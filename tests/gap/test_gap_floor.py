@@ -8,7 +8,7 @@ import pytest
 from support.gap_logs import arm_log, arm_twin
 from twinloop.core.errors import InputError
 from twinloop.gap import measure_gap
-from twinloop.gap.dynamics.noise_floor import Pairs, find_repeats, floor_resampling, pair_sums
+from twinloop.gap.dynamics.noise_floor import RepeatPairs, find_repeats, floor_resampling, pair_sums
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay_logs import ReplayOptions, prepare_replay
 
@@ -80,7 +80,7 @@ def test_large_groups_are_paired_around_a_circle_and_drawn_as_episodes():
     members = tuple(range(30))
     first = np.array([i for i in range(30) for _ in range(5)])
     second = (first + np.tile(np.arange(1, 6), 30)) % 30
-    pairs = Pairs(
+    pairs = RepeatPairs(
         episodes=members,
         group=np.zeros(30, dtype=np.intp),
         first=first,

@@ -11,7 +11,7 @@ from twinloop.cli.main import main
 from twinloop.core.errors import InputError
 from twinloop.core.trials import Trials
 from twinloop.gap.policies.measure import measure_policies, policies_text
-from twinloop.stats import TwoByTwo, difference_interval
+from twinloop.stats import ContingencyTable, difference_interval
 from twinloop.stats.matched import paired_scores, stratified_difference, stratified_permutation
 from twinloop.workflows.gap.requests import GapPoliciesRequest
 from twinloop.workflows.run.results import parse_conditions
@@ -57,7 +57,7 @@ def test_one_cell_is_barnards_test_and_newcombes_interval():
     gap = measure_policies(_counts(("a", "", 4, 10, 10, 10)), "success")
     assert gap.overall.test == "Barnard"
     assert gap.overall.p_value == pytest.approx(stats.barnard_exact([[10, 4], [0, 6]]).pvalue, rel=1e-3)
-    wanted = difference_interval(TwoByTwo(successes_a=10, trials_a=10, successes_b=4, trials_b=10))
+    wanted = difference_interval(ContingencyTable(successes_a=10, trials_a=10, successes_b=4, trials_b=10))
     assert gap.overall.difference.low == wanted.low
     assert "The simulation flatters" in policies_text(gap)
 

@@ -11,7 +11,7 @@ from twinloop.core.errors import InputError
 from twinloop.core.trials import DOMAINS, Trials
 from twinloop.dataset.trials_table import read_scores
 from twinloop.gap.policies.predictivity import measure_predictivity, scores_by_task
-from twinloop.stats.ranking import PolicyScores, Scores
+from twinloop.stats.ranking import PolicyScoreMatrix, PolicyScores
 
 MOVE_NEAR = """policy,real,sim,trials
 rt-2-x,.733,.779,60
@@ -55,14 +55,14 @@ def test_tasks_are_averaged_over_the_policies_they_share():
     first = PolicyScores(
         task="x",
         policies=("a", "b", "c", "d"),
-        real=Scores.of_table([0.1, 0.5, 0.9, 0.3], 10),
-        sim=Scores.of_table([0.2, 0.4, 0.8, 0.3], 10),
+        real=PolicyScoreMatrix.of_table([0.1, 0.5, 0.9, 0.3], 10),
+        sim=PolicyScoreMatrix.of_table([0.2, 0.4, 0.8, 0.3], 10),
     )
     second = PolicyScores(
         task="y",
         policies=("c", "b", "a"),
-        real=Scores.of_table([0.7, 0.3, 0.3], 10),
-        sim=Scores.of_table([0.6, 0.2, 0.4], 10),
+        real=PolicyScoreMatrix.of_table([0.7, 0.3, 0.3], 10),
+        sim=PolicyScoreMatrix.of_table([0.6, 0.2, 0.4], 10),
     )
     report = measure_predictivity([first, second], draws=200)
     assert report.average is not None
@@ -72,7 +72,11 @@ def test_tasks_are_averaged_over_the_policies_they_share():
 
 
 def test_too_few_policies_say_how_many():
-    two = PolicyScores(policies=("a", "b"), real=Scores.of_table([0.1, 0.5], 10), sim=Scores.of_table([0.1, 0.4], 10))
+    two = PolicyScores(
+        policies=("a", "b"),
+        real=PolicyScoreMatrix.of_table([0.1, 0.5], 10),
+        sim=PolicyScoreMatrix.of_table([0.1, 0.4], 10),
+    )
     with pytest.raises(InputError, match=r"at least 3 policies .* there are 2.*gap policies"):
         measure_predictivity([two])
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinloop.core.errors import LogError, UnitsError
-from twinloop.core.records import Episode, Signal
+from twinloop.core.records import Episode, LoggedSignal
 from twinloop.core.seeds import generator
 from twinloop.core.units import JointUnit, UnitMap
 from twinloop.gap.sensors.channels import sensor_channels
@@ -41,7 +41,9 @@ def log(*, seed, count=6, noise=1e-3, step=0.0, lag=0.08, jitter=0.0, lose=0.0, 
         signals = {}
         if gyro:
             at = np.arange(len(rates)) / 200.0
-            signals = {"angular_velocity/imu": Signal(time=at, values=rates, columns=("x", "y", "z"), unit="rad/s")}
+            signals = {
+                "angular_velocity/imu": LoggedSignal(time=at, values=rates, columns=("x", "y", "z"), unit="rad/s")
+            }
         episodes.append(
             Episode(
                 index=index,

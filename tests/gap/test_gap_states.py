@@ -19,8 +19,8 @@ from twinloop.gap.trajectories.match import match
 from twinloop.gap.trajectories.measure import findings, measure_states, verdict
 from twinloop.simulate import open_backend
 from twinloop.twin import load_twin
-from twinloop.workflows.data.logs import Log
-from twinloop.workflows.gap.data import Against, calibrated, compare_logs, replayed
+from twinloop.workflows.data.logs import LogEpisodes
+from twinloop.workflows.gap.data import ComparisonTarget, calibrated, compare_logs, replayed
 from twinloop.workflows.gap.requests import GapDataRequest
 
 HZ, LAG, SECONDS = 30.0, 0.1, 8.0
@@ -183,8 +183,8 @@ def test_what_cannot_be_compared_is_refused_with_what_it_needs(real):
         measure_states(real, real, clip_s=0.0)
 
 
-def log(name: str, rows) -> Log:
-    return Log(name=name, label=name, hash=name, episodes=tuple(rows))
+def log(name: str, rows) -> LogEpisodes:
+    return LogEpisodes(name=name, label=name, hash=name, episodes=tuple(rows))
 
 
 def test_the_command_stores_figures_a_page_and_judges_conditions(real, tmp_path: Path):
@@ -231,7 +231,7 @@ def test_joint_ranges_of_a_twin_stand_in_for_a_calibration():
     mine = [replace(episode, units=bare) for episode in arm(normal, time)]
     with pytest.raises(UnitsError, match=r"joint ranges stand in \(--ranges\)"):
         match(mine, arm(degrees, time), clip_s=2.0)
-    told = calibrated(Against(real=mine, sim=arm(degrees, time), paired=False, label="made"), twin)
+    told = calibrated(ComparisonTarget(real=mine, sim=arm(degrees, time), paired=False, label="made"), twin)
     matched = match(told.real, told.sim, clip_s=2.0)
     assert set(matched.real.units) == {"rad"}
     np.testing.assert_allclose(matched.real.position.mean(axis=(0, 1)), 0.2, atol=0.12)

@@ -13,7 +13,7 @@ from twinloop.gap.dynamics.unexplained import unexplained
 from twinloop.gap.dynamics.unexplained_places import new_errors, places
 from twinloop.gap.dynamics.unexplained_rules import RULES, hints
 from twinloop.identify.structures import BUILTIN, chosen_structures
-from twinloop.report import Report
+from twinloop.report import ReportPage
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import prepare_replay
@@ -199,7 +199,7 @@ def test_a_page_shows_shares_events_states_and_the_command(twin, tmp_path):
     sticky = {**TRUTH, "joint/swing/stiction": 3.0, "joint/swing/stribeck_velocity": 0.3}
     log = clips(twin, BACKEND, sticky, count=12, nframe=80)
     found = where_it_lives(twin, log, backend=BACKEND, params=known(TRUTH))
-    page = Report("Where", "test")
+    page = ReportPage("Where", "test")
     pytest.importorskip("plotly")
     where_section(page, found)
     nested_section(page, read_nested(compared(tmp_path)))

@@ -7,7 +7,7 @@ from benchmarks.error_rates.gap.vision_scenes import camera_pictures
 from twinloop.core.errors import InputError
 from twinloop.dataset.media.pictures import picture_arrays
 from twinloop.encoders.pictures import open_encoder
-from twinloop.gap.vision.develop import Look
+from twinloop.gap.vision.develop import CameraResponse
 from twinloop.gap.vision.measure import measure_vision
 from twinloop.gap.vision.side import GRID, gather, region_features, tell_regions
 from twinloop.sensors.camera import CameraModel
@@ -28,7 +28,7 @@ def sim():
 
 def test_another_seed_has_no_gap_within_the_interval(sim):
     real = _side("real", camera_pictures(6, first=50, **BASE), seed=1)
-    gap = measure_vision(real, sim, CLASSICAL, look=Look(model=CameraModel(**BASE), blur=0.6), draws=199)
+    gap = measure_vision(real, sim, CLASSICAL, look=CameraResponse(model=CameraModel(**BASE), blur=0.6), draws=199)
     assert gap.mmd.distance.low <= 0.0 <= gap.mmd.distance.high
     assert gap.kid.distance.low <= 0.0 <= gap.kid.distance.high
     assert gap.mmd.p_value > 0.05
@@ -53,7 +53,7 @@ def test_the_gap_grows_with_the_planted_error(sim):
 @pytest.mark.slow
 def test_a_planted_change_is_first_and_closes_the_embeddings_gap(sim):
     real = _side("real", camera_pictures(6, first=50, white_balance_red=1.25, **BASE), seed=1)
-    look = Look(model=CameraModel(**BASE), blur=0.6)
+    look = CameraResponse(model=CameraModel(**BASE), blur=0.6)
     gap = measure_vision(real, sim, CLASSICAL, look=look, sensor="front", draws=999)
     assert gap.classifier.p_value <= 0.05
     first = gap.remedies[0]

@@ -13,7 +13,7 @@ from twinloop.core.pool import LocalProcesses
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.generate import config as settings
 from twinloop.generate import generate_states, resolve
-from twinloop.generate.batches import Batch, work
+from twinloop.generate.batches import GenerateBatch, work
 from twinloop.generate.config import load_plan
 from twinloop.rollout import software_versions
 
@@ -105,7 +105,7 @@ def test_a_run_stopped_within_a_block_resumes_from_the_last_whole_one(config, tm
 )
 def test_a_worker_that_would_write_other_bytes_is_refused(config, change, message):
     plan = load_plan(config)
-    batch = Batch(
+    batch = GenerateBatch(
         config=config.model_dump_json(), plan_hash=plan.hash, versions=software_versions(), nthread=1, numbers=(0, 1)
     )
     assert len(work(batch).kept) == 2

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from support.covered import MASS, X, Y, arm, generate_file
 from twinloop.core.errors import BoundsError, InputError, UnknownNameError
-from twinloop.curate.plan import Target, apart, rounded, same_names, shared_out
+from twinloop.curate.plan import FillTarget, apart, rounded, same_names, shared_out
 from twinloop.generate.config import make_plan, resolve
 from twinloop.randomize.margins import margins, to_unit
 
@@ -102,8 +102,10 @@ def test_a_rounded_range_holds_the_range_and_little_more(low, width):
     assert last - first <= 1.05 * width + 1e-12
 
 
-def target(weight: float, **box) -> Target:
-    return Target(kind="clips", name="", box=box, why="", mass=weight, episodes=3, failure=float("nan"), weight=weight)
+def target(weight: float, **box) -> FillTarget:
+    return FillTarget(
+        kind="clips", name="", box=box, why="", mass=weight, episodes=3, failure=float("nan"), weight=weight
+    )
 
 
 def test_a_box_inside_a_heavier_one_is_not_planned_twice():

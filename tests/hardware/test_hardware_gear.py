@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from twinloop.hardware.arms import SETTLE_S, VirtualArms, with_gears
-from twinloop.hardware.hidden import Hidden
+from twinloop.hardware.hidden import HiddenParameters
 from twinloop.hardware.teleop_motion import teleop_commands
 from twinloop.sensors.servo import STS3215_RESOLUTION
 from twinloop.simulate import InitialState, open_backend, rollout
@@ -18,7 +18,7 @@ ROBOTS = ("so101_tabletop", "panda_tabletop", "double_pendulum")
 def nothing_hidden(twin, *, play=1e-6, params=None):
     """A robot that is its twin, but for the play."""
     n = len(twin.robot.joints)
-    return Hidden(
+    return HiddenParameters(
         params=params or {},
         backlash=np.full(n, play),
         load_friction=np.zeros(n),

@@ -8,7 +8,7 @@ import pytest
 from twinloop.core.errors import InputError, LogError
 from twinloop.dataset.logs.conversion import write_log_dataset
 from twinloop.dataset.logs.formats import load_log
-from twinloop.hardware.arms import CommandLine, VirtualArms
+from twinloop.hardware.arms import CommandQueue, VirtualArms
 from twinloop.hardware.hidden import draw_hidden
 from twinloop.hardware.protocol import WallClock
 from twinloop.hardware.record import drive, record
@@ -103,14 +103,14 @@ def test_the_wall_clock_sleeps_as_long_as_it_is_told_and_not_into_the_past():
 
 class TestCommandLine:
     def test_a_command_is_in_force_from_its_arrival_and_none_overtakes(self):
-        line, zero = CommandLine(np.array([[0.0]])), np.zeros(1, dtype=int)
+        line, zero = CommandQueue(np.array([[0.0]])), np.zeros(1, dtype=int)
         for value, sent, arrival in ((1.0, 0, 10.0), (2.0, 4, 7.0), (3.0, 8, 12.5)):
             line.send(np.array([[value]]), np.array([[arrival]]), zero + sent)
         forces = [float(line.in_force(zero + step)[0, 0]) for step in range(15)]
         assert forces == [0.0] * 10 + [2.0] * 3 + [3.0] * 2
 
     def test_it_forgets_what_can_no_longer_be_in_force(self):
-        line = CommandLine(np.zeros((2, 3)))
+        line = CommandQueue(np.zeros((2, 3)))
         for step in range(500):
             now = np.full(2, step)
             line.send(np.full((2, 3), float(step)), now[:, None] + np.full((2, 3), 20.0), now)

@@ -10,7 +10,7 @@ import pytest
 
 from twinloop.core.errors import CheckFailedError, InputError, UnknownNameError
 from twinloop.hardware.arms import VirtualArms
-from twinloop.hardware.hidden import Hidden, draw_hidden
+from twinloop.hardware.hidden import HiddenParameters, draw_hidden
 from twinloop.hardware.protocol import NotConnectedError, Robot, check_robot
 from twinloop.hardware.record import drive, record
 from twinloop.hardware.virtual import VirtualRobot
@@ -144,14 +144,14 @@ class TestSeeds:
                 if name.startswith("_") or name == "reveal":
                     continue
                 value = getattr(thing, name)
-                assert not isinstance(value, (Hidden, VirtualArms))
+                assert not isinstance(value, (HiddenParameters, VirtualArms))
                 if isinstance(value, float):
                     assert value not in truth
                 elif type(value).__module__.startswith("twinloop") and id(value) not in seen:
                     seen.add(id(value))
                     todo.append(value)
         assert seen
-        assert {f.name for f in fields(Hidden)} & set(vars(robot)) == set()
+        assert {f.name for f in fields(HiddenParameters)} & set(vars(robot)) == set()
 
 
 class TestFromOutside:

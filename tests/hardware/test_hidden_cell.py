@@ -11,7 +11,7 @@ from twinloop.hardware import NotConnectedError, Robot, VirtualCell, check_robot
 from twinloop.hardware.hidden import draw_hidden
 from twinloop.hardware.record import record
 from twinloop.randomize import Plan, default_draws
-from twinloop.rollout import Beginning, Observer, run_batch
+from twinloop.rollout import EpisodeStart, WorldObserver, run_batch
 from twinloop.simulate import open_backend
 from twinloop.tasks import open_task
 from twinloop.twin import load_twin
@@ -27,8 +27,8 @@ class Waving:
 
     name = "waving"
 
-    def begin(self, worlds: Beginning):
-        observer = Observer(CELL.twin, TASK, worlds, tracker=CELL.tracker)
+    def begin(self, worlds: EpisodeStart):
+        observer = WorldObserver(CELL.twin, TASK, worlds, tracker=CELL.tracker)
         self.seen = []
 
         def act(simulation):

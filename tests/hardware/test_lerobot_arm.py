@@ -28,7 +28,7 @@ from twinloop.hardware.protocol import NotConnectedError
 from twinloop.release.envelope import Envelope
 from twinloop.release.envelope_settings import EnvelopeSettings
 from twinloop.release.running import Runner
-from twinloop.release.running_robot import RunOptions, Spoken, offered_contract
+from twinloop.release.running_robot import RunOptions, TimedRobot, offered_contract
 from twinloop.train.lerobot_side import let_torchvision_in
 from twinloop.twin import load_twin
 
@@ -154,7 +154,7 @@ def test_both_units_mean_the_same_angles(bus, address):
 
 def test_an_arm_that_holds_another_calibration_is_refused(bus, address):
     bus.calibrate({3: (-1024, 900, 3131)})
-    spoken = Spoken(open_robot(address), patience_s=5.0)
+    spoken = TimedRobot(open_robot(address), patience_s=5.0)
     with pytest.raises(InputError, match="is not calibrated, so its readings mean nothing"):
         spoken.connect()
     spoken.disconnect()
@@ -279,7 +279,7 @@ def at_home(bus, address):
 def ran_with(address: str, then=None, *, steps: int = 45):
     robot = open_robot(address)
     contract = offered_contract(robot, hz=30.0)
-    spoken = Spoken(robot, patience_s=MAX_AGE_S)
+    spoken = TimedRobot(robot, patience_s=MAX_AGE_S)
     spoken.connect()
     envelope = Envelope(TWIN, EnvelopeSettings(stop_after_s=2.0, max_age_s=MAX_AGE_S), units=robot.units, hz=30.0)
     runner = Runner(spoken, envelope, Sways(contract, then))

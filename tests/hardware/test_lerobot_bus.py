@@ -10,7 +10,7 @@ import tty
 import pytest
 
 from support.feetech_bus import GOAL, HOMING, LOCK, TORQUE, FeetechBus, Lag, checksum
-from twinloop.hardware.lerobot_bus import LATE_S, STATUS_S, CarefulBus, ServoFaultError
+from twinloop.hardware.lerobot_bus import LATE_S, STATUS_S, GuardedBus, ServoFaultError
 
 
 class Line:
@@ -116,13 +116,13 @@ def robot():
 
 
 def test_torque_comes_on_where_the_servos_stand(robot):
-    CarefulBus(robot, gripper="hand")
+    GuardedBus(robot, gripper="hand")
     robot.bus.enable_torque()
     assert robot.bus.done == [("Goal_Position", "arm", 10), ("Goal_Position", "hand", 20), "torque"]
 
 
 def test_servos_are_asked_twice_a_second_and_always_while_one_is_not_well(robot):
-    careful = CarefulBus(robot, gripper="hand")
+    careful = GuardedBus(robot, gripper="hand")
     careful.check(0.0)
     robot.bus.status["arm"] = 32 | 4
     careful.check(0.9 * STATUS_S)
@@ -142,7 +142,7 @@ def test_servos_are_asked_twice_a_second_and_always_while_one_is_not_well(robot)
 
 
 def test_torque_is_taken_off_whatever_one_of_them_does_and_a_dead_port_is_closed(robot):
-    careful = CarefulBus(robot, gripper="hand")
+    careful = GuardedBus(robot, gripper="hand")
     robot.bus.silent = ("arm",)
     with pytest.raises(ServoFaultError, match=r"torque of arm is still on: no answer\. Switch the supply off"):
         careful.let_go(["arm", "hand"])
@@ -157,7 +157,7 @@ def test_torque_is_taken_off_whatever_one_of_them_does_and_a_dead_port_is_closed
 def test_an_answer_that_did_not_come_is_waited_for_and_dropped(robot, monkeypatch):
     slept = []
     monkeypatch.setattr("twinloop.hardware.lerobot_bus.time.sleep", slept.append)
-    careful = CarefulBus(robot, gripper="hand")
+    careful = GuardedBus(robot, gripper="hand")
     assert careful.ask(lambda: 5) == 5
     with pytest.raises(ConnectionError):
         careful.ask(_lost)
@@ -173,7 +173,7 @@ def _lost():
 
 
 def test_a_robot_without_a_bus_is_left_alone():
-    careful = CarefulBus(object(), gripper="hand")
+    careful = GuardedBus(object(), gripper="hand")
     careful.check(0.0)
     careful.forget_late_answers()
     careful.close()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twinloop.hardware.limits import CLEARANCE, Clearance, Nearness
+from twinloop.hardware.limits import CLEARANCE, ClearanceCheck, ProximityPairs
 from twinloop.twin import load_twin
 
 SCENE = """
@@ -27,7 +27,7 @@ def scene(kind: str, size: str) -> mujoco.MjModel:
     return mujoco.MjModel.from_xml_string(SCENE.format(name="thing", kind=kind, size=size))
 
 
-def found(near: Nearness, place: tuple[float, float, float]) -> dict[tuple[str, str], float]:
+def found(near: ProximityPairs, place: tuple[float, float, float]) -> dict[tuple[str, str], float]:
     near.place(np.array([*place, 1.0, 0.0, 0.0, 0.0]))
     return {(near.name(a), near.name(b)): distance for a, b, distance, _ in near.close()}
 
@@ -41,7 +41,7 @@ def test_boxes_that_stand_square_are_as_far_apart_as_their_gaps_say(
     distance = float(np.linalg.norm(np.maximum(gaps, 0.0)))
     if abs(distance - keep) < 1e-6:
         return
-    close = found(Nearness(scene("box", ".05 .05 .05"), keep), place)
+    close = found(ProximityPairs(scene("box", ".05 .05 .05"), keep), place)
     assert (("wall", "thing") in close) == (distance < keep)
     if 0 < distance < keep:
         assert close["wall", "thing"] == pytest.approx(distance, abs=1e-6)
@@ -52,7 +52,7 @@ def test_boxes_that_stand_square_are_as_far_apart_as_their_gaps_say(
 def test_a_sphere_is_near_the_floor_and_the_wall_as_geometry_says(
     place: tuple[float, float, float], keep: float
 ) -> None:
-    close = found(Nearness(scene("sphere", ".05"), keep), place)
+    close = found(ProximityPairs(scene("sphere", ".05"), keep), place)
     to_floor = place[2] + 1.0 - 0.05
     to_wall = float(np.linalg.norm(np.maximum(np.abs(place) - np.array([0.1, 0.2, 0.3]), 0.0))) - 0.05
     for other, distance in (("floor", to_floor), ("wall", to_wall)):
@@ -63,7 +63,7 @@ def test_a_sphere_is_near_the_floor_and_the_wall_as_geometry_says(
 def test_boxes_that_stand_diagonally_are_near_though_the_engine_makes_no_contact() -> None:
     model = scene("box", ".05 .05 .05")
     place = np.array([0.156, 0.256, 0.0, 1.0, 0.0, 0.0, 0.0])
-    near = Nearness(model, 0.02)
+    near = ProximityPairs(model, 0.02)
     near.place(place)
     assert [distance for *_, distance, _ in near.close()] == pytest.approx([np.hypot(0.006, 0.006)], abs=1e-6)
     model.geom_margin[:] = model.body_margin[:] = 0.01
@@ -76,7 +76,7 @@ def test_boxes_that_stand_diagonally_are_near_though_the_engine_makes_no_contact
 
 def test_every_contact_of_the_engine_is_found_and_the_spheres_leave_nothing_out() -> None:
     twin = load_twin("so101_tabletop")
-    clearance, rng = Clearance(twin), np.random.default_rng(0)
+    clearance, rng = ClearanceCheck(twin), np.random.default_rng(0)
     near, data = clearance._near, mujoco.MjData(twin.model)
     low, high = twin.joint_ranges.T
     for pose in rng.uniform(low, high, (60, len(low))):
@@ -111,7 +111,7 @@ def test_pairs_that_may_never_collide_do_not_count() -> None:
         </mujoco>
         """
     )
-    near = Nearness(model, 0.0)
+    near = ProximityPairs(model, 0.0)
     near.place(model.qpos0)
     pairs = {frozenset((near.name(a), near.name(b))) for a, b, *_ in near.close()}
     assert pairs == {

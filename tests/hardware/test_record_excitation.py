@@ -17,7 +17,7 @@ from twinloop.hardware import VirtualRobot
 from twinloop.hardware.excite import save_excitation
 from twinloop.hardware.excite_drive import approach, excite
 from twinloop.hardware.excite_guard import GuardOptions
-from twinloop.hardware.limits import Clearance
+from twinloop.hardware.limits import ClearanceCheck
 
 ROBOT = "virtual:so101_tabletop?seed=3"
 
@@ -75,7 +75,7 @@ def test_whole_episodes_with_the_commands_of_the_plan_slowly_from_where_the_robo
     robot.send_action(action)
     robot.clock.wait_until(1.5)
     robot.sent.clear()
-    found = excite(robot, plan, repeat=2, clearance=Clearance(TWIN))
+    found = excite(robot, plan, repeat=2, clearance=ClearanceCheck(TWIN))
     robot.disconnect()
     assert found.completed
     assert [len(episode) for episode in found.episodes] == [45, 45]

@@ -15,7 +15,7 @@ from twinloop.hardware.protocol import NotConnectedError
 from twinloop.release.envelope import Envelope
 from twinloop.release.envelope_settings import EnvelopeSettings
 from twinloop.release.running import Runner
-from twinloop.release.running_robot import RunOptions, Spoken, offered_contract
+from twinloop.release.running_robot import RunOptions, TimedRobot, offered_contract
 from twinloop.twin import load_twin
 
 TWIN = load_twin("so101_tabletop")
@@ -124,7 +124,7 @@ class Sways:
 def run_arm(arm: Any, decider: Any = None, *, steps: int = 60, envelope: Envelope = ENVELOPE, **options: Any) -> Any:
     """Run one episode with the real runner."""
     patience_s = options.pop("robot_patience_s", 5.0)
-    spoken = Spoken(arm, patience_s=patience_s)
+    spoken = TimedRobot(arm, patience_s=patience_s)
     runner = None
     try:
         spoken.connect()

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from support.dataset_writer import SPEC, planted
 from twinloop.catalog import Workspace
-from twinloop.catalog.engine import Engine, quoted
-from twinloop.catalog.limits import Limits
+from twinloop.catalog.engine import QueryEngine, quoted
+from twinloop.catalog.limits import QueryLimits
 from twinloop.dataset.lerobot.writer import DatasetWriter
 
-SMALL = Limits(memory=64 << 20, threads=2, timeout_s=20.0)
+SMALL = QueryLimits(memory=64 << 20, threads=2, timeout_s=20.0)
 
 
 def make_cell(root: Path) -> Workspace:
@@ -33,9 +33,9 @@ def file_hashes(folder: Path, *, but: tuple[str, ...] = ("-shm",)) -> dict[str, 
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(files)}
 
 
-def engine_of(ws: Workspace, *, limits: Limits = SMALL) -> Engine:
+def engine_of(ws: Workspace, *, limits: QueryLimits = SMALL) -> QueryEngine:
     """Return an engine with views of files and of a table, as `Queries` makes it."""
-    engine = Engine(limits)
+    engine = QueryEngine(limits)
     engine.show("episodes", ws.query("SELECT * FROM episodes"))
     [part] = ws.parts.listed("params")
     engine.show_files("params", [ws.parts.path("params", part.part)])

@@ -17,11 +17,11 @@ from support.dataset_writer import write_all
 from twinloop.catalog import Workspace, querying, shown
 from twinloop.catalog import parts as compaction
 from twinloop.catalog.label_checks import Label
-from twinloop.catalog.parts import LENGTH, Draft, enlist, rows_of_table, ulid
+from twinloop.catalog.parts import LENGTH, DraftPart, enlist, rows_of_table, ulid
 from twinloop.catalog.reference import QUESTIONS
 from twinloop.cli.main import main
 from twinloop.core.files import dumps
-from twinloop.release.registry import Registry
+from twinloop.release.registry import PolicyRegistry
 
 MOMENT = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 EPISODE = "e" * 64
@@ -215,8 +215,10 @@ def test_two_processes_with_different_clocks(ws):
     expected="the one that commits last gets the later place",
 )
 def test_writers_that_overlap(ws):
-    def draft(value: float) -> Draft:
-        return Draft(table="scores", rows=rows_of_table("scores", score(EPISODE, value), given={"run_id": f"r{value}"}))
+    def draft(value: float) -> DraftPart:
+        return DraftPart(
+            table="scores", rows=rows_of_table("scores", score(EPISODE, value), given={"run_id": f"r{value}"})
+        )
 
     with clock(-50 * YEAR_MS), ws.parts.written([draft(1.0)], run_id="r1") as early:
         with clock(0), ws.parts.written([draft(2.0)], run_id="r2") as late, ws.state.transaction() as connection:
@@ -372,7 +374,7 @@ def test_decisions_of_the_gate_are_in_the_order_they_were_made(ws):
             connection.execute(f"INSERT INTO gate_decisions VALUES ({', '.join('?' * 9)})", values)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("twinloop.release.registry.GateDecision.from_json", lambda value: value["passed"])
-        patch.setattr(Registry, "version", lambda self, reference: type("V", (), {"reference": reference})())
-        registry = Registry.__new__(Registry)
+        patch.setattr(PolicyRegistry, "version", lambda self, reference: type("V", (), {"reference": reference})())
+        registry = PolicyRegistry.__new__(PolicyRegistry)
         registry.workspace, registry.deployment = ws, "main"
         assert registry.decisions("act@1") == [True, False]

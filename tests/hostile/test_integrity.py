@@ -27,7 +27,7 @@ from twinloop.catalog import Workspace
 from twinloop.catalog import shown as kept_tables
 from twinloop.catalog.dataset_folder import Seal, broken
 from twinloop.catalog.label_checks import Label
-from twinloop.catalog.state import State
+from twinloop.catalog.state import WorkspaceState
 from twinloop.catalog.state_digests import changed_tables, count_file, measured_digests, read_count
 from twinloop.cli.main import main
 from twinloop.core.errors import DatasetError, InputError
@@ -687,7 +687,7 @@ def test_processes_that_commit_at_the_same_time_leave_no_finding(plain):
         writer.join()
         assert writer.exitcode == 0
     assert fsck(plain)[0] == 0
-    with State(plain / STATE).snapshot() as connection:
+    with WorkspaceState(plain / STATE).snapshot() as connection:
         assert connection.execute("SELECT count(*) FROM tombstones").fetchone()[0] == 30
 
 
@@ -714,7 +714,7 @@ STEPS = st.lists(
 @settings(max_examples=20, deadline=None)
 def test_the_digests_are_those_of_the_rows_whatever_transactions_did(tmp_path_factory, steps):
     """Inserting, replacing, changing and deleting rows of any content and type."""
-    state = State.create(tmp_path_factory.mktemp("law") / "state.sqlite")
+    state = WorkspaceState.create(tmp_path_factory.mktemp("law") / "state.sqlite")
     try:
         for what, name, text, value in steps:
             with state.transaction() as connection:

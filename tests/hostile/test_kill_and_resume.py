@@ -24,7 +24,7 @@ from twinloop.core.files import sha256_tree
 from twinloop.dataset.export.protocol import fresh_folder
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.storage.snapshot import FolderLock, locked_snapshot
-from twinloop.report import Report
+from twinloop.report import ReportPage
 from twinloop.workflows.run.results import claim_output, write_run
 
 NAMED = ("identify", "train", "import", "pull", "curate", "generate")  # those that the issue names, and generate
@@ -178,17 +178,17 @@ def test_a_run_without_figures_is_made_again(tmp_path: Path, monkeypatch: pytest
 
     def half() -> None:
         monkeypatch.setattr("twinloop.workflows.run.results.write_result", _die)
-        write_run(folder, {"verb": "test"}, Report("A run", ""), lambda page: None, console)
+        write_run(folder, {"verb": "test"}, ReportPage("A run", ""), lambda page: None, console)
 
     _killed_in(tmp_path, half)
     assert (folder / "report.html").is_file()
     assert not (folder / "result.json").exists()
     claim_output(folder)
-    write_run(folder, {"verb": "test"}, Report("A run", ""), lambda page: None, console)
+    write_run(folder, {"verb": "test"}, ReportPage("A run", ""), lambda page: None, console)
     assert json.loads((folder / "result.json").read_text()) == {"verb": "test"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
     with pytest.raises(InputError, match="holds an earlier run"):
-        write_run(folder, {"verb": "other"}, Report("A run", ""), lambda page: None, console)
+        write_run(folder, {"verb": "other"}, ReportPage("A run", ""), lambda page: None, console)
 
 
 def test_lock_files_of_ended_writers_are_removed_when_a_finished_run_is_refused(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from support.dataset_writer import SPEC, write_all
 from twinloop.catalog import Workspace
 from twinloop.cli.main import main
 from twinloop.core.console import (
-    Code,
+    MarkdownCode,
     SafeConsole,
     markdown_block,
     markdown_cell,
@@ -36,8 +36,8 @@ from twinloop.core.files import dumps, write_json
 from twinloop.core.units import JointUnit, UnitMap
 from twinloop.dataset.folder_card import folder_card
 from twinloop.dataset.lerobot.metadata import card
-from twinloop.policies.folder import Card, render_card
-from twinloop.report import KeyFigure, Report
+from twinloop.policies.folder import PolicyCard, render_card
+from twinloop.report import KeyMetric, ReportPage
 
 SECRET = "Zq7-Vx9.Kd3"
 EVIL = {
@@ -181,7 +181,9 @@ def policy_card(text: str) -> str:
                      "normalization": text, "type": text},
         "statistics": {"source": text},
     }  # fmt: skip
-    made = Card(name=text, data=({text: text, "n": 1},), provenance={text: text}, metrics={text: 1.5}, notes=(text,))
+    made = PolicyCard(
+        name=text, data=({text: text, "n": 1},), provenance={text: text}, metrics={text: 1.5}, notes=(text,)
+    )
     return render_card(made, config)
 
 
@@ -196,8 +198,8 @@ def page(text: str) -> str:
 
     figure = plots.error_by_joint([text], {text: [1.0]}, unit=text)
     figure.update_layout(title=text)
-    report = Report(text, text).section(text, text).table([text], [[text]], caption=text).plot(figure, text)
-    report.figures([KeyFigure(label=text, value=text, unit=text, source=text)])
+    report = ReportPage(text, text).section(text, text).table([text], [[text]], caption=text).plot(figure, text)
+    report.figures([KeyMetric(label=text, value=text, unit=text, source=text)])
     return report.image(np.zeros((2, 2, 3), np.uint8), text, alt=text).html()
 
 
@@ -223,7 +225,7 @@ def test_pages_of_reports(text, observed):
 @pytest.mark.parametrize("plots", [True, False])
 def test_the_policy_of_a_page(plots):
     pytest.importorskip("plotly")
-    made = page("x") if plots else Report("x").text("y").html()
+    made = page("x") if plots else ReportPage("x").text("y").html()
     (policy,) = re.findall(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', made)
     assert policy.startswith("default-src 'none'; script-src ")
     assert "'unsafe-inline'; img-src" in policy
@@ -239,7 +241,7 @@ def test_the_policy_of_a_page(plots):
 
 @pytest.mark.attack("credentials reach a page of a report as its subtitle", expected="the page does not hold them")
 def test_credentials_in_a_page():
-    made = Report("x", f"s3://u:{SECRET}@b").text(f"--token={SECRET}").table(["a"], [[f"//u:{SECRET}@b"]]).html()
+    made = ReportPage("x", f"s3://u:{SECRET}@b").text(f"--token={SECRET}").table(["a"], [[f"//u:{SECRET}@b"]]).html()
     assert SECRET not in made
 
 
@@ -254,7 +256,7 @@ def test_credentials_in_a_page():
 def test_any_text_in_a_card(text):
     markdown = pytest.importorskip("markdown_it")
     reader = markdown.MarkdownIt("commonmark").enable("table")
-    line, cell, code = markdown_text(text), markdown_cell(text), markdown_cell(Code(text))
+    line, cell, code = markdown_text(text), markdown_cell(text), markdown_cell(MarkdownCode(text))
     assert "\n" not in line + cell + code + markdown_code(text)
     made = Tags(
         reader.render(

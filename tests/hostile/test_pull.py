@@ -19,7 +19,7 @@ from twinloop.core.files import dumps, sha256_tree
 from twinloop.dataset.storage import dataset_files, hub
 from twinloop.dataset.storage.dataset_files import belongs, chosen
 from twinloop.dataset.storage.hub import pull_dataset, push_dataset
-from twinloop.dataset.storage.store import POINTER, Store
+from twinloop.dataset.storage.store import POINTER, ObjectStore
 from twinloop.dataset.storage.targets import fetch_dataset
 
 fsspec = pytest.importorskip("fsspec")
@@ -371,14 +371,14 @@ def test_manifests_that_lie(store, tmp_path, observed, change, said):
     "a store names programs and hidden files beside the dataset's", expected="left out and named; the rest is fetched"
 )
 def test_programs_in_a_store(store, tmp_path, capfd, monkeypatch):
-    download = Store.download
+    download = ObjectStore.download
 
     def executable(self, files):
         download(self, files)
         for path in files.values():
             path.chmod(0o777)
 
-    monkeypatch.setattr(Store, "download", executable)
+    monkeypatch.setattr(ObjectStore, "download", executable)
     evil = ["evil.py", "data/x.pkl", ".bashrc", "twinloop/run.sh", "data/CON.parquet"]
     changed_manifest(store, lambda files, _: files.update(dict.fromkeys(evil, files[INFO])))
     assert main(["fetch", store, str(tmp_path / "out")]) == 0
@@ -392,7 +392,7 @@ def test_programs_in_a_store(store, tmp_path, capfd, monkeypatch):
     "the pointer of a store is an object of many gigabytes", expected="refused by its size, without reading it"
 )
 def test_a_pointer_of_any_size(store, monkeypatch):
-    opened = Store(store)
+    opened = ObjectStore(store)
     monkeypatch.setattr(type(opened._files), "sizes", lambda self, paths: [10**12 for _ in paths])
     monkeypatch.setattr(type(opened._files), "cat_file", lambda *_: pytest.fail("it was read"))
     with pytest.raises(DatasetError, match=r"current\.json has 1000000000000 bytes; at most"):

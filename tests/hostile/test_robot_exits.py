@@ -32,7 +32,7 @@ from twinloop.core.units import UnitMap
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.hardware import check_robot
 from twinloop.release.envelope import Envelope
-from twinloop.release.running_robot import Spoken
+from twinloop.release.running_robot import TimedRobot
 
 EVENTS = "exit code not 0, no traceback, and the robot is disconnected"
 
@@ -135,7 +135,7 @@ def test_a_driver_that_never_disconnects(tmp_path, monkeypatch, capsys, observed
 )
 def test_a_robot_that_hangs_answers_every_later_call_with_an_error(observed):
     release = threading.Event()
-    spoken = Spoken(Arm(get_observation=lambda arm, answer: release.wait(60.0)), patience_s=0.05)
+    spoken = TimedRobot(Arm(get_observation=lambda arm, answer: release.wait(60.0)), patience_s=0.05)
     spoken.connect()
     for _ in range(3):
         with pytest.raises(TwinloopError) as lost:

@@ -19,7 +19,7 @@ from _drivers import (
 
 from twinloop.release.envelope import Envelope
 from twinloop.release.envelope_settings import EnvelopeSettings
-from twinloop.release.running_robot import Told
+from twinloop.release.running_robot import WatcherReport
 
 
 def scribbles(seen, command):
@@ -112,7 +112,7 @@ class Watches:
     def begin(self, episode: int) -> None:
         pass
 
-    def look(self, seen, command) -> Told:
+    def look(self, seen, command) -> WatcherReport:
         raise self._error
 
 

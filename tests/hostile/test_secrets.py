@@ -28,7 +28,7 @@ from twinloop.cli.main import main
 from twinloop.core import redaction
 from twinloop.core.errors import DatasetError, InputError, MissingDependencyError, UnknownNameError
 from twinloop.core.redaction import note_secrets, redacted, redacted_values, redacted_words
-from twinloop.dataset.storage.store import Store, write_log
+from twinloop.dataset.storage.store import ObjectStore, write_log
 from twinloop.dataset.storage.targets import fetch_dataset
 
 fsspec = pytest.importorskip("fsspec")
@@ -156,7 +156,7 @@ def test_commands_that_take_addresses(cell, tmp_path, capfd, monkeypatch, observ
 def test_the_address_still_works(tmp_path, cell, capfd):
     address = f"memory://USER:{S}@bucket-{uuid.uuid4().hex}/set"
     write_all(address)
-    assert S not in Store(address).address
+    assert S not in ObjectStore(address).address
     write_log(address, {"output": address, "token": S})
     code, said = attempt(["fetch", address, "data/got", "--json"], capfd)
     assert code == 0
@@ -265,7 +265,7 @@ def test_what_libraries_say(said, tried, observed):
     expected="no part of the password is shown",
 )
 def test_a_password_that_is_repeated_alone(monkeypatch):
-    store = Store(f"memory://USER:{S}@bucket/set")
+    store = ObjectStore(f"memory://USER:{S}@bucket/set")
     for said in (f"bad credentials {S}", "x" * 190 + S, f"Basic {base64.b64encode(f'USER:{S}'.encode()).decode()}"):
         monkeypatch.setattr(store._files, "sizes", lambda _, said=said: (_ for _ in ()).throw(RuntimeError(said)))
         with pytest.raises(DatasetError) as caught:

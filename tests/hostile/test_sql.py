@@ -13,7 +13,7 @@ from _sql import READS, SMALL, WRITES, engine_of, file_hashes, make_cell, statem
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from twinloop.catalog.engine import Engine, quoted
+from twinloop.catalog.engine import QueryEngine, quoted
 from twinloop.catalog.statements import LONGEST, REFUSED_FUNCTIONS, TABLE_FUNCTIONS, require_reading
 from twinloop.core.errors import InputError, TwinloopError, UnknownNameError
 
@@ -365,7 +365,7 @@ def test_an_open_file_is_read_by_several_threads_at_once(cell):
 
 
 def test_settings_are_final(cell):
-    engine = Engine(dataclasses.replace(SMALL))
+    engine = QueryEngine(dataclasses.replace(SMALL))
     final = ("enable_external_access = true", "allowed_directories = ['/']", "disabled_filesystems = ''")
     for setting in (*final, "memory_limit = '900GB'", "temp_directory = '/tmp'", "python_enable_replacements = true"):
         with pytest.raises(InputError):

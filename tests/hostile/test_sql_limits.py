@@ -15,8 +15,8 @@ import pytest
 from _sql import make_cell
 
 from twinloop.catalog import Workspace, limits
-from twinloop.catalog.engine import Engine
-from twinloop.catalog.limits import DEFAULT_MEMORY, DEFAULT_TIMEOUT_S, Limits
+from twinloop.catalog.engine import QueryEngine
+from twinloop.catalog.limits import DEFAULT_MEMORY, DEFAULT_TIMEOUT_S, QueryLimits
 from twinloop.cli.main import main
 from twinloop.core.errors import InputError, TwinloopError, UnknownNameError
 
@@ -33,7 +33,7 @@ def workspace(tmp_path_factory):
 @pytest.fixture(name="engine")
 def small_engine(monkeypatch):
     monkeypatch.setattr(limits, "_UNCOUNTED", UNCOUNTED)
-    made = Engine(Limits(memory=MEMORY, threads=2, timeout_s=20.0))
+    made = QueryEngine(QueryLimits(memory=MEMORY, threads=2, timeout_s=20.0))
     yield made
     made.close()
 
@@ -60,7 +60,7 @@ ENDLESS = {
 
 @pytest.mark.parametrize("sql", _params(ENDLESS, "A query that never ends: {}", TIMED_OUT))
 def test_a_statement_that_never_ends_is_stopped(sql, observed):
-    engine = Engine(Limits(memory=MEMORY, threads=2, timeout_s=0.3))
+    engine = QueryEngine(QueryLimits(memory=MEMORY, threads=2, timeout_s=0.3))
     began = time.monotonic()
     with pytest.raises(InputError, match=r"longer than 0.3 s .* query: \{timeout_s: …\} in twinloop.yaml") as refusal:
         engine.query(sql)
@@ -80,12 +80,12 @@ def test_a_statement_that_cannot_be_interrupted_is_given_up(cell, monkeypatch, o
     monkeypatch.setattr(limits.atexit, "register", lambda _: None)
     cell.close()
     with Workspace.open(cell.root) as ws:
-        monkeypatch.setattr(ws._queries, "_limits", Limits(memory=MEMORY, threads=2, timeout_s=0.3))
+        monkeypatch.setattr(ws._queries, "_limits", QueryLimits(memory=MEMORY, threads=2, timeout_s=0.3))
         with pytest.raises(InputError, match="longer than 0.3 s"):
             ws.query("SELECT levenshtein(repeat('a', 25000), repeat('b', 25000))")
         given_up = ws._queries._engine
         assert not given_up.usable
-        monkeypatch.setattr(ws._queries, "_limits", Limits(memory=MEMORY, timeout_s=60))
+        monkeypatch.setattr(ws._queries, "_limits", QueryLimits(memory=MEMORY, timeout_s=60))
         assert ws.query("SELECT 1 AS n")["n"].to_pylist() == [1]
         assert ws._queries._engine is not given_up
     for thread in threading.enumerate():
@@ -132,7 +132,7 @@ def test_a_statement_that_fills_the_memory_is_refused(engine, sql, observed):
 def test_limits_of_the_process_are_as_before(engine):
     before = resource.getrlimit(resource.RLIMIT_DATA)
     with ThreadPoolExecutor(4) as pool:
-        engines = [Engine(Limits(memory=MEMORY)) for _ in range(4)]
+        engines = [QueryEngine(QueryLimits(memory=MEMORY)) for _ in range(4)]
         sql = "SELECT sum(i) AS n FROM range(1000000) t(i)"
         assert {one["n"][0].as_py() for one in pool.map(lambda made: made.query(sql), engines)} == {499999500000}
     for made in engines:
@@ -152,7 +152,7 @@ def test_an_answer_as_large_as_allowed_is_given(engine):
 @pytest.mark.parametrize("column", ["1", "1.5", "1 AS a"])
 @pytest.mark.attack("A query with 5,000 columns, alike in name", expected="refused by their number")
 def test_an_answer_has_no_more_columns_than_can_be_shown(column, observed):
-    engine = Engine(Limits(memory=512 << 20, threads=1))
+    engine = QueryEngine(QueryLimits(memory=512 << 20, threads=1))
     with pytest.raises(InputError, match="at most 4,096 are given") as refusal:
         engine.query("SELECT " + ",".join([column] * 5_000))
     observed(refusal.value)
@@ -165,7 +165,7 @@ def test_an_answer_has_no_more_columns_than_can_be_shown(column, observed):
     "Ctrl-C while a query runs for ever", expected="it is stopped at once, and the next query runs in a new database"
 )
 def test_ctrl_c_stops_a_statement(cell, monkeypatch, observed):
-    monkeypatch.setattr(cell._queries, "_limits", Limits(memory=MEMORY, timeout_s=60))
+    monkeypatch.setattr(cell._queries, "_limits", QueryLimits(memory=MEMORY, timeout_s=60))
     cell._queries.close()
     threading.Timer(0.3, signal.pthread_kill, [threading.main_thread().ident, signal.SIGINT]).start()
     began = time.monotonic()
@@ -184,7 +184,7 @@ def test_ctrl_c_while_a_table_is_shown_is_ctrl_c():
         def __arrow_c_schema__(self):
             raise KeyboardInterrupt
 
-    engine = Engine(Limits(memory=MEMORY))
+    engine = QueryEngine(QueryLimits(memory=MEMORY))
     with pytest.raises(KeyboardInterrupt):
         engine.show("x", Interrupted())
     assert not engine.usable
@@ -238,16 +238,16 @@ def test_limits_that_cannot_be_are_refused(tmp_path, text, message, observed):
 
 def test_limits_have_defaults_and_units(tmp_path):
     file = tmp_path / "twinloop.yaml"
-    default = Limits.read({}, file)
+    default = QueryLimits.read({}, file)
     assert default.timeout_s == DEFAULT_TIMEOUT_S == 60
     assert 0 < default.memory <= DEFAULT_MEMORY == 4 * 2**30
     sizes = {"4GB": 4 * 10**9, "512MiB": 512 * 2**20, "1.5 gb": 1_500_000_000, "20MB": 20_000_000, "1024B": 1024}
     machine = limits._machine_memory()
     for text, size in sizes.items():
-        assert Limits.read({"query": {"memory": text}}, file).memory == min(size, machine)
-    assert Limits.read({"query": {"memory": "50%"}}, file).memory == machine // 2
-    assert Limits.read({"query": {"memory": "1000TB"}}, file).memory == machine
-    assert Limits.read({"query": {"timeout_s": 5, "threads": 3}}, file) == Limits(
+        assert QueryLimits.read({"query": {"memory": text}}, file).memory == min(size, machine)
+    assert QueryLimits.read({"query": {"memory": "50%"}}, file).memory == machine // 2
+    assert QueryLimits.read({"query": {"memory": "1000TB"}}, file).memory == machine
+    assert QueryLimits.read({"query": {"timeout_s": 5, "threads": 3}}, file) == QueryLimits(
         memory=default.memory, threads=3, timeout_s=5
     )
 
@@ -341,11 +341,11 @@ def test_the_process_stays_small(observed):
     code = f"""
 import contextlib
 from pathlib import Path
-from twinloop.catalog.engine import Engine
-from twinloop.catalog.limits import Limits
+from twinloop.catalog.engine import QueryEngine
+from twinloop.catalog.limits import QueryLimits
 from twinloop.core.errors import TwinloopError
 for sql in {list(LARGE.values())!r}:
-    engine = Engine(Limits(memory={MEMORY}, threads=2, timeout_s=30.0))
+    engine = QueryEngine(QueryLimits(memory={MEMORY}, threads=2, timeout_s=30.0))
     with contextlib.suppress(TwinloopError):
         engine.query(sql, {{"x": "y" * 1000}} if "$x" in sql else ())
         raise SystemExit(f"not refused: {{sql}}")

@@ -311,8 +311,8 @@ def test_paths_are_no_patterns_and_no_columns(root, tmp_path, folder, observed):
 )
 def test_any_name_of_a_column_is_quoted(template, tmp_path_factory, observed):
     from twinloop.catalog import querying as frames
-    from twinloop.catalog.engine import Engine
-    from twinloop.catalog.limits import Limits
+    from twinloop.catalog.engine import QueryEngine
+    from twinloop.catalog.limits import QueryLimits
 
     folder, count = tmp_path_factory.mktemp("names"), 0
     names = st.lists(st.text(st.characters(codec="utf-8"), max_size=8), max_size=4, unique=True)
@@ -333,7 +333,7 @@ def test_any_name_of_a_column_is_quoted(template, tmp_path_factory, observed):
         rows = engine.query("SELECT * FROM frames").to_pylist()
         assert [(row["episode_id"], row["batch"]) for row in rows] == [("e", batch)] * 2
 
-    engine = Engine(Limits(memory=64 << 20, threads=1))
+    engine = QueryEngine(QueryLimits(memory=64 << 20, threads=1))
     law()
     engine.close()
     observed(f"{count} tried")

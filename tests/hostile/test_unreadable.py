@@ -376,41 +376,41 @@ def test_what_was_repaired_is_readable_again(folder, observed):
 
 OWN = """
 from twinloop.core.errors import DatasetError, InputError
-from twinloop.curate.check import Measured, MeasuringCheck, Score
+from twinloop.curate.check import Measurement, MeasuringCheck, CheckScore
 class Plain:
     name, meaning, hash = "demonstration/mine", "nothing", "0" * 64
     def score(self, recordings):
         for recording in recordings:
             if recording.index == 2:
                 raise {error}
-            yield Score(episode_id=recording.episode_id, check=self.name, reason="Fine.")
+            yield CheckScore(episode_id=recording.episode_id, check=self.name, reason="Fine.")
 class Measuring(MeasuringCheck):
     name, meaning = "demonstration/mine", "nothing"
     def measure(self, recording):
         if recording.index == 2:
             raise {error}
-        return [Measured(value=0.0)]
+        return [Measurement(value=0.0)]
     def judge(self, recordings, measured):
         for recording, rows in zip(recordings, measured):
             yield self.of(recording, rows[0], "good" if rows[0].value is not None else "unknown")
 class Judging(Measuring):
     def measure(self, recording):
-        return [Measured(value=0.0)]
+        return [Measurement(value=0.0)]
     def judge(self, recordings, measured):
         raise {error}
 class Verdict(Plain):
     def score(self, recordings):
         for recording in recordings:
-            yield Score(episode_id=recording.episode_id, check=self.name, verdict="GOOD")
+            yield CheckScore(episode_id=recording.episode_id, check=self.name, verdict="GOOD")
 class Nan(Measuring):
     def measure(self, recording):
-        return [Measured(value=float("nan") if recording.index == 2 else 1.0)]
+        return [Measurement(value=float("nan") if recording.index == 2 else 1.0)]
 class Silent(Plain):
     def score(self, recordings):
         return []
 class Stranger(Plain):
     def score(self, recordings):
-        yield Score(episode_id="f" * 64, check=self.name, verdict="good")
+        yield CheckScore(episode_id="f" * 64, check=self.name, verdict="good")
 """
 ERRORS = ("ValueError('no')", "DatasetError('gone')", "InputError('cannot tell')", "KeyError(3)", "MemoryError()",
           "AssertionError()")  # fmt: skip

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from twinloop.core.errors import InputError
 from twinloop.hardware.excite import ExcitationPlan, load_excitation, save_excitation
-from twinloop.hardware.limits import Clearance, MotionLimits, motion_limits
+from twinloop.hardware.limits import ClearanceCheck, MotionLimits, motion_limits
 from twinloop.identify.config import FitConfig
 from twinloop.identify.excitation import ExcitationOptions, _exchange, _scorer, suggest
-from twinloop.identify.excitation_motions import SHAPES, Trials, fitted
-from twinloop.identify.fisher import Information
-from twinloop.identify.survey import SurveyOptions, survey
+from twinloop.identify.excitation_motions import SHAPES, MotionTrials, fitted
+from twinloop.identify.fisher import FisherInformation
+from twinloop.identify.survey import ProfileOptions, survey
 from twinloop.simulate import open_backend
 from twinloop.twin import load_twin
 
@@ -44,7 +44,7 @@ def test_pieces_begin_and_end_at_rest_at_home_and_keep_the_limits_once_fitted(ki
 
 
 def test_a_motion_into_the_table_is_drawn_back_until_it_is_clear():
-    clearance = Clearance(TWIN)
+    clearance = ClearanceCheck(TWIN)
     low = np.array([0.0, 1.2, 0.6, 1.4, 0.0, 0.6])  # the arm laid forward and down
     blend = np.sin(np.pi * TIME / TIME[-1])[:, None] ** 2
     into = HOME + blend * (low - HOME)
@@ -71,7 +71,7 @@ def random_information(seed, count=12, p=3):
     rng = np.random.default_rng(seed)
     rows = rng.normal(size=(count, 6, p)) * rng.uniform(0.1, 3.0, size=(count, 1, p))
     matrix = np.einsum("mfp,mfq->mpq", rows, rows)[None]
-    return Information(matrix=matrix, score=matrix)
+    return FisherInformation(matrix=matrix, score=matrix)
 
 
 @pytest.mark.parametrize("criterion", ["D", "A", "E"])
@@ -86,7 +86,9 @@ def test_exchange_finds_the_best_of_all_sets(criterion):
 
         def gain(chosen, told=told, score=score):
             rows = list(chosen)
-            return score(Information(matrix=told.matrix[:, rows].sum(axis=1), score=told.score[:, rows].sum(axis=1)))
+            return score(
+                FisherInformation(matrix=told.matrix[:, rows].sum(axis=1), score=told.score[:, rows].sum(axis=1))
+            )
 
         best = max(gain(chosen) for chosen in combinations_with_replacement(range(12), 3))
         found = gain(_exchange(gain, 12, options))
@@ -97,7 +99,7 @@ def test_exchange_finds_the_best_of_all_sets(criterion):
 
 def test_criteria_are_what_they_say_on_a_known_covariance():
     matrix = np.diag([3.0, 8.0, 0.0])[None]  # with a prior of 1: variances 1/4, 1/9, 1
-    told = Information(matrix=matrix, score=matrix)
+    told = FisherInformation(matrix=matrix, score=matrix)
     values = {c: _scorer(np.ones(3), np.array([0, 1]), c)(told) for c in ("D", "A", "E")}
     assert values["D"] == pytest.approx(0.5 * np.log(36.0))
     assert values["A"] == pytest.approx(-(1 / 4 + 1 / 9))
@@ -107,8 +109,8 @@ def test_criteria_are_what_they_say_on_a_known_covariance():
 def pendulum_trials():
     twin = load_twin("double_pendulum")
     config = FitConfig(free=("joint/*/damping", "joint/*/frictionloss"))
-    seen = survey(twin, [], backend=BACKEND, config=config, options=SurveyOptions(points=1))
-    trials = Trials(
+    seen = survey(twin, [], backend=BACKEND, config=config, options=ProfileOptions(points=1))
+    trials = MotionTrials(
         twin=twin,
         space=seen.space,
         points=seen.points,

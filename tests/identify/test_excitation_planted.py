@@ -15,7 +15,7 @@ from twinloop.hardware.record import record
 from twinloop.hardware.teleop_motion import teleop_commands
 from twinloop.identify import FitConfig, identify
 from twinloop.identify.excitation import ExcitationOptions, suggest
-from twinloop.identify.excitation_motions import Trials
+from twinloop.identify.excitation_motions import MotionTrials
 from twinloop.identify.plan import plan
 from twinloop.identify.survey import survey
 from twinloop.simulate import open_backend
@@ -70,7 +70,7 @@ def test_a_suggested_excitation_determines_what_teleoperation_leaves_open_and_th
     log = list(teleoperated())
     seen = survey(TWIN, log, backend=backend)
     before = plan(seen)
-    trials = Trials(
+    trials = MotionTrials(
         twin=TWIN,
         space=replace(seen.space, twin=TWIN),
         points=seen.points,

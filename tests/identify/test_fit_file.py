@@ -7,7 +7,7 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.identify import FitConfig
 from twinloop.twin.quantities import Prior
 from twinloop.workflows.identify.identify import fit_config, read_fit
-from twinloop.workflows.identify.requests import Fitting
+from twinloop.workflows.identify.requests import FitOptions
 
 FILE = """
 replay: {window: 0.5, start: measured, local: {position: 0.002}}
@@ -35,11 +35,11 @@ def test_a_file_says_what_it_says_and_the_rest_keeps_its_default(tmp_path):
 
 
 def test_flags_replace_what_the_file_says(tmp_path):
-    config = fit_config(Fitting(fit=write(tmp_path, FILE), window=0.25, free=("link/*/mass",), measured_torque=True))
+    config = fit_config(FitOptions(fit=write(tmp_path, FILE), window=0.25, free=("link/*/mass",), measured_torque=True))
     assert (config.replay.window, config.replay.start, config.replay.torque) == (0.25, "measured", "measured")
     assert config.free == ("link/*/mass",)
     assert config.replay.local == {"position": 0.002}
-    assert fit_config(Fitting()) == FitConfig()
+    assert fit_config(FitOptions()) == FitConfig()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from twinloop.core.errors import InputError
 from twinloop.identify import HoldoutSpec
 from twinloop.identify.assembly import scale_from_quantum
-from twinloop.identify.problem import Block, Problem, eliminated, huber, linearize
+from twinloop.identify.problem import FitProblem, ParameterBlock, eliminated, huber, linearize
 from twinloop.identify.solver import solve
 from twinloop.identify.uncertainty import uncertainty
 from twinloop.stats import quantum
@@ -91,10 +91,10 @@ def linear_problem(*, outliers=0.0, blocks=None, low=-10.0, width=0.02, seed=0):
     measured = design @ truth + 0.01 * rng.normal(size=(6, 50, 2))
     measured[rng.random(measured.shape) < outliers] += 5.0
     blocks = blocks or (
-        Block(columns=np.array([0, 1]), channels=np.array([0])),
-        Block(columns=np.array([2, 3]), channels=np.array([1])),
+        ParameterBlock(columns=np.array([0, 1]), channels=np.array([0])),
+        ParameterBlock(columns=np.array([2, 3]), channels=np.array([1])),
     )
-    problem = Problem(
+    problem = FitProblem(
         readings=lambda points, local: np.einsum("efcp,wp->wefc", design, points),
         measured=measured,
         blocks=blocks,
@@ -107,7 +107,7 @@ def linear_problem(*, outliers=0.0, blocks=None, low=-10.0, width=0.02, seed=0):
     return problem, truth
 
 
-WHOLE = (Block(columns=np.arange(4), channels=np.arange(2)),)
+WHOLE = (ParameterBlock(columns=np.arange(4), channels=np.arange(2)),)
 
 
 @pytest.mark.parametrize("blocks", [None, WHOLE])
@@ -136,7 +136,7 @@ def test_missing_frames_do_not_count():
 
 def test_parameters_that_act_as_one_are_named_together():
     problem, _ = linear_problem()
-    twice = Problem(
+    twice = FitProblem(
         **{
             **{name: getattr(problem, name) for name in problem.__dataclass_fields__},
             "readings": lambda p, local: problem.readings(p[:, [0, 0, 2, 3]] + p[:, [1, 1, 2, 3]], local),
@@ -170,10 +170,10 @@ def test_first_states_are_found_beside_the_parameters_and_do_not_bend_them():
     def readings(points, local):
         return (points[:, None, 0, None] * time + local)[..., None]
 
-    problem = Problem(
+    problem = FitProblem(
         readings=readings,
         measured=measured,
-        blocks=(Block(columns=np.arange(1), channels=np.arange(1)),),
+        blocks=(ParameterBlock(columns=np.arange(1), channels=np.arange(1)),),
         centre=np.zeros(1),
         sd=np.full(1, 5.0),
         low=np.full(1, -10.0),

@@ -9,15 +9,15 @@ import pytest
 
 from twinloop.core.errors import InputError
 from twinloop.identify import FitConfig
-from twinloop.identify.fisher import Information, Noise, excitation, information, left_over
+from twinloop.identify.fisher import FisherInformation, ResidualNoiseModel, excitation, information, left_over
 from twinloop.identify.plan import plan
-from twinloop.identify.problem import Block, Problem, linearize
+from twinloop.identify.problem import FitProblem, ParameterBlock, linearize
 from twinloop.identify.solver import solve
-from twinloop.identify.survey import Survey, SurveyOptions, survey
+from twinloop.identify.survey import ProfileOptions, ProfileSurvey, survey
 from twinloop.simulate import open_backend
 from twinloop.twin import load_twin
 from twinloop.workflows.identify.excitation import run_plan
-from twinloop.workflows.identify.requests import IdentifyRequest, Planning
+from twinloop.workflows.identify.requests import IdentifyRequest, PlanOptions
 
 BACKEND = open_backend("threads", nthread=1)
 
@@ -35,10 +35,10 @@ def ar1(rng, shape, rho, sd):
 def linear(design, measured, sd=5.0):
     """Readings design @ x of one channel: ``(nwindow, nframe, p)``."""
     count = design.shape[-1]
-    return Problem(
+    return FitProblem(
         readings=lambda points, local: np.einsum("efp,wp->wef", design, points)[..., None],
         measured=measured[..., None],
-        blocks=(Block(columns=np.arange(count), channels=np.array([0])),),
+        blocks=(ParameterBlock(columns=np.arange(count), channels=np.array([0])),),
         centre=np.zeros(count),
         sd=np.full(count, sd),
         low=np.full(count, -100.0),
@@ -59,7 +59,9 @@ def test_expected_errors_are_those_of_repeated_least_squares_under_noise_that_re
     rng = np.random.default_rng(0)
     design, sd = smooth_design(rng), 0.3
     problem = linear(design, np.zeros(design.shape[:2]), sd=1e3)
-    told = information(problem, linearize(problem, np.zeros(3)), Noise(sd=np.array([sd]), rho=np.array([rho]))).total()
+    told = information(
+        problem, linearize(problem, np.zeros(3)), ResidualNoiseModel(sd=np.array([sd]), rho=np.array([rho]))
+    ).total()
     expected = np.sqrt(np.diag(told.covariance(problem.sd)))
     noise = ar1(rng, (1500 * len(design), design.shape[1]), rho, sd).reshape(1500, -1)
     fits = noise @ np.linalg.pinv(design.reshape(-1, 3)).T
@@ -72,7 +74,11 @@ def test_a_fast_column_suffers_less_from_noise_that_remembers_than_a_constant():
     here = linearize(problem, np.zeros(3))
     white, coloured = (
         np.sqrt(
-            np.diag(information(problem, here, Noise(sd=np.ones(1), rho=np.array([r]))).total().covariance(problem.sd))
+            np.diag(
+                information(problem, here, ResidualNoiseModel(sd=np.ones(1), rho=np.array([r])))
+                .total()
+                .covariance(problem.sd)
+            )
         )
         for r in (0.0, 0.9)
     )
@@ -85,7 +91,7 @@ def test_information_adds_and_never_knows_less_than_the_prior():
     design = rng.normal(size=(3, 40, 3))
     design[..., 2] = 0.0
     problem = linear(design, np.zeros((3, 40)), sd=2.0)
-    told = information(problem, linearize(problem, np.zeros(3)), Noise(sd=np.ones(1), rho=np.array([0.5])))
+    told = information(problem, linearize(problem, np.zeros(3)), ResidualNoiseModel(sd=np.ones(1), rho=np.array([0.5])))
     one, all_three = told.take(np.array([0])).total(), told.total()
     again = one + told.take(np.array([1, 2])).total()
     np.testing.assert_allclose(again.matrix, all_three.matrix)
@@ -113,11 +119,13 @@ def test_the_noise_is_what_a_step_of_the_fit_would_leave():
 def test_excitation_is_the_move_of_the_readings_in_units_of_the_noise():
     design = np.stack([np.tile([1.0, 0.1, 0.0], (50, 1))] * 2)
     problem = linear(design, np.zeros((2, 50)), sd=3.0)
-    moved = excitation(problem, linearize(problem, np.zeros(3)), Noise(sd=np.array([0.5]), rho=np.zeros(1)))
+    moved = excitation(
+        problem, linearize(problem, np.zeros(3)), ResidualNoiseModel(sd=np.array([0.5]), rho=np.zeros(1))
+    )
     assert moved == pytest.approx([6.0, 0.6, 0.0])
 
 
-def surveyed(matrix, *, names_of=None, **fields) -> Survey:
+def surveyed(matrix, *, names_of=None, **fields) -> ProfileSurvey:
     """A survey of the SO-101's first parameters with a given information in prior deviations, white noise."""
     twin = load_twin("so101_tabletop")
     from twinloop.identify.assembly import free_space
@@ -125,14 +133,14 @@ def surveyed(matrix, *, names_of=None, **fields) -> Survey:
     space = free_space(twin, FitConfig(free=names_of))
     sd, count = space.column("sd"), len(space.free)
     scaled = np.asarray(matrix, dtype=float) / np.outer(sd, sd)
-    told = Information(matrix=scaled[None], score=scaled[None])
-    return Survey(
+    told = FisherInformation(matrix=scaled[None], score=scaled[None])
+    return ProfileSurvey(
         twin=twin,
         space=space,
         points=space.column("centre")[None],
         told=told,
         excited=np.sqrt(np.diag(np.asarray(matrix, dtype=float)))[None],
-        noise=Noise(sd=np.ones(6), rho=np.zeros(6)),
+        noise=ResidualNoiseModel(sd=np.ones(6), rho=np.zeros(6)),
         channels=tuple(f"position/{joint}" for joint in twin.robot.joints),
         units=tuple(unit.unit for unit in twin.units.joints),
         groups={"all parameters": np.arange(count)},
@@ -194,7 +202,7 @@ def still_log(twin, hz=30.0, frames=60, moving=()):
 
 def test_a_joint_that_stands_still_in_the_log_is_found():
     twin = load_twin("so101_tabletop")
-    seen = survey(twin, [still_log(twin, moving=(0, 4))], backend=BACKEND, options=SurveyOptions(points=1, steps=0))
+    seen = survey(twin, [still_log(twin, moving=(0, 4))], backend=BACKEND, options=ProfileOptions(points=1, steps=0))
     assert seen.standing == ("shoulder_lift", "elbow_flex", "wrist_flex", "gripper")
     found = plan(seen)
     assert len(found.findings) == 5
@@ -205,7 +213,7 @@ def test_a_joint_that_stands_still_in_the_log_is_found():
 
 def test_points_are_reproducible_and_within_bounds():
     twin = load_twin("double_pendulum")
-    options = SurveyOptions(points=4, seed=5)
+    options = ProfileOptions(points=4, seed=5)
     one, two = (survey(twin, [], backend=BACKEND, options=options) for _ in range(2))
     np.testing.assert_array_equal(one.points, two.points)
     assert len(one.points) == 4
@@ -221,5 +229,5 @@ def test_a_thing_without_a_robot_cannot_be_excited(tmp_path):
     with pytest.raises(
         InputError, match="cube_toss has no robot that could be moved. Leave --excitation, and give --data"
     ):
-        request = IdentifyRequest(twin="cube_toss", planning=Planning(excitation=tmp_path / "x.yaml"))
+        request = IdentifyRequest(twin="cube_toss", planning=PlanOptions(excitation=tmp_path / "x.yaml"))
         run_plan(request, None, FitConfig(), Console())

@@ -14,7 +14,7 @@ from twinloop.core.seeds import generator
 from twinloop.identify import FitConfig, identify
 from twinloop.identify.assembly import at_physics, fit_space
 from twinloop.identify.bands import drawn_noise
-from twinloop.identify.sbi_bridge import Box, SbiOptions, posterior
+from twinloop.identify.sbi_bridge import PriorBox, SbiOptions, posterior
 from twinloop.identify.sbi_flow import require_sbi
 from twinloop.identify.sbi_result import novelty, rank_uniformity
 from twinloop.identify.sbi_summaries import summaries_at, whitened
@@ -82,7 +82,7 @@ def test_what_lies_far_from_all_draws_is_novel_and_what_is_one_of_them_is_so_at_
 
 def test_coordinates_of_a_box_keep_its_limits_and_the_prior_within(twin, backend):
     logs = prepare_replay(twin, clips(twin, backend, TRUTH, count=1))
-    whole = Box.of(fit_space(logs, CONFIG)[0])
+    whole = PriorBox.of(fit_space(logs, CONFIG)[0])
     z = generator(3, "test/sbi").normal(size=(4000, 2))
     points = whole.points(z)
     assert ((points >= whole.low) & (points <= whole.high)).all()

@@ -5,7 +5,7 @@ import pytest
 
 from twinloop.identify import FitConfig
 from twinloop.identify.assembly import free_space
-from twinloop.identify.problem import Block, Problem
+from twinloop.identify.problem import FitProblem, ParameterBlock
 from twinloop.identify.search import describe_optima, distinct_optima, evolve, starting_points
 from twinloop.identify.solver import begin, solve, solve_together
 from twinloop.twin import load_twin
@@ -14,10 +14,10 @@ from twinloop.twin import load_twin
 def problem_of(readings, p, *, measured=0.0, low=-10.0, high=10.0, sd=1.0, centre=0.0, width=1.0):
     """A fit of ``readings(points) (n, k)`` to a number, one window of k frames, one channel."""
     frames = readings(np.zeros((1, p))).shape[1]
-    return Problem(
+    return FitProblem(
         readings=lambda points, local: readings(points)[:, None, :, None],
         measured=np.full((1, frames, 1), measured),
-        blocks=(Block(columns=np.arange(p), channels=np.arange(1)),),
+        blocks=(ParameterBlock(columns=np.arange(p), channels=np.arange(1)),),
         centre=np.full(p, centre),
         sd=np.full(p, sd),
         low=np.full(p, low),
@@ -73,7 +73,7 @@ def test_walks_together_go_as_each_alone():
 
 def test_what_walks_ask_for_fits_the_memory(monkeypatch):
     problem, most = problem_of(rough, 2), []
-    wide = Problem(
+    wide = FitProblem(
         **{
             **{name: getattr(problem, name) for name in problem.__dataclass_fields__},
             "readings": lambda points, local: (most.append(len(points)), problem.readings(points, local))[1],
@@ -111,7 +111,7 @@ def test_two_optima_are_told_apart_and_said(space):
         lambda x: np.stack([(x[:, 0] - 0.5) ** 2, 0.1 * x[:, 1]], axis=1), 2, measured=0.0, sd=0.5, width=0.01
     )
     measured = np.array([[[0.04], [-0.1]]])
-    problem = Problem(
+    problem = FitProblem(
         **{**{name: getattr(problem, name) for name in problem.__dataclass_fields__}, "measured": measured}
     )
     starts = [begin(problem, np.array(p)) for p in ([0.1, 0.0], [0.9, 0.0], [0.2, -0.5])]
@@ -145,7 +145,7 @@ def test_equal_seeds_search_alike_and_a_search_goes_on_where_it_was():
     first = evolve(problem, start, generations=8, seed=5, watch=seen.append)
     assert [len(now.told) for now in seen] == list(range(1, 9))
     replayed = []
-    counting = Problem(
+    counting = FitProblem(
         **{
             **{name: getattr(problem, name) for name in problem.__dataclass_fields__},
             "readings": lambda points, local: (replayed.append(len(points)), problem.readings(points, local))[1],

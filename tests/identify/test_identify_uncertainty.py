@@ -12,15 +12,15 @@ from benchmarks.error_rates.coverage.cases import SERVO
 from benchmarks.error_rates.coverage.study import Population
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.identify import identify
-from twinloop.identify.problem import Block, Problem, linearize
-from twinloop.identify.solver import Checkpoint, Descent, solve
+from twinloop.identify.problem import FitProblem, ParameterBlock, linearize
+from twinloop.identify.solver import FitCheckpoint, SolverState, solve
 from twinloop.identify.uncertainty import fit_clusters, uncertainty
 from twinloop.identify.uncertainty_scores import FrameTimes, frame_scores
 from twinloop.identify.variants import profile_likelihood, refit_bootstrap
 from twinloop.simulate import open_backend
 from twinloop.stats import cluster_weights
 from twinloop.workflows.identify.identify import fit_config
-from twinloop.workflows.identify.requests import Fitting
+from twinloop.workflows.identify.requests import FitOptions
 
 NAMES = ("gain", "friction", "offset")
 
@@ -38,10 +38,10 @@ def problem_of(*, windows=10, frames=40, truth=(1.0, -2.0, 0.5), low=-10.0, widt
         return (np.einsum("efp,wp->wef", design, at) + local.sum(axis=-1)[..., None])[..., None]
 
     clean = readings(truth[None], np.zeros((1, windows, 0)))[0, ..., 0]
-    return Problem(
+    return FitProblem(
         readings=readings,
         measured=(clean + noise + level)[..., None],
-        blocks=(Block(columns=np.arange(3), channels=np.arange(1)),),
+        blocks=(ParameterBlock(columns=np.arange(3), channels=np.arange(1)),),
         centre=np.zeros(3),
         sd=np.full(3, 5.0),
         low=np.full(3, low),
@@ -239,11 +239,11 @@ def test_a_profile_goes_on_where_it_was_interrupted(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         profile_likelihood(
-            replace(problem, readings=failing), end, space, found, "gain", checkpoint=Checkpoint(path, {"fit": "a"})
+            replace(problem, readings=failing), end, space, found, "gain", checkpoint=FitCheckpoint(path, {"fit": "a"})
         )
-    kept = Checkpoint(path, {"fit": "a"})
+    kept = FitCheckpoint(path, {"fit": "a"})
     assert kept.descents("profile gain")[0].iteration == 3
-    assert isinstance(kept.descents("profile gain")[0], Descent)
+    assert isinstance(kept.descents("profile gain")[0], SolverState)
     again = profile_likelihood(problem, end, space, found, "gain", checkpoint=kept)
     assert np.array_equal(again.rise, whole.rise)
 
@@ -287,7 +287,7 @@ def test_refits_and_profiles_are_asked_for_in_a_fit_and_few_episodes_say_what_th
 
 
 def test_flags_of_the_command_line_and_their_mistakes():
-    config = fit_config(Fitting(bootstrap=200, profile=("joint/a/damping",)))
+    config = fit_config(FitOptions(bootstrap=200, profile=("joint/a/damping",)))
     assert (config.bootstrap, config.profile) == (200, ("joint/a/damping",))
     with pytest.raises(InputError, match="--bootstrap 5: percentiles take at least 40 refits"):
-        fit_config(Fitting(bootstrap=5))
+        fit_config(FitOptions(bootstrap=5))

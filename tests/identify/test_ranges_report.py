@@ -11,9 +11,9 @@ from twinloop.core.errors import InputError
 from twinloop.identify.config import FitConfig
 from twinloop.report.identification import correlation_map, coverage_curve, drift_panels, predicted_band
 from twinloop.simulate import open_backend
-from twinloop.workflows.data.logs import Log
+from twinloop.workflows.data.logs import LogEpisodes
 from twinloop.workflows.identify.identify import identify_log, split_log
-from twinloop.workflows.identify.requests import IdentifyRequest, Ranging
+from twinloop.workflows.identify.requests import IdentifyRequest, PostFitAnalyses
 
 
 @pytest.fixture(scope="module")
@@ -21,14 +21,16 @@ def log(tmp_path_factory):
     folder = tmp_path_factory.mktemp("swing")
     twin = swing_twin(folder)
     episodes = clips(twin, open_backend("threads", nthread=2), TRUTH, count=18, nframe=40)
-    return folder / "swing.yaml", Log(name="swing", label="a planted log", hash="0" * 64, episodes=tuple(episodes))
+    return folder / "swing.yaml", LogEpisodes(
+        name="swing", label="a planted log", hash="0" * 64, episodes=tuple(episodes)
+    )
 
 
 @pytest.mark.slow
 def test_everything_beyond_the_fit_is_printed_stored_and_drawn(log, tmp_path, capsys):
     pytest.importorskip("plotly")
     twin, clips_of = log
-    asked = Ranging(calibrate="last:9", compare=True, structures=("quadratic_damping",), drift="2")
+    asked = PostFitAnalyses(calibrate="last:9", compare=True, structures=("quadratic_damping",), drift="2")
     config = FitConfig(iterations=5, free=("joint/*/damping", "joint/*/frictionloss", "actuator/*/kp"))
     fixed = FitConfig(**{**vars(config), "fixed": {"actuator/swing/delay": TRUTH["actuator/swing/delay"]}})
     request = IdentifyRequest(twin=str(twin), holdout="last:3", ranging=asked)
@@ -72,7 +74,7 @@ def test_calibration_clips_come_from_what_is_not_held_out(log):
 
 def test_structures_without_compare_are_a_mistake(log, tmp_path):
     with pytest.raises(InputError, match="Say --compare as well"):
-        request = IdentifyRequest(twin=str(log[0]), ranging=Ranging(structures=("delay",)))
+        request = IdentifyRequest(twin=str(log[0]), ranging=PostFitAnalyses(structures=("delay",)))
         identify_log(request, log[1], tmp_path / "run", FitConfig(), Console())
 
 

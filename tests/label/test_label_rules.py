@@ -13,7 +13,7 @@ import pytest
 from support.labelled import workspace
 from support.placing import PLANTED, run
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.label.rule import Material
+from twinloop.label.rule import RuleEpisode
 from twinloop.label.rules import RULES, SqlRule, open_rule
 from twinloop.label.rules_builtin import (
     FailureFromStates,
@@ -23,24 +23,24 @@ from twinloop.label.rules_builtin import (
     gripper_cycles,
 )
 from twinloop.stats import match_moments
-from twinloop.tasks.pick_and_place_expert import Phase
+from twinloop.tasks.pick_and_place_expert import ExpertPhase
 from twinloop.twin import load_twin
 
 # The expert's phases as subtasks: what it is told to do begins there, and the arm follows a little later.
 TOLD = {
-    "grasp": Phase.CLOSE,
-    "lift": Phase.LIFT,
-    "transport": Phase.CARRY,
-    "place": Phase.LOWER,
-    "release": Phase.OPEN,
-    "retreat": Phase.RETREAT,
+    "grasp": ExpertPhase.CLOSE,
+    "lift": ExpertPhase.LIFT,
+    "transport": ExpertPhase.CARRY,
+    "place": ExpertPhase.LOWER,
+    "release": ExpertPhase.OPEN,
+    "retreat": ExpertPhase.RETREAT,
 }
 
 
 def material(task, states, *, fps=None):
     """An episode as rules see it, without a folder."""
     reader = SimpleNamespace(fps=fps or task.twin.control_hz, lengths=[len(states) - 1], ours=False)
-    made = Material(episode_id="x", reader=reader, index=0, world=task)
+    made = RuleEpisode(episode_id="x", reader=reader, index=0, world=task)
     made.__dict__["states"] = states
     return made
 
@@ -59,7 +59,7 @@ def joints_of(task, states):
 def recorded(values, names, fps=30.0):
     """An episode of joints alone."""
     reader = SimpleNamespace(fps=fps, lengths=[len(values)], ours=False, units=None, info={"features": {}})
-    made = Material(episode_id="x", reader=reader, index=0)
+    made = RuleEpisode(episode_id="x", reader=reader, index=0)
     made.__dict__.update(joints=np.asarray(values, float), joint_names=list(names))
     return made
 
@@ -162,18 +162,18 @@ def test_the_predicate_of_a_dataset_comes_back(tmp_path):
     ws, _ = workspace(tmp_path / "cell")
     rule = open_rule("success/predicate")
     with ws:
-        found = rule.label(Material(episode_id="x", reader=ws.reader("first"), index=0))
+        found = rule.label(RuleEpisode(episode_id="x", reader=ws.reader("first"), index=0))
     assert [(x.kind, x.value, x.reason) for x in found] == [("success", "yes", "by 1")]
 
 
 def test_rules_of_users_come_in_by_file_and_as_sql(tmp_path):
     own = tmp_path / "mine.py"
     own.write_text(
-        "from twinloop.label.rule import Finding\n"
+        "from twinloop.label.rule import RuleFinding\n"
         "class Long:\n"
         "    name, version, meaning, hash = 'tag/long', '1', 'many frames', 'h'\n"
         "    def label(self, material):\n"
-        "        return [Finding(kind='tag', value='long', reason='many')] if material.frames > 36 else []\n"
+        "        return [RuleFinding(kind='tag', value='long', reason='many')] if material.frames > 36 else []\n"
         "class NoRule:\n    name = 'x'\n"
     )
     assert open_rule(f"{own}:Long").name == "tag/long"

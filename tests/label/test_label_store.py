@@ -12,7 +12,7 @@ import pytest
 from support.labelled import workspace
 from twinloop.catalog import Workspace
 from twinloop.catalog.label_checks import Label
-from twinloop.catalog.labels import Survey, retract
+from twinloop.catalog.labels import ReviewRecord, retract
 from twinloop.core.errors import InputError, UnknownNameError
 
 
@@ -74,7 +74,7 @@ def test_who_looks_again_takes_back_what_no_longer_shows(made):
     rule = {"source": "rule", "author": "r"}
     ws.label([one(ids[i], "failure", "dropped", **rule) for i in range(3)])
     ws.label([one(ids[0], "failure", "timeout")])
-    survey = Survey(source="rule", author="r", episode_ids=frozenset(ids[:2]))
+    survey = ReviewRecord(source="rule", author="r", episode_ids=frozenset(ids[:2]))
     written = ws.label([one(ids[0], "failure", "dropped", **rule)], survey=survey)
     assert (written.labels, written.unchanged, written.retracted) == (0, 1, 1)
     said = [(row["episode_id"], row["author"]) for row in ws.query("SELECT * FROM labels").to_pylist()]

@@ -8,7 +8,7 @@ import pytest
 from support.policies import contract
 from twinloop.core.contract import ENVIRONMENT, STATE
 from twinloop.core.errors import InputError
-from twinloop.policies import LAST_COMMAND, Acting, read_settings
+from twinloop.policies import LAST_COMMAND, PolicyLoop, read_settings
 
 
 class Recorder:
@@ -54,7 +54,7 @@ def test_a_receding_horizon_is_a_queue_in_every_world(n_action_steps):
     policy = Recorder(n_action_steps=n_action_steps)
     marks = np.random.default_rng(0).integers(0, 50, (23, 4)).astype(float)
     starts = {0: [0], 1: [0, 4, 5], 2: [0, 11], 3: [0]}
-    acting, got = Acting(policy, 4), []
+    acting, got = PolicyLoop(policy, 4), []
     for step, row in enumerate(marks):
         acting.restart([world for world, when in starts.items() if step in when])
         got.append(acting.act(_seen(row)))
@@ -64,7 +64,7 @@ def test_a_receding_horizon_is_a_queue_in_every_world(n_action_steps):
 
 def test_a_history_begins_with_the_first_observation_and_forgets_the_oldest():
     policy = Recorder(n_action_steps=1, n_obs_steps=3)
-    acting = Acting(policy, 2)
+    acting = PolicyLoop(policy, 2)
     for marks in ([1, 5], [2, 6], [3, 7], [4, 8]):
         acting.act(_seen(marks))
     asked = [row[STATE][:, :, 0].tolist() for row in policy.asked]
@@ -78,7 +78,7 @@ def test_a_history_begins_with_the_first_observation_and_forgets_the_oldest():
 
 
 def test_the_latest_and_the_previous_chunk_say_when_they_were_made():
-    acting = Acting(Recorder(), 2)
+    acting = PolicyLoop(Recorder(), 2)
     assert np.isnan(acting.chunk).all()
     for step in range(7):
         acting.act(_seen([step, 10 + step]))
@@ -99,7 +99,7 @@ def test_an_ensemble_is_the_mean_of_all_that_was_said_of_a_step(decay):
     policy = Recorder(ensemble=decay)
     rng = np.random.default_rng(1)
     marks = rng.integers(0, 9, (13, 2)).astype(float)
-    acting = Acting(policy, 2)
+    acting = PolicyLoop(policy, 2)
     restarts = {0: 0, 1: 6}
     for step, row in enumerate(marks):
         if step == 6:
@@ -116,7 +116,7 @@ def test_an_ensemble_is_the_mean_of_all_that_was_said_of_a_step(decay):
 def test_noise_is_a_function_of_run_episode_attempt_and_step():
     def noise(numbers, run_seed=4, attempt=0):
         policy = Recorder(noise_size=3, n_action_steps=1)
-        acting = Acting(policy, len(numbers), run_seed, numbers, attempt=attempt)
+        acting = PolicyLoop(policy, len(numbers), run_seed, numbers, attempt=attempt)
         for _ in range(3):
             acting.act(_seen(np.zeros(len(numbers))))
         return np.stack([row["noise"] for row in policy.asked], axis=1)
@@ -133,7 +133,7 @@ def test_noise_is_a_function_of_run_episode_attempt_and_step():
 
 def test_a_world_that_begins_anew_may_be_another_episode():
     policy = Recorder(noise_size=1, n_action_steps=1)
-    acting, alone = Acting(policy, 2, 4, [5, 9]), Acting(Recorder(noise_size=1), 1, 4, [77])
+    acting, alone = PolicyLoop(policy, 2, 4, [5, 9]), PolicyLoop(Recorder(noise_size=1), 1, 4, [77])
     acting.act(_seen([0, 0]))
     acting.restart([1], [77])
     assert acting.act(_seen([0, 3]))[1] == pytest.approx(alone.act(_seen([3]))[0])
@@ -141,7 +141,7 @@ def test_a_world_that_begins_anew_may_be_another_episode():
 
 def test_the_last_command_is_what_the_robot_was_told():
     policy = Recorder(last_command=True, n_action_steps=1)
-    acting = Acting(policy, 2, command=[[7.0, 7.0], [np.nan, np.nan]])
+    acting = PolicyLoop(policy, 2, command=[[7.0, 7.0], [np.nan, np.nan]])
     first = acting.act(_seen([1, 2]))
     np.testing.assert_array_equal(policy.asked[0][LAST_COMMAND], [[7, 7], [2, 2]])  # the reading where none is known
     acting.act(_seen([3, 4]))
@@ -152,7 +152,7 @@ def test_the_last_command_is_what_the_robot_was_told():
 
 
 def test_what_is_not_finite_is_refused_with_the_world_named():
-    acting = Acting(Recorder(), 3, episodes=[20, 30, 40])
+    acting = PolicyLoop(Recorder(), 3, episodes=[20, 30, 40])
     acting.act(_seen([1, 1, 1]))
     with pytest.raises(InputError, match=r"World 1 \(episode 30\) in step 1: observation.state is not finite"):
         acting.act(_seen([1, np.nan, 1]))
@@ -163,13 +163,13 @@ def test_what_is_not_finite_is_refused_with_the_world_named():
         given[0][STATE][:, -1],
     )
     with pytest.raises(InputError, match=r"World 2 \(episode 40\) in step 0: the policy's commands are not finite"):
-        Acting(policy, 3, episodes=[20, 30, 40]).act(_seen([1, 1, 1]))
+        PolicyLoop(policy, 3, episodes=[20, 30, 40]).act(_seen([1, 1, 1]))
 
 
 def test_a_world_that_is_refused_holds_and_its_neighbours_go_on():
     policy = Recorder(n_action_steps=2)
-    acting = Acting(policy, 2, episodes=[20, 30], on_refusal="hold")
-    alone = Acting(Recorder(n_action_steps=2), 1)
+    acting = PolicyLoop(policy, 2, episodes=[20, 30], on_refusal="hold")
+    alone = PolicyLoop(Recorder(n_action_steps=2), 1)
     for step, mark in enumerate([1, 2, np.nan, np.inf, 5, 6]):
         got = acting.act(_seen([step, mark]))
         np.testing.assert_array_equal(got[0], alone.act(_seen([step]))[0])
@@ -180,15 +180,15 @@ def test_a_world_that_is_refused_holds_and_its_neighbours_go_on():
 
 
 def test_a_world_that_never_was_seen_has_nothing_to_hold():
-    acting = Acting(Recorder(), 2, on_refusal="hold")
+    acting = PolicyLoop(Recorder(), 2, on_refusal="hold")
     with pytest.raises(InputError, match=r"World 1 \(episode 1\) in step 0 has no command to hold"):
         acting.act(_seen([1, np.nan]))
-    told = Acting(Recorder(), 2, on_refusal="hold", command=np.zeros((2, 2)))
+    told = PolicyLoop(Recorder(), 2, on_refusal="hold", command=np.zeros((2, 2)))
     np.testing.assert_array_equal(told.act(_seen([1, np.nan]))[1], [0, 0])
 
 
 def test_observations_that_do_not_fit_are_named():
-    acting = Acting(Recorder(), 2)
+    acting = PolicyLoop(Recorder(), 2)
     with pytest.raises(
         InputError, match="reads observation.environment_state, and the observation has observation.state"
     ):
@@ -196,4 +196,4 @@ def test_observations_that_do_not_fit_are_named():
     with pytest.raises(InputError, match="observation.state has 3 rows for 2 worlds"):
         acting.act(_seen([1, 2, 3]))
     with pytest.raises(InputError, match="3 episode numbers for 2 worlds"):
-        Acting(Recorder(), 2, episodes=[1, 2, 3])
+        PolicyLoop(Recorder(), 2, episodes=[1, 2, 3])

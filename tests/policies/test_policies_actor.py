@@ -11,8 +11,8 @@ from twinloop.core.contract import ENVIRONMENT, STATE, Contract
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import uniforms
 from twinloop.core.units import unit_map_from_ranges
-from twinloop.policies import KINDS, Acting, new_policy, open_policy, read_settings
-from twinloop.rollout import PolicyActor, Tracker, offered_contract, run_batch
+from twinloop.policies import KINDS, PolicyLoop, new_policy, open_policy, read_settings
+from twinloop.rollout import PolicyActor, TrackerNoise, offered_contract, run_batch
 from twinloop.simulate import InitialState, open_backend
 
 NSTEP = 12
@@ -93,7 +93,7 @@ def test_an_episode_is_the_same_alone_and_in_any_company(kind, task, tmp_path):
 
 def test_commands_are_readings_and_more_in_the_datasets_units(task):
     policy = Adds(offered_contract(task.twin, task))
-    actor = PolicyActor(policy=policy, task=task, twin=task.twin, tracker=Tracker(noise=0.01))
+    actor = PolicyActor(policy=policy, task=task, twin=task.twin, tracker=TrackerNoise(noise=0.01))
     result = run(task, actor, [0, 1, 2])
     read = result.observation[:, ::3]
     expected = (read[:, :, None] + np.arange(1, 4)[:, None]).reshape(3, NSTEP, 1)
@@ -151,7 +151,7 @@ def test_a_world_whose_policy_fails_holds_and_its_neighbours_do_not_notice(task)
 def test_who_watches_sees_every_step_and_changes_nothing(task):
     policy, steps = Adds(offered_contract(task.twin, task)), []
 
-    def watch(observation, acting: Acting, commands):
+    def watch(observation, acting: PolicyLoop, commands):
         steps.append((observation[STATE].copy(), acting.chunk_step.copy(), commands.copy()))
 
     result = run(task, PolicyActor(policy=policy, task=task, twin=task.twin, watch=watch), [0, 1])

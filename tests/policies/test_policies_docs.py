@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from twinloop.policies import KINDS
-from twinloop.policies.settings import CommonSettings, PictureSettings
+from twinloop.policies.settings import CommonSettings, ImageEncoderSettings
 
 TEXT = (Path(__file__).parents[2] / "docs" / "policies.md").read_text()
 
@@ -31,4 +31,4 @@ def test_every_kind_and_every_setting_is_named():
     cells = " ".join(re.findall(r"^\| (`.*?) \|", TEXT, flags=re.MULTILINE))
     named = set(re.findall(r"`([\w.]+)`", cells))
     wanted = {*CommonSettings.model_fields} - {"pictures"}
-    assert wanted | {f"pictures.{name}" for name in PictureSettings.model_fields} <= named
+    assert wanted | {f"pictures.{name}" for name in ImageEncoderSettings.model_fields} <= named

@@ -11,7 +11,7 @@ import pytest
 
 from support.policies import contract, observation, small
 from twinloop.core.errors import DatasetLockedError, InputError, UnknownNameError
-from twinloop.policies import KINDS, Card, open_policy, read_card, read_config
+from twinloop.policies import KINDS, PolicyCard, open_policy, read_card, read_config
 
 torch = pytest.importorskip("torch")
 
@@ -20,7 +20,7 @@ from safetensors.torch import load, save_file  # noqa: E402
 from twinloop.dataset.storage.snapshot import FolderLock  # noqa: E402
 from twinloop.policies.weights import read_weights  # noqa: E402
 
-_CARD = Card(
+_CARD = PolicyCard(
     name="reach by touch",
     data=({"name": "demos@1", "episodes": 50, "sim": True}, {"name": "real@2", "episodes": 10, "share": 0.25}),
     provenance={"code": "0.1.0", "twin_hash": "ab12"},

@@ -5,19 +5,19 @@ from typing import Any
 
 from benchmarks.error_rates.logs.run import Trial, _defect_row
 from benchmarks.speed import gpu
-from twinloop.curate.plan import Target
+from twinloop.curate.plan import FillTarget
 from twinloop.stats import clopper_pearson
 from twinloop.stats.matched import PairedCounts
 from twinloop.workflows.coverage.next_plan import target_lines
 from twinloop.workflows.coverage.words import failing_words
 from twinloop.workflows.scenario.ask import _of
-from twinloop.workflows.scenario.circle import Change, changes_table
+from twinloop.workflows.scenario.circle import ScenarioChange, changes_table
 
 
 def test_success_before_and_after_is_printed_with_intervals():
     pairs = PairedCounts(both=0, only_a=8, only_b=0, neither=0)
     pinned: Any = SimpleNamespace(name="other")
-    change = Change(name="miss", before=clopper_pearson(0, 8), after=clopper_pearson(8, 8), pairs=pairs)
+    change = ScenarioChange(name="miss", before=clopper_pearson(0, 8), after=clopper_pearson(8, 8), pairs=pairs)
     cells = [next(iter(column.cells)) for column in changes_table([change], pinned).columns]
     assert cells[1:3] == ["0% [0%, 37%]", "100% [63%, 100%]"]
 
@@ -38,9 +38,9 @@ def test_planted_defects_of_a_log_are_counted_with_intervals():
 
 def test_failures_that_a_plan_answers_are_printed_with_their_interval():
     known = {"kind": "failures", "box": {}, "why": "They fail.", "mass": 0.2, "episodes": 3, "weight": 0.1}
-    (line,) = target_lines([Target(name="hole 1", failure=0.5, judged=2, **known)])
+    (line,) = target_lines([FillTarget(name="hole 1", failure=0.5, judged=2, **known)])
     assert line == "1. hole 1: 20.0% of reality (3 episodes), 50% [9%, 91%] failing. They fail."
-    (line,) = target_lines([Target(name="hole 1", failure=float("nan"), **known)])
+    (line,) = target_lines([FillTarget(name="hole 1", failure=float("nan"), **known)])
     assert line == "1. hole 1: 20.0% of reality (3 episodes). They fail."
 
 

@@ -15,9 +15,9 @@ from benchmarks.error_rates.gap.ranking_bootstrap import bootstrap_figure
 from benchmarks.predictivity.score import outcome_of
 from twinloop.core.trials import Trials
 from twinloop.dataset.logs.sets.pendulums import read_rollouts
-from twinloop.stats import TwoByTwo, exact_p_value, ranking
+from twinloop.stats import ContingencyTable, exact_p_value, ranking
 from twinloop.stats.predictivity import predictivity
-from twinloop.stats.ranking import Scores
+from twinloop.stats.ranking import PolicyScoreMatrix
 
 # trials per policy, real, simulated, MMRV, Pearson, MMRV with swapped arguments, bias;
 # rt-2-x, rt-1-converged, rt-1-15pct, rt-1-x, rt-1-begin, octo-base
@@ -78,8 +78,8 @@ def test_simpler_rows_to_four_digits(task):
 
 def test_simpler_averages():
     (_, real_a, sim_a), (_, real_b, sim_b) = SIMPLER["open_drawer"][0], SIMPLER["close_drawer"][0]
-    real = Scores.averaged([Scores.of_table(real, 27) for real in (real_a, real_b)])
-    sim = Scores.averaged([Scores.of_table(sim, 27) for sim in (sim_a, sim_b)])
+    real = PolicyScoreMatrix.averaged([PolicyScoreMatrix.of_table(real, 27) for real in (real_a, real_b)])
+    sim = PolicyScoreMatrix.averaged([PolicyScoreMatrix.of_table(sim, 27) for sim in (sim_a, sim_b)])
     assert ranking.mmrv(real=real.mean, sim=sim.mean) == pytest.approx(0.0555, abs=5.1e-5)
     assert ranking.pearson(real=real.mean, sim=sim.mean) == pytest.approx(0.9159, abs=5.1e-5)
     rows = [row[1] for row in SIMPLER.values()]
@@ -104,8 +104,8 @@ def test_bootstrap_over_real_trials(task, figure, low, high):
     (trials, real, sim), _ = SIMPLER[task]
     interval = bootstrap_figure(
         getattr(ranking, figure),
-        real=Scores.of_table(real, trials),
-        sim=Scores.of_table(sim, np.nan),  # as they stand, without noise of trials
+        real=PolicyScoreMatrix.of_table(real, trials),
+        sim=PolicyScoreMatrix.of_table(sim, np.nan),  # as they stand, without noise of trials
     )
     # the ends of few trials lie on a lattice, so that resamples move them by a step of it
     assert interval.low == pytest.approx(low, abs=0.05 if trials < 27 else 0.015), interval
@@ -124,14 +124,18 @@ def test_realaigym_tables(table):
 def test_three_or_four_controllers_say_little():
     """Of ten trials each; the published correlations of −0.6 to 0 exclude hardly anything."""
     sim, _, real, _ = REALAIGYM["pendubot 2024"]
-    figure = predictivity(real=Scores.of_table(real, 10), sim=Scores.of_table(sim, np.nan))["pearson"]
+    figure = predictivity(real=PolicyScoreMatrix.of_table(real, 10), sim=PolicyScoreMatrix.of_table(sim, np.nan))[
+        "pearson"
+    ]
     assert figure.others.low < -0.95
     assert figure.others.high > 0.8
 
 
 def test_a_correlation_of_one_that_rests_on_three_successes_is_no_certainty():
     (trials, real, sim), _ = SIMPLER["stack_cube"]
-    figure = predictivity(real=Scores.of_table(real, trials), sim=Scores.of_table(sim, trials))["pearson"]
+    figure = predictivity(real=PolicyScoreMatrix.of_table(real, trials), sim=PolicyScoreMatrix.of_table(sim, trials))[
+        "pearson"
+    ]
     assert figure.estimate == pytest.approx(1.0)
     assert figure.these.low < -0.5
 
@@ -141,7 +145,7 @@ def test_success_counts_of_realaigym_come_out_of_its_raw_files_and_differ():
     trials = _rollouts()
     counts = {name: trials.where(policy=name).counts() for name in ("pendubot_mcpilco", "pendubot_sac_lqr")}
     assert counts == {"pendubot_mcpilco": (10, 10), "pendubot_sac_lqr": (4, 10)}
-    table = TwoByTwo(successes_a=10, trials_a=10, successes_b=4, trials_b=10)
+    table = ContingencyTable(successes_a=10, trials_a=10, successes_b=4, trials_b=10)
     assert exact_p_value(table) == pytest.approx(barnard_exact([[10, 4], [0, 6]]).pvalue, rel=1e-3)
 
 

@@ -12,7 +12,7 @@ from scipy import stats
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.params import ParamTable
 from twinloop.randomize import Draw, Plan, make_design, section_plan
-from twinloop.randomize.constraints import Constraint, Rejection, parse_constraint
+from twinloop.randomize.constraints import Constraint, RejectionLog, parse_constraint
 from twinloop.randomize.distributions import LogUniform, MultivariateNormal, Uniform
 from twinloop.randomize.draws import JointDraw
 from twinloop.tasks import open_task
@@ -161,7 +161,7 @@ def test_a_constraint_that_accepts_almost_nothing_is_named_with_its_rate():
 
 def test_redrawing_ends():
     never = Constraint(name="never", names=(X,), holds=lambda table: np.zeros(table.nworld, dtype=bool))
-    rejection = Rejection([never], 1)
+    rejection = RejectionLog([never], 1)
     table = ParamTable(names=(X,), values=np.zeros((1, 1)))
     with pytest.raises(InputError, match="'never' held for 0 of 10001 candidates"):
         while len(rejection.refused(table, np.array([0]))):

@@ -20,7 +20,7 @@ from twinloop.generate.coverage import dataset_coverage
 from twinloop.randomize import Draw, JointDraw, Plan, default_draws
 from twinloop.randomize.coverage import MARGINAL_CELLS, PAIR_CELLS, TRIPLE_CELLS, CoverageCounter, expected_occupancy
 from twinloop.randomize.distributions import Choice, LogUniform, MultivariateNormal, TruncatedNormal, Uniform
-from twinloop.randomize.margins import Margin, margins, to_unit
+from twinloop.randomize.margins import MarginAxis, margins, to_unit
 from twinloop.twin import load_twin
 
 SO101 = load_twin("so101_tabletop")
@@ -29,7 +29,7 @@ SO101 = load_twin("so101_tabletop")
 def cube(d, low=0.0, high=1.0):
     """Axes that are uniform from ``low`` to ``high``."""
     return [
-        Margin(
+        MarginAxis(
             names=(f"p/{i}",),
             unit="m",
             to_unit=lambda x: (x - low) / (high - low),

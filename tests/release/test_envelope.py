@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.release.envelope import Envelope, Motion
+from twinloop.release.envelope import Envelope, RobotMotion
 from twinloop.release.envelope_settings import EnvelopeSettings
-from twinloop.release.envelope_space import JointLimits, Space, braked, fastest_towards, stopping_path, window
+from twinloop.release.envelope_space import JointLimits, PoseSpace, braked, fastest_towards, stopping_path, window
 from twinloop.twin import load_twin
 
 TWIN = load_twin("so101_tabletop")
@@ -39,7 +39,7 @@ def limits(**changed) -> JointLimits:
     return JointLimits(**{name: np.array(value) for name, value in (one | changed).items()}, dt=1 / 30)
 
 
-def assert_within(envelope: Envelope, before: Motion, ruling, round_off=1e-9) -> None:
+def assert_within(envelope: Envelope, before: RobotMotion, ruling, round_off=1e-9) -> None:
     bounds, position = envelope.limits, envelope.units.to_si(ruling.command)
     speed = (position - before.position) / bounds.dt
     assert np.isfinite(position).all()
@@ -156,7 +156,7 @@ def test_the_tool_stays_in_its_box():
 
 
 def test_links_keep_their_distance_and_the_hand_may_close_on_itself():
-    space = Space(TWIN, clearance=0.025)
+    space = PoseSpace(TWIN, clearance=0.025)
     folded = TWIN.home()[0][TWIN.joint_qpos] + [0, -1.0, 1.0, 0.2, 0, 0]
     free = TWIN.home()[0][TWIN.joint_qpos]
     assert space.first_fault(free[None]) is None
@@ -169,7 +169,7 @@ def test_links_keep_their_distance_and_the_hand_may_close_on_itself():
 
 def test_clearance_to_the_table_is_what_measuring_each_shape_says():
     clearance, model = 0.03, TWIN.model
-    space, data = Space(TWIN, clearance=clearance, hand_clearance=clearance), mujoco.MjData(TWIN.model)
+    space, data = PoseSpace(TWIN, clearance=clearance, hand_clearance=clearance), mujoco.MjData(TWIN.model)
     base, table = model.body("base").id, model.geom("table").id
     links = [g for g in range(model.ngeom) if model.geom_bodyid[g] > base and model.geom_contype[g]]
     random, found = np.random.default_rng(5), []
@@ -193,7 +193,7 @@ def test_the_jump_from_where_the_joint_is_holds_like_lerobots():
     assert ruling.command[0] == pytest.approx(HOME[0] + 0.5)
 
 
-def moving() -> Motion:
+def moving() -> RobotMotion:
     motion = ENVELOPE.begin(HOME)
     for _ in range(8):
         motion = ENVELOPE.judge(motion, off_home(60, 0, 0, 0, 0, 0)).motion

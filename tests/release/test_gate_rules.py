@@ -16,11 +16,11 @@ from support.releases import evaluation
 from twinloop.core.decision import GateDecision
 from twinloop.core.errors import InputError
 from twinloop.release.evidence import in_turns
-from twinloop.release.gate import Known, gate
+from twinloop.release.gate import GateContext, gate
 from twinloop.release.gate_config import parse_gate, read_gate
 from twinloop.release.rules_conditions import intervals, regression_rule
 from twinloop.release.rules_effect import compare
-from twinloop.release.version import Trained
+from twinloop.release.version import TrainingRecord
 from twinloop.stats import (
     PairedCounts,
     least_values,
@@ -110,9 +110,9 @@ PLANTED = {
         "evidence",
         "missing",
         r"is of new \(somebody\), and the candidate has the hash new",
-        {"candidate": {"policy_hash": "somebody"}, "known": Known(candidate_hash="new")},
+        {"candidate": {"policy_hash": "somebody"}, "known": GateContext(candidate_hash="new")},
     ),
-    "spent": ("evidence", "missing", "α was spent", {"known": Known(spent="α was spent")}),
+    "spent": ("evidence", "missing", "α was spent", {"known": GateContext(spent="α was spent")}),
 }
 
 
@@ -219,7 +219,7 @@ def test_stored_failures_do_not_come_back(mine, theirs, stored, verdict, reason)
         parse_gate(ASKED | config),
         [base[0], failures("new", **mine)],
         [base[1], failures("old", **theirs)],
-        known=Known(stored=stored),
+        known=GateContext(stored=stored),
     )
     assert found.rule("regressions").verdict == verdict
     assert re.search(reason, found.rule("regressions").reason)
@@ -227,10 +227,10 @@ def test_stored_failures_do_not_come_back(mine, theirs, stored, verdict, reason)
 
 
 def test_nobody_knowing_what_is_stored_is_no_pass():
-    from twinloop.release.evidence import Evidence
+    from twinloop.release.evidence import GateEvidence
     from twinloop.release.gate_config import RegressionRule
 
-    nothing = Evidence(candidate=(), champion=())
+    nothing = GateEvidence(candidate=(), champion=())
     assert regression_rule(RegressionRule(), nothing, None, first=False).verdict == "missing"
     assert regression_rule(RegressionRule(), nothing, [], first=False).verdict == "yes"
 
@@ -342,7 +342,7 @@ def test_one_side_alone_on_the_robot_is_no_comparison():
 
 def test_a_table_that_a_person_kept_is_taken_by_the_name_of_the_policy():
     """It has no hash; one that has another is somebody else's, whatever its name."""
-    known = Known(candidate_hash="a1", champion_hash="b2")
+    known = GateContext(candidate_hash="a1", champion_hash="b2")
     simulated = [
         evaluation(who, outcomes(0.9), slices=SLICES, policy_hash=digest)
         for who, digest in (("new", "a1"), ("old", "b2"))
@@ -415,7 +415,7 @@ def test_what_was_identified_lies_inside_what_was_drawn(tmp_path, offered, drawn
     _, contract = offered
     run = distribution(tmp_path / "run", 15.0, 25.0)
     ranges = {} if drawn is None else {"actuator/elbow_flex/kp": drawn}
-    known = Known(contract=contract, trained=Trained(episodes=50, twins=("x",), ranges=ranges), stored=[])
+    known = GateContext(contract=contract, trained=TrainingRecord(episodes=50, twins=("x",), ranges=ranges), stored=[])
     context = {"context": {"twin": "so101_tabletop", "distribution": str(run)}}
     found = decided(context, known=known).rule("context")
     assert found.verdict == verdict, found
@@ -425,13 +425,13 @@ def test_what_was_identified_lies_inside_what_was_drawn(tmp_path, offered, drawn
 def test_a_contract_that_does_not_fit_is_named(offered):
     _, contract = offered
     other = {**contract, "control_hz": 50.0, "cameras": {"top": [240, 320]}}
-    found = decided({"context": {"twin": "so101_tabletop"}}, known=Known(contract=other)).rule("context")
+    found = decided({"context": {"twin": "so101_tabletop"}}, known=GateContext(contract=other)).rule("context")
     assert found.verdict == "no"
     assert "the policy acts at 50 Hz, this runs at 30 Hz; observation.images.top: no such camera" in found.reason
 
 
 def test_a_candidate_without_a_contract_fits_nothing():
-    found = decided({"context": {"twin": "so101_tabletop"}}, known=Known(contract=None)).rule("context")
+    found = decided({"context": {"twin": "so101_tabletop"}}, known=GateContext(contract=None)).rule("context")
     assert (found.verdict, found.reason) == ("missing", "the candidate says no contract in its config.json")
 
 
@@ -439,12 +439,12 @@ def test_training_on_this_very_twin_covers_it(offered):
     twin, contract = offered
     context = {"context": {"twin": "so101_tabletop"}}
 
-    def verdict(trained: Trained | None):
-        return decided(context, known=Known(contract=contract, trained=trained)).rule("context")
+    def verdict(trained: TrainingRecord | None):
+        return decided(context, known=GateContext(contract=contract, trained=trained)).rule("context")
 
-    assert verdict(Trained(episodes=9, twins=(twin.hash,))).verdict == "yes"
-    assert "they come from other" in verdict(Trained(episodes=9, twins=("other",))).reason
-    assert verdict(Trained(episodes=0)).verdict == "missing"
+    assert verdict(TrainingRecord(episodes=9, twins=(twin.hash,))).verdict == "yes"
+    assert "they come from other" in verdict(TrainingRecord(episodes=9, twins=("other",))).reason
+    assert verdict(TrainingRecord(episodes=0)).verdict == "missing"
     assert verdict(None).verdict == "missing"
 
 
@@ -496,7 +496,7 @@ def test_a_wrong_rule_is_told_in_one_line_and_nothing_else_is_blamed(success, sa
 
 def test_the_one_look_is_not_taken_at_trials_of_somebody_else():
     new, old = (evaluation(who, outcomes(0.8, seed), slices=SLICES) for seed, who in enumerate(("new", "old")))
-    known = Known(candidate_hash="new", champion_hash="old")
+    known = GateContext(candidate_hash="new", champion_hash="old")
     swapped = decided({"looks": "once"}, old, new, known)
     assert [rule.rule for rule in swapped.rules] == ["evidence"]
     assert not swapped.looked

@@ -14,12 +14,12 @@ import pytest
 from twinloop.core.contract import ENVIRONMENT, STATE, Contract
 from twinloop.core.errors import InputError
 from twinloop.release.monitor.calibration import Calibration, fewest_episodes, read, save
-from twinloop.release.monitor.faults import Observers, alpha_beta, changed, hypotheses, untouched
-from twinloop.release.monitor.live import Monitor
-from twinloop.release.monitor.recorded import Recorded, watch
-from twinloop.release.monitor.signals import Between
+from twinloop.release.monitor.faults import ObserverBank, alpha_beta, changed, hypotheses, untouched
+from twinloop.release.monitor.live import LiveMonitor
+from twinloop.release.monitor.recorded import RecordedEpisodes, watch
+from twinloop.release.monitor.signals import CalibrationHistory
 from twinloop.release.running_observers import MonitorWatcher, OnAlarm, open_watcher
-from twinloop.release.running_robot import Seen
+from twinloop.release.running_robot import RobotObservation
 from twinloop.simulate import InitialState, open_backend, rollout
 from twinloop.tasks.kinematics import Chain
 from twinloop.twin import Twin, load_twin
@@ -55,7 +55,7 @@ def _commands(count: int, seed: int) -> np.ndarray:
     return home + size * np.sin(rate * time[None, :, None]) * (time / time[-1])[None, :, None]
 
 
-def _waves(count: int, seed: int, fault: str = "", tracker: float = 0.0) -> Recorded:
+def _waves(count: int, seed: int, fault: str = "", tracker: float = 0.0) -> RecordedEpisodes:
     """Episodes of an arm that nothing touches, with readings in counts and a tracker."""
     twin, random = _twin(), np.random.default_rng(seed + 1000)
     robot, row = twin, twin.table(1)
@@ -70,7 +70,7 @@ def _waves(count: int, seed: int, fault: str = "", tracker: float = 0.0) -> Reco
     tool = chain.pose(joints.reshape(-1, joints.shape[-1])[:, :5]).position.reshape(count, STEPS, 3)
     counted = np.round((joints + 5e-4 * random.normal(size=joints.shape)) / 0.00153) * 0.00153
     seen = tool + 7e-4 * random.normal(size=tool.shape) + np.array([0.0, tracker, 0.0])
-    return Recorded(
+    return RecordedEpisodes(
         observation={STATE: twin.units.from_si(counted), ENVIRONMENT: seen},
         commands=twin.units.from_si(commands),
         lengths=np.full(count, STEPS),
@@ -96,7 +96,7 @@ def test_a_twin_beside_itself_is_right() -> None:
     initial = InitialState.home(alone, 2)
     run = rollout(open_backend("threads", nthread=1), alone, twin.table(2), initial, commands, STEPS)
     joints = run.qpos[..., alone.joint_qpos]
-    observers = Observers(twin, wrong=[])
+    observers = ObserverBank(twin, wrong=[])
     observers.begin(joints[:, 0], initial.command)
     worst = [np.abs(observers.look(commands[:, t], joints[:, t + 1])[0]).max() for t in range(STEPS)]
     assert max(worst) < 1e-6
@@ -113,7 +113,7 @@ def test_alpha_beta_by_kalata() -> None:
 
 
 def test_false_alarms_are_few_where_nothing_is_wrong() -> None:
-    told = watch(_waves(12, 50), Monitor(_calibration(), _twin()))
+    told = watch(_waves(12, 50), LiveMonitor(_calibration(), _twin()))
     assert sum(bool(one.alarms) for one in told) <= 6  # 20 % are promised: of 12 more than 6 have a chance of 0.004
     assert all(not one.course for one in told)
 
@@ -127,21 +127,21 @@ def test_false_alarms_are_few_where_nothing_is_wrong() -> None:
     ],
 )
 def test_planted_faults_alarm_and_are_named(fault: str, cause: str) -> None:
-    told = watch(_waves(3, 80, fault), Monitor(_calibration(), _twin()))
+    told = watch(_waves(3, 80, fault), LiveMonitor(_calibration(), _twin()))
     assert all(one.alarms for one in told)
     assert [one.cause for one in told].count(cause) >= 2
     assert f"Points to: {told[0].alarms[0].cause}" in str(told[0].alarms[0])
 
 
 def test_a_moved_tracker_is_no_worn_joint() -> None:
-    told = watch(_waves(3, 90, tracker=0.03), Monitor(_calibration(), _twin()))
+    told = watch(_waves(3, 90, tracker=0.03), LiveMonitor(_calibration(), _twin()))
     assert [one.cause for one in told] == ["moved tracker"] * 3
     assert told[0].alarms[0].step <= 3
 
 
 def test_worlds_begin_anew_one_by_one_as_if_alone() -> None:
     recorded = _waves(2, 60)
-    together, alone = Monitor(_calibration(), _twin()), Monitor(_calibration(), _twin())
+    together, alone = LiveMonitor(_calibration(), _twin()), LiveMonitor(_calibration(), _twin())
     together.begin(2)
     alone.begin(1)
     for step in range(10):
@@ -162,10 +162,10 @@ def test_worlds_begin_anew_one_by_one_as_if_alone() -> None:
 
 def test_a_monitor_comes_back_as_it_was(tmp_path: Path) -> None:
     made = save(_calibration(), tmp_path / "monitor")
-    opened = Monitor.open(tmp_path / "monitor", _twin())
+    opened = LiveMonitor.open(tmp_path / "monitor", _twin())
     assert opened.hash == made
     recorded = _waves(1, 70)
-    scores = [watch(recorded, one)[0].scores for one in (Monitor(_calibration(), _twin()), opened)]
+    scores = [watch(recorded, one)[0].scores for one in (LiveMonitor(_calibration(), _twin()), opened)]
     assert scores[0] == scores[1]
 
 
@@ -201,9 +201,9 @@ def test_another_policy_or_twin_is_refused(tmp_path: Path) -> None:
     origin = dataclasses.replace(_calibration().origin, policy_hash="a" * 64)
     save(dataclasses.replace(_calibration(), origin=origin), tmp_path)
     with pytest.raises(InputError, match="calibrated for the policy aaaaaaaaaaaa, and this is bbbbbbbbbbbb"):
-        Monitor.open(tmp_path, _twin(), policy_hash="b" * 64)
+        LiveMonitor.open(tmp_path, _twin(), policy_hash="b" * 64)
     with pytest.raises(InputError, match="calibrated with the twin so101_tabletop .*; panda_tabletop is"):
-        Monitor.open(tmp_path, load_twin("panda_tabletop"), policy_hash="a" * 64)
+        LiveMonitor.open(tmp_path, load_twin("panda_tabletop"), policy_hash="a" * 64)
 
 
 def test_too_few_successes_says_how_many_a_rate_needs() -> None:
@@ -214,7 +214,7 @@ def test_too_few_successes_says_how_many_a_rate_needs() -> None:
 
 
 def test_readings_of_another_robot_are_refused() -> None:
-    monitor = Monitor(_calibration(), _twin())
+    monitor = LiveMonitor(_calibration(), _twin())
     monitor.begin(1)
     with pytest.raises(InputError, match=r"finite and of shape \(1, 6\).*given \(1, 5\)"):
         monitor.look({STATE: np.zeros((1, 5))}, None, np.zeros((1, 6)))
@@ -230,7 +230,11 @@ def test_slow_drift_and_rates_are_told_over_episodes() -> None:
     calibration, random = _calibration(), np.random.default_rng(0)
     known = {name: float(values.mean()) for name, values in calibration.levels.items()}
     spread = {name: float(values.std()) for name, values in calibration.levels.items()}
-    steady, drifting, failing = Between(calibration), Between(calibration), Between(calibration)
+    steady, drifting, failing = (
+        CalibrationHistory(calibration),
+        CalibrationHistory(calibration),
+        CalibrationHistory(calibration),
+    )
     said, lost = list[str](), list[str]()
     for number in range(40):
         usual = {name: known[name] + 0.5 * spread[name] * random.normal() for name in known}
@@ -251,15 +255,15 @@ class _Cell:
         return [offered.index(name) for name in contract.environment]
 
 
-def _shown(recorded: Recorded, step: int) -> Seen:
+def _shown(recorded: RecordedEpisodes, step: int) -> RobotObservation:
     x, y, z = recorded.observation[ENVIRONMENT][0, step]
     reading = recorded.observation[STATE][0, step]
-    return Seen(arrays={STATE: reading, ENVIRONMENT: np.array([9.0, z, y, x])}, taken=step / 30.0)
+    return RobotObservation(arrays={STATE: reading, ENVIRONMENT: np.array([9.0, z, y, x])}, taken=step / 30.0)
 
 
 def _watcher(on_alarm: OnAlarm) -> MonitorWatcher:
     decider = SimpleNamespace(acting=None)
-    monitor = Monitor(_calibration(), _twin())
+    monitor = LiveMonitor(_calibration(), _twin())
     return MonitorWatcher(monitor, decider, _Cell(), on_alarm=on_alarm)  # type: ignore[arg-type]
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.ndimage import gaussian_filter, map_coordinates
 
 from twinloop.core.errors import InputError
-from twinloop.release.monitor.pictures import PictureReference, Registration, how_far
+from twinloop.release.monitor.pictures import ImageReference, Registration, how_far
 
 HEIGHT, WIDTH = 72, 96
 RADIUS = np.hypot(HEIGHT, WIDTH) / 2.0
@@ -79,7 +79,7 @@ def test_large_pictures_are_told_in_their_own_pixels() -> None:
 
 def test_halved_light_is_a_stop_and_no_shift() -> None:
     scene = np.repeat(np.clip(_scene(2), 0, 255)[..., None], 3, axis=2)
-    reference = PictureReference.of(scene[None].astype(np.uint8))
+    reference = ImageReference.of(scene[None].astype(np.uint8))
     row = reference.look((scene[None] / 2).astype(np.uint8), "front")[0]
     plain = reference.look(scene[None].astype(np.uint8), "front")[0]
     assert row[0] == pytest.approx(-1.0, abs=0.03)
@@ -91,7 +91,7 @@ def test_still_is_what_stands_in_most_pictures() -> None:
     """An arm that is here in two of five pictures: the median is without it, the mask too."""
     pictures = np.repeat(_scene(6)[None], 10, axis=0)
     pictures[:4, :30, 20:60] = np.random.default_rng(0).uniform(0, 255, size=(4, 30, 40))
-    reference = PictureReference.of(np.repeat(pictures[..., None], 3, axis=3).astype(np.uint8))
+    reference = ImageReference.of(np.repeat(pictures[..., None], 3, axis=3).astype(np.uint8))
     assert reference.still[:30, 20:60].mean() < 0.05  # of four random values now and then one fits
     assert reference.still[30:].all()
     np.testing.assert_allclose(reference.background[30:], np.floor(_scene(6))[30:], atol=1.0)
@@ -99,7 +99,7 @@ def test_still_is_what_stands_in_most_pictures() -> None:
 
 def test_where_nothing_stands_still_a_shift_is_not_told() -> None:
     pictures = np.random.default_rng(1).integers(0, 255, size=(8, HEIGHT, WIDTH, 3)).astype(np.uint8)
-    reference = PictureReference.of(pictures)
+    reference = ImageReference.of(pictures)
     row = reference.look(pictures[:1], "wrist")[0]
     assert reference.registration is None
     assert np.isfinite(row[:2]).all()
@@ -115,6 +115,6 @@ def test_a_shift_is_said_in_pixels_and_as_a_turn() -> None:
 
 
 def test_a_camera_of_another_size_is_refused() -> None:
-    reference = PictureReference(background=np.zeros((48, 64)), still=np.ones((48, 64), dtype=bool))
+    reference = ImageReference(background=np.zeros((48, 64)), still=np.ones((48, 64), dtype=bool))
     with pytest.raises(InputError, match=r"front gives pictures \(24, 32, 3\); the monitor was calibrated on 64x48"):
         reference.look(np.zeros((1, 24, 32, 3), dtype=np.uint8), "front")

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twinloop.release.monitor.faults import Directions, Hypothesis, while_held
-from twinloop.release.monitor.judging import Departure, Drives, Size, fit_outlying
+from twinloop.release.monitor.faults import FaultHypothesis, ResidualDirections, while_held
+from twinloop.release.monitor.judging import DriveScorer, MagnitudeScorer, MahalanobisScorer, fit_outlying
 from twinloop.release.monitor.signals import cause_of, meaning
 from twinloop.release.monitor.streams import overlap
 
@@ -40,8 +40,8 @@ def test_jaws_speak_for_what_they_hold_unless_the_arm_departed_before() -> None:
 
 
 def test_a_weight_weighs_while_it_is_held_and_fades_as_coefficients_do() -> None:
-    told = (Hypothesis(name="load", pattern="", op="add", change=1.0, unit=""),
-            Hypothesis(name="play", pattern="", op="add", change=1.0, unit=""))  # fmt: skip
+    told = (FaultHypothesis(name="load", pattern="", op="add", change=1.0, unit=""),
+            FaultHypothesis(name="play", pattern="", op="add", change=1.0, unit=""))  # fmt: skip
     held = np.concatenate([np.zeros(30), np.ones(60), np.zeros(60)])
     weighted = while_held(np.ones((2, 150, 3)), told, held, 30.0)
     np.testing.assert_array_equal(weighted[1], 1.0)
@@ -70,7 +70,7 @@ def test_chunks_of_one_plan_do_not_disagree() -> None:
 @given(st.floats(0.3, 3.0), st.integers(0, 100))
 def test_directions_give_back_what_was_planted(size: float, seed: int) -> None:
     random = np.random.default_rng(seed)
-    found = Directions((1, 2, 3), control_hz=30.0)
+    found = ResidualDirections((1, 2, 3), control_hz=30.0)
     truth = size * np.array([[1.0, 0.0, -1.0], [0.0, 2.0, 0.0]])
     coefficients = np.zeros((1, 2, 3))
     for _ in range(90):
@@ -80,7 +80,7 @@ def test_directions_give_back_what_was_planted(size: float, seed: int) -> None:
 
 
 def test_directions_forget() -> None:
-    random, found = np.random.default_rng(1), Directions((1, 1, 1), control_hz=30.0, memory_s=1.0)
+    random, found = np.random.default_rng(1), ResidualDirections((1, 1, 1), control_hz=30.0, memory_s=1.0)
     last = np.zeros((1, 1, 1))
     for step in range(300):
         moved = random.normal(size=(1, 1, 1)) * 0.05
@@ -94,13 +94,13 @@ def test_departure_is_measured_in_spreads_of_its_time() -> None:
     random = np.random.default_rng(3)
     spread = np.linspace(1.0, 5.0, 50)[None, :, None]
     rows = 10.0 + spread * random.normal(size=(400, 50, 2))
-    judge = Departure.fit(rows)
+    judge = MahalanobisScorer.fit(rows)
     apart = judge.scores(np.array([[13.0, 10.0], [10.0, 25.0]]), np.array([0, 49]))[""]
     np.testing.assert_allclose(apart, [3.0, 3.0], rtol=0.12)
 
 
 def test_what_never_changed_is_told_by_the_least_spread() -> None:
-    judge = Departure.fit(np.full((10, 20, 2), 3.0), least=0.5)
+    judge = MahalanobisScorer.fit(np.full((10, 20, 2), 3.0), least=0.5)
     assert judge.scores(np.array([3.0, 4.0]), 5)[""] == pytest.approx(2.0)
 
 
@@ -109,7 +109,7 @@ def test_the_matched_filter_names_the_way_and_counts_its_length() -> None:
     rows = random.normal(size=(200, 20, 4)) * np.array([1.0, 2.0, 3.0, 4.0])
     ways = np.zeros((2, 20, 4))
     ways[0, :, 1], ways[1, :, 3] = 5.0, -1.0
-    judge = Drives.fit(rows, ways, ("one", "two"), skip=0)
+    judge = DriveScorer.fit(rows, ways, ("one", "two"), skip=0)
     told = judge.scores(np.array([0.0, 8.0, 0.0, 0.0]), 7)
     assert told["one"] == pytest.approx(4.0, rel=0.1)
     assert abs(told["two"]) < 0.5
@@ -121,7 +121,7 @@ def test_a_fault_that_should_have_shown_before_is_unlike() -> None:
     random = np.random.default_rng(6)
     ways = np.zeros((1, 20, 2))
     ways[0, :, 0] = 3.0
-    judge = Drives.fit(random.normal(size=(500, 20, 2)), ways, ("one",), skip=0)
+    judge = DriveScorer.fit(random.normal(size=(500, 20, 2)), ways, ("one",), skip=0)
     rows = judge.mean + np.array([6.0, 0.0])
     late = np.where(np.arange(20)[:, None] < 15, judge.mean, rows)
     steps = np.arange(20)
@@ -142,4 +142,4 @@ def test_a_row_far_from_all_is_unlike(kind: str) -> None:
 
 
 def test_size_is_in_units_of_its_columns() -> None:
-    assert Size(unit=np.array([2.0, 4.0])).scores(np.array([2.0, 4.0]), 0)[""] == pytest.approx(1.0)
+    assert MagnitudeScorer(unit=np.array([2.0, 4.0])).scores(np.array([2.0, 4.0]), 0)[""] == pytest.approx(1.0)

@@ -18,7 +18,7 @@ from support.release_commands import ASKED, OFF, gate_file
 from support.releases import evaluation, policy_folder
 from twinloop.catalog import Workspace
 from twinloop.cli.main import main
-from twinloop.release import Registry
+from twinloop.release import PolicyRegistry
 
 
 def said(capfd, *words: str) -> tuple[int, str]:
@@ -90,7 +90,7 @@ def test_which_hash_is_of_what_is_said(root, capfd):
     gate_file(root, "new", 2, 0.85, None)
     at = ("--workspace", str(root))
     with Workspace.open(root) as ws:
-        version = Registry(ws).version("new@1")
+        version = PolicyRegistry(ws).version("new@1")
     _, text = said(capfd, "policies", "show", "new", *at)
     assert "policy hash new (weights and settings; evaluations, runs and training name this one)" in text
     assert f"files hash {version.hash} (of every file, the card too; what makes it this version)" in text
@@ -157,7 +157,7 @@ def test_a_trained_policy_is_added_loaded_and_fits_its_place(root, tmp_path):
     policy = small("mlp", contract)
     policy.save(tmp_path / "pick")
     with Workspace.open(root) as ws:
-        registry = Registry(ws)
+        registry = PolicyRegistry(ws)
         reference = registry.add(tmp_path / "pick")
         version = registry.version(reference)
         assert registry.load(reference).hash == policy.hash == version.policy

@@ -16,7 +16,7 @@ from support.releases import act, policy_folder, registry_of, released
 from twinloop.catalog import Workspace
 from twinloop.catalog.fsck_state import check_release
 from twinloop.core.errors import DatasetError, InputError
-from twinloop.release import Stages, rollback
+from twinloop.release import StageTracker, rollback
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(
@@ -43,7 +43,7 @@ def seen(root: Path) -> str:
         for version in registry.versions():
             registry.folder(version.reference)
         told = [(entry.action, entry.policy, entry.details["aliases"]) for entry in registry.audit()]
-        stages = sorted((one.policy, one.stage) for one in Stages(registry).history())
+        stages = sorted((one.policy, one.stage) for one in StageTracker(registry).history())
         episodes = ws.state.rows("SELECT policy, stage, episode, arm FROM release_episodes")
         names = [version.reference for version in registry.versions()]
         return json.dumps([names, registry.aliases(), told, stages, episodes], sort_keys=True)
@@ -136,7 +136,7 @@ def _read_only(root: Path) -> None:
         registry = registry_of(ws)
         assert registry.version("champion").reference == "pick@2"
         assert registry.folder("champion").is_dir()
-        assert Stages(registry).assign(3) == "champion"
+        assert StageTracker(registry).assign(3) == "champion"
         for change in (
             lambda: registry.add(root / "trained", name="pick", policy="9"),
             lambda: rollback(registry, "why"),

@@ -16,7 +16,7 @@ from twinloop.catalog.fsck_state import check_release
 from twinloop.catalog.state_schema import RELEASE_STEP, RELEASE_TABLES
 from twinloop.core.errors import CheckFailedError, DatasetError, InputError, UnknownNameError
 from twinloop.core.files import sha256_json, sha256_tree
-from twinloop.release import Registry, StagePlan, promote, rollback
+from twinloop.release import PolicyRegistry, StagePlan, promote, rollback
 
 AT_ONCE = StagePlan(shadow=None, canary=None)
 
@@ -27,11 +27,11 @@ def fresh(tmp_path):
         yield registry_of(ws)
 
 
-def add(registry: Registry, tmp_path, number: int, name: str = "pick") -> str:
+def add(registry: PolicyRegistry, tmp_path, number: int, name: str = "pick") -> str:
     return registry.add(policy_folder(tmp_path / f"trained-{number}", number), name=name, policy=f"{number:064x}")
 
 
-def crown(registry: Registry, tmp_path, number: int) -> str:
+def crown(registry: PolicyRegistry, tmp_path, number: int) -> str:
     reference = add(registry, tmp_path, number)
     yes(registry, reference, AT_ONCE)
     promote(registry, reference)
@@ -177,7 +177,7 @@ def test_a_rollback_is_checked_and_quick(registry, tmp_path, capsys):
 
 def test_deployments_have_champions_of_their_own(registry, tmp_path):
     crown(registry, tmp_path, 1)
-    other = Registry(registry.workspace, deployment="left-arm", who="Ada")
+    other = PolicyRegistry(registry.workspace, deployment="left-arm", who="Ada")
     assert other.aliases() == {}
     yes(other, "pick@1", AT_ONCE)
     promote(other)

@@ -12,8 +12,18 @@ from support.releases import policy_folder, registry_of, yes
 from twinloop.catalog import Workspace, audit
 from twinloop.catalog.fsck_state import check_release
 from twinloop.core.errors import CheckFailedError, InputError
-from twinloop.release import CanaryPlan, Registry, ShadowLog, ShadowPlan, StagePlan, Stages, Standing, promote, rollback
-from twinloop.release.plan import Told, judge_canary, judge_shadow
+from twinloop.release import (
+    CanaryPlan,
+    CandidateStage,
+    PolicyRegistry,
+    ShadowLog,
+    ShadowPlan,
+    StagePlan,
+    StageTracker,
+    promote,
+    rollback,
+)
+from twinloop.release.plan import EpisodeOutcome, judge_canary, judge_shadow
 
 AT_ONCE = StagePlan(shadow=None, canary=None)
 BOTH = StagePlan(shadow=ShadowPlan(limit=5.0, episodes=2), canary=CanaryPlan(share=0.5, episodes=4))
@@ -31,8 +41,8 @@ def with_a_champion(tmp_path):
         yield registry
 
 
-def standing(registry: Registry) -> Standing:
-    found = Stages(registry).of("pick@2")
+def standing(registry: PolicyRegistry) -> CandidateStage:
+    found = StageTracker(registry).of("pick@2")
     assert found is not None
     return found
 
@@ -42,7 +52,7 @@ def near(value: float = 1.0, faults: int = 0) -> dict:
 
 
 def test_the_whole_way(registry):
-    stages = Stages(registry)
+    stages = StageTracker(registry)
     assert (stages.stage, stages.assign(0), stages.outcome(0, True)) == ("offline", "champion", "go on")
     assert promote(registry).stage == "shadow"
     assert registry.aliases() == {"champion": "pick@1", "candidate": "pick@2", "shadow": "pick@2"}
@@ -57,7 +67,7 @@ def test_the_whole_way(registry):
     assert stages.outcome(1, False, shadow=near()) == "go on"
     assert stages.stage == "canary"
     assert registry.aliases()["canary"] == "pick@2"
-    acted = [number for number in range(40) if Stages(registry).assign(number) == "canary"]
+    acted = [number for number in range(40) if StageTracker(registry).assign(number) == "canary"]
     assert 10 < len(acted) < 30
     for number in acted[:4]:
         assert stages.outcome(number, True) == "go on"
@@ -83,7 +93,7 @@ def test_who_is_forced_past_its_stage_is_in_none(registry):
 
 def test_a_violation_ends_a_canary_at_once_and_for_good(registry):
     promote(registry)
-    stages = Stages(registry)
+    stages = StageTracker(registry)
     for number in range(2):
         stages.outcome(number, True, shadow=near())
     acted = next(number for number in range(40) if stages.assign(number) == "canary")
@@ -103,7 +113,7 @@ def test_a_violation_ends_a_canary_at_once_and_for_good(registry):
 )
 def test_a_shadow_that_strays_is_aborted(registry, shadow, reason):
     promote(registry)
-    assert Stages(registry).outcome(0, True, shadow=shadow) == "abort"
+    assert StageTracker(registry).outcome(0, True, shadow=shadow) == "abort"
     assert reason in standing(registry).reason
 
 
@@ -112,7 +122,7 @@ def test_a_candidate_is_retired_when_the_champion_moves(registry, tmp_path):
     third = registry.add(policy_folder(tmp_path / "3", 3), name="pick", policy="3")
     promote(registry, third, force=True, to="champion", reason="urgent")
     assert standing(registry).stage == "retired"
-    assert Stages(registry).stage == "offline"
+    assert StageTracker(registry).stage == "offline"
     with pytest.raises(CheckFailedError, match=r"compared pick@2 with pick@1, and the champion of main is pick@3"):
         promote(registry, "pick@2")
 
@@ -165,8 +175,8 @@ def test_whatever_happens_the_log_tells_it_and_nobody_is_champion_without_it(tmp
             _hold(registry)
 
 
-def _do(registry: Registry, folder, event: str, which: int, number: int) -> None:
-    stages, known = Stages(registry), registry.versions()
+def _do(registry: PolicyRegistry, folder, event: str, which: int, number: int) -> None:
+    stages, known = StageTracker(registry), registry.versions()
     if event == "add":
         registry.add(policy_folder(folder / str(which), which), name="pick", policy=str(which))
     elif event in ("good", "bad", "stray"):
@@ -183,9 +193,9 @@ def _do(registry: Registry, folder, event: str, which: int, number: int) -> None
             promote(registry, reference, force=event == "force", reason="planted")
 
 
-def _hold(registry: Registry) -> None:
+def _hold(registry: PolicyRegistry) -> None:
     """What is true after every step."""
-    aliases, stages, log = registry.aliases(), Stages(registry), registry.audit()
+    aliases, stages, log = registry.aliases(), StageTracker(registry), registry.audit()
     assert audit.faults(registry.workspace.state) == []
     assert {alias: policy for (_, alias), policy in audit.standing(log).items()} == aliases
     busy = [one for one in stages.history() if one.stage in ("shadow", "canary")]
@@ -205,7 +215,7 @@ TOLD = st.lists(st.tuples(st.booleans(), st.booleans(), st.sampled_from([0, 0, 0
 def test_a_canary_that_is_aborted_stays_so(told):
     plan = CanaryPlan(share=0.3, episodes=10, alpha=0.2)
     told = [
-        Told(episode=n, arm="canary" if mine else "champion", success=won, violations=v)
+        EpisodeOutcome(episode=n, arm="canary" if mine else "champion", success=won, violations=v)
         for n, (mine, won, v) in enumerate(told)
     ]
     states = [judge_canary(plan, told[:n]).state for n in range(len(told) + 1)]
@@ -223,7 +233,10 @@ def test_a_canary_that_is_worse_is_stopped_and_one_that_is_as_good_rarely():
         mine = random.random(200) < plan.share
         won = random.random(200) < np.where(mine, rate, 0.8)
         pairs = zip(mine, won, strict=True)
-        told = [Told(episode=n, arm="canary" if m else "champion", success=bool(w)) for n, (m, w) in enumerate(pairs)]
+        told = [
+            EpisodeOutcome(episode=n, arm="canary" if m else "champion", success=bool(w))
+            for n, (m, w) in enumerate(pairs)
+        ]
         return judge_canary(plan, told).state == "abort"
 
     assert sum(aborted(0.3) for _ in range(15)) >= 12
@@ -241,11 +254,11 @@ def test_blocks_take_episodes_nearly_as_they_come(share):
 def test_episodes_go_to_the_canary_by_a_draw_that_anybody_can_repeat(registry):
     registry.workspace.state.rows("SELECT 1")
     promote(registry)
-    stages = Stages(registry)
+    stages = StageTracker(registry)
     for number in range(2):
         stages.outcome(number, True, shadow=near())
     drawn = [stages.assign(number) for number in range(400)]
-    assert drawn == [Stages(registry).assign(number) for number in range(400)]
+    assert drawn == [StageTracker(registry).assign(number) for number in range(400)]
     assert 160 < drawn.count("canary") < 240
 
 
@@ -285,7 +298,7 @@ def test_a_shadow_that_could_not_have_acted_is_at_fault(commands, latency, fault
     assert log.summary()["fault"] == fault
     if commands is None:
         assert (log.summary()["value"], log.summary()["largest"], log.summary()["rms"]) == (0.0, 0.0, 0.0)
-    told = Told(episode=4, arm="champion", success=True, shadow=log.summary())
+    told = EpisodeOutcome(episode=4, arm="champion", success=True, shadow=log.summary())
     assert judge_shadow(ShadowPlan(limit=100.0), [told]).state == "abort"
 
 

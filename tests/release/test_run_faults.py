@@ -18,7 +18,7 @@ from twinloop.hardware.driver import RobotLostError
 from twinloop.hardware.limits import CLEARANCE
 from twinloop.hardware.virtual import VirtualRobot
 from twinloop.release.running_record import EVENTS, STEPS, RunFacts, RunWriter
-from twinloop.release.running_robot import Told
+from twinloop.release.running_robot import WatcherReport
 
 HOME = TWIN.units.from_si(TWIN.home()[0][TWIN.joint_qpos])
 
@@ -274,7 +274,7 @@ def test_a_watcher_raises_an_alarm_and_one_that_fails_stops_nothing():
 
         def look(self, seen, command):
             self.seen += 1
-            return Told(scores={"ood": float(self.seen)}, alarm="far from home" if self.seen == 11 else "")
+            return WatcherReport(scores={"ood": float(self.seen)}, alarm="far from home" if self.seen == 11 else "")
 
     class Failing(Alarmed):
         def look(self, seen, command):

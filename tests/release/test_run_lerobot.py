@@ -21,7 +21,7 @@ from twinloop.core.errors import InputError, MissingDependencyError, UnknownName
 from twinloop.hardware import check_robot, open_robot
 from twinloop.hardware.lerobot import LerobotRobot
 from twinloop.hardware.protocol import NotConnectedError
-from twinloop.release.running_robot import Spoken, offered_contract
+from twinloop.release.running_robot import TimedRobot, offered_contract
 from twinloop.twin import load_twin
 
 JOINTS = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper")
@@ -203,7 +203,7 @@ def test_a_runner_sees_joints_and_pictures(lerobot):
     contract = offered_contract(robot, hz=30.0)
     assert contract.cameras == {"front": (48, 64)}
     assert contract.state == robot.units
-    spoken = Spoken(robot, patience_s=5.0)
+    spoken = TimedRobot(robot, patience_s=5.0)
     spoken.connect()
     seen = spoken.look()
     assert seen.arrays["observation.images.front"].shape == (48, 64, 3)
@@ -229,7 +229,7 @@ def test_an_arm_without_a_calibration_is_refused(lerobot, monkeypatch):
     with pytest.raises(InputError, match=r"LeRobot knows no calibration of lerobot:so101.*lerobot-calibrate.*id"):
         _ = robot.units
     monkeypatch.setattr(SO101Follower, "is_calibrated", False)
-    spoken = Spoken(arm(), patience_s=5.0)
+    spoken = TimedRobot(arm(), patience_s=5.0)
     with pytest.raises(InputError, match="is not calibrated, so its readings mean nothing"):
         spoken.connect()
     spoken.disconnect()

@@ -10,10 +10,10 @@ from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.side_tables import open_side_table
 from twinloop.release.plan import ShadowPlan, StagePlan
 from twinloop.release.promotion import promote
-from twinloop.release.registry import Registry
+from twinloop.release.registry import PolicyRegistry
 from twinloop.release.running_policy import LocalDecider
 from twinloop.release.running_record import SCORES
-from twinloop.release.stages import Stages
+from twinloop.release.stages import StageTracker
 from twinloop.workflows.deploy.requests import RunRequest
 from twinloop.workflows.deploy.run import run_policy
 
@@ -29,7 +29,7 @@ def registry(tmp_path, monkeypatch):
     Workspace.create(tmp_path / "cell").close()
     monkeypatch.chdir(tmp_path / "cell")
     with Workspace.open(tmp_path / "cell") as workspace:
-        found = Registry(workspace)
+        found = PolicyRegistry(workspace)
         for number, name in enumerate(("first", "second")):
             found.add(saved_policy(tmp_path / name, spread=0.3 + 0.1 * number), name=name)
         promote(found, "first", to="champion", force=True, reason="the first one")
@@ -63,7 +63,7 @@ def test_a_policy_in_shadow_looks_on_and_its_divergence_is_told(registry, tmp_pa
 @pytest.mark.slow
 def test_a_canary_acts_in_the_episodes_that_are_its(registry, tmp_path):
     promote(registry, "second", to="canary", force=True, reason="a try")
-    stages = Stages(registry)
+    stages = StageTracker(registry)
     arms = [stages.assign(number) for number in range(30)]
     first = next(
         number for number in range(30) if arms[number : number + 2] in (["canary", "champion"], ["champion", "canary"])

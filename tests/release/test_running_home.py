@@ -7,7 +7,7 @@ import pytest
 
 from twinloop.core.contract import STATE, Contract
 from twinloop.release.envelope import Envelope
-from twinloop.release.running_policy import Homing
+from twinloop.release.running_policy import HomingMove
 from twinloop.twin import load_twin
 
 TWIN = load_twin("so101_tabletop")
@@ -17,7 +17,7 @@ CONTRACT = Contract(robot_type="so101", control_hz=TWIN.control_hz, action=TWIN.
 
 
 def way(away, count=None):
-    homing = Homing(ENVELOPE, HOME, CONTRACT)
+    homing = HomingMove(ENVELOPE, HOME, CONTRACT)
     commands = [homing.act({STATE: HOME + away}) for _ in range(count or homing.steps(HOME + away))]
     return np.array([TWIN.units.to_si(row) for row in [HOME + away, *commands]])
 
@@ -38,11 +38,11 @@ def test_it_ends_at_home_and_stays_there():
 
 
 def test_a_short_way_takes_half_a_second_and_rests_as_long():
-    assert Homing(ENVELOPE, HOME, CONTRACT).steps(HOME + 0.1) == round(1.0 / ENVELOPE.limits.dt)
+    assert HomingMove(ENVELOPE, HOME, CONTRACT).steps(HOME + 0.1) == round(1.0 / ENVELOPE.limits.dt)
 
 
 def test_a_new_episode_begins_where_the_arm_is_then():
-    homing = Homing(ENVELOPE, HOME, CONTRACT)
+    homing = HomingMove(ENVELOPE, HOME, CONTRACT)
     first = homing.act({STATE: HOME + 20.0})
     homing.restart(1)
     np.testing.assert_allclose(homing.act({STATE: HOME - 20.0}) - HOME, HOME - first, atol=1e-6)

@@ -8,7 +8,7 @@ import numpy as np
 
 from twinloop.core.contract import ENVIRONMENT, IMAGES, STATE
 from twinloop.hardware.protocol import SEEN
-from twinloop.release.running_robot import Spoken, offered_contract
+from twinloop.release.running_robot import TimedRobot, offered_contract
 from twinloop.twin import load_twin
 
 TWIN = load_twin("so101_tabletop")
@@ -47,7 +47,7 @@ class Watched:
 
 
 def test_a_policy_reads_joints_tracker_and_pictures_each_in_its_order():
-    spoken = Spoken(Watched(), patience_s=10.0)
+    spoken = TimedRobot(Watched(), patience_s=10.0)
     try:
         spoken.connect()
         contract = offered_contract(spoken.robot, hz=30.0, task="pick")

@@ -16,7 +16,7 @@ from twinloop.dataset.annotations import poses, vectors
 from twinloop.dataset.media.png_coding import decode_depth, decode_flow, decode_normals, decode_png
 from twinloop.render import SceneStates, open_renderer, probe_renderer
 from twinloop.render.annotate import AnnotationSettings, InstanceTable, annotate_episode, annotations_document
-from twinloop.render.annotate.boxes import Blobs
+from twinloop.render.annotate.boxes import ObjectBlobs
 from twinloop.render.scene import PosedScene
 from twinloop.twin import load_twin
 
@@ -195,7 +195,7 @@ def test_outlines_are_those_of_many_points(seed):
     axes = np.linalg.qr(rng.normal(size=(3, 3)))[0] * rng.uniform(0.0, 0.3, 3) * [1.0, 1.0, rng.integers(0, 2)]
     centre = rng.uniform([-1.0, -1.0, 0.8], [1.0, 1.0, 4.0])
     pinhole = Intrinsics(fx=300.0, fy=280.0, cx=150.0, cy=130.0, width=320, height=240)
-    blobs = Blobs(centre=centre[None], axes=axes[None], instance=np.array([1]))
+    blobs = ObjectBlobs(centre=centre[None], axes=axes[None], instance=np.array([1]))
     (box,), (farthest,) = blobs.upright(np.eye(4)[None], pinhole)
     angle = np.stack(np.meshgrid(np.linspace(0, np.pi, 200), np.linspace(0, 2 * np.pi, 400))).reshape(2, -1)
     ball = np.stack([np.sin(angle[0]) * np.cos(angle[1]), np.sin(angle[0]) * np.sin(angle[1]), np.cos(angle[0])])
@@ -206,7 +206,7 @@ def test_outlines_are_those_of_many_points(seed):
     _, (middle,), (size,) = blobs.oriented()
     assert np.allclose(points.max(axis=0) - points.min(axis=0), size, atol=1e-3)
     assert np.allclose(middle, centre)
-    behind = Blobs(centre=centre[None] * [1, 1, 0], axes=np.eye(3)[None] * 0.1, instance=np.array([1]))
+    behind = ObjectBlobs(centre=centre[None] * [1, 1, 0], axes=np.eye(3)[None] * 0.1, instance=np.array([1]))
     assert np.isnan(behind.upright(np.eye(4)[None], pinhole)[0]).all()
 
 

@@ -11,7 +11,7 @@ import pytest
 from support.worlds import make_world
 from twinloop.render import SceneStates, decode_srgb, open_renderer, probe_renderer
 from twinloop.render.mitsuba import MitsubaQuality, MitsubaRenderer
-from twinloop.render.mitsuba.lights import WHITE_LUX, Exposure
+from twinloop.render.mitsuba.lights import WHITE_LUX, LightExposure
 from twinloop.render.mitsuba.materials import roughness_of_shininess
 from twinloop.render.mitsuba.textures import luminance, surrounding_light
 from twinloop.render.protocol import linear_of
@@ -141,7 +141,7 @@ def test_two_numbers_make_light_of_display_values() -> None:
     )
     data = mujoco.MjData(model)
     mujoco.mj_forward(model, data)
-    exposure = Exposure.of(model, data.light_xpos)
+    exposure = LightExposure.of(model, data.light_xpos)
     assert exposure.fill * 0.4 == pytest.approx(linear_of(0.4))
     assert exposure.fill * 0.4 + exposure.key * 0.5 == pytest.approx(linear_of(0.9))
     assert exposure.reach[1] == pytest.approx(np.linalg.norm(data.light_xpos[1] - model.stat.center))

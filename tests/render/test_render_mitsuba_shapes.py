@@ -10,8 +10,8 @@ import pytest
 
 import twinloop.render.mitsuba.variants as variants
 from twinloop.core.errors import MissingDependencyError
-from twinloop.render.mitsuba.shapes import Surface, surface
-from twinloop.render.mitsuba.textures import Mapping, cube_coordinates, look_up_cube, mapping_of, seen_sky
+from twinloop.render.mitsuba.shapes import TriangleMesh, surface
+from twinloop.render.mitsuba.textures import TextureMapping, cube_coordinates, look_up_cube, mapping_of, seen_sky
 
 SHAPES = """
 <mujoco>
@@ -47,7 +47,7 @@ def model() -> mujoco.MjModel:
     return mujoco.MjModel.from_xml_string(SHAPES)
 
 
-def volume(made: Surface) -> float:
+def volume(made: TriangleMesh) -> float:
     a, b, c = made.positions.reshape(-1, 3, 3).transpose(1, 0, 2)
     return float(np.einsum("mi,mi->m", a, np.cross(b, c)).sum() / 6.0)
 
@@ -57,7 +57,7 @@ def volume(made: Surface) -> float:
 def test_surfaces_are_closed_face_outwards_and_hold_the_shapes_volume(
     model: mujoco.MjModel, name: str, cube: bool
 ) -> None:
-    mapping = Mapping(cube=True, uniform=True, side=8, faces=6) if cube else None
+    mapping = TextureMapping(cube=True, uniform=True, side=8, faces=6) if cube else None
     made = surface(model, model.geom(name).id, mapping, reach=1.0)
     a, b, c = made.positions.reshape(-1, 3, 3).transpose(1, 0, 2)
     outward = np.cross(b - a, c - a)
@@ -82,7 +82,7 @@ def test_a_cubes_faces_are_found_where_directions_point(model: mujoco.MjModel) -
     axes = np.concatenate([np.eye(3), -np.eye(3)])[[0, 3, 1, 4, 2, 5]]
     np.testing.assert_array_equal(look_up_cube(image, axes)[:, 0], np.arange(6))
     mapping = mapping_of(model, model.material("cube").id)
-    assert mapping == Mapping(cube=True, uniform=True, side=8, faces=6)
+    assert mapping == TextureMapping(cube=True, uniform=True, side=8, faces=6)
     triangles = axes[:, None] + 0.1 * np.roll(axes, 2, axis=0)[:, None] * np.array([0, 1, 0.5])[None, :, None]
     rows = cube_coordinates(triangles, mapping)[..., 1] * 6
     np.testing.assert_array_equal(rows.astype(int), np.arange(6)[:, None] * np.ones((1, 3), dtype=int))
@@ -130,15 +130,15 @@ def test_what_works_is_remembered_and_what_does_not_falls_back(
     nothing_known: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(variants, "_libraries", lambda: ["/bad/libLLVM.so", "/good/libLLVM.so"])
-    tried: list[variants.Variant] = []
+    tried: list[variants.MitsubaVariant] = []
 
-    def attempt(variant: variants.Variant) -> str:
+    def attempt(variant: variants.MitsubaVariant) -> str:
         tried.append(variant)
         return "" if variant.library == "/good/libLLVM.so" else "the process was ended by signal 6"
 
     monkeypatch.setattr(variants, "_try", attempt)
     monkeypatch.setattr(variants, "Path", lambda path: tmp_path / path.lstrip("/"))
-    assert variants.choose_variant() == variants.Variant(name="llvm", library="/good/libLLVM.so")
+    assert variants.choose_variant() == variants.MitsubaVariant(name="llvm", library="/good/libLLVM.so")
     variants._probe.cache_clear()
     assert variants.choose_variant("llvm").library == "/good/libLLVM.so"
     assert len(tried) == 2

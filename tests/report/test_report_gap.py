@@ -9,7 +9,7 @@ from support.pages import ends, level_lines, panels, titles, traces, upright_lin
 from twinloop.core.errors import InputError
 from twinloop.report.figure import BLUE, GREY, INK, ORANGE, VIOLET
 from twinloop.report.gap_attribution import index_matrix, share_bars, share_forest, share_panels
-from twinloop.report.gap_plots import Curve, clip_series, error_over_horizon
+from twinloop.report.gap_plots import ErrorCurve, clip_series, error_over_horizon
 from twinloop.report.gap_sensors import allan_pair, spectra_pair
 from twinloop.stats import AllanCurve, Interval, Spectrum
 
@@ -17,9 +17,9 @@ CHANNELS = ["pan", "lift", "roll", "grip"]
 EDGES = np.array([0.0, 0.1, 0.3, 0.7])
 
 
-def curve(name: str, factor: float, width: float = np.nan) -> Curve:
+def curve(name: str, factor: float, width: float = np.nan) -> ErrorCurve:
     estimate = factor * (np.arange(12.0).reshape(3, 4) + 1) ** 1.5
-    return Curve(name=name, estimate=estimate, low=estimate - width, high=estimate + 2 * width)
+    return ErrorCurve(name=name, estimate=estimate, low=estimate - width, high=estimate + 2 * width)
 
 
 def horizon(**changed):

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from twinloop.core.errors import InputError, MissingDependencyError
-from twinloop.report import KeyFigure, Report
+from twinloop.report import KeyMetric, ReportPage
 from twinloop.report.page import format_cell
 from twinloop.report.plots import error_by_joint
 
@@ -56,11 +56,11 @@ def small_figure():
     return error_by_joint(["pan", "lift"], {"nominal": [1.0, 2.0], "identified": [0.5, 0.7]}, unit="±100")
 
 
-def full_report() -> Report:
+def full_report() -> ReportPage:
     picture = np.full((8, 12, 3), 90, dtype=np.uint8)
     return (
-        Report("SO-101 & friends <1>", "real log, 50 episodes")
-        .figures([KeyFigure(label="Yield", value=0.875, unit="1", source="229 attempts", tone="good")])
+        ReportPage("SO-101 & friends <1>", "real log, 50 episodes")
+        .figures([KeyMetric(label="Yield", value=0.875, unit="1", source="229 attempts", tone="good")])
         .section("Gap", "One.\n\nTwo < three.")
         .table(["joint", "error"], [["pan", 0.25], ["lift", 1.5]], caption="MAE", tones={(1, 1): "bad"})
         .plot(small_figure(), "Held-out error.")
@@ -90,10 +90,10 @@ def test_nothing_is_fetched_from_anywhere() -> None:
 
 
 def test_the_library_comes_once_and_only_where_there_are_plots() -> None:
-    without = Report("Plain").text("No plots.").html()
+    without = ReportPage("Plain").text("No plots.").html()
     assert len(without) < 10_000
     assert "<script" not in without
-    two = Report("Two").plot(small_figure()).plot(small_figure()).html()
+    two = ReportPage("Two").plot(small_figure()).plot(small_figure()).html()
     assert two.count("plotly.js v") == 1
     assert len(two.encode()) < 6_000_000
 
@@ -110,8 +110,8 @@ def test_a_plot_arrives_with_its_data() -> None:
 def test_text_that_looks_like_markup_stays_text() -> None:
     evil = "</script><script>alert(1)</script>"
     figure = error_by_joint([evil], {evil: [1.0]})
-    report = Report(evil, evil).section(evil, evil).table([evil], [[evil]], caption=evil).plot(figure, evil)
-    report.figures([KeyFigure(label=evil, value=evil, unit=evil, source=evil)]).image(
+    report = ReportPage(evil, evil).section(evil, evil).table([evil], [[evil]], caption=evil).plot(figure, evil)
+    report.figures([KeyMetric(label=evil, value=evil, unit=evil, source=evil)]).image(
         np.zeros((2, 2, 3), np.uint8), evil
     )
     text = report.html()
@@ -122,7 +122,7 @@ def test_text_that_looks_like_markup_stays_text() -> None:
 def test_pictures_come_as_they_are_or_as_jpeg(tmp_path: Path) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (6, 5, 3), dtype=np.uint8)
     Image.fromarray(noise).save(tmp_path / "a.png")
-    page = Page(Report("P").image(tmp_path / "a.png", alt="noise").image(np.full((6, 5, 3), 80, np.uint8)).html())
+    page = Page(ReportPage("P").image(tmp_path / "a.png", alt="noise").image(np.full((6, 5, 3), 80, np.uint8)).html())
     decoded = []
     for image, kind in zip(page.images, ("png", "jpeg"), strict=True):
         source = image["src"] or ""
@@ -136,14 +136,14 @@ def test_pictures_come_as_they_are_or_as_jpeg(tmp_path: Path) -> None:
 def test_what_is_not_a_picture_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("hello")
     with pytest.raises(InputError, match=r"a\.txt is not a picture\. A report takes PNG, JPEG or GIF"):
-        Report("P").image(tmp_path / "a.txt")
+        ReportPage("P").image(tmp_path / "a.txt")
     with pytest.raises(InputError, match=r"none\.png does not exist\. Check the path"):
-        Report("P").image(tmp_path / "none.png")
+        ReportPage("P").image(tmp_path / "none.png")
 
 
 def test_a_row_of_the_wrong_length_is_refused() -> None:
     with pytest.raises(InputError, match="Row 1 of the table has 1 cells for 2 columns"):
-        Report("P").table(["a", "b"], [[1, 2], [1]])
+        ReportPage("P").table(["a", "b"], [[1, 2], [1]])
 
 
 def test_write_is_atomic_and_returns_the_path(tmp_path: Path) -> None:

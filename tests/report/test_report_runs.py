@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from support.pages import ends, level_lines, titles, upright_lines
-from twinloop.core.headline import Headline
+from twinloop.core.headline import HeadlineMetric
 from twinloop.report.curves import error_curves, history_curves, loss_curve, score_strips
 from twinloop.report.figure import BLUE, GREEN, GREY, INK, ORANGE, VIOLET
 
@@ -77,9 +77,9 @@ def test_points_of_a_row_are_spread_evenly_within_its_height():
 def test_a_figure_over_runs_has_its_interval_in_each_and_a_gap_where_a_run_lacks_it():
     nan = float("nan")
     figures = [
-        Headline(name="skill", estimate=nan),
-        Headline(name="skill", estimate=0.5, low=0.4, high=0.7, unit="rad"),
-        Headline(name="skill", estimate=0.3, unit="m"),
+        HeadlineMetric(name="skill", estimate=nan),
+        HeadlineMetric(name="skill", estimate=0.5, low=0.4, high=0.7, unit="rad"),
+        HeadlineMetric(name="skill", estimate=0.3, unit="m"),
     ]
     figure = history_curves(["a", "b", "c"], figures)
     (line,) = figure.data
@@ -98,5 +98,5 @@ def test_a_figure_over_runs_has_its_interval_in_each_and_a_gap_where_a_run_lacks
 
 def test_runs_that_all_lack_a_figure_take_the_unit_of_the_first():
     nan = float("nan")
-    figure = history_curves(["a", "b"], [Headline(name="x", estimate=nan, unit=unit) for unit in ("s", "m")])
+    figure = history_curves(["a", "b"], [HeadlineMetric(name="x", estimate=nan, unit=unit) for unit in ("s", "m")])
     assert figure.layout.yaxis.title.text == "s"

@@ -12,7 +12,7 @@ from twinloop.core.params import SeedPath
 from twinloop.render import SceneStates, open_renderer, probe_renderer
 from twinloop.render.cameras import intrinsics
 from twinloop.rollout.camera import TwinCamera, camera_sensors
-from twinloop.rollout.camera_shots import CameraShots, MovingWorld, PictureMotion, subframes_needed
+from twinloop.rollout.camera_shots import CameraCaptures, ImageMotion, MovingWorld, subframes_needed
 from twinloop.twin import load_twin
 from twinloop.twin.spec import SensorSpec
 from twinloop.twin.variant import equipped
@@ -92,7 +92,7 @@ def seen(rail, draw, speed=0.0, *, most=16, **values):
     twin = rail(**values)
     table = twin.table(1).with_seeds(SeedPath.of(7, [3]))
     camera = TwinCamera.of(twin, table, "front", height=HEIGHT, width=WIDTH)
-    return CameraShots(camera, sliding(twin, speed), draw(twin, camera), most=most)
+    return CameraCaptures(camera, sliding(twin, speed), draw(twin, camera), most=most)
 
 
 def focal() -> float:
@@ -189,13 +189,13 @@ def test_what_happens_by_chance_depends_on_world_and_capture_alone(rail, draw):
     assert (one.captures.number[0, 1:] == one.captures.number[0, :-1]).any(), "some were dropped"
     with pytest.raises(InputError, match="has no seed path"):
         twin = rail(**values)
-        CameraShots(TwinCamera.of(twin, twin.table(1), "front", height=32, width=32), one.world, lambda s, f: None)
+        CameraCaptures(TwinCamera.of(twin, twin.table(1), "front", height=32, width=32), one.world, lambda s, f: None)
 
 
 def test_motion_in_pictures_is_that_of_the_pinhole(rail):
     twin = rail()
     pinhole = intrinsics(twin.model, "front", height=HEIGHT, width=WIDTH)
-    motion = PictureMotion(twin.model, "front")
+    motion = ImageMotion(twin.model, "front")
     states = SceneStates(qpos=np.array([[0.0], [0.1]]))
     assert motion.pixels(states, {}, pinhole) == pytest.approx(0.1 * focal() / 0.999)
     fast = SceneStates(qpos=np.array([[-0.3], [0.3]]))  # at the ends of it the bar is not where anybody looks

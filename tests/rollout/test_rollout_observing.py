@@ -13,7 +13,7 @@ from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.generate import resolve
 from twinloop.generate.readings import environment_spec
 from twinloop.generate.states import generate_states
-from twinloop.rollout import Beginning, ExpertActor, Observer, Tracker, offered_contract, run_batch
+from twinloop.rollout import EpisodeStart, ExpertActor, TrackerNoise, WorldObserver, offered_contract, run_batch
 from twinloop.simulate import open_backend
 from twinloop.tasks import open_task
 from twinloop.twin import load_twin
@@ -40,11 +40,11 @@ class Spy:
     name = "spy"
 
     def __init__(self, task, tracker=None):
-        self.task, self.tracker, self.seen = task, tracker or Tracker(), []
+        self.task, self.tracker, self.seen = task, tracker or TrackerNoise(), []
 
-    def begin(self, worlds: Beginning):
+    def begin(self, worlds: EpisodeStart):
         act = ExpertActor(task=self.task).begin(worlds)
-        observer = Observer(self.task.twin, self.task, worlds, tracker=self.tracker)
+        observer = WorldObserver(self.task.twin, self.task, worlds, tracker=self.tracker)
 
         def controller(simulation):
             self.seen.append(observer.look(simulation.state, simulation.step_index))
@@ -74,7 +74,7 @@ def test_readings_of_running_worlds_are_those_of_the_record():
 def test_a_tracker_errs_by_its_offset_and_noise_alone(task):
     names = task.environment_names
     true, half = np.zeros((2, len(names))), np.full((2, len(names)), 0.5)
-    seen = Tracker(noise=0.1, offset=(0.01, 0.02, 0.03)).see(true, names, half)
+    seen = TrackerNoise(noise=0.1, offset=(0.01, 0.02, 0.03)).see(true, names, half)
     wanted = {"x": 0.01, "y": 0.02, "z": 0.03}
     np.testing.assert_allclose(seen, [[wanted.get(name.rpartition(".")[2], 0.0) for name in names]] * 2)
 

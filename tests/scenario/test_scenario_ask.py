@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.scenario.ablate import Term, ablate, term_names, terms_of
+from twinloop.scenario.ablate import AblationTerm, ablate, term_names, terms_of
 from twinloop.scenario.counterfactual import counterfactual, parse_what
-from twinloop.scenario.trials import Tried
+from twinloop.scenario.trials import TrialOutcomes
 from twinloop.twin import load_twin
 
 N = 16
@@ -30,7 +30,7 @@ def attempts(twin, table, law):
 
     def attempt(values):
         row = {name: np.asarray(values.get(name, table[name])) * np.ones(N) for name in NAMES}
-        return Tried(actor="law", success=law(row, luck), valid=np.ones(N, dtype=bool))
+        return TrialOutcomes(actor="law", success=law(row, luck), valid=np.ones(N, dtype=bool))
 
     return attempt
 
@@ -89,7 +89,7 @@ def test_a_parameter_that_does_not_exist_names_the_nearest(twin):
 def test_a_change_that_no_world_survives_says_so(twin):
     table = own(twin)
     base = attempts(twin, table, lambda row, luck: luck > 0.5)({})
-    lost = Tried(actor="law", success=np.zeros(N, dtype=bool), valid=np.zeros(N, dtype=bool))
+    lost = TrialOutcomes(actor="law", success=np.zeros(N, dtype=bool), valid=np.zeros(N, dtype=bool))
     with pytest.raises(InputError, match=r"object/cube/mass=1: .*lost every world"):
         counterfactual(lambda values: lost, base, table, [parse_what("object/cube/mass=1", twin)])
     with pytest.raises(InputError, match="lost all 16 worlds"):
@@ -130,7 +130,7 @@ def test_two_terms_that_fail_together_are_both_needed_and_neither_is_enough(twin
 
 
 def test_without_anything_to_switch_off_it_says_so(twin):
-    term = Term(name="sag", meaning="", neutral={"supply/bus/resistance": 0.0})
+    term = AblationTerm(name="sag", meaning="", neutral={"supply/bus/resistance": 0.0})
     table = own(twin)
     with pytest.raises(InputError, match="Every term is neutral"):
         ablate(lambda values: None, None, table, [term])

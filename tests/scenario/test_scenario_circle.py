@@ -11,7 +11,7 @@ import pytest
 from twinloop.core.errors import InputError
 from twinloop.core.evaluation import Evaluation
 from twinloop.core.files import write_json
-from twinloop.workflows.scenario.circle import Change, _apart, _gated, _sources
+from twinloop.workflows.scenario.circle import ScenarioChange, _apart, _gated, _sources
 from twinloop.workflows.scenario.requests import LoopRequest
 
 ASKED = LoopRequest(name="miss", policy="old", output=Path("out"), within=0.1)
@@ -83,7 +83,7 @@ def test_the_gate_says_no_and_which_rule_did(nominal, miss, other, rule):
 def test_a_change_is_counted_over_the_trials_of_one_slice_that_both_had():
     before = tried("old", "failures", {"miss": "0011x", "other": "1111"})
     after = tried("new", "failures", {"miss": "0110x", "other": "0000"})
-    found = Change.of("miss", before, after)
+    found = ScenarioChange.of("miss", before, after)
     assert (found.pairs.both, found.pairs.only_a, found.pairs.only_b, found.pairs.neither) == (1, 1, 1, 2)
     assert float(found.before.estimate) == pytest.approx(0.4)
     assert float(found.difference.estimate) == 0.0

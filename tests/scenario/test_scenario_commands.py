@@ -15,18 +15,18 @@ from twinloop.cli.main import main
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.params import SeedPath
 from twinloop.generate.config import read_config
-from twinloop.release import Registry
+from twinloop.release import PolicyRegistry
 from twinloop.rollout import ExpertActor, run_batch
 from twinloop.rollout.pinned import PinnedWorld
 from twinloop.rollout.pinned_files import read_pinned, rewrite_pinned, write_pinned
 from twinloop.scenario.regress import expectation
-from twinloop.scenario.trials import Tried, try_actor
+from twinloop.scenario.trials import TrialOutcomes, try_actor
 from twinloop.simulate import open_backend
 from twinloop.tasks import open_task
 from twinloop.twin import load_twin
 from twinloop.workflows.scenario import places
 from twinloop.workflows.scenario.augment import write_plan
-from twinloop.workflows.scenario.failure import Rebuilt, acting_again
+from twinloop.workflows.scenario.failure import RebuiltWorld, acting_again
 
 SLIP = "object/cube/friction/slide"
 TRIES = 5  # the fewest of which, where all turn, chance is below 5 %: 2⁻⁵
@@ -53,7 +53,7 @@ def said(capsys, *words):
 
 
 def test_a_scenario_that_succeeded_and_now_fails_fails_the_build(slippery, tmp_path, capsys):
-    was = Tried.of_outcomes("1" * TRIES, "a better one")
+    was = TrialOutcomes.of_outcomes("1" * TRIES, "a better one")
     write_pinned(replace(slippery, evidence={"expected": expectation("expert", was)}), tmp_path / "slippery")
     code, found = said(capsys, "regress", "--scenarios", str(tmp_path))
     assert code == 1
@@ -170,7 +170,7 @@ def test_a_failure_of_a_dataset_becomes_a_scenario_with_its_evidence(tmp_path, c
     assert said(capsys, *words, "slips")[0] == 2  # the name is taken
     code, found = said(capsys, "regress", "--scenarios", home)
     assert (code, found["scenarios"][0]["verdict"]) == (0, "unchanged")
-    better = replace(pinned, evidence={"expected": expectation("expert", Tried.of_outcomes("1" * 8))})
+    better = replace(pinned, evidence={"expected": expectation("expert", TrialOutcomes.of_outcomes("1" * 8))})
     rewrite_pinned(better, tmp_path / "scenarios/slips")
     assert said(capsys, "regress", "--scenarios", home)[0] == 1
     assert said(capsys, "regress", "--scenarios", home, "--accept")[0] == 0
@@ -196,7 +196,7 @@ def test_who_acted_is_taken_from_the_episode_where_that_policy_is_here(slippery,
 
     def who(actor: str, digest: str = "") -> tuple[str, str]:
         world = replace(slippery, origin=replace(slippery.origin, actor=actor))
-        made = Rebuilt(world=world, twin=twin, task=task, exact=None, parameters="", lines=(), policy_hash=digest)
+        made = RebuiltWorld(world=world, twin=twin, task=task, exact=None, parameters="", lines=(), policy_hash=digest)
         return acting_again(made)
 
     assert who(task.expert_version) == ("expert", "Who acts: the task's expert, as in the episode.")
@@ -210,6 +210,6 @@ def test_who_acted_is_taken_from_the_episode_where_that_policy_is_here(slippery,
     )
     assert who("policy:gone@3")[0] == ""
     with Workspace.create(tmp_path / "cell") as ws:
-        Registry(ws).add(folder, policy="a" * 64)
+        PolicyRegistry(ws).add(folder, policy="a" * 64)
     monkeypatch.chdir(tmp_path / "cell")
     assert who("policy:somewhere/else", "a" * 64)[0] == "a" * 64  # by its hash, whatever it was called

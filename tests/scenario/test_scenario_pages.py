@@ -10,24 +10,24 @@ import pytest
 
 from support.pages import KeptReport
 from twinloop.core.decision import GateDecision
-from twinloop.scenario.ablate import Ablated, Ablation, Term
-from twinloop.scenario.counterfactual import Crossing, What, adjusted, contrast
-from twinloop.scenario.trials import Tried
+from twinloop.scenario.ablate import AblationResult, AblationTerm, TermEffect
+from twinloop.scenario.counterfactual import HalfSuccessDose, ParameterChange, adjusted, contrast
+from twinloop.scenario.trials import TrialOutcomes
 from twinloop.stats import clopper_pearson
 from twinloop.stats.matched import PairedCounts, mcnemar, paired_difference_interval
 from twinloop.workflows.scenario.ask import _contrasts_table, doses_section, scenario_section, terms_section
-from twinloop.workflows.scenario.circle import Change, changes_page, changes_table
+from twinloop.workflows.scenario.circle import ScenarioChange, changes_page, changes_table
 
 LEVEL = 0.9
-WHAT = What(pattern="object/cube/mass", names=("object/cube/mass",), op="scale", doses=(0.5, 2.0))
+WHAT = ParameterChange(pattern="object/cube/mass", names=("object/cube/mass",), op="scale", doses=(0.5, 2.0))
 PINNED: Any = SimpleNamespace(
     name="miss", meaning="it slips", reason="", departs={"a": 1, "b": 2}, task="pick", twin="arm", commands=None
 )
 
 
-def tried(letters: str) -> Tried:
+def tried(letters: str) -> TrialOutcomes:
     success = np.array([letter == "1" for letter in letters])
-    return Tried(actor="expert", success=success, valid=np.ones(len(letters), dtype=bool))
+    return TrialOutcomes(actor="expert", success=success, valid=np.ones(len(letters), dtype=bool))
 
 
 BASE = tried("1100000000")
@@ -59,7 +59,7 @@ P = [2 * mcnemar(PairedCounts(both=1, only_a=4, only_b=1, neither=4)), 1.0]  # H
 
 def test_doses_are_told_under_their_headings_and_plotted_where_there_are_several():
     page = KeptReport()
-    crossing = Crossing(what=WHAT.text, low=0.5, high=2.0, rates=(0.5, 0.1))
+    crossing = HalfSuccessDose(what=WHAT.text, low=0.5, high=2.0, rates=(0.5, 0.1))
     doses_section(page, [WHAT], asked(), [crossing], BASE, LEVEL)
     (table,) = page.tables
     assert table.pop("p (Holm)") == pytest.approx(P)
@@ -95,13 +95,13 @@ def test_how_often_a_scenario_fails_counts_failures():
 
 
 def test_terms_are_told_with_what_is_needed_and_what_is_enough():
-    term = Term(name="delay", meaning="commands come late", neutral={})
+    term = AblationTerm(name="delay", meaning="commands come late", neutral={})
     bare = tried("1" * 10)
     without = contrast("delay", ("d",), 0.0, BASE, tried("1111111110"), level=LEVEL, alternative="greater")
     alone = contrast("delay", ("d",), 0.0, bare, tried("0000011111"), level=LEVEL, alternative="less")
-    row = Ablated(term=term, parameters=("actuator/a/delay",), without=without, alone=alone)
+    row = TermEffect(term=term, parameters=("actuator/a/delay",), without=without, alone=alone)
     page = KeptReport()
-    terms_section(page, Ablation(base=BASE, bare=bare, terms=(row,), idle=("play",)), LEVEL)
+    terms_section(page, AblationResult(base=BASE, bare=bare, terms=(row,), idle=("play",)), LEVEL)
     (table,) = page.tables
     assert table["gained without"] == pytest.approx([0.7])
     assert table["lost alone"] == pytest.approx([0.5])
@@ -119,7 +119,7 @@ def test_terms_are_told_with_what_is_needed_and_what_is_enough():
 
 def test_a_change_is_told_before_and_after_and_whether_it_is_mended():
     pairs = PairedCounts(both=10, only_a=7, only_b=2, neither=1)
-    change = Change(name="miss", before=clopper_pearson(12, 20), after=clopper_pearson(17, 20), pairs=pairs)
+    change = ScenarioChange(name="miss", before=clopper_pearson(12, 20), after=clopper_pearson(17, 20), pairs=pairs)
     decision = GateDecision(candidate="new", candidate_hash="", alpha=0.05, looks="any", rules=())
     page = KeptReport()
     changes_page(page, PINNED, [change], decision, {"episodes": 3, "attempted": 4})

@@ -9,10 +9,10 @@ from scipy.stats import multivariate_normal, norm
 from twinloop.core.errors import InputError
 from twinloop.scenario.rare import (
     CELLS,
-    Archive,
-    Proposal,
-    Search,
-    Seen,
+    FailureMap,
+    ProposalMixture,
+    ScoredPoints,
+    SearchOptions,
     failure_rate,
     illuminate,
     log_density,
@@ -32,14 +32,14 @@ def half_space(threshold, *, both=False):
         score = threshold - z[:, :3] @ WAY
         if both:
             score = np.minimum(score, threshold + 0.3 + z[:, :3] @ WAY[::-1])
-        return Seen(z=z, score=score, failed=score < 0, lost=np.zeros(len(z), dtype=bool))
+        return ScoredPoints(z=z, score=score, failed=score < 0, lost=np.zeros(len(z), dtype=bool))
 
     return tried
 
 
 def coverage(threshold, axes, runs, *, both=False):
     truth = norm.sf(threshold) + both * norm.sf(threshold + 0.3)
-    rates = [failure_rate(half_space(threshold, both=both), axes, Search(seed=s)).rate for s in range(runs)]
+    rates = [failure_rate(half_space(threshold, both=both), axes, SearchOptions(seed=s)).rate for s in range(runs)]
     covered = np.mean([r.interval.low <= truth <= r.interval.high for r in rates])
     return covered, np.array([float(r.interval.estimate) for r in rates]) / truth, rates
 
@@ -62,7 +62,7 @@ def test_intervals_cover_and_a_weaker_region_is_rarely_lost():
 
 
 def test_weights_are_the_ratio_of_densities():
-    proposal = Proposal(
+    proposal = ProposalMixture(
         mean=np.array([[1.0, 0.0], [-2.0, 1.0]]),
         std=np.array([[1.0, 1.2], [0.8, 1.0]]),
         share=np.array([0.3, 0.7]),
@@ -80,7 +80,7 @@ def test_weights_are_the_ratio_of_densities():
 
 
 def test_draws_of_a_proposal_average_to_one_when_weighted():
-    proposal = Proposal(mean=np.array([[1.5, -1.0]]), std=np.ones((1, 2)), share=np.ones(1), nominal=0.1)
+    proposal = ProposalMixture(mean=np.array([[1.5, -1.0]]), std=np.ones((1, 2)), share=np.ones(1), nominal=0.1)
     z = proposal.draw(20_000, np.random.default_rng(1))
     weights = np.exp(proposal.log_weight(z))
     assert weights.mean() == pytest.approx(1.0, abs=0.05)
@@ -100,7 +100,7 @@ def test_what_never_happened_and_what_rests_on_one_draw_are_said():
 
 
 def test_without_a_search_it_is_plain_counting():
-    found = failure_rate(half_space(1.0), 5, Search(rounds=0, draws=4000, seed=3))
+    found = failure_rate(half_space(1.0), 5, SearchOptions(rounds=0, draws=4000, seed=3))
     assert found.proposal.modes == 0
     assert float(found.rate.interval.estimate) == found.seen.failed.mean()
     assert float(found.rate.interval.low) < norm.sf(1.0) < float(found.rate.interval.high)
@@ -109,18 +109,18 @@ def test_without_a_search_it_is_plain_counting():
 def test_lost_worlds_are_no_failures():
     def tried(z):
         seen = half_space(1.0)(z)
-        return Seen(z=z, score=seen.score, failed=seen.failed & (z[:, 4] < 0), lost=z[:, 4] >= 0)
+        return ScoredPoints(z=z, score=seen.score, failed=seen.failed & (z[:, 4] < 0), lost=z[:, 4] >= 0)
 
-    found = failure_rate(tried, 5, Search(rounds=3, draws=4000, seed=3))
+    found = failure_rate(tried, 5, SearchOptions(rounds=3, draws=4000, seed=3))
     assert float(found.rate.interval.low) < norm.sf(1.0) / 2 < float(found.rate.interval.high)
 
 
 def test_the_archive_holds_the_most_probable_failure_of_each_cell():
     tried = half_space(2.0)
-    found = failure_rate(tried, 6, Search(seed=2))
+    found = failure_rate(tried, 6, SearchOptions(seed=2))
     axes = map_axes([f"p{i}" for i in range(6)], (), found.proposal, found.seen)
     assert set(axes) < {0, 1, 2}
-    archive = Archive.of(axes, found.seen)
+    archive = FailureMap.of(axes, found.seen)
     before = len(archive.failures)
     active = np.arange(6) < 3
     illuminate(archive, tried, active, worlds=128, rounds=4, rng=np.random.default_rng(0))
@@ -140,7 +140,7 @@ def test_what_a_failure_does_not_need_goes_back_to_the_middle():
 
     def tried(z):
         score = 3.0 - z[:, 3] - z[:, 7]
-        return Seen(z=z, score=score, failed=score < 0, lost=np.zeros(len(z), dtype=bool))
+        return ScoredPoints(z=z, score=score, failed=score < 0, lost=np.zeros(len(z), dtype=bool))
 
     rng = np.random.default_rng(0)
     z = rng.normal(size=(3, 40))
@@ -155,4 +155,4 @@ def test_what_a_failure_does_not_need_goes_back_to_the_middle():
 
 def test_too_small_a_search_is_refused():
     with pytest.raises(InputError, match="A search needs 16 or more worlds per round, not 3"):
-        Search(round_size=3)
+        SearchOptions(round_size=3)

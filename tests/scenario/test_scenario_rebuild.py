@@ -12,8 +12,8 @@ from twinloop.core.errors import InputError
 from twinloop.core.seeds import uniforms
 from twinloop.hardware.hidden import hidden_cell
 from twinloop.rollout import ExpertActor, run_batch
-from twinloop.rollout.observing import Tracker
-from twinloop.rollout.pinned import Origin
+from twinloop.rollout.observing import TrackerNoise
+from twinloop.rollout.pinned import WorldOrigin
 from twinloop.scenario.rebuild import TABLE, TRACKER_OFFSET_M, LoggedEpisode, pin_log, placement
 from twinloop.scenario.trials import try_actor, try_commands
 from twinloop.simulate import open_backend
@@ -46,7 +46,7 @@ def record(twin, *, nstep=None, tracker=None, changed=None, seed=3, episode=0):
         environment_names=task.environment_names,
         units=made.units,
         hz=cell.twin.control_hz,
-        origin=Origin(source="real", place="cell"),
+        origin=WorldOrigin(source="real", place="cell"),
     )
     return log, params.row(0), made
 
@@ -59,7 +59,7 @@ def short(twin):
 def test_things_lie_within_the_trackers_noise_and_offset(twin, short):
     log, true, _ = short
     noise = 0.001
-    exact = record(twin, nstep=40, tracker=Tracker(noise=noise))[0]
+    exact = record(twin, nstep=40, tracker=TrackerNoise(noise=noise))[0]
     found = placement(exact, twin)
     assert found.frames == 30  # a second, in which the arm only sets out
     for name, value in found.values.items():

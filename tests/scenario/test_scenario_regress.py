@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from twinloop.core.errors import InputError
-from twinloop.scenario.regress import Verdict, compare, expectation, expected, judged
-from twinloop.scenario.trials import Tried
+from twinloop.scenario.regress import RegressionVerdict, compare, expectation, expected, judged
+from twinloop.scenario.trials import TrialOutcomes
 
 
 def tried(outcomes):
-    return Tried.of_outcomes(outcomes, "somebody")
+    return TrialOutcomes.of_outcomes(outcomes, "somebody")
 
 
 def test_worlds_that_turn_decide_and_those_that_were_lost_do_not():
@@ -30,7 +30,7 @@ def test_better_is_no_regression_but_on_a_new_twin_a_real_failure_must_not_vanis
 
 
 def test_what_cannot_be_run_fails_a_build():
-    refused = Verdict(name="b", word="refused", was=tried("01"), now=None, note="no such parameter")
+    refused = RegressionVerdict(name="b", word="refused", was=tried("01"), now=None, note="no such parameter")
     words = {row.name: row.word for row in judged([compare("a", tried("01"), tried("01")), refused])}
     assert words == {"a": "unchanged", "b": "refused"}
     assert refused.to_json(0.95)["now"] is None
@@ -43,7 +43,7 @@ def test_false_alarms_over_all_scenarios_stay_below_what_was_promised():
     for _ in range(100):
         runs = rng.random((2, 10, 24)) < 0.5
         rows = [
-            compare(str(i), *(Tried(actor="", success=side[i], valid=np.ones(24, dtype=bool)) for side in runs))
+            compare(str(i), *(TrialOutcomes(actor="", success=side[i], valid=np.ones(24, dtype=bool)) for side in runs))
             for i in range(10)
         ]
         alarms += any(row.word == "regressed" for row in judged(rows, alpha=0.05))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.cameras import CAMERAS, camera_seeds, preset, scene
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.render import decode_srgb
-from twinloop.sensors.camera import Camera, CameraModel, develop, develop_steps, stages
+from twinloop.sensors.camera import CameraModel, CameraPipeline, develop, develop_steps, stages
 from twinloop.sensors.camera.codec import open_codec
 from twinloop.sensors.camera.model import OPTICS_QUANTITIES, QUANTITY_FIELDS
 from twinloop.sensors.camera.stages import processing_stages, sensing_stages
@@ -23,7 +23,7 @@ EVERYTHING = {"dust_count": 5.0, "ghost": 0.01, "row_noise": 1.0, "codec": "none
 
 def seen(model, light, *, numbers=None, compiled=None, seeds=None):
     numbers = np.arange(len(light)) if numbers is None else np.asarray(numbers)
-    return Camera(model, seeds or camera_seeds(), compiled=compiled).develop(
+    return CameraPipeline(model, seeds or camera_seeds(), compiled=compiled).develop(
         light, time=numbers / 30.0, numbers=numbers
     )
 
@@ -99,9 +99,9 @@ def test_every_preset_makes_a_picture_of_the_scene(name):
 
 def test_developing_is_the_stages_one_after_another():
     model, light = preset("uvc_webcam", dust_count=5.0), scene(count=2)
-    camera = Camera(model, camera_seeds(), compiled=False)
+    camera = CameraPipeline(model, camera_seeds(), compiled=False)
     whole = camera.develop(light, time=[0.0, 0.1], numbers=[4, 7])
-    by_stage = Camera(model, camera_seeds())
+    by_stage = CameraPipeline(model, camera_seeds())
     shown = list(by_stage.steps(light, time=[0.0, 0.1], numbers=[4, 7]))
     for picture, steps in zip(whole, shown, strict=True):
         assert [name for name, _ in steps] == ["light", *(stage.name for stage in stages(model)), "mjpeg"]
@@ -164,7 +164,7 @@ def test_a_twins_values_become_its_camera(tmp_path):
 @pytest.mark.parametrize(
     ("make", "kind", "message"),
     [
-        (lambda: Camera(preset("uvc_webcam")), InputError, "nothing seeds them. Give it CameraSeeds"),
+        (lambda: CameraPipeline(preset("uvc_webcam")), InputError, "nothing seeds them. Give it CameraSeeds"),
         (lambda: CameraModel(mosaic="rgbg"), UnknownNameError, "Unknown mosaic 'rgbg' in a camera's settings"),
         (lambda: CameraModel(bits=3), InputError, "cannot have 3 bits and a black level of 0. Bits are 4 to 16"),
         (lambda: CameraModel(bits=10, black_level=1023), InputError, "the black level lies below"),
@@ -197,5 +197,5 @@ def test_pictures_that_a_camera_cannot_deliver_are_refused(model, light, message
 def test_develop_is_a_camera_used_once():
     light = scene(count=2)
     pictures = develop(light, preset("imx477"), time=[0, 0.03], numbers=[0, 1], seeds=camera_seeds())
-    camera = Camera(preset("imx477"), camera_seeds())
+    camera = CameraPipeline(preset("imx477"), camera_seeds())
     assert np.array_equal(pictures, camera.develop(light, time=[0, 0.03], numbers=[0, 1]))

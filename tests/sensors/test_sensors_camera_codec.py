@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from support.cameras import scene
-from twinloop.sensors.camera import Camera, CameraModel, develop
+from twinloop.sensors.camera import CameraModel, CameraPipeline, develop
 from twinloop.sensors.camera.codec import through_jpeg, through_yuyv
 
 CLEAN = develop(scene(96, 128, count=1), CameraModel(), time=[0.0], numbers=[0])[0]
@@ -75,7 +75,7 @@ def test_h264_leans_on_the_pictures_before_and_goes_on_from_picture_to_picture()
     for crf in (18.0, 30.0, 45.0):
         model = CameraModel(codec="h264", video_crf=crf)
         whole = develop(moving, model, time=time, numbers=numbers)
-        camera = Camera(model)
+        camera = CameraPipeline(model)
         parts = [camera.develop(moving[i : i + 1], time=time[i : i + 1], numbers=numbers[i : i + 1]) for i in range(5)]
         assert np.array_equal(np.concatenate(parts), whole)
         alone = develop(moving[4:], model, time=time[4:], numbers=numbers[4:])

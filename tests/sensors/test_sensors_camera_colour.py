@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from support.cameras import camera_seeds, flat, scene
 from twinloop.sensors.camera import CameraModel, develop
-from twinloop.sensors.camera.colour import LUMA, Waves, demosaic, filtered, pattern
+from twinloop.sensors.camera.colour import LUMA, DriftProcess, demosaic, filtered, pattern
 from twinloop.sensors.camera.tone import display_of_linear, linear_of_display, sharpened, tone, tone_steps
 
 PI = (2.00971, -0.51461, -0.49511, -0.52109, 2.01003, -0.48894, -0.09527, -0.67318, 1.76845)
@@ -53,14 +53,14 @@ def test_highlights_stay_white_where_one_filter_is_full_before_the_others():
 
 def test_white_balance_drifts_as_said():
     time = np.linspace(0.0, 4.0, 9)
-    paths = np.array([Waves.of(camera_seeds(e), "w", 2.0).at(time) for e in range(1500)])
+    paths = np.array([DriftProcess.of(camera_seeds(e), "w", 2.0).at(time) for e in range(1500)])
     assert paths.var() == pytest.approx(1.0, abs=0.05)
     for lag in (1, 2, 4):
         assert np.mean(paths[:, 0] * paths[:, lag]) == pytest.approx(np.exp(-time[lag] / 2.0), abs=0.08)
 
 
 def test_drift_is_a_function_of_time_whatever_was_asked_before():
-    waves = Waves.of(camera_seeds(), "w", 2.0)
+    waves = DriftProcess.of(camera_seeds(), "w", 2.0)
     assert waves.at(np.array([3.0]))[0] == waves.at(np.array([0.0, 0.4, 3.0]))[2]
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.cameras import flat, scene
-from twinloop.sensors.camera import Camera, CameraModel, develop
+from twinloop.sensors.camera import CameraModel, CameraPipeline, develop
 from twinloop.sensors.camera.chain import wanted
 from twinloop.sensors.camera.exposure import followed, full_scale, manual, settled, split
 from twinloop.sensors.camera.tone import linear_of_display
@@ -125,7 +125,7 @@ def test_rest_is_where_nothing_more_is_wanted():
 
 
 def test_it_is_told_beforehand_how_long_the_next_picture_gathers_light():
-    model, camera = AUTO, Camera(dataclasses.replace(AUTO, exposure_lag=0.1))
+    model, camera = AUTO, CameraPipeline(dataclasses.replace(AUTO, exposure_lag=0.1))
     assert camera.gathers(0.0) is None
     lights = [0.5, 0.8, 0.8, 0.6]
     for number, light in enumerate(lights):
@@ -133,8 +133,8 @@ def test_it_is_told_beforehand_how_long_the_next_picture_gathers_light():
         picture = camera.develop(flat(light, 16, 16), time=[0.05 * number], numbers=[number])
         if told is not None:  # at a gain of 1 the level says how long it was
             assert level(picture) / light * full_scale(model) == pytest.approx(told, rel=0.02)
-    assert Camera(LIT).gathers(0.0) == 0.02
-    assert Camera(CameraModel()).gathers(0.0) == 0.0
+    assert CameraPipeline(LIT).gathers(0.0) == 0.02
+    assert CameraPipeline(CameraModel()).gathers(0.0) == 0.0
 
 
 @pytest.mark.parametrize("flashes", range(1, 30))
@@ -148,6 +148,6 @@ def test_a_camera_goes_on_where_its_last_pictures_ended():
     model = dataclasses.replace(AUTO, exposure_lag=0.2)
     time, numbers = 0.05 * np.arange(6), np.arange(6)
     whole = develop(light, model, time=time, numbers=numbers)
-    camera = Camera(model)
+    camera = CameraPipeline(model)
     parts = [camera.develop(light[i : i + 2], time=time[i : i + 2], numbers=numbers[i : i + 2]) for i in (0, 2, 4)]
     assert np.array_equal(np.concatenate(parts), whole)

@@ -10,17 +10,17 @@ from scipy.stats import kstest, norm, poisson
 
 from support.cameras import camera_seeds, flat
 from twinloop.sensors.camera import CameraModel, stages
-from twinloop.sensors.camera.exposure import Exposure, manual
+from twinloop.sensors.camera.exposure import CaptureExposure, manual
 from twinloop.sensors.camera.seeds import POISSON_BELOW, poisson_of_words
 from twinloop.sensors.camera.sensor import digitised, noisy
-from twinloop.sensors.camera.stages import Shot, Unit, sensing_stages
+from twinloop.sensors.camera.stages import CameraUnit, Capture, sensing_stages
 
 SENSOR = CameraModel(noise_scale=1.0, bits=12, black_level=256, full_well=8000, electron_rate=8e5, exposure_time=0.01)
 
 
 def raw(model, light, *, number=0, seeds=None):
     """Digital numbers of one capture of light ``(height, width, 3)``."""
-    shot = Shot(number, manual(model), np.ones(3), Unit(model, seeds or camera_seeds(), *light.shape[:2]))
+    shot = Capture(number, manual(model), np.ones(3), CameraUnit(model, seeds or camera_seeds(), *light.shape[:2]))
     for stage in sensing_stages(model):
         light = stage.function(light, shot)
     return light.astype(np.float64)
@@ -75,7 +75,7 @@ def test_few_electrons_are_poisson_distributed(mean, number):
 def test_more_electrons_are_distributed_as_a_poisson_number_and_its_reading(mean, read):
     size = 250_000
     model = CameraModel(noise_scale=1.0, read_noise=read)
-    drawn = noisy(np.full((1, size), mean), model, Exposure(0.01, 1.0), camera_seeds(), 0).ravel()
+    drawn = noisy(np.full((1, size), mean), model, CaptureExposure(0.01, 1.0), camera_seeds(), 0).ravel()
     x, counts = np.linspace(mean - 30.0, mean + 60.0, 200), np.arange(400)
     exact = (poisson.pmf(counts, mean)[:, None] * norm.cdf((x - counts[:, None]) / read)).sum(axis=0)
     seen = np.searchsorted(np.sort(drawn), x) / size

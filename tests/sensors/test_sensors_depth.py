@@ -21,7 +21,7 @@ from twinloop.sensors.depth import (
     TimeOfFlightDepth,
     TimeOfFlightSpec,
 )
-from twinloop.sensors.depth.frames import GRAZING_POWER, Returns, normal_field
+from twinloop.sensors.depth.frames import GRAZING_POWER, ReturnLosses, normal_field
 from twinloop.sensors.depth.triangulation import agreeing, fattened, hidden
 from twinloop.twin.devices import device_presets
 from twinloop.twin.quantities.sensing import RANGING
@@ -152,7 +152,7 @@ def test_edges_waver_sideways_and_by_as_much_as_is_said() -> None:
 
 def test_losses_grow_with_the_angle_of_incidence_and_end_in_nothing() -> None:
     angles = np.radians([0, 20, 40, 55, 65, 75, 82])
-    losses = Returns(grazing_limit=np.radians(80), grazing_dropout=0.6)
+    losses = ReturnLosses(grazing_limit=np.radians(80), grazing_dropout=0.6)
     model = TimeOfFlightDepth(
         spec=TimeOfFlightSpec(), grazing_limit=losses.grazing_limit, grazing_dropout=losses.grazing_dropout
     )
@@ -187,7 +187,7 @@ def test_stereo_loses_what_either_view_sees_at_a_grazing_angle() -> None:
 def test_what_is_dark_or_a_mirror_is_lost_by_its_share(brightness: float, limit: float, shine: float) -> None:
     shape = wall(1.0).shape
     frames = seen(wall(1.0), brightness=np.full(shape, brightness), shine=np.full(shape, shine))
-    kept = Returns(dark_limit=limit, specular_dropout=0.8).survival(frames, None)
+    kept = ReturnLosses(dark_limit=limit, specular_dropout=0.8).survival(frames, None)
     np.testing.assert_allclose(kept, min(brightness / limit, 1.0) * (1 - 0.8 * shine))
 
 

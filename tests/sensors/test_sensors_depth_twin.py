@@ -16,7 +16,7 @@ from twinloop.render import protocol as light
 from twinloop.rollout.depth import DEPTH_CHANNELS, depth_model, depth_reading
 from twinloop.sensors.depth import StereoDepth, StructuredLightDepth, TimeOfFlightDepth
 from twinloop.twin import Twin, load_twin
-from twinloop.twin.devices import Setting
+from twinloop.twin.devices import DeviceSetting
 
 PINHOLE = Intrinsics(fx=400.0, fy=400.0, cx=80.0, cy=30.0, width=160, height=60)
 SCENE = """
@@ -86,7 +86,7 @@ def test_settings_and_parameters_of_a_twin_go_before_the_devices(twin) -> None:
     assert depth_model(twin, twin.table(), "wide").spec.baseline == 0.1
     assert depth_model(twin, twin.table(), "d435").spec.baseline == 0.05
     table = seeded(twin, [4], {"sensor/wide/disparity_noise": 0.2, "sensor/wide/edge_noise": 0.0})
-    settings = twin.devices["wide"].settings | {"subpixel": Setting(value=0, source="test")}
+    settings = twin.devices["wide"].settings | {"subpixel": DeviceSetting(value=0, source="test")}
     smooth = dataclasses.replace(
         twin, devices={**twin.devices, "wide": twin.devices["wide"].model_copy(update={"settings": settings})}
     )

@@ -10,7 +10,7 @@ import pytest
 from twinloop.core.params import SeedPath
 from twinloop.sensors.force_torque import ForceTorque
 from twinloop.sensors.imu import CHANCE, Imu, imu_readings
-from twinloop.sensors.servo import Servo
+from twinloop.sensors.servo import ServoFeedback
 from twinloop.stats import allan_curve, allan_noise
 from twinloop.twin.devices import device_presets
 from twinloop.twin.quantities.sensing import SENSING
@@ -29,7 +29,7 @@ def at_rest(unit, n, *, seed=0, nworld=1):
     return imu_readings(unit, still, np.broadcast_to([0.0, 0.0, G], still.shape), period=1 / unit.rate, chance=chance)
 
 
-@pytest.mark.parametrize(("kind", "model"), [("imu", Imu), ("force_torque", ForceTorque), ("servo", Servo)])
+@pytest.mark.parametrize(("kind", "model"), [("imu", Imu), ("force_torque", ForceTorque), ("servo", ServoFeedback)])
 def test_a_models_fields_are_the_parameters_of_its_kind(kind, model):
     quantities = {quantity.quantity: quantity.default for quantity in SENSING if quantity.device == kind}
     assert {field.name: field.default for field in dataclasses.fields(model)} == quantities

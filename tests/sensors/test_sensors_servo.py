@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinloop.sensors.servo import CHANCE, REPORTS, Servo, motor_state, servo_readings
+from twinloop.sensors.servo import CHANCE, REPORTS, ServoFeedback, motor_state, servo_readings
 from twinloop.twin.devices import device_presets
 from twinloop.twin.servos import servo_presets
 
@@ -23,7 +23,7 @@ COUNT = 2 * np.pi / 4096
 
 
 def preset(name, **changed):
-    return Servo(**{**{key: rated.value for key, rated in device_presets()[name].values.items()}, **changed})
+    return ServoFeedback(**{**{key: rated.value for key, rated in device_presets()[name].values.items()}, **changed})
 
 
 def reported(servo, *, chance=None, **truth):
@@ -80,7 +80,9 @@ def test_the_sts3215_counts_as_its_registers_do():
 
 def test_a_tachometer_ripples_with_the_turn():
     position = np.linspace(0, 2 * np.pi, 400, endpoint=False)
-    said = reported(Servo(velocity_ripple=0.03, velocity_ripple_order=7.0), velocity=2.0, position=position)["velocity"]
+    said = reported(ServoFeedback(velocity_ripple=0.03, velocity_ripple_order=7.0), velocity=2.0, position=position)[
+        "velocity"
+    ]
     spectrum = np.abs(np.fft.rfft(said)) / 200
     assert spectrum[7] == pytest.approx(0.06)
     assert said.mean() == pytest.approx(2.0)
@@ -88,7 +90,7 @@ def test_a_tachometer_ripples_with_the_turn():
 
 
 def test_noise_scale_and_bias_of_the_current():
-    servo = Servo(current_noise=0.02, current_bias=0.05, current_scale_error=0.1, velocity_noise=0.3)
+    servo = ServoFeedback(current_noise=0.02, current_bias=0.05, current_scale_error=0.1, velocity_noise=0.3)
     chance = np.random.default_rng(0).standard_normal((1, 40_000, 1, CHANCE))
     said = reported(servo, current=np.full(40_000, 1.0), chance=chance)
     assert said["current"].mean() == pytest.approx(1.15, abs=5e-4)

@@ -15,7 +15,7 @@ from twinloop.core.errors import InputError
 from twinloop.core.seeds import uniforms
 from twinloop.simulate import InitialState, open_backend, rollout
 from twinloop.simulate.drive_stages import COPPER
-from twinloop.simulate.drives import Drives
+from twinloop.simulate.drives import DriveStages
 from twinloop.twin import builtin_names, load_twin
 
 FAR = 1e3  # rad: a command that no joint reaches keeps its servo at full duty
@@ -233,7 +233,7 @@ class TestBackends:
     @pytest.mark.parametrize("name", [n for n in builtin_names() if n != "crazyflie" and not n.endswith("_geared")])
     def test_nothing_is_done_between_physics_steps_where_no_world_needs_it(self, name):
         twin = load_twin(name)
-        assert not Drives(twin, twin.table(2)).active
+        assert not DriveStages(twin, twin.table(2)).active
 
     @pytest.mark.parametrize("backend", ["reference", "threads"])
     def test_a_world_begun_anew_is_like_one_just_begun(self, backend):
@@ -268,7 +268,10 @@ def test_the_stages_do_the_same_on_another_array_library():
     drawn = {"supply/bus/resistance": 0.3, "actuator/*/thermal_resistance": 400.0, "joint/*/stiction": 2.0}
     drawn |= {"joint/*/load_friction": 0.2, "actuator/*/temperature_rise": 30.0}
     table = spread(twin, drawn, n)
-    made = [Drives(twin, table), Drives(twin, table, as_array=lambda values: torch.from_numpy(np.array(values)))]
+    made = [
+        DriveStages(twin, table),
+        DriveStages(twin, table, as_array=lambda values: torch.from_numpy(np.array(values))),
+    ]
     for step in range(3):
         sizes = {"qpos": twin.model.nq, "qvel": twin.model.nv, "force": 6, "control": 6}
         state = {name: uniforms(step, name, range(n), size=size) - 0.5 for name, size in sizes.items()}

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twinloop.core.records import Episode, Signal
+from twinloop.core.records import Episode, LoggedSignal
 from twinloop.core.seeds import generator
 from twinloop.core.units import UnitMap
 from twinloop.simulate import InitialState, open_backend, rollout
 from twinloop.simulate.command import CommandPath
-from twinloop.simulate.open_loop import Frames, control_series, open_loop
+from twinloop.simulate.open_loop import ReplayedFrames, control_series, open_loop
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import ReplayOptions, prepare_replay
 from twinloop.simulate.replay_start import integrated
@@ -106,7 +106,7 @@ def test_one_call_equals_control_step_by_control_step(arms, substeps):
     table = twin.table(5, {"actuator/turn/delay": np.linspace(0, 0.09, 5), "joint/tilt/damping": np.linspace(0, 1, 5)})
     fast = open_loop(THREADS, twin, table, initial, commands, record=("sensordata",))
     slow = rollout(THREADS, twin, table, initial, commands, 30, record=("sensordata",))
-    assert isinstance(fast, Frames)
+    assert isinstance(fast, ReplayedFrames)
     assert np.array_equal(fast.qpos, slow.qpos)
     assert np.array_equal(fast.qvel, slow.qvel)
     assert np.array_equal(fast.records["sensordata"], slow.records["sensordata"])
@@ -139,7 +139,7 @@ def test_an_unsteady_clock_goes_control_step_by_control_step(arms):
     initial, commands = beginning(twin, rng, 2, 0), rng.normal(scale=0.4, size=(2, 10, 2))
     table = twin.table(2, {"timing/control/period": [1.0, 1.1]})
     run = open_loop(THREADS, twin, table, initial, commands)
-    assert not isinstance(run, Frames)
+    assert not isinstance(run, ReplayedFrames)
     assert np.array_equal(run.qpos, rollout(THREADS, twin, table, initial, commands, 10).qpos)
 
 
@@ -152,8 +152,8 @@ def tosses(lengths, *, hz=148.0):
         pose = np.tile(np.concatenate([[0, 0, 0.2], turn / np.linalg.norm(turn)]), (length, 1))
         twist = np.tile(rng.normal(size=6), (length, 1))
         signals = {
-            "pose/cube": Signal(time=time, values=pose, columns=tuple("xyzabcd"), unit=""),
-            "twist/cube": Signal(time=time, values=twist, columns=tuple("abcdef"), unit=""),
+            "pose/cube": LoggedSignal(time=time, values=pose, columns=tuple("xyzabcd"), unit=""),
+            "twist/cube": LoggedSignal(time=time, values=twist, columns=tuple("abcdef"), unit=""),
         }
         none = np.empty((length, 0))
         units = UnitMap(joints=(), source="a body without joints")

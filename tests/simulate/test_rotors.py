@@ -9,7 +9,7 @@ import pytest
 
 from support.worlds import make_world
 from twinloop.core.errors import InputError
-from twinloop.core.records import Episode, Signal
+from twinloop.core.records import Episode, LoggedSignal
 from twinloop.core.units import UnitMap
 from twinloop.simulate import InitialState, open_backend, rollout
 from twinloop.simulate.replay import replay
@@ -114,8 +114,8 @@ def test_a_log_of_an_inertial_unit_begins_at_the_gyroscopes_rates(twin):
         units=UnitMap(joints=(), source="a test"),
         command="none",
         signals={
-            "motor": Signal(time=time, values=np.full((200, 4), 0.6), columns=("m1", "m2", "m3", "m4"), unit="1"),
-            "angular_velocity/imu": Signal(time=time, values=rates, columns=("x", "y", "z"), unit="rad/s"),
+            "motor": LoggedSignal(time=time, values=np.full((200, 4), 0.6), columns=("m1", "m2", "m3", "m4"), unit="1"),
+            "angular_velocity/imu": LoggedSignal(time=time, values=rates, columns=("x", "y", "z"), unit="rad/s"),
         },
     )
     logs = prepare_replay(twin, [log], ReplayOptions(window=0.05, start="measured", compare=("angular_velocity/imu",)))

@@ -10,7 +10,7 @@ import pytest
 from twinloop.core.errors import LogError, UnknownNameError
 from twinloop.hardware import hidden_cell, virtual_log
 from twinloop.identify import FitConfig, HoldoutSpec, identify
-from twinloop.rollout import Tracker
+from twinloop.rollout import TrackerNoise
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay_logs import ReplayOptions, prepare_replay
 from twinloop.tasks.kinematics import Chain
@@ -26,7 +26,9 @@ def twin():
 
 @pytest.fixture(scope="module")
 def logs():
-    return [virtual_log(3, episodes=1, seconds=3.0, nthread=1, tracker=Tracker(offset=s)) for s in ((0, 0, 0), SHIFT)]
+    return [
+        virtual_log(3, episodes=1, seconds=3.0, nthread=1, tracker=TrackerNoise(offset=s)) for s in ((0, 0, 0), SHIFT)
+    ]
 
 
 def test_a_tracker_sees_the_tool_where_the_true_joints_have_it(twin, logs):
@@ -41,7 +43,7 @@ def test_a_tracker_sees_the_tool_where_the_true_joints_have_it(twin, logs):
 
 
 def test_noise_is_a_function_of_robot_episode_and_frame(twin):
-    tracker = Tracker(noise=0.001)
+    tracker = TrackerNoise(noise=0.001)
     both = virtual_log(3, episodes=[0, 4], seconds=3.0, nthread=1, tracker=tracker)
     (alone,) = virtual_log(3, episodes=[4], seconds=3.0, nthread=1, tracker=tracker)
     np.testing.assert_array_equal(both[1].signals["place/tcp"].values, alone.signals["place/tcp"].values)

@@ -7,7 +7,7 @@ import pytest
 
 from twinloop.core.errors import InputError
 from twinloop.stats import (
-    TwoByTwo,
+    ContingencyTable,
     bootstrap_of_means,
     bounded_difference,
     equivalent_means,
@@ -27,8 +27,8 @@ def test_rates_at_the_edge_of_the_margin_pass_at_most_at_alpha(p):
 
 
 def test_few_alike_trials_are_undecided_and_many_are_equivalent():
-    few = TwoByTwo(successes_a=8, trials_a=10, successes_b=8, trials_b=10)
-    many = TwoByTwo(successes_a=160, trials_a=200, successes_b=160, trials_b=200)
+    few = ContingencyTable(successes_a=8, trials_a=10, successes_b=8, trials_b=10)
+    many = ContingencyTable(successes_a=160, trials_a=200, successes_b=160, trials_b=200)
     assert verdict(1.0, equivalent_rates(few, margin=0.15).p_value) == "undecided"
     assert verdict(1.0, equivalent_rates(many, margin=0.15).p_value) == "equivalent"
     assert verdict(0.001, 0.4) == "differs"
@@ -68,7 +68,7 @@ def test_intervals_of_means_hold_the_planted_difference():
 
 
 def test_bad_margins_and_pairs_are_named():
-    counts = TwoByTwo(successes_a=8, trials_a=10, successes_b=8, trials_b=10)
+    counts = ContingencyTable(successes_a=8, trials_a=10, successes_b=8, trials_b=10)
     for margin in (0.0, -0.1, 1.0):
         with pytest.raises(InputError, match="margin of equivalence lies between 0 and 1"):
             equivalent_rates(counts, margin=margin)

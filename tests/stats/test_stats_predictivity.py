@@ -10,7 +10,7 @@ from benchmarks.error_rates.gap.ranking_bootstrap import bootstrap_figure
 from twinloop.core.errors import InputError
 from twinloop.stats import ranking
 from twinloop.stats.predictivity import predictivity
-from twinloop.stats.ranking import Scores, draw_population, draw_true_scores, expected_figures
+from twinloop.stats.ranking import PolicyScoreMatrix, draw_population, draw_true_scores, expected_figures
 
 tables = st.integers(2, 7).flatmap(
     lambda n: st.tuples(*[st.lists(st.integers(0, 4), min_size=n, max_size=n) for _ in range(2)])
@@ -58,12 +58,12 @@ def test_laws_of_rankings(table):
 def test_populations_of_a_batch_of_studies_are_those_of_each():
     real, sim = np.array([[0.2, 0.5, 0.6, 0.9], [0.4, 0.45, 0.5, 0.55]]), np.array([[0.3, 0.4, 0.7, 0.8]] * 2)
     trials, draws = np.array(50.0), 4000
-    both = [Scores(mean=side, trials=trials) for side in (real, sim)]
+    both = [PolicyScoreMatrix(mean=side, trials=trials) for side in (real, sim)]
     batch = draw_population(real=both[0], sim=both[1], draws=draws, rng=np.random.default_rng(0))
     for row in range(2):
         alone = draw_population(
-            real=Scores(mean=real[row], trials=trials),
-            sim=Scores(mean=sim[row], trials=trials),
+            real=PolicyScoreMatrix(mean=real[row], trials=trials),
+            sim=PolicyScoreMatrix(mean=sim[row], trials=trials),
             draws=draws,
             rng=np.random.default_rng(1 + row),
         )
@@ -88,26 +88,28 @@ def test_ties_and_argument_order():
 
 
 def test_scores_of_trials_and_tables_weigh_alike():
-    binary = Scores.of_trials([[1, 1, 0, 0], [1, 1, 1, 1]])
+    binary = PolicyScoreMatrix.of_trials([[1, 1, 0, 0], [1, 1, 1, 1]])
     assert binary.trials.tolist() == [4, 4]
     assert (binary.variance > 0).all()
-    graded = Scores.of_trials([[0.4, 0.5, 0.6, 0.5]])
+    graded = PolicyScoreMatrix.of_trials([[0.4, 0.5, 0.6, 0.5]])
     assert graded.trials[0] > 4
-    assert Scores.of_trials([[0.5, 0.5, 0.5]]).trials[0] < 20  # equal scores of three trials are not certain
+    assert PolicyScoreMatrix.of_trials([[0.5, 0.5, 0.5]]).trials[0] < 20  # equal scores of three trials are not certain
     spread = np.std([0.4, 0.5, 0.6, 0.5])
-    assert Scores.of_table([0.5], [4], [spread]).trials == pytest.approx(graded.trials)
-    assert not Scores.of_table([0.5], np.nan).known
-    both = Scores.averaged([Scores.of_table([0.4], 50), Scores.of_table([0.6], 50)])
+    assert PolicyScoreMatrix.of_table([0.5], [4], [spread]).trials == pytest.approx(graded.trials)
+    assert not PolicyScoreMatrix.of_table([0.5], np.nan).known
+    both = PolicyScoreMatrix.averaged([PolicyScoreMatrix.of_table([0.4], 50), PolicyScoreMatrix.of_table([0.6], 50)])
     assert both.mean == pytest.approx(0.5)
     assert both.variance == pytest.approx(0.25 / 100, rel=0.05)
     with pytest.raises(InputError, match="mean score of 75 lies outside 0 to 1"):
-        Scores.of_table([75.0], 20)
+        PolicyScoreMatrix.of_table([75.0], 20)
     with pytest.raises(InputError, match="no trials"):
-        Scores.of_table([0.5], 0)
+        PolicyScoreMatrix.of_table([0.5], 0)
 
 
 def test_constant_scores_are_answered_in_words():
-    answer = predictivity(real=Scores.of_table(np.full(4, 1.0), 10), sim=Scores.of_table(np.full(4, 1.0), 10))
+    answer = predictivity(
+        real=PolicyScoreMatrix.of_table(np.full(4, 1.0), 10), sim=PolicyScoreMatrix.of_table(np.full(4, 1.0), 10)
+    )
     figure = answer["pearson"]
     assert figure.reason.startswith("all 4 real scores are 1: there is no order to predict")
     assert figure.to_json()["estimate"] is None
@@ -116,7 +118,7 @@ def test_constant_scores_are_answered_in_words():
     for figure in answer.figures:
         assert figure.reason or np.isfinite(figure.estimate)
     with pytest.raises(InputError, match="2 policies cannot tell .* Score at least 3"):
-        predictivity(real=Scores.of_table([0.1, 0.9], 10), sim=Scores.of_table([0.1, 0.8], 9))
+        predictivity(real=PolicyScoreMatrix.of_table([0.1, 0.9], 10), sim=PolicyScoreMatrix.of_table([0.1, 0.8], 9))
 
 
 def test_expected_figures_are_zero_where_nothing_can_go_wrong_and_grow_with_it():
@@ -131,7 +133,7 @@ def _planted(rng, repetitions, policies, trials, correlation):
     z = rng.standard_normal((2, repetitions, policies))
     true_r = np.clip(0.5 + 0.17 * z[0], 0, 1)
     true_s = np.clip(0.45 + 0.17 * (correlation * z[0] + np.sqrt(1 - correlation**2) * z[1]), 0, 1)
-    real, sim = (Scores.of_table(rng.binomial(trials, x) / trials, trials) for x in (true_r, true_s))
+    real, sim = (PolicyScoreMatrix.of_table(rng.binomial(trials, x) / trials, trials) for x in (true_r, true_s))
     return true_r, true_s, real, sim
 
 
@@ -156,7 +158,7 @@ def test_many_trials_of_many_policies_find_the_planted_correlation():
     rng = np.random.default_rng(3)
     z = rng.standard_normal((2, 80))
     true_r, true_s = 0.5 + 0.1 * z[0], 0.4 + 0.1 * (0.8 * z[0] + 0.6 * z[1])
-    real, sim = (Scores.of_table(rng.binomial(20, np.clip(x, 0, 1)) / 20, 20) for x in (true_r, true_s))
+    real, sim = (PolicyScoreMatrix.of_table(rng.binomial(20, np.clip(x, 0, 1)) / 20, 20) for x in (true_r, true_s))
     figure = predictivity(real=real, sim=sim, draws=200)["pearson"]
     assert figure.estimate < 0.6  # pulled down by the noise of twenty trials
     assert figure.corrected == pytest.approx(0.8, abs=0.12)

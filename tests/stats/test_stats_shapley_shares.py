@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from twinloop.core.errors import InputError
-from twinloop.stats.shares import Deviations, Shares, ratios, shares, unsure
+from twinloop.stats.shares import ShapleyShares, ShareDeviations, ratios, shares, unsure
 
 
 def clusters(rng, count, share=0.3):
@@ -36,18 +36,18 @@ def test_intervals_hold_as_often_as_they_say():
 def test_draws_of_what_shares_rest_on_widen_them_and_cancel_in_sums():
     parts, whole = clusters(np.random.default_rng(1), 20)
     drawn = np.random.default_rng(2).standard_normal((50, 1, 1)) * np.array([[[0.5], [-0.5]]])
-    further = Deviations.of_draws(drawn)
+    further = ShareDeviations.of_draws(drawn)
     assert np.sum(further.values**2, axis=0) == pytest.approx(drawn.var(axis=0, ddof=1))
     assert further.df == pytest.approx(49)
-    assert Deviations.of_draws(drawn, df=49).df == pytest.approx(24.5)
-    assert np.sum(Deviations.of_mean(drawn).values ** 2) == pytest.approx(np.sum(further.values**2) / 50)
+    assert ShareDeviations.of_draws(drawn, df=49).df == pytest.approx(24.5)
+    assert np.sum(ShareDeviations.of_mean(drawn).values ** 2) == pytest.approx(np.sum(further.values**2) / 50)
     narrow, wide = shares(parts, whole), shares(parts, whole, deviations=further)
     spread = np.sqrt(np.var(narrow.replicates, axis=0) + np.sum(further.values**2, axis=0))
     assert wide.replicates.std(axis=0) == pytest.approx(spread, rel=0.1)
     assert wide.correlation(0)[0, 1] == pytest.approx(-1.0, abs=0.01)
     together = shares(parts.sum(axis=0, keepdims=True), whole, deviations=further.rows([[1.0, 1.0]]).column(0))
     assert together.interval.high - together.interval.low == pytest.approx(np.zeros((1, 1)), abs=1e-12)
-    both = further + Deviations.of_mean(drawn)
+    both = further + ShareDeviations.of_mean(drawn)
     assert both.values.shape == (100, 2, 1)
 
 
@@ -56,10 +56,10 @@ def test_what_is_claimed_is_judged_together():
     found = shares(parts, whole)
     assert found.claimed().all()
     weak = np.array([[0.02], [0.04], [0.03]])
-    one = Shares(interval=found.interval, p_values=weak[:2], replicates=found.replicates)
+    one = ShapleyShares(interval=found.interval, p_values=weak[:2], replicates=found.replicates)
     assert one.claimed().all()  # Holm: 0.04, 0.04
     wider = shares(np.concatenate([parts, parts[:1]]), whole)
-    assert not Shares(interval=wider.interval, p_values=weak, replicates=wider.replicates).claimed().any()
+    assert not ShapleyShares(interval=wider.interval, p_values=weak, replicates=wider.replicates).claimed().any()
 
 
 def test_nothing_that_never_varies_is_sure_and_zero_is_zero():

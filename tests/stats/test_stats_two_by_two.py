@@ -13,8 +13,8 @@ from scipy.stats import barnard_exact, binom, fisher_exact
 
 from twinloop.core.errors import InputError
 from twinloop.stats import (
+    ContingencyTable,
     PairedCounts,
-    TwoByTwo,
     barnard,
     difference_interval,
     exact_p_value,
@@ -29,7 +29,7 @@ from twinloop.stats.two_by_two import constrained_rates, exact_p_values, fisher_
 
 
 def table(won_a, tried_a, won_b, tried_b):
-    return TwoByTwo(successes_a=won_a, trials_a=tried_a, successes_b=won_b, trials_b=tried_b)
+    return ContingencyTable(successes_a=won_a, trials_a=tried_a, successes_b=won_b, trials_b=tried_b)
 
 
 def test_mcpilco_against_sac_lqr_ten_of_ten_against_four_of_ten():

@@ -8,7 +8,7 @@ from scipy.stats import wasserstein_distance
 
 from twinloop.core.errors import InputError
 from twinloop.stats import wasserstein
-from twinloop.stats.two_sample import Relabellings
+from twinloop.stats.two_sample import EpisodeRelabellings
 
 
 def rows(seed: int, episodes: int, shift=(0.0, 0.0, 0.0), per: int = 6):
@@ -50,7 +50,7 @@ def test_the_adjustment_is_that_of_the_largest_statistic_where_all_is_chance():
     alarms = 0
     for _ in range(400):
         table = random.normal(size=(100, 8))
-        labels = Relabellings(real=np.zeros((99, 2), dtype=bool), exact=False)
+        labels = EpisodeRelabellings(real=np.zeros((99, 2), dtype=bool), exact=False)
         alarms += (labels.adjusted(table[0], table[1:]) <= 0.05).any()
     assert alarms / 400 == pytest.approx(0.05, abs=0.03)
 

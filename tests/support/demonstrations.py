@@ -10,7 +10,7 @@ import numpy as np
 
 from twinloop.core.records import Episode, Source
 from twinloop.core.units import RADIANS, JointUnit, UnitMap
-from twinloop.curate.recording import Recording, open_recordings
+from twinloop.curate.recording import RecordedEpisode, open_recordings
 from twinloop.dataset.logs.conversion import write_log_dataset
 
 HZ = 30.0
@@ -62,7 +62,7 @@ def changed(episode: Episode, *, state: np.ndarray | None = None, action: np.nda
 
 def recordings(
     folder: Path, episodes: Sequence[Episode], *, successes: Sequence[bool] | None = None
-) -> list[Recording]:
+) -> list[RecordedEpisode]:
     """The episodes as a dataset that is read back."""
     numbered = [replace(episode, index=index) for index, episode in enumerate(episodes)]
     path = write_log_dataset(numbered, folder)
@@ -73,7 +73,7 @@ def recordings(
     return open_recordings(path, successes=labels)
 
 
-def flagged(check: object, found: Sequence[Recording], channel: str | None = None) -> set[int]:
+def flagged(check: object, found: Sequence[RecordedEpisode], channel: str | None = None) -> set[int]:
     """Places of the episodes that a check finds suspect or bad."""
     scores = list(check.score(found))  # pyright: ignore[reportAttributeAccessIssue]
     assert {score.episode_id for score in scores} == {recording.episode_id for recording in found}

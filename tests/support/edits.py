@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from twinloop.dataset.edit.source import Source
+from twinloop.dataset.edit.source import EditSource
 from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.statistics import image_stats, pixel_histogram, sample_indices
 from twinloop.dataset.lerobot.tables import tasks_table
@@ -195,7 +195,7 @@ def stats_of(root: Path) -> dict:
 
 def whole(root: Path) -> dict[str, np.ndarray]:
     """Every numeric feature over all frames, in order, by a plain way of reading."""
-    source = Source(root)
+    source = EditSource(root)
     tables = pa.concat_tables([source.frames(index) for index in range(len(source))], promote_options="permissive")
     numeric = [k for k, entry in source.features.items() if entry["dtype"] in ("float32", "float64", "int64", "bool")]
     source.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from twinloop.core.records import Episode, Provenance, Signal, SimEpisode
+from twinloop.core.records import Episode, LoggedSignal, Provenance, SimEpisode
 from twinloop.core.units import DEGREES, PERCENT, unit_map_from_ranges
 from twinloop.dataset.lerobot.writer import DatasetWriter
 from twinloop.dataset.logs.conversion import write_log_dataset
@@ -123,7 +123,7 @@ def recorded_log(units: object = UNITS) -> Episode:
     """A recorded episode whose numbers float32 cannot hold, with a wrench at times of its own."""
     rng = np.random.default_rng(3)
     time = np.cumsum(0.05 + 0.01 * rng.random(9))
-    wrench = Signal(time=np.linspace(0.06, 0.4, 30), values=rng.normal(size=(30, 6)), columns=WRENCH, unit="")
+    wrench = LoggedSignal(time=np.linspace(0.06, 0.4, 30), values=rng.normal(size=(30, 6)), columns=WRENCH, unit="")
     return Episode(
         index=4,
         time=time,

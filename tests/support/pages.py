@@ -6,11 +6,11 @@ from html.parser import HTMLParser
 
 import numpy as np
 
-from twinloop.report import Report
+from twinloop.report import ReportPage
 from twinloop.stats import Interval
 
 
-class KeptReport(Report):
+class KeptReport(ReportPage):
     """What was added to a page, in the order of its adding.
 
     ``heads``, ``words``, ``key_figures`` with ``tones_of_figures`` and ``units_of_figures`` by label, ``tables``

@@ -9,7 +9,7 @@ import numpy as np
 from twinloop.randomize import Plan, default_draws
 from twinloop.simulate import Trajectories, open_backend, rollout
 from twinloop.tasks import open_task
-from twinloop.tasks.pick_and_place_expert import Phase
+from twinloop.tasks.pick_and_place_expert import ExpertPhase
 from twinloop.twin import Twin
 
 # What the hand does wrong, by the class that should be found.
@@ -33,12 +33,12 @@ class Planted:
         self.phases.append(phase)
         hand, faults = self._task.hand, self._faults
         command[:, hand.actuator] = np.where(
-            (faults == "grasp_missed") | ((faults == "dropped") & (phase == Phase.CARRY)),
+            (faults == "grasp_missed") | ((faults == "dropped") & (phase == ExpertPhase.CARRY)),
             hand.open,
             command[:, hand.actuator],
         )
-        stays = (faults == "never_reached") | ((faults == "timeout") & (phase >= Phase.LOWER))
-        stays |= (faults == "not_released") & (phase >= Phase.OPEN)
+        stays = (faults == "never_reached") | ((faults == "timeout") & (phase >= ExpertPhase.LOWER))
+        stays |= (faults == "not_released") & (phase >= ExpertPhase.OPEN)
         command[stays] = self._still[stays]
         self._still[~stays] = command[~stays]
         return command

@@ -10,7 +10,7 @@ import yaml
 
 from support.releases import evaluation, policy_folder
 from twinloop.catalog import Workspace
-from twinloop.release import Registry
+from twinloop.release import PolicyRegistry
 
 OFF = {"waived": "not asked here"}
 
@@ -32,5 +32,5 @@ def gate_file(root: Path, name: str, seed: int, rate: float, champion: str | Non
     file = root / f"{name}.yaml"
     file.write_text(yaml.safe_dump(given))
     with Workspace.open(root) as ws:
-        Registry(ws).add(folder, policy=name)
+        PolicyRegistry(ws).add(folder, policy=name)
     return file

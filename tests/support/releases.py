@@ -12,7 +12,7 @@ import pyarrow as pa
 from twinloop.catalog import Workspace
 from twinloop.core.decision import GateDecision, RuleVerdict
 from twinloop.core.evaluation import Evaluation
-from twinloop.release import CanaryPlan, Registry, ShadowPlan, StagePlan, Stages, promote, rollback
+from twinloop.release import CanaryPlan, PolicyRegistry, ShadowPlan, StagePlan, StageTracker, promote, rollback
 
 AT_ONCE = StagePlan(shadow=None, canary=None)
 IN_SHADOW = StagePlan(shadow=ShadowPlan(limit=5.0, episodes=1), canary=CanaryPlan(share=0.5, episodes=4))
@@ -31,11 +31,11 @@ def policy_folder(folder: Path, number: int, *, size: int = 64) -> Path:
     return folder
 
 
-def registry_of(ws: Workspace) -> Registry:
-    return Registry(ws, who="tester")
+def registry_of(ws: Workspace) -> PolicyRegistry:
+    return PolicyRegistry(ws, who="tester")
 
 
-def yes(registry: Registry, reference: str, plan: StagePlan, *, passed: bool = True) -> GateDecision:
+def yes(registry: PolicyRegistry, reference: str, plan: StagePlan, *, passed: bool = True) -> GateDecision:
     """A decision about a version against the present champion, as a gate would have made it."""
     rule = RuleVerdict(rule="success", verdict="yes" if passed else "no", asked="planted", reason="planted")
     made = GateDecision(
@@ -87,7 +87,7 @@ def evaluation(
 def act(ws: Workspace, what: str) -> None:
     """One of the steps that must be whole or not at all; done again, it is done."""
     registry = registry_of(ws)
-    stages, aliases = Stages(registry), registry.aliases()
+    stages, aliases = StageTracker(registry), registry.aliases()
     shadow = {"value": 1.0, "joint": "gripper", "faults": 0, "fault": ""}
     steps = {
         "add": lambda: registry.add(ws.root / "trained", name="pick", policy="9"),

@@ -8,7 +8,7 @@ from twinloop.hardware.virtual import VirtualRobot
 from twinloop.release.envelope import Envelope
 from twinloop.release.envelope_settings import EnvelopeSettings
 from twinloop.release.running import Runner
-from twinloop.release.running_robot import RunOptions, Spoken, offered_contract
+from twinloop.release.running_robot import RunOptions, TimedRobot, offered_contract
 from twinloop.twin import load_twin
 
 TWIN = load_twin("so101_tabletop")
@@ -25,7 +25,7 @@ CONTRACT = offered_contract(ROBOT, hz=30.0)
 
 def ran_with(decider, *, robot=ROBOT, steps=30, patience_s=5.0, robot_patience_s=5.0, watchers=(), **options):
     robot.disconnect()
-    spoken = Spoken(robot, patience_s=robot_patience_s)
+    spoken = TimedRobot(robot, patience_s=robot_patience_s)
     spoken.connect()
     runner = Runner(spoken, ENVELOPE, decider, watchers)
     try:

@@ -13,8 +13,8 @@ from twinloop.core.units import DEGREES, RADIANS, UnitMap, unit_map_from_ranges
 from twinloop.dataset.lerobot.writer import DatasetWriter
 from twinloop.dataset.spec import DatasetSpec
 from twinloop.train.config import SourceConfig, TrainConfig
-from twinloop.train.data import Data
-from twinloop.train.sources import Listed, Source
+from twinloop.train.data import TrainingFrames
+from twinloop.train.sources import ListedEpisode, TrainingSource
 
 JOINTS = ("pan", "lift")
 RANGES = [[-2.0, 2.0], [-1.0, 1.0]]
@@ -76,7 +76,7 @@ def dataset(
 
 def frames(
     lengths: list[list[int]], *, real: list[bool] | None = None, weights: list[float | None] | None = None
-) -> Data:
+) -> TrainingFrames:
     """Frames in memory: the lengths of each source's episodes; the first column of ``action`` numbers the frames."""
     flat = np.array([length for source in lengths for length in source])
     last = np.cumsum(flat) - 1
@@ -85,7 +85,7 @@ def frames(
     sources, episodes = [], []
     for number, mine in enumerate(lengths):
         listed = tuple(
-            Listed(
+            ListedEpisode(
                 folder=Path(f"s{number}"),
                 index=i,
                 episode_id=f"{number:032x}{i:032x}",
@@ -95,8 +95,8 @@ def frames(
         )
         episodes += listed
         config = SourceConfig(data=f"s{number}", weight=weights[number] if weights else None)
-        sources.append(Source(name=f"s{number}", config=config, episodes=listed))
-    return Data(
+        sources.append(TrainingSource(name=f"s{number}", config=config, episodes=listed))
+    return TrainingFrames(
         columns={ACTION: columns, STATE: columns + 0.5},
         first=last + 1 - flat,
         last=last,

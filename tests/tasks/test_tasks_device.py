@@ -11,11 +11,11 @@ from scipy.stats import ks_2samp
 from twinloop.randomize import Plan, default_draws
 from twinloop.rollout import run_batch
 from twinloop.simulate import open_backend, rollout
-from twinloop.simulate.arrays import Arrays, to_host
+from twinloop.simulate.arrays import ArrayLibrary, to_host
 from twinloop.simulate.protocol import DeviceController
 from twinloop.stats import wilson
 from twinloop.tasks import open_task
-from twinloop.tasks.pick_and_place_expert import Phase
+from twinloop.tasks.pick_and_place_expert import ExpertPhase
 from twinloop.twin import load_twin
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'twinloop[gpu]'")
@@ -37,14 +37,14 @@ def worlds(twin, task, nworld):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "phase"), [(2.0, Phase.CLOSE), pytest.param(6.0, Phase.HOME, marks=pytest.mark.slow)]
+    ("seconds", "phase"), [(2.0, ExpertPhase.CLOSE), pytest.param(6.0, ExpertPhase.HOME, marks=pytest.mark.slow)]
 )
 def test_an_expert_gives_the_same_commands_on_torch_as_on_numpy(twin, task, seconds, phase):
     """Both see the same positions on the way to a phase; a matrix is solved by another routine, the rest is equal."""
     params, initial = worlds(twin, task, 4)
     expert = task.expert(initial)
     assert isinstance(expert, DeviceController)
-    on_torch = expert.on(Arrays.of(torch.zeros(0)))
+    on_torch = expert.on(ArrayLibrary.of(torch.zeros(0)))
     simulation = open_backend("threads").start(twin, params, initial, task.nstep)
     difference, moved = 0.0, initial.command
     for _ in range(round(seconds * twin.control_hz)):

@@ -8,7 +8,7 @@ import pytest
 
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import uniforms
-from twinloop.tasks.hand import Hand
+from twinloop.tasks.hand import GripperHand
 from twinloop.tasks.kinematics import Chain
 from twinloop.tasks.reaching import GraspFrame, joint_step, tool_error
 from twinloop.twin import load_twin
@@ -86,7 +86,7 @@ def test_joint_steps_bring_the_hand_where_it_is_asked(name):
     _, chain, home = chain_of(name)
     section = twin.spec.task["pick_and_place"]
     low, high = section["grasp_height"], section["lift_height"]
-    frame = GraspFrame(chain, Hand.of(twin), home, tilt=section["approach_tilt"], heights=(low, high))
+    frame = GraspFrame(chain, GripperHand.of(twin), home, tilt=section["approach_tilt"], heights=(low, high))
     u = uniforms(1, "goals", range(64), size=4)
     box = np.array([section["x"], section["y"], (low, high)])
     goal = box[:, 0] + (box[:, 1] - box[:, 0]) * u[:, :3]
@@ -107,7 +107,7 @@ def test_joint_steps_bring_the_hand_where_it_is_asked(name):
 def test_grasp_axes_are_a_rotation_that_opens_along_the_objects_side(name):
     twin = load_twin(name)
     _, chain, home = chain_of(name)
-    hand = Hand.of(twin)
+    hand = GripperHand.of(twin)
     frame = GraspFrame(chain, hand, home, tilt=0.3, heights=(0.0, 0.1))
     goal = np.array([[0.3, 0.1, 0.0], [0.3, -0.1, 0.05], [0.4, 0.0, 0.2]])
     yaw = np.array([0.2, -1.0, 0.7])
@@ -121,7 +121,7 @@ def test_grasp_axes_are_a_rotation_that_opens_along_the_objects_side(name):
 
 
 def test_a_hand_is_read_from_the_model():
-    so101, panda = (Hand.of(load_twin(name)) for name in ARMS)
+    so101, panda = (GripperHand.of(load_twin(name)) for name in ARMS)
     assert (so101.approach, so101.opening, so101.one_sided) == ((0, 1.0), (2, 1.0), True)
     assert (panda.approach, panda.opening, panda.one_sided) == ((2, 1.0), (1, 1.0), False)
     assert panda.tip == pytest.approx(0.0584 + 0.041 + 0.013 - 0.1034, abs=1e-9)

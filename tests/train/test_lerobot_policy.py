@@ -20,7 +20,7 @@ from twinloop.catalog import Workspace
 from twinloop.cli.main import main
 from twinloop.core.errors import InputError
 from twinloop.dataset.lerobot.reader import DatasetReader
-from twinloop.policies import Acting, open_policy
+from twinloop.policies import PolicyLoop, open_policy
 from twinloop.train.lerobot import train_lerobot
 from twinloop.train.lerobot_policy import LeRobotEndedError, LeRobotPolicy, _seeds
 
@@ -126,7 +126,7 @@ def compared(folder: Path, tmp_path: Path, *, nstep: int, nworld: int) -> tuple[
     assert isinstance(policy, LeRobotPolicy)
     seen = observed(policy, nstep, nworld)
     watched = Watched(policy)
-    acting = Acting(watched, nworld, run_seed=5)
+    acting = PolicyLoop(watched, nworld, run_seed=5)
     ours, seeds = [], np.zeros((nstep, nworld), dtype=np.int64)
     for step in range(nstep):
         ours.append(acting.act({key: rows[step] for key, rows in seen.items()}))
@@ -159,7 +159,7 @@ def test_act_commands_what_lerobots_own_loop_commands(states, tmp_path):
 
 def test_ensembling_is_lerobots(states, tmp_path):
     """The same weights with ``temporal_ensemble_coeff``: our mean of predictions is theirs."""
-    from twinloop.policies import Card
+    from twinloop.policies import PolicyCard
     from twinloop.train.lerobot_policy import save_lerobot
 
     checkpoint = tmp_path / "checkpoint"
@@ -171,7 +171,7 @@ def test_ensembling_is_lerobots(states, tmp_path):
     (checkpoint / "config.json").write_text(json.dumps(said))
     known = open_policy(states)
     known.close()
-    save_lerobot(checkpoint, tmp_path / "ensemble", known.contract, card=Card())
+    save_lerobot(checkpoint, tmp_path / "ensemble", known.contract, card=PolicyCard())
     ours, theirs = compared(tmp_path / "ensemble", tmp_path, nstep=12, nworld=2)
     assert np.abs(ours - theirs).max() < 1e-3
 

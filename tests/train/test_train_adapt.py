@@ -17,7 +17,7 @@ from twinloop.train.prepared import prepare, resolved
 torch = pytest.importorskip("torch")
 
 from twinloop.train.adapt import L2Start, LowRank, choose, configured, merged  # noqa: E402
-from twinloop.train.loop import Loop  # noqa: E402
+from twinloop.train.loop import TrainingLoop  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -123,17 +123,17 @@ def test_a_run_that_is_broken_and_resumed_gives_the_same_policy(method, folders,
     said = {"adapt": {"l2_start": 0.1}, "align": {"method": "coral"}, "sim_fraction": 0.5}
     said["sources"] = [{"data": str(folder)} for folder in folders[:2]]
     whole = adapting(folders, tmp_path / "whole", method, **dict(said))
-    step = Loop._step
+    step = TrainingLoop._step
 
     def breaks(self):
         if self.progress.step == 3:
             raise KeyboardInterrupt
         step(self)
 
-    monkeypatch.setattr(Loop, "_step", breaks)
+    monkeypatch.setattr(TrainingLoop, "_step", breaks)
     with pytest.raises(KeyboardInterrupt):
         adapting(folders, tmp_path / "broken", method, **dict(said))
-    monkeypatch.setattr(Loop, "_step", step)
+    monkeypatch.setattr(TrainingLoop, "_step", step)
     again = train(TrainConfig.of(whole.figures["config"]), tmp_path / "broken", resume=True)
     assert again.figures["hash"] == whole.figures["hash"]
 

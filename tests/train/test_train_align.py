@@ -17,7 +17,7 @@ from twinloop.workflows.train.page import adaptation_section, train_page
 torch = pytest.importorskip("torch")
 
 from twinloop.stats.distances import mmd  # noqa: E402
-from twinloop.train.align import Aligned, Coral, Mmd, coral_share, verdict  # noqa: E402
+from twinloop.train.align import AlignmentTerm, Coral, Mmd, coral_share, verdict  # noqa: E402
 
 PAGE = Path(__file__).parents[2] / "docs" / "adaptation.md"
 
@@ -77,14 +77,14 @@ def test_a_term_grows_over_its_warmup_and_tells_kinds_by_source():
         def forward(self, features, real):
             return features[real].sum()
 
-    term = Aligned(Seen(), torch.tensor([False, True]), weight=3.0, warmup=4)
+    term = AlignmentTerm(Seen(), torch.tensor([False, True]), weight=3.0, warmup=4)
     batch = {"source": torch.tensor([0, 1, 1]), "rows": torch.tensor([[100.0], [1.0], [2.0]])}
 
     def policy(given, domain):
         return None, given["rows"]
 
     assert [float(term(policy, batch)) for _ in range(6)] == [3 * 3 * share for share in (0.25, 0.5, 0.75, 1, 1, 1)]
-    again = Aligned(Seen(), torch.tensor([False, True]), weight=3.0, warmup=4)
+    again = AlignmentTerm(Seen(), torch.tensor([False, True]), weight=3.0, warmup=4)
     again.load_state_dict(term.state_dict())
     assert int(again.step) == 6
 

@@ -16,14 +16,14 @@ from twinloop.core.errors import CheckFailedError, InputError
 from twinloop.policies import open_policy
 from twinloop.policies.statistics import LAST_COMMAND
 from twinloop.train import prepared
-from twinloop.train.additions import Additions
+from twinloop.train.additions import TrainingAdditions
 from twinloop.train.loop import learning_rate
 
 torch = pytest.importorskip("torch")
 import twinloop.train.run as run_module  # noqa: E402
 
 train, RESULT = run_module.train, run_module.RESULT
-Loop, Samples = run_module.Loop, run_module.Samples
+Loop, Samples = run_module.TrainingLoop, run_module.SampleBatches
 FILE = "checkpoint.safetensors"
 
 
@@ -184,7 +184,7 @@ def test_additions_choose_weights_change_batches_and_add_to_the_loss(folders, tm
             seen.append(batch["source"].tolist())
             return policy.network.head.weight.square().sum()
 
-        return Additions(
+        return TrainingAdditions(
             parameters=lambda policy: [{"params": list(policy.network.head.parameters()), "lr": 1e-4}],
             transform=lambda batch: {**batch, STATE: batch[STATE] * 0},
             terms={"small": term},

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.training import frames
 from twinloop.core.errors import InputError
 from twinloop.train.config import CurriculumConfig
-from twinloop.train.mixture import Mixture, Shares, shares, strengths
+from twinloop.train.mixture import BatchShares, FrameMixture, shares, strengths
 
 WEIGHTS = st.lists(st.floats(1e-3, 1.0), min_size=1, max_size=6)
 
@@ -22,7 +22,7 @@ WEIGHTS = st.lists(st.floats(1e-3, 1.0), min_size=1, max_size=6)
 @given(WEIGHTS, st.integers(1, 40), st.integers(1, 40))
 def test_after_any_batch_a_source_has_had_its_share_to_within_one_sample(weights, batch, batches):
     share = np.array(weights) / np.sum(weights)
-    made = Shares(share, batch)
+    made = BatchShares(share, batch)
     counts = np.array([made.next() for _ in range(batches)])
     assert (counts.sum(axis=1) == batch).all()
     assert (counts >= np.floor(share * batch + 1e-9)).all()
@@ -41,7 +41,7 @@ def by_frames(data, sim_fraction):
 
 
 def test_shares_that_divide_the_batch_are_the_same_in_every_batch():
-    made = Shares([0.75, 0.25], 32)
+    made = BatchShares([0.75, 0.25], 32)
     assert {tuple(made.next().tolist()) for _ in range(50)} == {(24, 8)}
 
 
@@ -67,7 +67,7 @@ def test_a_fraction_for_nobody_and_weights_for_some_are_refused():
 
 def test_every_frame_of_a_source_comes_before_any_comes_again():
     data = frames([[7, 5], [9]])
-    mixture = Mixture(data, [2 / 3, 1 / 3], 6, seed=3)
+    mixture = FrameMixture(data, [2 / 3, 1 / 3], 6, seed=3)
     drawn = np.concatenate([mixture.next() for _ in range(12)])  # 48 of source 0, 24 of source 1
     for low, high, times in ((0, 12, 4), (12, 21, 2)):
         mine = drawn[(drawn >= low) & (drawn < high)]
@@ -85,7 +85,7 @@ def test_a_mixture_that_is_restored_goes_on_as_if_never_stopped():
 
     def new():
         share = [0.5, 0.2, 0.3]
-        return Mixture(data, share, 7, seed=1, strength=strength, curriculum=curriculum, steps=30)
+        return FrameMixture(data, share, 7, seed=1, strength=strength, curriculum=curriculum, steps=30)
 
     whole = new()
     batches = [whole.next() for _ in range(30)]
@@ -104,7 +104,7 @@ def test_a_mixture_that_is_restored_goes_on_as_if_never_stopped():
 def test_a_curriculum_begins_with_the_episodes_nearest_to_nominal_and_ends_with_all():
     data = frames([[4] * 10])
     strength = np.random.default_rng(0).permutation(10) / 10
-    mixture = Mixture(
+    mixture = FrameMixture(
         data, [1.0], 8, seed=0, strength=strength, curriculum=CurriculumConfig(begin=0.2, until=0.5), steps=100
     )
     strongest = []

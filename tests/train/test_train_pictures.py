@@ -14,7 +14,7 @@ from twinloop.dataset.lerobot import layout
 from twinloop.dataset.media.picture_sources import open_pictures
 from twinloop.train.config import SourceConfig, TrainConfig
 from twinloop.train.data import load
-from twinloop.train.samples import PictureCache, open_caches
+from twinloop.train.samples import ImageCache, open_caches
 from twinloop.train.sources import open_sources
 
 
@@ -45,7 +45,7 @@ def test_pictures_of_another_size_than_the_metadata_say_are_refused(folder):
     with pytest.raises(
         DatasetError, match=r"observation.images.still of episode 1 of .* is \(7, 48, 64, 3\), and should"
     ):
-        PictureCache(data, "still", (32, 64)).read(np.array([6]))
+        ImageCache(data, "still", (32, 64)).read(np.array([6]))
 
 
 def test_sizes_that_differ_between_folders_are_refused(folder, tmp_path):

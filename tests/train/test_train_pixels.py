@@ -13,12 +13,12 @@ from twinloop.core.contract import ACTION
 from twinloop.core.errors import InputError
 from twinloop.train import train
 from twinloop.train.config import PixelsConfig, TrainConfig
-from twinloop.train.prepared import Prepared
+from twinloop.train.prepared import TrainingSetup
 
 torch = pytest.importorskip("torch")
 
 from twinloop.train import pixels as pixels_methods  # noqa: E402
-from twinloop.train.pixels import Fda, Moments, changed, like_real  # noqa: E402
+from twinloop.train.pixels import FourierAdaptation, MomentMatching, changed, like_real  # noqa: E402
 
 
 def pictures(count: int, seed: int, low: float = 60, high: float = 160):
@@ -28,28 +28,28 @@ def pictures(count: int, seed: int, low: float = 60, high: float = 160):
 
 def test_after_moments_mean_and_deviation_of_every_channel_are_the_real_ones():
     sim, real = pictures(6, 0), pictures(5, 1, 100, 130) * torch.tensor([1.0, 0.8, 0.6])
-    found = Moments.of(real, sim)(sim)
+    found = MomentMatching.of(real, sim)(sim)
     for side in (torch.mean, torch.std):
         torch.testing.assert_close(
             side(found.reshape(-1, 3), dim=0), side(real.reshape(-1, 3), dim=0), rtol=2e-3, atol=1e-2
         )
-    torch.testing.assert_close(Moments.of(sim, sim)(sim), sim)
+    torch.testing.assert_close(MomentMatching.of(sim, sim)(sim), sim)
 
 
 def test_a_channel_that_does_not_vary_is_only_shifted():
     sim, real = torch.full((2, 1, 12, 16, 3), 40.0), pictures(3, 1)
-    found = Moments.of(real, sim)(sim)
+    found = MomentMatching.of(real, sim)(sim)
     torch.testing.assert_close(found, real.reshape(-1, 3).mean(dim=0).expand_as(found))
 
 
 def test_fda_of_width_zero_is_the_identity():
     sim, real = pictures(4, 0), pictures(3, 1)[:, 0]
-    torch.testing.assert_close(Fda.of(real, 0.0)(sim), sim)
+    torch.testing.assert_close(FourierAdaptation.of(real, 0.0)(sim), sim)
 
 
 def test_fda_swaps_low_amplitudes_keeps_phases_and_leaves_the_rest():
     sim, real = pictures(4, 0), pictures(1, 1)[:, 0]
-    method = Fda.of(real, 0.25)  # fewer than 3 periods of the 12 rows
+    method = FourierAdaptation.of(real, 0.25)  # fewer than 3 periods of the 12 rows
     before, after = (np.fft.fft2(x[:, 0].numpy(), axes=(1, 2)) for x in (sim, method(sim)))
     wanted = np.abs(np.fft.fft2(real.numpy(), axes=(1, 2)))
     rows, columns = np.abs(np.fft.fftfreq(12) * 12), np.abs(np.fft.fftfreq(16) * 16)
@@ -61,7 +61,7 @@ def test_fda_swaps_low_amplitudes_keeps_phases_and_leaves_the_rest():
 
 
 def test_which_real_picture_is_taken_follows_from_the_generator():
-    method, sim = Fda.of(pictures(8, 1)[:, 0], 0.2), pictures(4, 0)
+    method, sim = FourierAdaptation.of(pictures(8, 1)[:, 0], 0.2), pictures(4, 0)
     found = []
     for seed in (0, 0, 1):
         torch.manual_seed(seed)
@@ -93,11 +93,11 @@ class Cache:
         return (level[..., None, None, None] + noise).astype(np.uint8)
 
 
-def prepared(*, real: bool = True, cameras=None) -> Prepared:
+def prepared(*, real: bool = True, cameras=None) -> TrainingSetup:
     data = frames([[6] * 3, [6] * 2], real=[False, real])
     contract = dataclasses.replace(data.contract, cameras={"front": (12, 16)} if cameras is None else cameras)
     count = len(data.episodes)
-    return Prepared(
+    return TrainingSetup(
         config=TrainConfig.of({"sources": [{"data": "x"}], "batch": 4}),
         data=dataclasses.replace(data, contract=contract, columns={ACTION: data.columns[ACTION]}),
         training=np.arange(count), held_out=np.empty(0, dtype=np.int64), share=np.array([0.5, 0.5]),

@@ -9,13 +9,13 @@ import pytest
 from twinloop.gap.attribution.groups import parameter_groups
 from twinloop.gap.dynamics.unexplained_rules import RULES
 from twinloop.identify.assembly import free_space
-from twinloop.identify.plan import Outlook, planned_param
+from twinloop.identify.plan import ParameterOutlook, planned_param
 from twinloop.randomize import default_draws, parse_randomization
 from twinloop.release.monitor.faults import hypotheses
 from twinloop.scenario.ablate import term_names, terms_of, terms_table
 from twinloop.twin import Twin, load_twin, quantities
 from twinloop.twin.quantities import Prior, Quantity, declare
-from twinloop.twin.quantities.kinds import Alias, DefaultRange, Fault, Fit, assign
+from twinloop.twin.quantities.kinds import Alias, DefaultRange, FaultDeclaration, FitDeclaration, assign
 from twinloop.twin.spec import ParamSpec
 from twinloop.twin.variant import declaring
 from twinloop.workflows.twin.parameters import parameters_page
@@ -34,7 +34,7 @@ STOP_MARGIN = Quantity(
     neutral=0.0,
     default_range=DefaultRange(low=0.0, high=0.02, source="the rubber of the test"),
     alias=Alias(name="stop_margin", tied=True),
-    fit=Fit(
+    fit=FitDeclaration(
         prior=Prior(spread=0.03),
         rank=9,
         first=True,
@@ -42,7 +42,7 @@ STOP_MARGIN = Quantity(
         excitation="slow motion into both stops",
         residual="position",
     ),
-    fault=Fault(name="worn stops", op="add", change=0.01, unit="times 10 mrad"),
+    fault=FaultDeclaration(name="worn stops", op="add", change=0.01, unit="times 10 mrad"),
 )
 
 
@@ -73,7 +73,7 @@ def test_it_is_fitted_with_its_prior_in_its_turn(twin: Twin):
 
 def test_a_plan_says_what_excites_it(twin: Twin):
     parameter = next(parameter for parameter in free_space(twin).free if parameter.name == NAME)
-    unseen = Outlook(excitation=(0.0, 0.0), error=(1.0, 1.0), verdict="not excited")
+    unseen = ParameterOutlook(excitation=(0.0, 0.0), error=(1.0, 1.0), verdict="not excited")
     assert planned_param(parameter, unseen, None).advice == "slow motion into both stops"
 
 

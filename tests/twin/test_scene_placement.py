@@ -10,7 +10,7 @@ from twinloop.simulate import InitialState, open_backend, rollout
 from twinloop.simulate.settle import settle, touching
 from twinloop.tasks import placement
 from twinloop.tasks import placement as drop
-from twinloop.tasks.ground import Surface
+from twinloop.tasks.ground import GroundPlane
 from twinloop.tasks.placement import visible_fraction
 
 NWORLD = 8
@@ -83,7 +83,7 @@ def test_worlds_without_clutter_are_left_as_they_are(twin):
 def test_on_a_raised_and_tilted_table_it_lies_on_that_table(twin):
     tilted = {"geom/table/rotation/x": 0.08, "geom/table/rotation/y": -0.05, "geom/table/position/z": 0.03}
     params, start = placed(twin, {"scene/stuff/count": 2.0, **tilted}, 4)
-    surface = Surface.of(twin, params, "table")
+    surface = GroundPlane.of(twin, params, "table")
     row = twin.scene.qpos[0]
     height = ((start.qpos[:, row : row + 3] - surface.point) * surface.normal).sum(axis=1)
     # A box of 30 x 20 x 20 mm on one of its faces.

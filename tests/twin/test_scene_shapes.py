@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from twinloop.core.errors import InputError
 from twinloop.twin.scene_build import add_geoms, expand
 from twinloop.twin.scene_spec import ShapeSpec
-from twinloop.twin.shapes import PRIMITIVES, PROCEDURAL, Shape, bounds, primitive, procedural, read_piece
+from twinloop.twin.shapes import PRIMITIVES, PROCEDURAL, ObjectShape, bounds, primitive, procedural, read_piece
 
 EXTENTS = np.array([0.04, 0.03, 0.05])
 
 
-def compiled(shape: Shape) -> mujoco.MjModel:
+def compiled(shape: ObjectShape) -> mujoco.MjModel:
     spec = mujoco.MjSpec()
     body = spec.worldbody.add_body(name="thing")
     body.add_freejoint()

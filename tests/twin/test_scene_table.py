@@ -12,7 +12,7 @@ from twinloop.simulate import open_backend, rollout
 from twinloop.simulate.protocol import STATE_SPEC, state_columns
 from twinloop.stats import wilson
 from twinloop.tasks import open_task
-from twinloop.tasks.ground import Surface
+from twinloop.tasks.ground import GroundPlane
 from twinloop.tasks.predicates import above_plane
 from twinloop.twin import load_twin
 
@@ -36,7 +36,7 @@ def drawn(twin, nworld, **values):
 
 def test_a_surface_is_where_the_table_was_moved_and_turned_to(task):
     params = task.twin.table(3, {HEIGHT: [0.0, 0.02, 0.0], TILT_X: [0.0, 0.0, 0.1], TILT_Y: [0.0, 0.0, 0.0]})
-    surface = Surface.of(task.twin, params, "table")
+    surface = GroundPlane.of(task.twin, params, "table")
     np.testing.assert_array_equal(surface.normal[:2], [[0, 0, 1], [0, 0, 1]])
     np.testing.assert_allclose(surface.normal[2], [0.0, -np.sin(0.1), np.cos(0.1)], atol=1e-15)
     np.testing.assert_allclose(surface.height(np.zeros((3, 2)))[:2], [0.0, 0.02], atol=1e-15)
@@ -49,7 +49,7 @@ def test_object_and_target_stand_on_the_table_of_their_world_and_stay(task):
     tilts = {HEIGHT: [0.0, 0.02, -0.02, 0.01], TILT_X: [0.0, 0.0, 0.05, -0.04], TILT_Y: [0.0, 0.0, 0.05, 0.06]}
     params = task.twin.table(4, {**tilts, "object/cube/yaw": 0.4, "object/cube/size": [1.0, 1.0, 1.0, 1.3]})
     start = task.reset(params, run_seed=0, episodes=range(4))
-    surface, row = Surface.of(task.twin, params, "table"), task.object.qpos
+    surface, row = GroundPlane.of(task.twin, params, "table"), task.object.qpos
     for points, height in (
         (start.qpos[:, row : row + 3], 0.014 * np.array([1, 1, 1, 1.3])),
         (start.mocap_pos[:, 0], 0),

@@ -22,7 +22,7 @@ SMALL = TransferSettings(robots=1, seeds=1, episodes=6, demos=32, steps=60, log=
 
 @pytest.mark.slow
 def test_the_circle_closes_from_a_relative_folder(tmp_path, monkeypatch):
-    from twinloop.report import Report
+    from twinloop.report import ReportPage
     from twinloop.workflows.demo.circle import circle_section, transfer_figure
 
     monkeypatch.chdir(tmp_path)
@@ -42,7 +42,7 @@ def test_the_circle_closes_from_a_relative_folder(tmp_path, monkeypatch):
     assert rules["robot"]["evidence"]["wins"] - rules["robot"]["evidence"]["losses"] == difference
     assert rules["context"]["evidence"]["episodes"] > SMALL.demos / 2  # the workspace knows what trained both policies
     assert half.champion == f"pick-and-place@{1 + half.gate['passed']}"
-    page = Report("demo")
+    page = ReportPage("demo")
     page.figures([figure for figure in [transfer_figure(half)] if figure is not None])
     circle_section(page, half, None)
     html = page.write(Path("out/page.html")).read_text()

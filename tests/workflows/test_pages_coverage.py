@@ -11,28 +11,28 @@ from scipy.stats import binomtest
 
 from support.pages import KeptReport, ends, interval
 from twinloop.core.errors import InputError
-from twinloop.curate.cells import Box, Cell, PairCell
-from twinloop.curate.coverage import ClipRows, CoverageOfReality, Hole
-from twinloop.stats.neighbours import NeighbourFigures
+from twinloop.curate.cells import CellBox, ParameterCell, ParameterPairCell
+from twinloop.curate.coverage import ClipRows, CoverageHole, RealCoverage
+from twinloop.stats.neighbours import NeighbourMetrics
 from twinloop.workflows.coverage import page as pages_coverage
 from twinloop.workflows.coverage.axes import ParameterSpace
-from twinloop.workflows.coverage.measured import Measured
+from twinloop.workflows.coverage.measured import CoverageResult
 from twinloop.workflows.coverage.page import coverage_sections
-from twinloop.workflows.coverage.requests import Sides
+from twinloop.workflows.coverage.requests import ComparedSides
 from twinloop.workflows.coverage.sides import ClipSettings
 from twinloop.workflows.coverage.words import box_words, failing_words, figures_of, findings, text_lines
 
 NS: Any = SimpleNamespace
 NAN = float("nan")
 HOLES = (
-    Hole(clips=np.array([2, 1]), mass=0.25, episodes=2, distance=2.5, judged=4, failure=0.25, weight=0.5),
-    Hole(clips=np.array([4]), mass=0.125, episodes=3, distance=3.5, judged=0, failure=NAN, weight=0.2),
-    Hole(clips=np.array([1]), mass=0.0625, episodes=2, distance=1.5, judged=0, failure=NAN, weight=0.1),
+    CoverageHole(clips=np.array([2, 1]), mass=0.25, episodes=2, distance=2.5, judged=4, failure=0.25, weight=0.5),
+    CoverageHole(clips=np.array([4]), mass=0.125, episodes=3, distance=3.5, judged=0, failure=NAN, weight=0.2),
+    CoverageHole(clips=np.array([1]), mass=0.0625, episodes=2, distance=1.5, judged=0, failure=NAN, weight=0.1),
 )
 
 
 def shares(coverage_floor=0.97):
-    return NeighbourFigures(
+    return NeighbourMetrics(
         precision=interval(0.4, 0.3, 0.55),
         recall=interval(0.5, 0.35, 0.6),
         density=interval(0.7, 0.6, 0.85),
@@ -53,7 +53,7 @@ def side(label, count, prefix, success, recordings=None):
 
 def measured(*, coverage_floor=0.97, recordings=(None, None), **changed):
     made = {
-        "options": Sides(clip=1.5),
+        "options": ComparedSides(clip=1.5),
         "real": side("log", 4, "real", [1, 0, 1, NAN], recordings[0]),
         "sim": side("sims", 3, "sim", [1, 0, NAN], recordings[1]),
         "real_rows": ClipRows(
@@ -68,7 +68,7 @@ def measured(*, coverage_floor=0.97, recordings=(None, None), **changed):
             first=np.array([0, 3, 6]),
             success=np.array([1.0, 0.0, NAN]),
         ),
-        "coverage": CoverageOfReality(
+        "coverage": RealCoverage(
             figures=shares(coverage_floor),
             nearest=np.array([0.5, 3.0, 5.0, 1.0, 7.0]),
             nearest_sim=np.array([0, 1, 2, 0, 2]),
@@ -85,7 +85,7 @@ def measured(*, coverage_floor=0.97, recordings=(None, None), **changed):
         "space": None,
         "notes": ("a note",),
     }
-    return Measured(**(made | changed))
+    return CoverageResult(**(made | changed))
 
 
 def axis(name, low, high, unit):
@@ -93,13 +93,13 @@ def axis(name, low, high, unit):
 
 
 def box(axes, low, high, cases, controls, p_value):
-    return Box(axes=axes, low=low, high=high, cases=cases, controls=controls, ratio=1.0, p_value=p_value)
+    return CellBox(axes=axes, low=low, high=high, cases=cases, controls=controls, ratio=1.0, p_value=p_value)
 
 
 def cell(name, low, high, real, sim, rate):
     judged = 0 if np.isnan(rate) else 10
     ends_of = (NAN, NAN) if np.isnan(rate) else (rate - 0.1, rate + 0.15)
-    return Cell(
+    return ParameterCell(
         name=name, unit="kg" if name == "mass" else "", low=low, high=high, real=real, sim=sim, judged=judged,
         successes=0, rate=rate, rate_low=ends_of[0], rate_high=ends_of[1],
     )  # fmt: skip
@@ -107,7 +107,7 @@ def cell(name, low, high, real, sim, rate):
 
 def pair(real, sim, rate):
     judged = 0 if np.isnan(rate) else 4
-    return PairCell(
+    return ParameterPairCell(
         names=("mass", "friction"), units=("kg", ""), low=(1.0, 0.1), high=(1.5, 0.2), real=real, sim=sim,
         judged=judged, successes=0, rate=rate, rate_low=rate - 0.1, rate_high=rate + 0.2,
     )  # fmt: skip
@@ -340,7 +340,7 @@ def test_holes_are_shown_in_pictures_where_the_robot_has_a_camera(page):
     assert real[0, ::6, 0].tolist() == [21, 12]
     assert sim[0, ::6, 0].tolist() == [8, 5]
     assert len(kept.plots) == 1
-    wrist = strips(page, Recording(), Recording(), options=Sides(clip=1.5, camera="wrist"))
+    wrist = strips(page, Recording(), Recording(), options=ComparedSides(clip=1.5, camera="wrist"))
     assert wrist.images[0][0][0, ::6, 0].tolist() == [121, 112]
 
 
@@ -401,7 +401,7 @@ def test_an_unknown_reality_has_no_share_of_its_own(page):
 def test_what_was_compared_by_parameters_has_holes_in_words_alone(page):
     encoder = {"axes": ["friction", "mass"], "source": "measured"}
     made = {"whitening": None, "settings": None, "encoder": encoder, "space": space()}
-    made |= {"options": Sides(embedding="parameters"), "holes": HOLES[:1]}
+    made |= {"options": ComparedSides(embedding="parameters"), "holes": HOLES[:1]}
     assert text_lines(measured(**made))[:3] == [
         "log: 4 episodes, 5 episodes (real)",
         "sims: 3 episodes, 3 episodes (simulated)",

@@ -15,12 +15,12 @@ from support.pages import KeptReport
 from twinloop.catalog.label_checks import FAILURES, SUBTASKS
 from twinloop.core.errors import InputError
 from twinloop.core.evaluation import Evaluation
-from twinloop.curate.check import Score
-from twinloop.evaluate.summary import Summary
+from twinloop.curate.check import CheckScore
+from twinloop.evaluate.summary import EvaluationSummary
 from twinloop.label.rules import RULES, open_rule
 from twinloop.stats import clopper_pearson
 from twinloop.workflows.curate.report import curate_section
-from twinloop.workflows.curate.scores import Curated
+from twinloop.workflows.curate.scores import CurateResult
 from twinloop.workflows.data.label_requests import LabelRulesRequest
 from twinloop.workflows.data.labels import list_words
 from twinloop.workflows.evaluate.evaluate import invalid_words, print_summary
@@ -47,12 +47,14 @@ class Recording:
 
 
 def score(episode, verdict, check="physics/speed", **more):
-    return Score(episode_id=episode, check=check, verdict=verdict, reason=f"{check} of {episode} is {verdict}", **more)
+    return CheckScore(
+        episode_id=episode, check=check, verdict=verdict, reason=f"{check} of {episode} is {verdict}", **more
+    )
 
 
 def curated(recordings, *scores):
     page = KeptReport()
-    curate_section(page, Curated(label="log", recordings=recordings, checks=CHECKS, scores=scores))
+    curate_section(page, CurateResult(label="log", recordings=recordings, checks=CHECKS, scores=scores))
     return page
 
 
@@ -241,7 +243,7 @@ def evaluation(slices=2, **changed):
 
 def printed(made):
     output = io.StringIO()
-    print_summary(Console(file=output, width=200), made, Summary.of(made))
+    print_summary(Console(file=output, width=200), made, EvaluationSummary.of(made))
     return output.getvalue()
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from support.pages import KeptReport, ends, interval, lines_at
-from twinloop.encoders.trajectory import Feature
+from twinloop.encoders.trajectory import ClipFeature
 from twinloop.gap.policies.gap_rows import GapRow
 from twinloop.gap.policies.measure import MeasureGap
-from twinloop.stats.predictivity import PredictivityFigure
+from twinloop.stats.predictivity import PredictivityMetric
 from twinloop.workflows.gap.comparison_page import comparison_section, estimate_section, power_section
 from twinloop.workflows.gap.data import data_section
 from twinloop.workflows.gap.policies import policies_section, predictivity_section
@@ -195,7 +195,7 @@ def test_estimates_stand_in_pairs_without_and_with_simulation():
 
 
 FEATURES = tuple(
-    Feature(channel=channel, kind=kind, family=family, unit=unit, meaning=f"the {kind} of {channel}")
+    ClipFeature(channel=channel, kind=kind, family=family, unit=unit, meaning=f"the {kind} of {channel}")
     for channel, kind, family, unit in (
         ("elbow", "speed_mean", "speeds", "rad/s"),
         ("elbow", "lag", "commands", "s"),
@@ -328,7 +328,7 @@ def test_distances_are_told_with_what_they_are_without_a_gap():
 
 
 def figure(name, number, *, others=(0.3, 0.99), reason="", better="higher"):
-    return PredictivityFigure(
+    return PredictivityMetric(
         name=name,
         estimate=number,
         corrected=number + 0.01,

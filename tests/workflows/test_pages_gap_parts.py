@@ -10,16 +10,16 @@ import pytest
 
 from support.pages import KeptReport, ends, interval, lines_at
 from twinloop.core.errors import InputError
-from twinloop.gap.attribution.result import Cause, Explanation
+from twinloop.gap.attribution.result import ChannelExplanation, ErrorCause
 from twinloop.gap.dynamics.film_strips import FilmStrip
-from twinloop.gap.dynamics.unexplained_places import Place
-from twinloop.gap.dynamics.unexplained_result import Moment, StateShare, Unexplained
-from twinloop.gap.dynamics.unexplained_rules import Hint, Rule
-from twinloop.gap.policies.classes_result import Check, Diagnosis
+from twinloop.gap.dynamics.unexplained_places import EventClassError
+from twinloop.gap.dynamics.unexplained_result import ErrorMoment, StateShare, UnexplainedResult
+from twinloop.gap.dynamics.unexplained_rules import Hint, HintRule
+from twinloop.gap.policies.classes_result import ClassCheck, FailureDiagnosis
 from twinloop.gap.sensors.measure import BandDifference, SensorDifference, SensorGap
-from twinloop.gap.vision.camera_remedy import Remedy as CameraRemedy
-from twinloop.gap.vision.difference import Difference
-from twinloop.gap.vision.side import Regions
+from twinloop.gap.vision.camera_remedy import CameraRemedy as CameraRemedy
+from twinloop.gap.vision.difference import StatisticDifference
+from twinloop.gap.vision.side import RegionScores
 from twinloop.report.figure import BLUE, GREY, ORANGE, VIOLET
 from twinloop.stats import AllanCurve
 from twinloop.stats.series import Spectrum
@@ -39,10 +39,11 @@ NAN = float("nan")
 
 
 def test_classes_that_fire_are_told_first_then_every_check_and_what_was_not_looked_at():
-    fires = Check(kind="drift", subject="wrist", fired=True, evidence="ratio 2", p_value=0.0123, remedy=("a", "b"))
-    quiet = Check(kind="gap_too_wide", subject="elbow", fired=False, evidence="0.1 rad", needed="more episodes")
+    fires = ClassCheck(kind="drift", subject="wrist", fired=True, evidence="ratio 2", p_value=0.0123, remedy=("a", "b"))
+    quiet = ClassCheck(kind="gap_too_wide", subject="elbow", fired=False, evidence="0.1 rad", needed="more episodes")
     page = KeptReport()
-    classes_section(page, Diagnosis(checks=(fires, quiet), skipped={"weak_in_simulation": "no simulated trials"}))
+    skipped = {"weak_in_simulation": "no simulated trials"}
+    classes_section(page, FailureDiagnosis(checks=(fires, quiet), skipped=skipped))
     assert page.words[0].startswith(
         "1 classes fire on 2 checks. A check fires only on evidence that is significant at 5%"
     )
@@ -66,7 +67,7 @@ def test_classes_that_fire_are_told_first_then_every_check_and_what_was_not_look
 
 def test_without_checks_there_is_no_table():
     page = KeptReport()
-    classes_section(page, Diagnosis(checks=(), skipped={}))
+    classes_section(page, FailureDiagnosis(checks=(), skipped={}))
     assert page.tables == []
 
 
@@ -182,7 +183,7 @@ def pictures(level):
 def regions(level):
     grid = level + np.arange(6.0).reshape(2, 3) / 10
     by = (("a", "b", "c"), ("d", "e", "f"))
-    return Regions(auc=grid, low=grid - 0.1, high=grid + 0.05, p_value=grid - 0.5, apart=3 * grid, by=by)
+    return RegionScores(auc=grid, low=grid - 0.1, high=grid + 0.05, p_value=grid - 0.5, apart=3 * grid, by=by)
 
 
 def camera_remedy(**changed):
@@ -224,7 +225,7 @@ def pictured(**changed):
             scores=np.array([1.0, 3.0, NAN, -1.0, -2.0, NAN, -5.0]),
         ),
         "differences": (
-            Difference(
+            StatisticDifference(
                 name="red",
                 unit="1",
                 real=0.5,
@@ -233,7 +234,9 @@ def pictured(**changed):
                 p_value=0.05,
                 remedied=0.02,
             ),
-            Difference(name="noise", unit="1", real=0.03, sim=0.01, difference=interval(0.02, NAN, NAN), p_value=0.06),
+            StatisticDifference(
+                name="noise", unit="1", real=0.03, sim=0.01, difference=interval(0.02, NAN, NAN), p_value=0.06
+            ),
         ),
         "remedies": (camera_remedy(closes=("red", "noise"), share=0.6),),
         "left": 0.25,
@@ -343,7 +346,7 @@ def test_the_verdict_names_the_first_remedy_only_where_a_gap_is_shown():
     assert verdict(pictured(classifier=unsure)).startswith(f"{opening}, p = 0.051: no gap is shown")
     untested = NS(auc=interval(0.9, 0.7, 0.95), p_value=NAN)
     assert verdict(pictured(classifier=untested)).startswith(f"{opening}, and no test was asked for; first to change")
-    unknown = Difference(name="red", unit="1", real=1, sim=2, difference=interval(NAN, NAN, NAN), p_value=NAN)
+    unknown = StatisticDifference(name="red", unit="1", real=1, sim=2, difference=interval(NAN, NAN, NAN), p_value=NAN)
     assert difference_row(unknown)[4] == "–"
 
 
@@ -359,7 +362,7 @@ SHARES = {
 
 
 def place(event, *, ratio, share=0.1, p_value=0.01, channel="position/elbow"):
-    return Place(
+    return EventClassError(
         event=event,
         channel=channel,
         frames=0.2,
@@ -375,7 +378,7 @@ def state(name, share, p_value=0.01, channel="position/wrist"):
 
 
 def unexplained(**changed):
-    rule = Rule(name="r", states=(), events=(), where="reversals", term="friction", structures=("stribeck",))
+    rule = HintRule(name="r", states=(), events=(), where="reversals", term="friction", structures=("stribeck",))
     hint = Hint(channel="position/elbow", rule=rule, share=0.42, evidence=("one", "two"), patterns=())
     made = {
         "channels": ("position/elbow", "speed"),
@@ -393,14 +396,14 @@ def unexplained(**changed):
         ),
         "states": (state("load", 0.5, 0.06), state("speed", 0.05, 0.05), state("slow", 0.2), state("turn", 0.04)),
         "moments": (
-            Moment(channel="position/elbow", episode=3, time=1.2345, error=0.5, events=("still", "fast")),
-            Moment(channel="speed", episode=1, time=0.5, error=0.25, events=()),
+            ErrorMoment(channel="position/elbow", episode=3, time=1.2345, error=0.5, events=("still", "fast")),
+            ErrorMoment(channel="speed", episode=1, time=0.5, error=0.25, events=()),
         ),
         "hints": (hint,),
         "episodes": 6,
     }
     page = KeptReport()
-    where_section(page, Unexplained(**(made | changed)))
+    where_section(page, UnexplainedResult(**(made | changed)))
     return page
 
 
@@ -500,12 +503,12 @@ def test_nested_models_are_told_with_their_interval_and_the_others_with_their_re
 
 def explanation(channel, *causes):
     rows = tuple(
-        Cause(
+        ErrorCause(
             groups=groups, share=interval(share, share - 0.1, share + 0.2), p_value=0.01, claimed=claimed, needed=False
         )
         for groups, share, claimed in causes
     )
-    return Explanation(
+    return ChannelExplanation(
         channel=channel, unit="rad", nominal=0.2, identified=0.1, causes=rows, left=interval(0.3, 0.25, 0.4), floor=NAN
     )
 

@@ -10,11 +10,11 @@ import pytest
 
 from support.pages import KeptReport, ends, interval
 from twinloop.core.distribution import ParamDistribution
-from twinloop.identify.compare import Comparison, StructureResult
+from twinloop.identify.compare import StructureComparison, StructureResult
 from twinloop.identify.config import FitConfig
 from twinloop.identify.drift import Drift, DriftParam
 from twinloop.identify.result import Estimate
-from twinloop.identify.variants import Profile
+from twinloop.identify.variants import ParameterProfile
 from twinloop.workflows.identify import page as pages_identify
 from twinloop.workflows.identify.page import drift_section, identify_section, ranges_section, structures_section
 
@@ -154,7 +154,7 @@ def test_without_priors_or_directions_there_is_nothing_of_them(monkeypatch):
 
 def test_profiles_are_curves_with_their_limits_and_words(monkeypatch):
     values, rise = np.array([1.0, 1.25, 1.75]), np.array([5.0, 0.0, 3.0])
-    profile = Profile(
+    profile = ParameterProfile(
         name="mass", unit="kg", values=values, rise=rise, others={}, limit=3.5, low=1.1, high=None, level=0.9
     )
     page = identified(monkeypatch, profiles=(profile,))
@@ -219,7 +219,7 @@ def ranged(monkeypatch, *, within=2.0, episodes=3, curve=True, **changed):
     residual = np.zeros((1, 3, 2))
     monkeypatch.setattr(pages_identify, "open_backend", lambda: "backend")
     monkeypatch.setattr(pages_identify, "prepare_replay", Told(residual, [2]).prepare)
-    monkeypatch.setattr(pages_identify, "Prediction", Ahead)
+    monkeypatch.setattr(pages_identify, "BandPrediction", Ahead)
     found = {
         "calibration": NS(kappa=2.25, label="calibrated on 9 clips"),
         "noise": NS(
@@ -310,7 +310,7 @@ def structure(name, gain=None, **changed):
 
 def compared(*rows, folds=5):
     page = KeptReport()
-    structures_section(page, Comparison(twin="t", base={}, units={}, episodes=12, folds=folds, results=rows))
+    structures_section(page, StructureComparison(twin="t", base={}, units={}, episodes=12, folds=folds, results=rows))
     return page
 
 

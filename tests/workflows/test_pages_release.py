@@ -9,7 +9,7 @@ import pytest
 
 from support.pages import KeptReport, lines_at
 from twinloop.core.decision import GateDecision, RuleVerdict
-from twinloop.release.monitor.recorded import Watched
+from twinloop.release.monitor.recorded import MonitorVerdict
 from twinloop.workflows.deploy.gate import gate_section
 from twinloop.workflows.deploy.monitor import monitor_section
 from twinloop.workflows.evaluate.evidence import evidence_section
@@ -104,7 +104,7 @@ def test_rows_behind_a_rule_show_the_columns_that_they_have():
 
 def watched(name, a, b, *alarms):
     scores = {"a": a, "b": b}
-    return Watched(
+    return MonitorVerdict(
         name=name, alarms=alarms, cause=f"cause of {name}", instead=(), success=0.5, scores=scores, course=()
     )
 

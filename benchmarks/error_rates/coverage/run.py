@@ -22,8 +22,8 @@ from benchmarks.studies import around, markdown_table, write_between
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import generator
 from twinloop.identify import identify
-from twinloop.identify.assembly import Space, at_physics, fit_problem, fit_space
-from twinloop.identify.problem import Linearization, Problem, linearize
+from twinloop.identify.assembly import FitSpace, at_physics, fit_problem, fit_space
+from twinloop.identify.problem import FitProblem, Linearization, linearize
 from twinloop.identify.uncertainty import uncertainty
 from twinloop.identify.uncertainty_scores import FrameTimes, frame_scores
 from twinloop.simulate import Backend, open_backend
@@ -204,7 +204,7 @@ def _refitted(population: Population, rows: NDArray[np.intp], noise: Array, back
     )
 
 
-def _naive(problem: Problem, end: Linearization, level: float) -> Array:
+def _naive(problem: FitProblem, end: Linearization, level: float) -> Array:
     """Half widths from σ²(JᵀJ)⁻¹, as if residuals were independent."""
     slopes = frame_scores(problem, end, 0).slopes
     matrix = np.einsum("efcp,efcq->pq", slopes, slopes, optimize=True)
@@ -212,7 +212,7 @@ def _naive(problem: Problem, end: Linearization, level: float) -> Array:
     return ndtri((1 + level) / 2) * np.sqrt(variance * np.diag(np.linalg.inv(matrix)))
 
 
-def _si(space: Space, points: Array) -> Array:
+def _si(space: FitSpace, points: Array) -> Array:
     return np.array([float(value) for value in space.values(points).values()])
 
 

@@ -18,8 +18,8 @@ from scipy.signal import lfilter
 from twinloop.core.records import Episode
 from twinloop.core.seeds import generator
 from twinloop.identify import FitConfig
-from twinloop.identify.assembly import Space, at_physics, fit_problem, fit_space
-from twinloop.identify.problem import Linearization, Problem, linearize
+from twinloop.identify.assembly import FitSpace, at_physics, fit_problem, fit_space
+from twinloop.identify.problem import FitProblem, Linearization, linearize
 from twinloop.identify.solver import solve
 from twinloop.simulate import Backend
 from twinloop.simulate.replay import replay
@@ -124,9 +124,9 @@ class LinearFits:
     """
 
     population: Population
-    space: Space
+    space: FitSpace
     logs: ReplayLogs
-    problem: Problem
+    problem: FitProblem
     here: Linearization
 
     @classmethod
@@ -152,7 +152,7 @@ class LinearFits:
         """Frame of its episode at which each window begins."""
         return np.round(self.logs.begins * self.population.case.hz).astype(np.intp)
 
-    def fit(self, rows: NDArray[np.intp], noise: Array) -> tuple[Problem, Linearization, Array]:
+    def fit(self, rows: NDArray[np.intp], noise: Array) -> tuple[FitProblem, Linearization, Array]:
         """The fit to a log of some episodes: the problem, where it ended, and when its windows begin in s."""
         owners = np.asarray(self.logs.numbers)
         windows = [np.flatnonzero(owners == row) for row in rows]

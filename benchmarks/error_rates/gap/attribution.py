@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from benchmarks.studies import Study, StudyTable, share
 from twinloop.core.seeds import generator
-from twinloop.gap.attribution.attribute import Tally
+from twinloop.gap.attribution.attribute import SquaredErrorShares
 from twinloop.gap.attribution.design import DrawDesign, design
 from twinloop.stats import bias_reduced_sandwich, sobol_indices, sobol_rows, sobol_terms
 
@@ -89,7 +89,7 @@ def _fitted(rng: np.random.Generator, alike: float) -> tuple[Array, Array]:
     return _PLANTED + step, found.covariance
 
 
-def _tally(seed: int, run: int, count: int, alike: float, *, draws: bool) -> Tally:
+def _tally(seed: int, run: int, count: int, alike: float, *, draws: bool) -> SquaredErrorShares:
     rng = generator(seed, f"study/attribution/{count}/{alike}", run)
     estimate, covariance = _fitted(rng, alike)
     measured = _episodes(rng, count, alike)
@@ -101,7 +101,7 @@ def _tally(seed: int, run: int, count: int, alike: float, *, draws: bool) -> Tal
         values = rng.multivariate_normal(estimate, covariance, size=_DRAWS)
         rows = np.concatenate([np.zeros((1, 4)), (values[:, None] * each).reshape(-1, 4)])
         drawn = drawing, measured.errors(rows)[..., None]
-    return Tally(
+    return SquaredErrorShares(
         sums=measured.errors(plan.coalitions * estimate)[..., None],
         erring=np.array([True]),
         plan=plan,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from benchmarks.studies import Study, StudyTable, share
 from twinloop.stats import (
-    TwoByTwo,
+    ContingencyTable,
     bootstrap_of_means,
     bounded_difference,
     difference_interval,
@@ -103,7 +103,7 @@ def _coverage(repetitions: int, seed: int) -> StudyTable:
 
 
 def _holds(n: int, a: int, b: int, truth: float, method: Any) -> bool:
-    table = TwoByTwo(successes_a=a, trials_a=n, successes_b=b, trials_b=n)
+    table = ContingencyTable(successes_a=a, trials_a=n, successes_b=b, trials_b=n)
     return bool(difference_interval(table, method=method).covers(truth))
 
 

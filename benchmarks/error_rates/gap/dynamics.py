@@ -12,8 +12,8 @@ from twinloop.core.seeds import generator
 from twinloop.gap.dynamics.errors import WindowErrors
 from twinloop.gap.dynamics.intervals import by_episodes
 from twinloop.gap.dynamics.metrics import skill_of
-from twinloop.gap.dynamics.noise_floor import Pairs, noise_floor
-from twinloop.simulate.channels import Channel
+from twinloop.gap.dynamics.noise_floor import RepeatPairs, noise_floor
+from twinloop.simulate.channels import MeasuredChannel
 
 Array = NDArray[np.float64]
 _FRAMES = 100  # of an episode, whose errors resemble each other as an AR(1) series of
@@ -22,7 +22,7 @@ _UNLIKE = 0.3  # standard deviation of the logarithm of an episode's error level
 _EPISODES = (4, 6, 10, 20, 40)
 _RATIOS = (1.0, 1.2, 1.5)
 _BASELINE = 2.0  # RMSE of the rival where a right twin's is 1
-_CHANNELS = (Channel(name="position/joint", unit="rad"),)
+_CHANNELS = (MeasuredChannel(name="position/joint", unit="rad"),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,12 +56,12 @@ def _errors(rows: Array) -> WindowErrors:
     )
 
 
-def _pairs(runs: Array, group: NDArray[np.intp]) -> Pairs:
+def _pairs(runs: Array, group: NDArray[np.intp]) -> RepeatPairs:
     """All pairs within groups."""
     first, second = np.triu_indices(len(runs), k=1)
     same = group[first] == group[second]
     first, second = first[same], second[same]
-    return Pairs(
+    return RepeatPairs(
         episodes=tuple(range(len(runs))),
         group=group,
         first=first,

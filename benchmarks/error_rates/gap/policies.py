@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from benchmarks.studies import Study, StudyTable, share
 from twinloop.core.seeds import generator
-from twinloop.stats import TwoByTwo, difference_interval, holm, mantel_haenszel
+from twinloop.stats import ContingencyTable, difference_interval, holm, mantel_haenszel
 from twinloop.stats.matched import stratified_difference, stratified_permutation
 from twinloop.stats.two_by_two import exact_p_values
 
@@ -71,7 +71,9 @@ def _refused(counts: NDArray[np.int64], trials: int) -> NDArray[np.bool_]:
 def _covered(counts: NDArray[np.int64], trials: int, truth: float) -> tuple[int, int]:
     newcombe = pooled = 0
     for row in counts:
-        tables = [TwoByTwo(successes_a=int(a), trials_a=trials, successes_b=int(b), trials_b=trials) for a, b in row]
+        tables = [
+            ContingencyTable(successes_a=int(a), trials_a=trials, successes_b=int(b), trials_b=trials) for a, b in row
+        ]
         newcombe += bool(difference_interval(tables[0]).covers(truth))
         pooled += bool(mantel_haenszel(tables).covers(truth))
     return newcombe, pooled

@@ -16,7 +16,13 @@ from benchmarks.error_rates.gap.ranking_bootstrap import resampled_pairs
 from benchmarks.studies import Study, StudyTable
 from twinloop.core.seeds import generator
 from twinloop.stats import ranking
-from twinloop.stats.ranking import Scores, draw_differences, draw_population, draw_true_scores, population_figures
+from twinloop.stats.ranking import (
+    PolicyScoreMatrix,
+    draw_differences,
+    draw_population,
+    draw_true_scores,
+    population_figures,
+)
 
 Array = NDArray[np.float64]
 POLICIES, TRIALS, LEVEL, DRAWS = (3, 4, 6, 10), (10, 25, 60), 0.95, 600
@@ -30,8 +36,8 @@ class Planted:
 
     true_real: Array
     true_sim: Array
-    real: Scores
-    sim: Scores
+    real: PolicyScoreMatrix
+    sim: PolicyScoreMatrix
 
 
 def true_scores(kind: str, correlation: float, shape: tuple[int, int], rng: np.random.Generator) -> tuple[Array, Array]:
@@ -48,7 +54,7 @@ def true_scores(kind: str, correlation: float, shape: tuple[int, int], rng: np.r
 def plant(kind: str, correlation: float, shape: tuple[int, int], trials: int, rng: np.random.Generator) -> Planted:
     """Policies of a population with that many trials each, in both domains."""
     true_real, true_sim = true_scores(kind, correlation, shape, rng)
-    real, sim = (Scores.of_table(rng.binomial(trials, p) / trials, trials) for p in (true_real, true_sim))
+    real, sim = (PolicyScoreMatrix.of_table(rng.binomial(trials, p) / trials, trials) for p in (true_real, true_sim))
     return Planted(true_real=true_real, true_sim=true_sim, real=real, sim=sim)
 
 

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from twinloop.core.seeds import generator
 from twinloop.stats.interval import Interval, check_level
-from twinloop.stats.ranking import Scores
+from twinloop.stats.ranking import PolicyScoreMatrix
 
 Array = NDArray[np.float64]
 Figure = Callable[..., Array]
 
 
 def resampled_pairs(
-    *, real: Scores, sim: Scores, draws: int, policies: bool, rng: np.random.Generator
+    *, real: PolicyScoreMatrix, sim: PolicyScoreMatrix, draws: int, policies: bool, rng: np.random.Generator
 ) -> tuple[Array, Array]:
     """Means ``(draws, ..., P)`` of trials drawn again; with ``policies``, of policies drawn again first."""
     if policies:
@@ -34,8 +34,8 @@ def resampled_pairs(
 def bootstrap_figure(
     figure: Figure,
     *,
-    real: Scores,
-    sim: Scores,
+    real: PolicyScoreMatrix,
+    sim: PolicyScoreMatrix,
     policies: bool = False,
     level: float = 0.95,
     draws: int = 2000,
@@ -68,7 +68,7 @@ def bootstrap_figure(
     )
 
 
-def _rows(side: Scores, chosen: NDArray[np.intp]) -> Scores:
+def _rows(side: PolicyScoreMatrix, chosen: NDArray[np.intp]) -> PolicyScoreMatrix:
     wide = (np.broadcast_to(values, chosen.shape) for values in (side.mean, side.trials))
     mean, trials = (np.take_along_axis(values, chosen, axis=-1) for values in wide)
-    return Scores(mean=mean, trials=trials)
+    return PolicyScoreMatrix(mean=mean, trials=trials)

@@ -15,9 +15,9 @@ from benchmarks.studies import Study, StudyTable, share
 from twinloop.core.records import Episode
 from twinloop.core.seeds import generator
 from twinloop.gap.dynamics.unexplained import unexplained
-from twinloop.gap.policies.classes import Errors, drift_since
-from twinloop.gap.policies.classes_coverage import Support, combination_covered, never_covered
-from twinloop.gap.policies.classes_result import ALPHA, Check, decided
+from twinloop.gap.policies.classes import EpisodeErrors, drift_since
+from twinloop.gap.policies.classes_coverage import TrainingSupport, combination_covered, never_covered
+from twinloop.gap.policies.classes_result import ALPHA, ClassCheck, decided
 from twinloop.identify.structures import chosen_structures
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay import replay
@@ -190,21 +190,21 @@ def run_causes(repetitions: int, seed: int) -> StudyTable:
     )
 
 
-def _coverage_checks(rng: np.random.Generator, training: int, shift: float) -> list[Check]:
-    support = Support(names=("x", "y", "z"), values=rng.normal(size=(training, 3)))
+def _coverage_checks(rng: np.random.Generator, training: int, shift: float) -> list[ClassCheck]:
+    support = TrainingSupport(names=("x", "y", "z"), values=rng.normal(size=(training, 3)))
     real = rng.normal(size=(10, 3)) + np.array([shift, 0.0, 0.0])
     together = combination_covered(support, support.names, real)
     return [*never_covered(support, support.names, real), *([together] if together else [])]
 
 
-def _drift_checks(rng: np.random.Generator, episodes: int, factor: float) -> list[Check]:
+def _drift_checks(rng: np.random.Generator, episodes: int, factor: float) -> list[ClassCheck]:
     table = rng.lognormal(sigma=0.3, size=(2 * episodes, 3))
     table[episodes:, 0] *= factor
-    errors = Errors(channels=("a", "b", "c"), values=table, numbers=tuple(range(2 * episodes)))
+    errors = EpisodeErrors(channels=("a", "b", "c"), values=table, numbers=tuple(range(2 * episodes)))
     return drift_since(errors, episodes, seed=int(rng.integers(1 << 30)))
 
 
-_CLASSES: tuple[tuple[str, str, bool, Callable[[np.random.Generator], list[Check]]], ...] = (
+_CLASSES: tuple[tuple[str, str, bool, Callable[[np.random.Generator], list[ClassCheck]]], ...] = (
     ("never covered", "nothing; 300 training episodes", False, partial(_coverage_checks, training=300, shift=0.0)),
     ("never covered", "one axis of three off by 2 sd", True, partial(_coverage_checks, training=300, shift=2.0)),
     ("never covered", "one axis of three off by 3 sd", True, partial(_coverage_checks, training=300, shift=3.0)),

@@ -13,7 +13,7 @@ from benchmarks.studies import Study, StudyTable, share
 from twinloop.core.seeds import generator
 from twinloop.encoders.classical import ClassicalEncoder
 from twinloop.gap.vision.camera_remedy import find_remedies, statistics_of
-from twinloop.gap.vision.develop import Look
+from twinloop.gap.vision.develop import CameraResponse
 from twinloop.gap.vision.picture_statistics import sampled_pixels
 from twinloop.sensors.camera import CameraModel
 from twinloop.stats import classifier_test, kid, mmd
@@ -89,7 +89,7 @@ def _tests(repetitions: int, seed: int) -> StudyTable:
 
 def _remedies(repetitions: int, seed: int) -> StudyTable:
     """How often the planted parameter is named, how near its value is, and what else is named."""
-    look = Look(model=CameraModel(noise_scale=1.0, read_noise=2.0, full_well=6000.0), blur=_BLUR)
+    look = CameraResponse(model=CameraModel(noise_scale=1.0, read_noise=2.0, full_well=6000.0), blur=_BLUR)
     base: dict[str, Any] = {"noise_scale": 1.0, "read_noise": 2.0, "full_well": 6000.0, "blur": _BLUR}
     rows, figures = [], []
     for name, values in _PLANTED.items():

@@ -19,7 +19,7 @@ from benchmarks.error_rates.gate.worlds import Truth, Won, rate
 from benchmarks.studies import Study, StudyTable
 from twinloop.core.evaluation import Evaluation
 from twinloop.core.trials import Domain
-from twinloop.release.gate import Known, gate
+from twinloop.release.gate import GateContext, gate
 from twinloop.release.gate_config import Looks, parse_gate
 
 Yes = Literal["wrong", "wrong and harmful", "harmful, within the margin", "harmful, not seen", "right"]
@@ -35,7 +35,7 @@ _ASKED = {
     "latency": {"budget_s": 0.03},
     "context": {"waived": "a planted release has no place where it will run"},
 }
-_KNOWN = Known(stored=())
+_KNOWN = GateContext(stored=())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from benchmarks.error_rates.logs.planted import DEFECTS, Defect, Planted, raw
 from benchmarks.studies import markdown_table, write_between
 from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
 from twinloop.core.seeds import generator
-from twinloop.dataset.logs.checks import Expectations, Finding, LogReport, check_log
+from twinloop.dataset.logs.checks import JointExpectations, LogFinding, LogReport, check_log
 from twinloop.dataset.logs.importers.protocol import RawEpisode
 from twinloop.dataset.logs.sets.registry import SETS, load_raw
 from twinloop.hardware import virtual_log
@@ -36,7 +36,7 @@ class Source:
 
     name: str
     records: list[RawEpisode]
-    expectations: Expectations | None = None
+    expectations: JointExpectations | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class Trial:
     found: bool
     named: bool
     timed: bool | None
-    false: tuple[Finding, ...]
+    false: tuple[LogFinding, ...]
 
 
 def sources(*, seed: int = 0, only: Sequence[str] = ()) -> Iterable[Source]:
@@ -116,7 +116,7 @@ def _judge(source: Source, defect: Defect, planted: Planted, good: LogReport) ->
     )
 
 
-def _same(planted: Planted, finding: Finding) -> bool:
+def _same(planted: Planted, finding: LogFinding) -> bool:
     return planted.column in ("", "*") or planted.column in finding.column
 
 

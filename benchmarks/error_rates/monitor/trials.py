@@ -26,13 +26,13 @@ from benchmarks.error_rates.monitor.settings import (
 from twinloop.core.contract import IMAGES
 from twinloop.core.errors import CheckFailedError
 from twinloop.hardware import hidden_cell
-from twinloop.policies import Acting, open_policy
+from twinloop.policies import PolicyLoop, open_policy
 from twinloop.release.monitor.calibration import Calibration
-from twinloop.release.monitor.judging import Kind, Scorer, fit_outlying
-from twinloop.release.monitor.live import Monitor
-from twinloop.release.monitor.recorded import Recorded, Watched, joined, watch
+from twinloop.release.monitor.judging import Kind, ScorerSet, fit_outlying
+from twinloop.release.monitor.live import LiveMonitor
+from twinloop.release.monitor.recorded import MonitorVerdict, RecordedEpisodes, joined, watch
 from twinloop.rollout import PolicyActor, run_batch
-from twinloop.rollout.photographer import Photographer
+from twinloop.rollout.photographer import WorldCamera
 from twinloop.simulate import open_backend
 from twinloop.stats.conformal import conformal_threshold
 from twinloop.tasks import open_task
@@ -50,7 +50,7 @@ class Tried:
 
     robot: int
     name: str
-    told: tuple[Watched, ...]
+    told: tuple[MonitorVerdict, ...]
     unlike: dict[str, NDArray[np.bool_]]
 
 
@@ -74,7 +74,7 @@ def try_robot(item: tuple[int, MonitorSettings, str, int]) -> Robot:
     calibration = calibrated(known, twin, policy.contract, policy=policy, rate=settings.rate, seed=seed)
     spent = time.process_time() - began
     judge = _Unlike(known, policy, calibration)
-    monitor = Monitor(calibration, twin)
+    monitor = LiveMonitor(calibration, twin)
     held = episodes(number, policy, range(HELD, HELD + settings.held), seed)
     groups = [
         _tried(number, "success", held.take(held.success == 1.0), monitor, policy, judge),
@@ -83,10 +83,10 @@ def try_robot(item: tuple[int, MonitorSettings, str, int]) -> Robot:
     for place, fault in enumerate(FAULTS):
         first = FAULTY + 1000 * place
         faulty = episodes(number, policy, range(first, first + settings.faulty), seed, fault)
-        groups.append(_tried(number, fault.name, faulty, Monitor(calibration, twin), policy, judge))
+        groups.append(_tried(number, fault.name, faulty, LiveMonitor(calibration, twin), policy, judge))
     return Robot(
         groups=tuple(groups),
-        look_ms=_look_ms(Monitor(calibration, twin), held, policy),
+        look_ms=_look_ms(LiveMonitor(calibration, twin), held, policy),
         calibration_s=spent,
         count=calibration.band.count,
         rate=settings.rate,
@@ -104,26 +104,26 @@ def try_pictures(item: tuple[int, MonitorSettings, str, int]) -> Robot:
         good, twin, policy.contract, policy=policy, cameras=(CAMERA,), rate=settings.rate, seed=seed
     )
     spent = time.process_time() - began
-    monitor, groups = Monitor(calibration, twin), []
+    monitor, groups = LiveMonitor(calibration, twin), []
     for fault in (Fault(name="success, with pictures"), *PICTURED):
         taken = episodes(number, policy, range(HELD, HELD + n), seed, fault, pictures=True)
         groups.append(_tried(number, fault.name, taken.take(taken.success == 1.0), monitor, policy, None))
     return Robot(
         groups=tuple(groups),
-        look_ms=_look_ms(Monitor(calibration, twin), good, policy),
+        look_ms=_look_ms(LiveMonitor(calibration, twin), good, policy),
         calibration_s=spent,
         count=calibration.band.count,
         rate=settings.rate,
     )
 
 
-def successes(number: int, policy: Any, wanted: int, seed: int, *, pictures: bool = False) -> Recorded:
+def successes(number: int, policy: Any, wanted: int, seed: int, *, pictures: bool = False) -> RecordedEpisodes:
     """The first successes of a virtual robot without a fault, so many of them.
 
     Raises:
         CheckFailedError: the policy does not succeed often enough to be watched.
     """
-    found: list[Recorded] = []
+    found: list[RecordedEpisodes] = []
     for first in range(CALIBRATED, CALIBRATED + _ATTEMPTS * wanted, wanted):
         tried = episodes(number, policy, range(first, first + wanted), seed, pictures=pictures)
         found.append(tried.take(tried.success == 1.0))
@@ -137,7 +137,7 @@ def successes(number: int, policy: Any, wanted: int, seed: int, *, pictures: boo
 
 def episodes(
     number: int, policy: Any, numbers: Sequence[int], seed: int, fault: Fault | None = None, *, pictures: bool = False
-) -> Recorded:
+) -> RecordedEpisodes:
     """Episodes of a virtual robot under the policy, as they were observed."""
     fault = fault or Fault(name="")
     cell = hidden_cell(load_twin(TWIN), number, fault=fault.cell or fault.pictures or None)
@@ -158,7 +158,7 @@ def episodes(
     observation = {name: np.stack([step[name] for step in seen], axis=1) for name in seen[0]}
     if pictures:
         observation[IMAGES + CAMERA] = _pictures(cell.twin, batch.trajectories.states, params)
-    return Recorded(
+    return RecordedEpisodes(
         observation=observation,
         commands=np.stack(commands, axis=1),
         lengths=np.full(len(numbers), task.nstep),
@@ -170,7 +170,7 @@ def episodes(
 
 def _pictures(twin: Any, states: NDArray[np.float64], params: Any) -> NDArray[np.uint8]:
     """Pictures ``(m, T, h, w, 3)``, each shown for `_EVERY` steps."""
-    camera = Photographer(twin, [CAMERA], height=_HEIGHT, width=_WIDTH)
+    camera = WorldCamera(twin, [CAMERA], height=_HEIGHT, width=_WIDTH)
     length = states.shape[1] - 1
     taken = [camera.pictures(states[:, step], params)[CAMERA] for step in range(0, length, _EVERY)]
     camera.close()
@@ -180,23 +180,23 @@ def _pictures(twin: Any, states: NDArray[np.float64], params: Any) -> NDArray[np
 class _Unlike:
     """What each way of measuring unlikeness says by itself, at the same rate of false alarms."""
 
-    def __init__(self, good: Recorded, policy: Any, calibration: Calibration) -> None:
+    def __init__(self, good: RecordedEpisodes, policy: Any, calibration: Calibration) -> None:
         self._policy, self._rate = policy, calibration.band.rate
         rows = self.rows(good)
         half = np.arange(len(good)) % 2 == 0
-        self._judges: dict[str, tuple[Scorer, float]] = {}
+        self._judges: dict[str, tuple[ScorerSet, float]] = {}
         for stream in ("observation", "latent"):
             for kind in OUTLYING:
                 flat = rows[stream][half].reshape(-1, rows[stream].shape[-1])
-                scorer = Scorer(
+                scorer = ScorerSet(
                     judges={stream: fit_outlying(flat, kind)}, columns={}, control_hz=calibration.scorer.control_hz
                 )
                 worst = scorer.curves({stream: rows[stream][~half]})[stream].max(axis=1)
                 self._judges[f"{stream}, {kind}"] = scorer, conformal_threshold(worst, 1.0 - self._rate)
 
-    def rows(self, recorded: Recorded) -> dict[str, NDArray[np.float64]]:
+    def rows(self, recorded: RecordedEpisodes) -> dict[str, NDArray[np.float64]]:
         """Observations and features."""
-        acting, seen = Acting(self._policy, len(recorded)), []
+        acting, seen = PolicyLoop(self._policy, len(recorded)), []
         for step in range(recorded.commands.shape[1]):
             now = recorded.at(step)
             acting.act(now)
@@ -204,7 +204,7 @@ class _Unlike:
             seen.append((np.concatenate(list(now.values()), axis=1), acting.latent.copy()))
         return {name: np.stack([row[i] for row in seen], axis=1) for i, name in enumerate(("observation", "latent"))}
 
-    def look(self, recorded: Recorded) -> dict[str, NDArray[np.bool_]]:
+    def look(self, recorded: RecordedEpisodes) -> dict[str, NDArray[np.bool_]]:
         """Which episodes each calls unlike."""
         rows, found = self.rows(recorded), {}
         for name, (scorer, limit) in self._judges.items():
@@ -213,18 +213,20 @@ class _Unlike:
         return found
 
 
-def _tried(robot: int, name: str, recorded: Recorded, monitor: Monitor, policy: Any, judge: _Unlike | None) -> Tried:
+def _tried(
+    robot: int, name: str, recorded: RecordedEpisodes, monitor: LiveMonitor, policy: Any, judge: _Unlike | None
+) -> Tried:
     if not len(recorded):
         return Tried(robot=robot, name=name, told=(), unlike={})
     told = watch(recorded, monitor, policy)
     return Tried(robot=robot, name=name, told=tuple(told), unlike=judge.look(recorded) if judge else {})
 
 
-def _look_ms(monitor: Monitor, recorded: Recorded, policy: Any) -> float:
+def _look_ms(monitor: LiveMonitor, recorded: RecordedEpisodes, policy: Any) -> float:
     """CPU time of one look at one robot, in ms: the median over an episode."""
     one = recorded.take(np.array([0]))
     monitor.begin(1)
-    acting, spent = Acting(policy, 1), []
+    acting, spent = PolicyLoop(policy, 1), []
     for step in range(one.commands.shape[1]):
         seen = one.at(step)
         acting.act(seen)

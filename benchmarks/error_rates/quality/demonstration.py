@@ -14,13 +14,13 @@ from benchmarks.error_rates.quality.replaced import Replaced
 from benchmarks.error_rates.quality.study import Bench, alarms_table, recorded, simulated
 from benchmarks.studies import Study, StudyTable
 from twinloop.core.seeds import generator
-from twinloop.curate.check import Measured, MeasuringCheck, Score
+from twinloop.curate.check import CheckScore, Measurement, MeasuringCheck
 from twinloop.curate.demonstration.consistency import ActionConsistency
 from twinloop.curate.demonstration.duplicates import NearDuplicates
-from twinloop.curate.demonstration.gripper import Gripper
-from twinloop.curate.demonstration.outcome import OutcomeFits
-from twinloop.curate.demonstration.smoothness import Hesitation, Jerk, PathEfficiency, Smoothness
-from twinloop.curate.recording import Recording
+from twinloop.curate.demonstration.gripper import GripperUse
+from twinloop.curate.demonstration.outcome import OutcomeConsistency
+from twinloop.curate.demonstration.smoothness import DimensionlessJerk, Hesitation, PathEfficiency, Smoothness
+from twinloop.curate.recording import RecordedEpisode
 from twinloop.stats.proportion import wilson
 
 _EPISODES = 96  # of simulated data
@@ -41,10 +41,10 @@ _FAILS = 3  # one in three fails, where outcomes are looked at
 _FLIPPED = (0.05, 0.1, 0.2)
 CHECKS: tuple[type[MeasuringCheck], ...] = (
     Smoothness,
-    Jerk,
+    DimensionlessJerk,
     PathEfficiency,
     Hesitation,
-    Gripper,
+    GripperUse,
     ActionConsistency,
     NearDuplicates,
 )
@@ -55,8 +55,8 @@ class Base:
     """Good episodes, and what every check measures of them, which is measured once."""
 
     name: str
-    recordings: list[Recording]
-    measured: dict[str, list[Sequence[Measured]]]
+    recordings: list[RecordedEpisode]
+    measured: dict[str, list[Sequence[Measurement]]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,7 @@ def bases(*, seed: int) -> Generator[list[Base]]:
         yield [_base(name, data) for name, data in (("simulated", sim), ("real", real)) if data]
 
 
-def _base(name: str, recordings: list[Recording]) -> Base:
+def _base(name: str, recordings: list[RecordedEpisode]) -> Base:
     checks = [kind() for kind in CHECKS]
     return Base(
         name=name,
@@ -93,7 +93,7 @@ def _base(name: str, recordings: list[Recording]) -> Base:
     )
 
 
-def wrong(scores: Sequence[Score]) -> set[str]:
+def wrong(scores: Sequence[CheckScore]) -> set[str]:
     """Names of the episodes that are suspect or bad."""
     return {score.episode_id for score in scores if score.verdict in ("suspect", "bad")}
 
@@ -120,13 +120,15 @@ def tallies(base: Base, fault: Fault, *, repetitions: int, seed: int) -> Iterato
         )  # fmt: skip
 
 
-def _faulty(recording: Recording, fault: Fault, severity: float, rng: np.random.Generator, place: int) -> Recording:
+def _faulty(
+    recording: RecordedEpisode, fault: Fault, severity: float, rng: np.random.Generator, place: int
+) -> RecordedEpisode:
     return Replaced(recording, episode=fault.plant(recording.episode, severity, rng), name=f"faulty {place}")
 
 
 def _judged(
-    check: MeasuringCheck, base: Base, chosen: Sequence[int], faulty: Sequence[Recording], *, copies: bool
-) -> list[Score]:
+    check: MeasuringCheck, base: Base, chosen: Sequence[int], faulty: Sequence[RecordedEpisode], *, copies: bool
+) -> list[CheckScore]:
     recordings, measured = list(base.recordings), list(base.measured[check.name])
     for place, recording in zip(chosen, faulty, strict=True):
         rows = check.measured(recording)
@@ -140,7 +142,7 @@ def _judged(
 
 def outcome_tallies(base: Base, *, repetitions: int, seed: int) -> Iterator[Tally]:
     """Stated outcomes that are wrong: one in three episodes loses what it holds and fails, some labels are flipped."""
-    check = OutcomeFits()
+    check = OutcomeConsistency()
     good = [check.measured(recording) for recording in base.recordings]
     rng = generator(seed, f"quality/outcomes/{base.name}")
     fails = np.arange(len(base.recordings)) % _FAILS == 0

@@ -17,9 +17,9 @@ from benchmarks.error_rates.quality.study import recorded, simulated
 from benchmarks.studies import Study, StudyTable
 from twinloop.core.records import Episode, Source
 from twinloop.core.seeds import generator
-from twinloop.curate.check import Measured, MeasuringCheck, Score
-from twinloop.curate.learned.realism import Fakes, Support
-from twinloop.curate.recording import Recording
+from twinloop.curate.check import CheckScore, Measurement, MeasuringCheck
+from twinloop.curate.learned.realism import OutOfSupport, SimulatedLookingEpisodes
+from twinloop.curate.recording import RecordedEpisode
 
 Pictures = NDArray[np.uint8]
 _EPISODES = 120  # of simulated data
@@ -90,32 +90,32 @@ SHIFTS = (
     Shift(
         name="another part of the workspace",
         severities=((10.0, "10°"), (30.0, "30°"), (60.0, "60°")),
-        check=Support,
+        check=OutOfSupport,
         plant=_workspace,
     ),
     Shift(
         name="joints that follow later",
         severities=((0.05, "50 ms"), (0.1, "100 ms"), (0.2, "200 ms")),
-        check=Support,
+        check=OutOfSupport,
         plant=_lag,
     ),
     Shift(
         name="colour-shifted pictures",
         severities=((0.05, "5 %"), (0.15, "15 %"), (0.3, "30 %")),
-        check=Support,
+        check=OutOfSupport,
         plant=_colour,
     ),
-    Shift(name="readings without noise", severities=((1.0, "none"),), check=Fakes, plant=_noiseless),
+    Shift(name="readings without noise", severities=((1.0, "none"),), check=SimulatedLookingEpisodes, plant=_noiseless),
     Shift(
         name="pictures without noise",
         severities=((0.8, "80 % of the noise"), (0.4, "40 %"), (0.0, "none")),
-        check=Fakes,
+        check=SimulatedLookingEpisodes,
         plant=_still,
     ),
 )
 
 
-def _planted(recording: Recording) -> str:
+def _planted(recording: RecordedEpisode) -> str:
     return f"planted {recording.index}"
 
 
@@ -155,7 +155,7 @@ class _Set:
 
     name: str
     recordings: list[Replaced]
-    facts: list[Sequence[Measured]]
+    facts: list[Sequence[Measurement]]
 
 
 @contextmanager
@@ -165,20 +165,20 @@ def sets(*, seed: int) -> Generator[list[_Set]]:
         yield [_set(name, data) for name, data in (("simulated", sim), ("real", real)) if data]
 
 
-def _set(name: str, recordings: Sequence[Recording]) -> _Set:
+def _set(name: str, recordings: Sequence[RecordedEpisode]) -> _Set:
     made = []
     for recording in recordings:
         episode = recording.episode
         noisy = replace(episode, state=_noisy(episode.state, recording.index))
         made.append(_seen(Replaced(recording), noisy))
-    return _Set(name=name, recordings=made, facts=[Support().measured(recording) for recording in made])
+    return _Set(name=name, recordings=made, facts=[OutOfSupport().measured(recording) for recording in made])
 
 
 def _noisy(state: NDArray[np.float64], index: int) -> NDArray[np.float64]:
     return state + _NOISE * generator(index, "quality/readings").normal(size=state.shape)
 
 
-def _sided(recording: Replaced, source: Source) -> Recording:
+def _sided(recording: Replaced, source: Source) -> RecordedEpisode:
     return Replaced(recording, source=source)
 
 
@@ -189,7 +189,7 @@ def _split(count: int, rng: np.random.Generator) -> tuple[list[int], list[int]]:
 
 def _scores(
     check: MeasuringCheck, data: _Set, real: Sequence[int], sim: Sequence[int], planted: dict[int, Replaced]
-) -> list[Score]:
+) -> list[CheckScore]:
     recordings = [_sided(data.recordings[place], "real") for place in real]
     measured = [data.facts[place] for place in real]
     for place in sim:
@@ -236,7 +236,7 @@ def alike_study(repetitions: int, seed: int) -> StudyTable:
     rows, figures = [], []
     with sets(seed=seed) as all_:
         for data in all_:
-            for check in (Fakes(), Support()):
+            for check in (SimulatedLookingEpisodes(), OutOfSupport()):
                 counts: dict[str, int] = {"flagged": 0, "splits": 0}
                 total = 0
                 for repetition in range(repetitions):

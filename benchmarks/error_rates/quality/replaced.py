@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from twinloop.core.records import Episode, Provenance, Source
-from twinloop.curate.recording import Pictures, Recording
+from twinloop.curate.recording import Pictures, RecordedEpisode
 from twinloop.dataset.logs.importers.protocol import RawEpisode
 
 Camera = Callable[[Sequence[int]], Pictures]
 
 
-class Replaced(Recording):
+class Replaced(RecordedEpisode):
     """An episode that is read as another one.
 
     Args:
@@ -27,7 +27,7 @@ class Replaced(Recording):
 
     def __init__(
         self,
-        of: Recording,
+        of: RecordedEpisode,
         *,
         name: str = "",
         episode: Episode | None = None,
@@ -41,22 +41,22 @@ class Replaced(Recording):
 
     @functools.cached_property
     def raw(self) -> RawEpisode:
-        """See `Recording`."""
+        """See `RecordedEpisode`."""
         return self.of.raw if self._episode is None else RawEpisode.of(self._episode)
 
     @functools.cached_property
     def provenance(self) -> Provenance | None:
-        """See `Recording`."""
+        """See `RecordedEpisode`."""
         known = self.of.provenance
         return known if known is None or self._side is None else replace(known, source=self._side)
 
     @functools.cached_property
     def cameras(self) -> tuple[str, ...]:
-        """See `Recording`."""
+        """See `RecordedEpisode`."""
         return self.of.cameras if self._pictures is None else tuple(self._pictures)
 
     def pictures(self, camera: str, frames: Sequence[int] | None = None) -> Pictures:
-        """See `Recording`."""
+        """See `RecordedEpisode`."""
         if self._pictures is None:
             return self.of.pictures(camera, frames)
         return self._pictures[camera](range(self.frames) if frames is None else frames)

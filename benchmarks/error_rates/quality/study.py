@@ -17,13 +17,13 @@ from benchmarks.error_rates.quality.planted.edited import Edited
 from benchmarks.studies import StudyTable
 from twinloop.core.errors import TwinloopError
 from twinloop.core.seeds import generator
-from twinloop.curate.check import Measured, MeasuringCheck, Score
-from twinloop.curate.recording import Recording, open_recordings
+from twinloop.curate.check import CheckScore, Measurement, MeasuringCheck
+from twinloop.curate.recording import RecordedEpisode, open_recordings
 from twinloop.curate.registry import open_checks
 from twinloop.dataset.logs.conversion import write_log_dataset
 from twinloop.dataset.logs.sets.registry import load_raw
 from twinloop.stats import wilson
-from twinloop.workflows.curate.scores import TwinsOfEpisodes
+from twinloop.workflows.curate.scores import CatalogTwins
 from twinloop.workflows.generate.generate import run_generate
 from twinloop.workflows.generate.requests import GenerateRequest
 
@@ -32,7 +32,7 @@ _WRONG = ("suspect", "bad")
 
 
 @contextmanager
-def simulated(episodes: int, *, seed: int, pixels: bool) -> Generator[list[Recording]]:
+def simulated(episodes: int, *, seed: int, pixels: bool) -> Generator[list[RecordedEpisode]]:
     """Good simulated data: an expert's episodes of SO-101 pick and place, every parameter drawn from its range.
 
     Args:
@@ -57,7 +57,7 @@ def simulated(episodes: int, *, seed: int, pixels: bool) -> Generator[list[Recor
 
 
 @contextmanager
-def recorded() -> Generator[list[Recording]]:
+def recorded() -> Generator[list[RecordedEpisode]]:
     """Real data: 40 teleoperated episodes of an SO-101; none where the set cannot be reached."""
     try:
         raw, _ = load_raw(REAL)
@@ -97,16 +97,16 @@ class Bench:
         words: families or names of checks.
     """
 
-    def __init__(self, source: str, recordings: Sequence[Recording], *words: str) -> None:
+    def __init__(self, source: str, recordings: Sequence[RecordedEpisode], *words: str) -> None:
         self.source, self.recordings = source, list(recordings)
-        opened = open_checks(words, TwinsOfEpisodes(named=TWIN))
+        opened = open_checks(words, CatalogTwins(named=TWIN))
         self.checks = [check for check in opened if isinstance(check, MeasuringCheck)]
         self.measured_good = [[check.measured(recording) for recording in self.recordings] for check in self.checks]
         self.before = self._judged(self.recordings, self.measured_good)
 
-    def false_alarms(self) -> dict[str, list[Score]]:
+    def false_alarms(self) -> dict[str, list[CheckScore]]:
         """What the checks say against untouched episodes, by check."""
-        found: dict[str, list[Score]] = {}
+        found: dict[str, list[CheckScore]] = {}
         for score in self.before:
             if score.verdict in _WRONG:
                 found.setdefault(score.check, []).append(score)
@@ -131,7 +131,7 @@ class Bench:
         scores = self._judged(recordings, measured)
         return self._told(defect, size, {made.episode_id for made in changed.values()}, scores)
 
-    def _told(self, defect: Defect, size: float, planted: set[str], scores: Sequence[Score]) -> Trial:
+    def _told(self, defect: Defect, size: float, planted: set[str], scores: Sequence[CheckScore]) -> Trial:
         wrong = [score for score in scores if score.verdict in _WRONG]
         old = {(score.episode_id, score.check) for score in self.before if score.verdict in _WRONG}
         new = [score for score in wrong if (score.episode_id, score.check) not in old]
@@ -150,10 +150,12 @@ class Bench:
         )
 
     @staticmethod
-    def _measured(check: MeasuringCheck, made: Edited, good: Sequence[Measured]) -> Sequence[Measured]:
+    def _measured(check: MeasuringCheck, made: Edited, good: Sequence[Measurement]) -> Sequence[Measurement]:
         return check.measured(made) if made.touched & check.reads else good
 
-    def _judged(self, recordings: Sequence[Recording], measured: Sequence[Sequence[Sequence[Measured]]]) -> list[Score]:
+    def _judged(
+        self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Sequence[Measurement]]]
+    ) -> list[CheckScore]:
         return [s for check, rows in zip(self.checks, measured, strict=True) for s in check.judge(recordings, rows)]
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from benchmarks.studies import Study, StudyTable, share
-from twinloop.scenario.rare import Found, Search, Seen, failure_rate
+from twinloop.scenario.rare import ScoredPoints, SearchOptions, SearchResult, failure_rate
 
 AXES = 149  # as many as the default draws of the SO-101 have
 _WAY = np.array([0.6, 0.6, 0.529]) / np.linalg.norm([0.6, 0.6, 0.529])  # failures depend on three axes
@@ -18,11 +18,11 @@ _THRESHOLDS = (2.3, 3.1, 3.7, 4.3)  # standard deviations from the middle: rates
 
 
 def _planes(threshold: float, *, both: bool):
-    def tried(z: NDArray[np.float64]) -> Seen:
+    def tried(z: NDArray[np.float64]) -> ScoredPoints:
         score = threshold - z[:, :3] @ _WAY
         if both:
             score = np.minimum(score, threshold + _APART + z[:, :3] @ _WAY[::-1])
-        return Seen(z=z, score=score, failed=score < 0, lost=np.zeros(len(z), dtype=bool))
+        return ScoredPoints(z=z, score=score, failed=score < 0, lost=np.zeros(len(z), dtype=bool))
 
     return tried
 
@@ -38,7 +38,8 @@ def searched(repetitions: int, seed: int) -> StudyTable:
     for both in (False, True):
         for threshold in _THRESHOLDS:
             found = [
-                failure_rate(_planes(threshold, both=both), AXES, Search(seed=seed + 1 + i)) for i in range(repetitions)
+                failure_rate(_planes(threshold, both=both), AXES, SearchOptions(seed=seed + 1 + i))
+                for i in range(repetitions)
             ]
             row = _row(truth(threshold, both=both), found, both=both)
             figures.append(row)
@@ -63,7 +64,7 @@ def searched(repetitions: int, seed: int) -> StudyTable:
     )
 
 
-def _row(rate: float, found: list[Found], *, both: bool) -> dict[str, Any]:
+def _row(rate: float, found: list[SearchResult], *, both: bool) -> dict[str, Any]:
     intervals = [one.rate.interval for one in found]
     ratio = np.array([float(one.estimate) for one in intervals]) / rate
     return {

@@ -27,15 +27,15 @@ from twinloop.catalog.dataset_folder import (
     sealed_files,
     seals_of,
 )
-from twinloop.catalog.episode_rows import Folder, Rows, read_rows
-from twinloop.catalog.parts import Draft, Part, Parts, about_of, enlist
+from twinloop.catalog.episode_rows import EpisodeTableRows, FolderMetadata, read_rows
+from twinloop.catalog.parts import DraftPart, PartFile, PartStore, about_of, enlist
 from twinloop.catalog.schema import EPISODES, PARAMS
-from twinloop.catalog.state import State, now
+from twinloop.catalog.state import WorkspaceState, now
 from twinloop.core.errors import DatasetError, InputError
 from twinloop.dataset.lerobot.validation import unreadable_files
 
 
-class ChangedMeanwhileError(Exception):
+class ConcurrentUpdateError(Exception):
     """Another process brought the same batch up to date first."""
 
 
@@ -48,7 +48,7 @@ class BatchCommit:
     """
 
     record: Mapping[str, Any]
-    rows: Rows
+    rows: EpisodeTableRows
     seals: Sequence[Seal] = ()
     rewritten: bool = False
 
@@ -57,7 +57,7 @@ class BatchCommit:
         """The batch's name."""
         return self.record["batch"]
 
-    def make(self, parts: Parts, *, run_id: str | None) -> tuple[list[Part], int]:
+    def make(self, parts: PartStore, *, run_id: str | None) -> tuple[list[PartFile], int]:
         """Do it; the parts, and how many episodes lay nowhere before.
 
         Raises:
@@ -69,7 +69,7 @@ class BatchCommit:
         replaced, others = self._replaced(parts) if self.rewritten else ([], [])
         about = {"batch_record": dict(self.record), "replaces": [part.part for part in replaced]}
         drafts = [
-            Draft(table=table, rows=rows, batch=self.batch, revision=revision, about=about)
+            DraftPart(table=table, rows=rows, batch=self.batch, revision=revision, about=about)
             for table, rows in ((EPISODES.name, self.rows.episodes), (PARAMS.name, params))
             if len(rows) or table == EPISODES.name
         ]
@@ -85,9 +85,9 @@ class BatchCommit:
             write_record(connection, self.record)
         return written, new
 
-    def _replaced(self, parts: Parts) -> tuple[list[Part], list[Draft]]:
+    def _replaced(self, parts: PartStore) -> tuple[list[PartFile], list[DraftPart]]:
         """The parts that tell of the batch as it was, and what they tell of other batches."""
-        replaced, others = list[Part](), list[Draft]()
+        replaced, others = list[PartFile](), list[DraftPart]()
         for part in parts.listed(EPISODES.name):
             if part.batch == self.batch:
                 replaced.append(part)
@@ -98,16 +98,16 @@ class BatchCommit:
                 if len(rest) < len(rows):
                     replaced.append(part)
                     about = {name: value for name, value in about_of(path).items() if name == "batch_records"}
-                    others.append(Draft(table=EPISODES.name, rows=rest, position=part.position, about=about))
+                    others.append(DraftPart(table=EPISODES.name, rows=rest, position=part.position, about=about))
         return replaced, others
 
     def _require_revision(self, connection: sqlite3.Connection, revision: int) -> None:
         found = connection.execute("SELECT revision FROM batches WHERE batch = ?", (self.batch,)).fetchone()
         if (found[0] if found else 0) != revision:
-            raise ChangedMeanwhileError
+            raise ConcurrentUpdateError
 
 
-def undrawn(state: State, params: pa.Table) -> pa.Table:
+def undrawn(state: WorkspaceState, params: pa.Table) -> pa.Table:
     """Rows of parameters that nobody has written yet, by name: an episode's own name says what was drawn for it."""
     ids = list(dict.fromkeys(params["episode_id"].to_pylist()))
     with state.snapshot() as connection:
@@ -171,7 +171,7 @@ _TRIES = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Added:
+class AddResult:
     """What became of a folder: its batch, its episodes, how many of them nobody knew before, and the parts written.
 
     ``resealed`` are files that were known, have other content now, and are known with that from now on. ``unreadable``
@@ -189,7 +189,9 @@ class Added:
     first_sealed: int = 0
 
 
-def add_folder(parts: Parts, folder: Path, *, path: str, batch: str | None, source: str, run_id: str | None) -> Added:
+def add_folder(
+    parts: PartStore, folder: Path, *, path: str, batch: str | None, source: str, run_id: str | None
+) -> AddResult:
     """Index a folder; see `Workspace.add`.
 
     Args:
@@ -204,23 +206,23 @@ def add_folder(parts: Parts, folder: Path, *, path: str, batch: str | None, sour
     sealed_files(folder)  # refuses pipes and links to outside before anything is read
     for _ in range(_TRIES):
         try:
-            return _Addition(parts, folder, path=path, batch=batch, source=source, run_id=run_id).commit()
-        except ChangedMeanwhileError:
+            return _AddAttempt(parts, folder, path=path, batch=batch, source=source, run_id=run_id).commit()
+        except ConcurrentUpdateError:
             continue
     raise DatasetError(f"Other processes keep adding {folder} at the same time. Let one of them do it.")
 
 
-def move(state: State, batch: str, path: str) -> None:
+def move(state: WorkspaceState, batch: str, path: str) -> None:
     """Write down that a batch lies elsewhere now."""
     with state.transaction() as connection:
         connection.execute("UPDATE batches SET path = ?, updated = ? WHERE batch = ?", (path, now(), batch))
 
 
-class _Addition:
+class _AddAttempt:
     """One attempt: what the catalog knows, what the folder holds, and the rows that make up the difference."""
 
     def __init__(
-        self, parts: Parts, folder: Path, *, path: str, batch: str | None, source: str, run_id: str | None
+        self, parts: PartStore, folder: Path, *, path: str, batch: str | None, source: str, run_id: str | None
     ) -> None:
         self._parts, self._folder, self._path = parts, folder, path
         self._source, self._run = source, run_id
@@ -228,7 +230,7 @@ class _Addition:
         self._batch = self._before["batch"] if self._before else batch or self._free_name(folder.name)
         self._print, self._info, self._files, self._rows = self._read()
 
-    def commit(self) -> Added:
+    def commit(self) -> AddResult:
         before = {} if self._rewritten else {item.path: item for item in seals_of(self._parts.state, self._batch)}
         seals = seal(self._folder, before)
         resealed = [item.path for item in seals if item.path in before and item != before[item.path]]
@@ -296,7 +298,7 @@ class _Addition:
         number = next(i for i in range(2, len(taken) + 3) if f"{name}-{i}" not in taken)
         return f"{name}-{number}"
 
-    def _read(self) -> tuple[Fingerprint, dict[str, Any], list[str], Rows]:
+    def _read(self) -> tuple[Fingerprint, dict[str, Any], list[str], EpisodeTableRows]:
         """Fingerprint, metadata, and the rows of the files that are new, all of one moment."""
         for _ in range(_TRIES):
             info = checked_info(self._folder)
@@ -306,13 +308,13 @@ class _Addition:
             skipped = known.files if known and not self._rewritten else {}
             files = [name for name in episode_files(self._folder) if name not in skipped]
             source = self._before["source"] if self._before else self._source
-            rows = read_rows(Folder.at(self._folder, self._batch, info, source), files)
+            rows = read_rows(FolderMetadata.at(self._folder, self._batch, info, source), files)
             if Fingerprint.of(self._folder) == before:
                 self._check_count(info, rows, kept=self._before["episodes"] if skipped and self._before else 0)
                 return before, info, files, rows
         raise DatasetError(f"{self._folder} changes faster than it can be read. Add it when its writer has ended.")
 
-    def _check_count(self, info: dict[str, Any], rows: Rows, *, kept: int) -> None:
+    def _check_count(self, info: dict[str, Any], rows: EpisodeTableRows, *, kept: int) -> None:
         indices = np.sort(rows.episodes["episode_index"].to_numpy())
         if not np.array_equal(indices, np.arange(kept, kept + len(indices))):
             raise DatasetError(
@@ -344,10 +346,10 @@ class _Addition:
         }
 
     def _again(
-        self, written: Sequence[Part], *, new: int = 0, resealed: Sequence[str] = (), first_sealed: int = 0
-    ) -> Added:
+        self, written: Sequence[PartFile], *, new: int = 0, resealed: Sequence[str] = (), first_sealed: int = 0
+    ) -> AddResult:
         episodes = self._info["total_episodes"]
-        return Added(
+        return AddResult(
             batch=self._batch,
             episodes=episodes,
             new=new,

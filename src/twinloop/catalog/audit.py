@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from twinloop.catalog.state import State, now
+from twinloop.catalog.state import WorkspaceState, now
 from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError
 from twinloop.core.files import dumps, sha256_json, write_json
@@ -24,7 +24,7 @@ WITNESS = "audit-head.json"  # in policies/
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry(JsonRecord):
+class AuditEntry(JsonRecord):
     """One thing that was done. ``details["aliases"]`` is what it changed: alias to NAME@VERSION, or None."""
 
     seq: int
@@ -57,14 +57,14 @@ def append(
     return digest
 
 
-def entries(state: State, deployment: str | None = None) -> list[Entry]:
+def entries(state: WorkspaceState, deployment: str | None = None) -> list[AuditEntry]:
     """The log, oldest first; of one deployment, if one is named."""
     rows = state.rows("SELECT * FROM release_audit ORDER BY seq")
-    made = [Entry(**{**row, "details": json.loads(row["details"])}) for row in rows]
+    made = [AuditEntry(**{**row, "details": json.loads(row["details"])}) for row in rows]
     return [entry for entry in made if deployment in (None, entry.deployment)]
 
 
-def standing(log: Sequence[Entry]) -> dict[tuple[str, str], str]:
+def standing(log: Sequence[AuditEntry]) -> dict[tuple[str, str], str]:
     """What every alias stands for after these entries: (deployment, alias) to NAME@VERSION."""
     found: dict[tuple[str, str], str] = {}
     for entry in log:
@@ -75,7 +75,7 @@ def standing(log: Sequence[Entry]) -> dict[tuple[str, str], str]:
     return found
 
 
-def faults(state: State) -> list[str]:
+def faults(state: WorkspaceState) -> list[str]:
     """What is wrong with the chain, a sentence each; empty where it is whole."""
     found, before = list[str](), ""
     for number, row in enumerate(state.rows("SELECT * FROM release_audit ORDER BY seq"), start=1):
@@ -91,19 +91,19 @@ def faults(state: State) -> list[str]:
     return found
 
 
-def head(state: State) -> tuple[int, str]:
+def head(state: WorkspaceState) -> tuple[int, str]:
     """Number and hash of the newest entry; 0 and "" where there is none."""
     row = state.row("SELECT seq, sha256 FROM release_audit ORDER BY seq DESC LIMIT 1")
     return (row["seq"], row["sha256"]) if row else (0, "")
 
 
-def witness(root: Path, state: State) -> None:
+def witness(root: Path, state: WorkspaceState) -> None:
     """Write down what the newest entry is, in ``policies/`` of a workspace."""
     seq, digest = head(state)
     write_json(root / "policies" / WITNESS, {"seq": seq, "sha256": digest})
 
 
-def unwitnessed(root: Path, state: State) -> str | None:
+def unwitnessed(root: Path, state: WorkspaceState) -> str | None:
     """What is wrong with the log against its witness: entries that were there are not, or others are."""
     path = root / "policies" / WITNESS
     if not path.is_file():
@@ -118,7 +118,7 @@ def unwitnessed(root: Path, state: State) -> str | None:
     return lost and f"{lost} The head was noted in {path}."
 
 
-def missing_head(state: State, seq: int, digest: str) -> str | None:
+def missing_head(state: WorkspaceState, seq: int, digest: str) -> str | None:
     """Why an entry that was noted elsewhere is not in the log; None where it is."""
     if seq == 0 and not digest:
         return None

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from twinloop.catalog.state import State
+from twinloop.catalog.state import WorkspaceState
 from twinloop.core.documents import parse_json, read_json, require_regular
 from twinloop.core.errors import DatasetError, InputError
 from twinloop.core.files import sha256_bytes, sha256_file, sha256_json
@@ -238,7 +238,7 @@ def seal(folder: Path, known: Iterable[str] = ()) -> list[Seal]:
     return [Seal.of(folder, path) for path in paths]
 
 
-def seals_of(state: State, batch: str) -> list[Seal]:
+def seals_of(state: WorkspaceState, batch: str) -> list[Seal]:
     """Return the seals of a batch's files."""
     rows = state.rows("SELECT path, bytes, sha256, whole FROM seals WHERE batch = ? ORDER BY path", (batch,))
     return [Seal(path=r["path"], bytes=r["bytes"], sha256=r["sha256"], whole=bool(r["whole"])) for r in rows]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from twinloop.catalog.limits import Limits, StatementTimeoutError
+from twinloop.catalog.limits import QueryLimits, StatementTimeoutError
 from twinloop.catalog.statements import explained, require_reading
 from twinloop.core.errors import DatasetError, InputError
 
@@ -38,14 +38,14 @@ _LOCKED = (
 )
 
 
-class Engine:
+class QueryEngine:
     """A DuckDB database that holds nothing and can write nothing.
 
     Args:
         limits: of each statement.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: QueryLimits) -> None:
         import duckdb
 
         self.limits = limits

@@ -36,7 +36,7 @@ _TAKEN = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Folder:
+class FolderMetadata:
     """A dataset folder as the catalog looks at it: what holds for all of its episodes."""
 
     path: Path
@@ -47,7 +47,7 @@ class Folder:
     licence: str | None
 
     @classmethod
-    def at(cls, path: Path, batch: str, info: Mapping[str, Any], source: str) -> Folder:
+    def at(cls, path: Path, batch: str, info: Mapping[str, Any], source: str) -> FolderMetadata:
         """Read what holds for all episodes of a folder."""
         units, spec = path / layout.UNIT_MAP, path / layout.SPEC
         licence = read_json(spec).get("licence") if spec.is_file() else None
@@ -68,14 +68,14 @@ class Folder:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows:
+class EpisodeTableRows:
     """Rows of the tables ``episodes`` and ``params``."""
 
     episodes: pa.Table
     params: pa.Table
 
 
-def read_rows(folder: Folder, files: Sequence[str]) -> Rows:
+def read_rows(folder: FolderMetadata, files: Sequence[str]) -> EpisodeTableRows:
     """The rows of some files of a folder's episode table.
 
     Raises:
@@ -83,14 +83,14 @@ def read_rows(folder: Folder, files: Sequence[str]) -> Rows:
     """
     found = [_file_rows(folder, name) for name in files]
     if not found:
-        return Rows(episodes=EPISODES.schema.empty_table(), params=PARAMS.schema.empty_table())
-    return Rows(
+        return EpisodeTableRows(episodes=EPISODES.schema.empty_table(), params=PARAMS.schema.empty_table())
+    return EpisodeTableRows(
         episodes=pa.concat_tables([item.episodes for item in found]).combine_chunks(),
         params=pa.concat_tables([item.params for item in found]).combine_chunks(),
     )
 
 
-def _file_rows(folder: Folder, name: str) -> Rows:
+def _file_rows(folder: FolderMetadata, name: str) -> EpisodeTableRows:
     path = folder.path / name
     with open_parquet(path) as file:
         present = file.schema_arrow.names
@@ -103,10 +103,10 @@ def _file_rows(folder: Folder, name: str) -> Rows:
     columns = _columns(folder, name, table, ids)
     schema = EPISODES.schema
     episodes = pa.Table.from_arrays([_fitting(columns[f.name], f, len(table), path) for f in schema], schema=schema)
-    return Rows(episodes=episodes, params=_params(table, ids, path))
+    return EpisodeTableRows(episodes=episodes, params=_params(table, ids, path))
 
 
-def _ids(folder: Folder, table: pa.Table) -> list[str]:
+def _ids(folder: FolderMetadata, table: pa.Table) -> list[str]:
     """The episodes' names: those they carry, made from their content where they carry none."""
     column = f"{_PROVENANCE}episode_id"
     given = table[column].to_pylist() if column in table.column_names else [None] * len(table)
@@ -119,7 +119,7 @@ def _ids(folder: Folder, table: pa.Table) -> list[str]:
     return names
 
 
-def _columns(folder: Folder, name: str, table: pa.Table, ids: Sequence[str]) -> dict[str, Any]:
+def _columns(folder: FolderMetadata, name: str, table: pa.Table, ids: Sequence[str]) -> dict[str, Any]:
     fps = float(folder.info["fps"])
     tasks = table["tasks"].to_pylist()
     source = _text(table, "source") or [None] * len(table)
@@ -182,7 +182,7 @@ def _list(text: str | None, where: Path) -> list[str]:
         return [str(item) for item in parse_json(text, where="the list")] if text else []
 
 
-def _extra(folder: Folder, name: str, table: pa.Table) -> list[Mapping[str, Any]]:
+def _extra(folder: FolderMetadata, name: str, table: pa.Table) -> list[Mapping[str, Any]]:
     """What the provenance says beyond its columns, which stands in a file of its own beside each block."""
     path = folder.path / name.replace("meta/episodes/", "twinloop/provenance/").replace(".parquet", ".jsonl")
     if not path.is_file() or not path.resolve().is_relative_to(folder.path.resolve()):

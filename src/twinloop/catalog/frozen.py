@@ -23,13 +23,13 @@ import pyarrow.parquet as pq
 
 from twinloop.catalog.naming import selected
 from twinloop.catalog.parts import sync
-from twinloop.catalog.state import State, now
+from twinloop.catalog.state import WorkspaceState, now
 from twinloop.core.errors import DatasetError, InputError, UnknownNameError
 from twinloop.core.files import dumps, sha256_bytes, write_bytes
 from twinloop.dataset.lerobot.parquet import open_parquet
 
 if TYPE_CHECKING:
-    from twinloop.catalog.state import Opened
+    from twinloop.catalog.state import OpenWorkspace
 
 
 FOLDER = "datasets"  # within catalog/
@@ -42,7 +42,7 @@ _LIST_ROWS = pa.schema([pa.field("hash", pa.dictionary(pa.int32(), pa.string()))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frozen:
+class DatasetVersion:
     """One version of a frozen dataset. ``episode_ids`` are sorted; ``new`` says whether freezing made it just now."""
 
     name: str
@@ -75,7 +75,7 @@ def list_hash(episode_ids: Iterable[str]) -> str:
     return sha256_bytes(*(name.encode() for name in sorted(episode_ids)))
 
 
-def freeze(ws: Opened, name: str, sql: str, note: str = "") -> Frozen:
+def freeze(ws: OpenWorkspace, name: str, sql: str, note: str = "") -> DatasetVersion:
     """Freeze what a statement selects now, under a name.
 
     The newest version of that name is returned as it is where it lists the same episodes already.
@@ -119,7 +119,7 @@ def freeze(ws: Opened, name: str, sql: str, note: str = "") -> Frozen:
     return replace(frozen(ws, name), new=new)
 
 
-def frozen(ws: Opened, reference: str) -> Frozen:
+def frozen(ws: OpenWorkspace, reference: str) -> DatasetVersion:
     """The frozen dataset of that name (its newest version), ``NAME@VERSION``, or hash or unique beginning of one.
 
     Raises:
@@ -128,7 +128,7 @@ def frozen(ws: Opened, reference: str) -> Frozen:
         DatasetError: its list is missing or damaged.
     """
     row = _row(ws.state, reference)
-    return Frozen(
+    return DatasetVersion(
         **{name: row[name] for name in ("name", "version", "hash", "sql", "created")},
         note=row["note"] or "",
         episode_ids=read_list(ws.root / "catalog", row["hash"], row["sha256"]),
@@ -148,7 +148,7 @@ def read_list(catalog: Path, digest: str, sha256: str) -> tuple[str, ...]:
     return tuple(pq.read_table(io.BytesIO(data), columns=["episode_id"])["episode_id"].to_pylist())
 
 
-def lists(root: Path, state: State) -> pa.Table:
+def lists(root: Path, state: WorkspaceState) -> pa.Table:
     """Every list that a dataset names, as rows ``hash, episode_id``; what the view `dataset_episodes` is made of.
 
     Raises:
@@ -168,21 +168,21 @@ def _list_rows(catalog: Path, digest: str) -> pa.Table:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference:
+class DatasetDifference:
     """Episodes that only the first of two datasets has, only the second, and how many both have."""
 
-    first: Frozen
-    second: Frozen
+    first: DatasetVersion
+    second: DatasetVersion
     only_first: tuple[str, ...]
     only_second: tuple[str, ...]
     both: int
 
 
-def difference(ws: Opened, first: str, second: str) -> Difference:
+def difference(ws: OpenWorkspace, first: str, second: str) -> DatasetDifference:
     """What two frozen datasets do not have in common; raises as `frozen`."""
     one, other = frozen(ws, first), frozen(ws, second)
     left, right = set(one.episode_ids), set(other.episode_ids)
-    return Difference(
+    return DatasetDifference(
         first=one,
         second=other,
         only_first=tuple(sorted(left - right)),
@@ -191,7 +191,7 @@ def difference(ws: Opened, first: str, second: str) -> Difference:
     )
 
 
-def _row(state: State, reference: str) -> dict[str, Any]:
+def _row(state: WorkspaceState, reference: str) -> dict[str, Any]:
     name, _, version = reference.partition("@")
     rows = state.rows(
         "SELECT * FROM datasets WHERE name = ? AND (? = '' OR version = ?) ORDER BY version DESC",
@@ -214,7 +214,7 @@ def _row(state: State, reference: str) -> dict[str, Any]:
     return rows[0]
 
 
-def _require_living(ws: Opened, ids: Sequence[str]) -> None:
+def _require_living(ws: OpenWorkspace, ids: Sequence[str]) -> None:
     living = set(ws.query("SELECT episode_id FROM episodes")["episode_id"].to_pylist())
     missing = [name for name in ids if name not in living]
     if not missing:
@@ -260,7 +260,7 @@ def _encoded(ids: Sequence[str]) -> bytes:
 
 
 def record_policy(
-    ws: Opened,
+    ws: OpenWorkspace,
     policy: str,
     name: str,
     dataset: str | Sequence[str],

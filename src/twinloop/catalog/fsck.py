@@ -24,10 +24,10 @@ from twinloop.catalog.dataset_folder import (
     sealed_files,
     seals_of,
 )
-from twinloop.catalog.parts import PATTERN, Part, Parts
+from twinloop.catalog.parts import PATTERN, PartFile, PartStore
 from twinloop.catalog.schema import EPISODES, PARAMS, TABLES
 from twinloop.catalog.shown import damaged
-from twinloop.catalog.state import State
+from twinloop.catalog.state import WorkspaceState
 from twinloop.core.errors import DatasetError, TwinloopError
 from twinloop.core.files import sha256_file
 from twinloop.dataset.lerobot import layout
@@ -42,7 +42,7 @@ _PLACE = ["episode_index", "length", "tasks", "data/chunk_index", "data/file_ind
 
 
 def check_batch(
-    parts: Parts, row: Mapping[str, Any], note: Callable[[str], None], *, deep: bool
+    parts: PartStore, row: Mapping[str, Any], note: Callable[[str], None], *, deep: bool
 ) -> Iterator[tuple[str, Repair]]:
     """What is wrong with a batch's folder, and what kind of repair that calls for.
 
@@ -75,7 +75,7 @@ def check_batch(
 
 
 def _files(
-    parts: Parts, row: Mapping[str, Any], folder: Path, note: Callable[[str], None], *, deep: bool
+    parts: PartStore, row: Mapping[str, Any], folder: Path, note: Callable[[str], None], *, deep: bool
 ) -> Iterator[tuple[str, Repair]]:
     """Find files that are not what they were; those of a folder written anew have other names or sizes altogether."""
     batch, seals = row["batch"], seals_of(parts.state, row["batch"])
@@ -107,7 +107,9 @@ def _footers(folder: Path, paths: list[str]) -> Iterator[tuple[str, Repair]]:
             yield f"{error} It was so when it was added.", "copy"
 
 
-def _seal_rest(state: State, batch: str, folder: Path, seals: Sequence[Seal], note: Callable[[str], None]) -> None:
+def _seal_rest(
+    state: WorkspaceState, batch: str, folder: Path, seals: Sequence[Seal], note: Callable[[str], None]
+) -> None:
     """Seal what an earlier version left: videos but for their ends, and files that belong to no block."""
     fresh = [Seal.of(folder, item.path) for item in seals if not item.whole]
     if seals and not is_sealed(seals):
@@ -118,7 +120,7 @@ def _seal_rest(state: State, batch: str, folder: Path, seals: Sequence[Seal], no
         note(f"{len(fresh)} files of batch {batch} were sealed just now. Changes from before cannot be noticed.")
 
 
-def _episodes(parts: Parts, row: Mapping[str, Any], folder: Path, *, deep: bool) -> Iterator[tuple[str, Repair]]:
+def _episodes(parts: PartStore, row: Mapping[str, Any], folder: Path, *, deep: bool) -> Iterator[tuple[str, Repair]]:
     reader = DatasetReader(folder)
     held = parts.state.rows("SELECT episode_id, episode_index FROM places WHERE batch = ?", (row["batch"],))
     named = {item["episode_index"]: item["episode_id"] for item in held}
@@ -158,7 +160,7 @@ Report = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class FsckFinding:
     """Something wrong: what kind, where, what it is, what to do, and what `fsck --repair` can do about it."""
 
     kind: str
@@ -169,7 +171,7 @@ class Finding:
     batch: str | None = None
 
 
-def check_parts(parts: Parts) -> Iterator[Finding]:
+def check_parts(parts: PartStore) -> Iterator[FsckFinding]:
     """Every part against the list of parts, its hash and its own footer; files that nothing lists."""
     for table in TABLES:
         listed = {part.part: part for part in parts.listed(table)}
@@ -178,11 +180,11 @@ def check_parts(parts: Parts) -> Iterator[Finding]:
         yield from _unlisted(parts, table, set(listed))
 
 
-def check_kept(parts: Parts) -> Iterator[Finding]:
+def check_kept(parts: PartStore) -> Iterator[FsckFinding]:
     """What was kept for quick opening against the hash in its name."""
     for path in damaged(parts.folder):
         where = path.relative_to(parts.folder.parent).as_posix()
-        yield Finding(
+        yield FsckFinding(
             kind="kept",
             where=where,
             what=f"{where}, which makes opening quick, has other bytes than those written.",
@@ -191,7 +193,7 @@ def check_kept(parts: Parts) -> Iterator[Finding]:
         )
 
 
-def check_index(parts: Parts) -> Iterator[Finding]:
+def check_index(parts: PartStore) -> Iterator[FsckFinding]:
     """Whether what SQLite says of places is what the parts say."""
     state, episodes = parts.state, parts.listed(EPISODES.name)
     try:
@@ -208,7 +210,7 @@ def check_index(parts: Parts) -> Iterator[Finding]:
         said = {(item["episode_id"], item["episode_index"]) for item in held}
         meant = zip(mine["episode_id"].to_pylist(), mine["episode_index"].to_pylist(), strict=True)
         if {(key_of(name), index) for name, index in meant} != said or len(mine) != row["episodes"]:
-            yield Finding(
+            yield FsckFinding(
                 kind="index",
                 where=f"batch {row['batch']}",
                 what=f"It has {row['episodes']} episodes; the parts tell of {len(mine)}, the index of {len(said)}.",
@@ -218,11 +220,11 @@ def check_index(parts: Parts) -> Iterator[Finding]:
             )
 
 
-def check_batches(parts: Parts, *, deep: bool, note: Report = lambda _sentence: None) -> Iterator[Finding]:
+def check_batches(parts: PartStore, *, deep: bool, note: Report = lambda _sentence: None) -> Iterator[FsckFinding]:
     """Every dataset folder against what it was when it was added; ``note`` takes what was done meanwhile."""
     for row in parts.state.rows("SELECT * FROM batches ORDER BY added, batch"):
         for what, repair in check_batch(parts, row, note, deep=deep):
-            yield Finding(
+            yield FsckFinding(
                 kind="dataset",
                 where=f"batch {row['batch']} at {row['path']}",
                 what=what,
@@ -240,12 +242,12 @@ _REMEDIES = {
 }
 
 
-def part_is_damaged(parts: Parts, part: Part) -> bool:
+def part_is_damaged(parts: PartStore, part: PartFile) -> bool:
     """Whether a part is not the file that was committed."""
     return next(_check_part(parts, part), None) is not None
 
 
-def _check_part(parts: Parts, part: Part) -> Iterator[Finding]:
+def _check_part(parts: PartStore, part: PartFile) -> Iterator[FsckFinding]:
     path = parts.path(part.table_name, part.part)
     name = f"catalog/{part.table_name}/{part.part}"
     if not path.is_file():
@@ -256,13 +258,13 @@ def _check_part(parts: Parts, part: Part) -> Iterator[Finding]:
         yield _lost(name, part, f"{name} has other bytes than those committed ({part.rows} rows).")
 
 
-def _lost(name: str, part: Part, what: str) -> Finding:
+def _lost(name: str, part: PartFile, what: str) -> FsckFinding:
     joined = part.table_name in (EPISODES.name, PARAMS.name) and part.run_id is None
     if joined or part.batch is not None:
         whose = f"batch {part.batch}" if part.batch else "several batches"
         remedy = f"Its rows come from {whose}: --repair reads them again."
-        return Finding(kind="part", where=name, what=what, remedy=remedy, repair="reread", batch=part.batch)
-    return Finding(
+        return FsckFinding(kind="part", where=name, what=what, remedy=remedy, repair="reread", batch=part.batch)
+    return FsckFinding(
         kind="part",
         where=name,
         what=what,
@@ -270,12 +272,12 @@ def _lost(name: str, part: Part, what: str) -> Finding:
     )
 
 
-def _unlisted(parts: Parts, table: str, listed: set[str]) -> Iterator[Finding]:
+def _unlisted(parts: PartStore, table: str, listed: set[str]) -> Iterator[FsckFinding]:
     retired = {row["path"] for row in parts.state.rows("SELECT path FROM retired")}
     folder = parts.folder / table
     for path in sorted({*folder.glob(PATTERN), *folder.glob(".part-*")}):
         if path.name not in listed and f"{table}/{path.name}" not in retired:
-            yield Finding(
+            yield FsckFinding(
                 kind="leftover",
                 where=f"catalog/{table}/{path.name}",
                 what=f"catalog/{table}/{path.name} is in no commit: a writer was ended, or writes right now.",

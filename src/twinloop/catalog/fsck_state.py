@@ -14,11 +14,11 @@ from pathlib import Path
 
 from twinloop.catalog import audit
 from twinloop.catalog.frozen import FOLDER, list_hash, read_list
-from twinloop.catalog.fsck import Finding
-from twinloop.catalog.parts import Parts, ulid
+from twinloop.catalog.fsck import FsckFinding
+from twinloop.catalog.parts import PartStore, ulid
 from twinloop.catalog.querying import without_secrets
 from twinloop.catalog.schema import EVALUATIONS, SCORES
-from twinloop.catalog.state import NewerStateError, State, UnreachableStateError
+from twinloop.catalog.state import NewerStateError, UnreachableStateError, WorkspaceState
 from twinloop.catalog.state_digests import changed_tables, count_file, read_count, read_hash
 from twinloop.core.errors import DatasetError
 from twinloop.core.files import sha256_file
@@ -28,7 +28,7 @@ _HEADER = ((0, "16s", (b"SQLite format 3\0",)), (18, "6B", (2, 2, 0, 64, 32, 32)
            (56, ">I", (1,)), (64, ">2I20s", (0, 0, bytes(20))))  # fmt: skip
 
 
-def check_state(path: Path) -> list[Finding]:
+def check_state(path: Path) -> list[FsckFinding]:
     """Return what keeps SQLite from reading its file, all pages and all commits of it.
 
     Raises:
@@ -36,7 +36,7 @@ def check_state(path: Path) -> list[Finding]:
         UnreachableStateError: the disk is full or refuses otherwise, which says nothing about the file.
     """
     try:
-        state = State(path)
+        state = WorkspaceState(path)
         try:
             answer = [row["integrity_check"] for row in state.rows("PRAGMA integrity_check(5)")]
             noted = read_count(path)
@@ -57,12 +57,12 @@ def check_state(path: Path) -> list[Finding]:
     return []
 
 
-def check_rows(state: State) -> Iterator[Finding]:
+def check_rows(state: WorkspaceState) -> Iterator[FsckFinding]:
     """Find tables whose rows something else than a commit has changed, and the file that counts the commits."""
     with state.snapshot() as connection:
         changed = _changed(connection)
     for table in changed:
-        yield Finding(
+        yield FsckFinding(
             kind="rows",
             where=f"{state.path.name}: {table}",
             what=f"{state.path}: rows of {table} are not those that were committed.",
@@ -71,7 +71,7 @@ def check_rows(state: State) -> Iterator[Finding]:
         )
     digest = read_hash(state.path, state.counter("state"))
     if not changed and digest not in (None, sha256_file(state.path)):
-        yield Finding(
+        yield FsckFinding(
             kind="bytes",
             where=state.path.name,
             what=f"{state.path} has other bytes than after its last commit. All of its rows are whole.",
@@ -80,7 +80,7 @@ def check_rows(state: State) -> Iterator[Finding]:
         )
     name = count_file(state.path)
     if state.row("SELECT 1 FROM sqlite_master WHERE name = 'row_digests'") and read_count(state.path) is None:
-        yield Finding(
+        yield FsckFinding(
             kind="count",
             where=name.name,
             what=f"{name} is missing or damaged. It holds the number of the newest commit.",
@@ -102,8 +102,8 @@ def _has_our_header(path: Path) -> bool:
     return len(header) == 100 and all(struct.unpack_from(form, header, at) == value for at, form, value in _HEADER)
 
 
-def _damaged(path: Path, what: str) -> Finding:
-    return Finding(
+def _damaged(path: Path, what: str) -> FsckFinding:
+    return FsckFinding(
         kind="state",
         where=path.name,
         what=what,
@@ -112,7 +112,7 @@ def _damaged(path: Path, what: str) -> Finding:
     )
 
 
-def check_frozen(catalog: Path, state: State) -> Iterator[Finding]:
+def check_frozen(catalog: Path, state: WorkspaceState) -> Iterator[FsckFinding]:
     """Lists that are missing, damaged or not what their row says; rows that speak of nothing."""
     known = set[str]()
     for row in state.rows("SELECT name, version, hash, sha256, episodes FROM datasets ORDER BY name, version"):
@@ -121,14 +121,14 @@ def check_frozen(catalog: Path, state: State) -> Iterator[Finding]:
         try:
             ids = read_list(catalog, row["hash"], row["sha256"])
         except DatasetError as error:
-            yield Finding(kind="frozen", where=where, what=str(error), remedy=_REMEDY)
+            yield FsckFinding(kind="frozen", where=where, what=str(error), remedy=_REMEDY)
             continue
         if list_hash(ids) != row["hash"] or len(ids) != row["episodes"]:
             what = f"Its row says {row['episodes']} episodes of another hash; its list has {len(ids)}."
-            yield Finding(kind="frozen", where=where, what=what, remedy="Put a copy of state.sqlite back.")
+            yield FsckFinding(kind="frozen", where=where, what=what, remedy="Put a copy of state.sqlite back.")
     for row in state.rows("SELECT policy, dataset FROM policy_datasets ORDER BY policy, dataset"):
         if row["dataset"] not in known:
-            yield Finding(
+            yield FsckFinding(
                 kind="frozen",
                 where=f"policy {row['policy'][:16]}",
                 what=f"It was trained on a dataset {row['dataset'][:16]} that no row names.",
@@ -136,7 +136,7 @@ def check_frozen(catalog: Path, state: State) -> Iterator[Finding]:
             )
     lost = state.rows("SELECT seq FROM label_ends WHERE seq NOT IN (SELECT seq FROM label_history)")
     if lost:
-        yield Finding(
+        yield FsckFinding(
             kind="labels",
             where="state.sqlite",
             what=f"{len(lost)} labels ended that the history does not hold, the first number {lost[0]['seq']}.",
@@ -153,13 +153,13 @@ _REMEDY = (
 _BACK = "Put a copy of state.sqlite and of policies/ back. Who can write to these files can write anything in them."
 
 
-def check_release(root: Path, state: State) -> Iterator[Finding]:
+def check_release(root: Path, state: WorkspaceState) -> Iterator[FsckFinding]:
     """Versions that are missing or changed, leftovers, a log that was changed, aliases that nobody moved."""
     yield from _versions(root, state)
     faults = audit.faults(state)
     head = audit.unwitnessed(root, state)
     for what in [*faults, *([head] if head else [])]:
-        yield Finding(kind="audit", where="release_audit", what=what, remedy=_BACK)
+        yield FsckFinding(kind="audit", where="release_audit", what=what, remedy=_BACK)
     said = audit.standing(audit.entries(state)) if not faults else {}
     rows = state.rows("SELECT deployment, alias, policy FROM policy_aliases")
     held = {(row["deployment"], row["alias"]): row["policy"] for row in rows}
@@ -167,17 +167,17 @@ def check_release(root: Path, state: State) -> Iterator[Finding]:
         if said.get(key) != held.get(key):
             deployment, alias = key
             what = f"The {alias} of {deployment} is {_or(held.get(key))}, and the audit log says {_or(said.get(key))}."
-            yield Finding(kind="audit", where=f"policy_aliases {alias}", what=what, remedy=_BACK)
+            yield FsckFinding(kind="audit", where=f"policy_aliases {alias}", what=what, remedy=_BACK)
 
 
-def _versions(root: Path, state: State) -> Iterator[Finding]:
+def _versions(root: Path, state: WorkspaceState) -> Iterator[FsckFinding]:
     known = set[Path]()
     for row in state.rows("SELECT name, version, record FROM policy_versions ORDER BY name, version"):
         folder = root / "policies" / row["name"] / str(row["version"])
         known.add(folder)
         wrong = different(folder, json.loads(row["record"])["files"])
         if wrong:
-            yield Finding(
+            yield FsckFinding(
                 kind="policy",
                 where=folder.relative_to(root).as_posix(),
                 what=f"{row['name']}@{row['version']} is not what was added: {wrong}.",
@@ -186,7 +186,7 @@ def _versions(root: Path, state: State) -> Iterator[Finding]:
     for folder in sorted((root / "policies").glob("[!.]*/*")):
         if folder.is_dir() and folder not in known:
             where = folder.relative_to(root).as_posix()
-            yield Finding(
+            yield FsckFinding(
                 kind="leftover",
                 where=where,
                 what=f"{where} is in no row of the registry: a process was ended, or adds it right now.",
@@ -219,12 +219,12 @@ def _or(policy: str | None) -> str:
 _ORDERED = (SCORES.name, EVALUATIONS.name)  # tables of which the rows that were committed last are shown
 
 
-def check_order(parts: Parts) -> Iterator[Finding]:
+def check_order(parts: PartStore) -> Iterator[FsckFinding]:
     """Find parts that come before parts committed earlier: older versions took the order from the writers' clocks."""
     for table in _ORDERED:
         misplaced = _misplaced(parts.state, table)
         if misplaced:
-            yield Finding(
+            yield FsckFinding(
                 kind="order",
                 where=f"catalog/{table}",
                 what=f"{len(misplaced)} parts of {table} come before parts that were committed earlier: a clock was "
@@ -234,7 +234,7 @@ def check_order(parts: Parts) -> Iterator[Finding]:
             )
 
 
-def put_in_order(parts: Parts) -> str:
+def put_in_order(parts: PartStore) -> str:
     """Put the parts that `check_order` finds after those committed before them; return what was done."""
     moved = 0
     with parts.state.transaction() as connection:
@@ -247,11 +247,11 @@ def put_in_order(parts: Parts) -> str:
     return f"{moved} parts were put into the order of their commits."
 
 
-def check_secrets(state: State) -> Iterator[Finding]:
+def check_secrets(state: WorkspaceState) -> Iterator[FsckFinding]:
     """Find runs whose recorded arguments or figures hold credentials: versions before redaction kept them."""
     found = [row["run_id"] for row in state.rows("SELECT * FROM runs ORDER BY rowid") if without_secrets(row) != row]
     if found:
-        yield Finding(
+        yield FsckFinding(
             kind="secret",
             where="runs of state.sqlite",
             what=f"{len(found)} runs hold credentials in their arguments or figures, the first {found[0]}.",
@@ -260,7 +260,7 @@ def check_secrets(state: State) -> Iterator[Finding]:
         )
 
 
-def remove_secrets(state: State) -> str:
+def remove_secrets(state: WorkspaceState) -> str:
     """Remove credentials from the records of runs, and their bytes from the file; return what was done."""
     changed = 0
     with state.transaction() as connection:
@@ -276,7 +276,7 @@ def remove_secrets(state: State) -> str:
     return f"{changed} records of runs were cleaned. Change those credentials."
 
 
-def _misplaced(state: State, table: str) -> list[str]:
+def _misplaced(state: WorkspaceState, table: str) -> list[str]:
     """Return the parts, in the order of their commits, that come before one committed earlier.
 
     SQLite numbers rows in the order of the commits. A part that replaced others has their position and does not count.

@@ -18,7 +18,7 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.yaml_documents import load_yaml
 
 if TYPE_CHECKING:
-    from twinloop.catalog.state import Opened
+    from twinloop.catalog.state import OpenWorkspace
 
 
 FILE = "labels.yaml"
@@ -243,7 +243,7 @@ def require_one_answer(labels: Sequence[Label]) -> None:
         )
 
 
-def require_episodes(ws: Opened, labels: Sequence[Label]) -> None:
+def require_episodes(ws: OpenWorkspace, labels: Sequence[Label]) -> None:
     """Refuse episodes that are unknown or buried, and frames that they do not have."""
     names = sorted({label.episode_id for label in labels})
     table = ws.query("SELECT episode_id, frames FROM episodes")
@@ -259,7 +259,7 @@ def require_episodes(ws: Opened, labels: Sequence[Label]) -> None:
             )
 
 
-def _refuse_missing(ws: Opened, missing: Sequence[str]) -> None:
+def _refuse_missing(ws: OpenWorkspace, missing: Sequence[str]) -> None:
     buried = ws.query("SELECT episode_id, reason FROM tombstones").to_pylist()
     reasons = {row["episode_id"]: row["reason"] for row in buried}
     for name in missing:

@@ -28,13 +28,13 @@ from twinloop.core.errors import InputError
 from twinloop.core.plain import JsonRecord
 
 if TYPE_CHECKING:
-    from twinloop.catalog.state import Opened
+    from twinloop.catalog.state import OpenWorkspace
 
 _CHUNK = 500  # ids in one statement; SQLite takes 32,766 parameters
 
 
 @dataclass(frozen=True, kw_only=True)
-class Survey:
+class ReviewRecord:
     """That an author looked at these episodes: what it said of them before and does not say now is taken back."""
 
     source: Source
@@ -43,7 +43,7 @@ class Survey:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written(JsonRecord):
+class LabelWriteResult(JsonRecord):
     """What came of labels: how many were written, in how many statements, and statements that said nothing new."""
 
     labels: int
@@ -54,13 +54,13 @@ class Written(JsonRecord):
 
 
 def write(
-    ws: Opened,
+    ws: OpenWorkspace,
     labels: Iterable[Label],
     *,
     add: bool = False,
-    survey: Survey | None = None,
+    survey: ReviewRecord | None = None,
     run_id: str | None = None,
-) -> Written:
+) -> LabelWriteResult:
     """Say something of episodes, all of it or, where any of it is wrong, nothing.
 
     Args:
@@ -98,7 +98,7 @@ def write(
 
 
 def retract(
-    ws: Opened,
+    ws: OpenWorkspace,
     episode_ids: Sequence[str],
     kind: str,
     *,
@@ -168,7 +168,7 @@ def _commit(
     *,
     add: bool,
     run_id: str | None,
-) -> Written:
+) -> LabelWriteResult:
     statement, moment = _next_statement(connection), now()
     rows, ended, changed, replaced = [], [], 0, 0
     for which, labels in statements.items():
@@ -187,7 +187,9 @@ def _commit(
         ]  # fmt: skip
     connection.executemany(_END, ended)
     connection.executemany(_INSERT, rows)
-    return Written(labels=len(rows), statements=changed, unchanged=len(statements) - changed, replaced=replaced)
+    return LabelWriteResult(
+        labels=len(rows), statements=changed, unchanged=len(statements) - changed, replaced=replaced
+    )
 
 
 def _take_back(

@@ -44,7 +44,7 @@ class StatementTimeoutError(InputError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class QueryLimits:
     """What one statement may use: ``memory`` in bytes, ``threads`` (None: all cores), ``timeout_s`` in seconds.
 
     The memory limit holds for DuckDB's intermediate results, and once more for the answer.
@@ -55,7 +55,7 @@ class Limits:
     timeout_s: float = DEFAULT_TIMEOUT_S
 
     @classmethod
-    def read(cls, config: Mapping[str, Any], where: Path) -> Limits:
+    def read(cls, config: Mapping[str, Any], where: Path) -> QueryLimits:
         """Return the limits under ``query`` in the settings of a workspace, which are the file ``where``.
 
         Raises:

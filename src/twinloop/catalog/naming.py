@@ -13,7 +13,7 @@ from twinloop.catalog.label_checks import is_buried
 from twinloop.core.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
-    from twinloop.catalog.state import Opened
+    from twinloop.catalog.state import OpenWorkspace
 
 LEAST = 4  # characters of an id
 MOST_ROWS = 5_000_000  # of a statement that chooses episodes: each becomes an object of some 100 bytes
@@ -21,18 +21,18 @@ _SHOWN = 4
 _SHORT = 12
 
 
-def resolve(ws: Opened, words: Iterable[str], *, buried: bool = False) -> list[str]:
+def resolve(ws: OpenWorkspace, words: Iterable[str], *, buried: bool = False) -> list[str]:
     """The episodes that words name, in their order; each is an id, the only beginning like it, or ``BATCH:INDEX``.
 
     Raises:
         UnknownNameError: no such episode or batch.
         InputError: a beginning that several ids have; or, unless ``buried`` ones may be named, one that is.
     """
-    known = _Known(ws)
+    known = _NameIndex(ws)
     return [known.one(word, buried=buried) for word in words]
 
 
-def select(ws: Opened, where: str) -> list[str]:
+def select(ws: OpenWorkspace, where: str) -> list[str]:
     """The episodes that a condition on the view `episodes` holds for, or that a whole ``SELECT`` gives.
 
     Raises:
@@ -42,7 +42,7 @@ def select(ws: Opened, where: str) -> list[str]:
     return selected(ws, where if whole else f"SELECT episode_id FROM episodes WHERE {where}\n")  # noqa: S608
 
 
-def selected(ws: Opened, sql: str) -> list[str]:
+def selected(ws: OpenWorkspace, sql: str) -> list[str]:
     """Return the ids in the column ``episode_id`` of a statement's rows, each once, in their order.
 
     Raises:
@@ -61,10 +61,10 @@ def selected(ws: Opened, sql: str) -> list[str]:
     return [name for name in names if name is not None]
 
 
-class _Known:
+class _NameIndex:
     """What can be named, read once."""
 
-    def __init__(self, ws: Opened) -> None:
+    def __init__(self, ws: OpenWorkspace) -> None:
         self._where = str(ws.root)
         self._places = ws.query("SELECT episode_id, batch, episode_index FROM places")
         self._ids = self._places["episode_id"]

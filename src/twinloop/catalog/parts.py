@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from twinloop.catalog.schema import EPISODES, TABLES
-from twinloop.catalog.state import State, now
+from twinloop.catalog.state import WorkspaceState, now
 from twinloop.core.documents import parse_json, require_regular
 from twinloop.core.errors import DatasetError, UnknownNameError
 from twinloop.core.evaluation import conforming
@@ -81,7 +81,7 @@ _ROWS_OF = {"params": 1 << 14}  # sorted by name: small enough that one name is 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class PartFile:
     """One committed file; ``batch`` and ``revision`` where it tells of the episodes of a dataset folder."""
 
     part: str
@@ -97,7 +97,7 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Draft:
+class DraftPart:
     """Rows that are to become a part. ``about`` is what its file says of itself besides."""
 
     table: str
@@ -108,30 +108,30 @@ class Draft:
     about: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
-class Parts:
+class PartStore:
     """The folder ``catalog/`` with a folder of parts for each table."""
 
-    def __init__(self, folder: Path, state: State) -> None:
+    def __init__(self, folder: Path, state: WorkspaceState) -> None:
         self.folder, self.state = folder, state
 
     def path(self, table: str, part: str) -> Path:
         """Where a part lies."""
         return self.folder / table / part
 
-    def listed(self, table: str) -> list[Part]:
+    def listed(self, table: str) -> list[PartFile]:
         """The committed parts of a table, in order."""
         sql = "SELECT * FROM parts WHERE table_name = ? ORDER BY position, part"
-        return [Part(**row) for row in self.state.rows(sql, (table,))]
+        return [PartFile(**row) for row in self.state.rows(sql, (table,))]
 
     @contextlib.contextmanager
-    def written(self, drafts: Sequence[Draft], *, run_id: str | None) -> Iterator[list[Part]]:
+    def written(self, drafts: Sequence[DraftPart], *, run_id: str | None) -> Iterator[list[PartFile]]:
         """The drafts as files on the disk, for a transaction in the block to `enlist`; removed again if it fails.
 
         Raises:
             InputError: the workspace cannot be written.
             DatasetError: the disk is full; nothing has changed.
         """
-        parts: list[Part] = []
+        parts: list[PartFile] = []
         commit = {"id": ulid(), "parts": len(drafts), "at": now(), "run_id": run_id}
         with self.sharing():
             try:
@@ -164,7 +164,7 @@ class Parts:
         files = [path.stem.removeprefix("part-") for path in (self.folder / table).glob(PATTERN)]
         return max([*files, *([row["last"]] if row and row["last"] else [])], default=None)
 
-    def _write(self, draft: Draft, commit: Mapping[str, Any]) -> Part:
+    def _write(self, draft: DraftPart, commit: Mapping[str, Any]) -> PartFile:
         key = ulid(after=self._last(draft.table))
         name, position = f"part-{key}.parquet", draft.position or key
         path = self.path(draft.table, name)
@@ -180,7 +180,7 @@ class Parts:
         rows = draft.rows.replace_schema_metadata({ABOUT: dumps(about).encode()})
         with atomic_open(path) as file:
             pq.write_table(rows, file, compression="zstd", row_group_size=_ROWS_OF.get(draft.table, _ROWS))
-        return Part(
+        return PartFile(
             part=name,
             table_name=draft.table,
             position=position,
@@ -194,7 +194,7 @@ class Parts:
         )
 
 
-def enlist(connection: sqlite3.Connection, parts: Sequence[Part], *, instead_of: Sequence[Part] = ()) -> None:
+def enlist(connection: sqlite3.Connection, parts: Sequence[PartFile], *, instead_of: Sequence[PartFile] = ()) -> None:
     """List parts, and strike out those that they replace; within a transaction.
 
     A part comes after all committed ones of its table, or takes the position of one that it replaces. The order is that
@@ -216,7 +216,7 @@ def enlist(connection: sqlite3.Connection, parts: Sequence[Part], *, instead_of:
     connection.execute("UPDATE counters SET value = value + 1 WHERE name = 'parts'")
 
 
-def _position_after_all(connection: sqlite3.Connection, part: Part) -> str:
+def _position_after_all(connection: sqlite3.Connection, part: PartFile) -> str:
     """Return the part's own position, or a later one where another writer has committed since it was chosen."""
     sql = "SELECT max(position) FROM parts WHERE table_name = ?"
     last = connection.execute(sql, (part.table_name,)).fetchone()[0]
@@ -292,7 +292,7 @@ LARGE = 1 << 20  # rows: a joined part has no more
 GRACE_S = 3600.0  # how long a part that was replaced stays for readers that began before
 
 
-def compact(parts: Parts, *, least: int = 8) -> dict[str, int]:
+def compact(parts: PartStore, *, least: int = 8) -> dict[str, int]:
     """Join neighbouring small parts of every table, ``least`` or more at a time; how many went into others, by table.
 
     The new part counts from the transaction that strikes out those it replaces; their files stay an hour for readers
@@ -311,7 +311,7 @@ def compact(parts: Parts, *, least: int = 8) -> dict[str, int]:
     return joined
 
 
-def remove_retired(parts: Parts, *, grace_s: float = GRACE_S) -> int:
+def remove_retired(parts: PartStore, *, grace_s: float = GRACE_S) -> int:
     """Remove the files of parts that were replaced long enough ago; how many."""
     moment = time.time()
     rows = parts.state.rows("SELECT path FROM retired WHERE at < ?", (moment - grace_s,))
@@ -324,9 +324,9 @@ def remove_retired(parts: Parts, *, grace_s: float = GRACE_S) -> int:
     return len(rows)
 
 
-def _groups(listed: list[Part]) -> Iterator[list[Part]]:
+def _groups(listed: list[PartFile]) -> Iterator[list[PartFile]]:
     """Runs of small parts, no run with more rows than a large one has."""
-    group, rows = list[Part](), 0
+    group, rows = list[PartFile](), 0
     for part in listed:
         if part.rows >= SMALL or rows + part.rows > LARGE:
             yield group
@@ -337,7 +337,7 @@ def _groups(listed: list[Part]) -> Iterator[list[Part]]:
     yield group
 
 
-def _join(parts: Parts, table: str, group: list[Part]) -> None:
+def _join(parts: PartStore, table: str, group: list[PartFile]) -> None:
     paths = [parts.path(table, part.part) for part in group]
     rows = pa.concat_tables([pq.read_table(path).replace_schema_metadata() for path in paths])
     about: dict[str, object] = {"replaces": [part.part for part in group]}
@@ -345,7 +345,7 @@ def _join(parts: Parts, table: str, group: list[Part]) -> None:
         about["batch_records"] = _records([about_of(path) for path in paths])
     batches = {part.batch for part in group}
     same = next(iter(batches)) if len(batches) == 1 else None
-    draft = Draft(
+    draft = DraftPart(
         table=table,
         rows=rows.sort_by("name") if table == "params" else rows,
         batch=same,

@@ -17,12 +17,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from twinloop.catalog.engine import Engine, Parameters, quoted
+from twinloop.catalog.engine import Parameters, QueryEngine, quoted
 from twinloop.catalog.frozen import LISTS, lists
-from twinloop.catalog.limits import Limits
-from twinloop.catalog.parts import Parts
+from twinloop.catalog.limits import QueryLimits
+from twinloop.catalog.parts import PartStore
 from twinloop.catalog.schema import EPISODES, SCORES, TABLES
-from twinloop.catalog.shown import Cache, Kept, newest, once
+from twinloop.catalog.shown import CacheFolder, DisplayCache, newest, once
 from twinloop.catalog.state_schema import RUNS, STATE_TABLES
 from twinloop.catalog.views import DERIVED, FRAME_VIEWS, LATEST, NAMES, PART_VIEWS, latest_sql, named
 from twinloop.core.errors import DatasetError, UnknownNameError
@@ -164,7 +164,7 @@ _TRIES = 3
 _LOGGER = logging.getLogger(__name__)
 
 
-class Queries:
+class CatalogQueries:
     """The catalog to SQL.
 
     Args:
@@ -173,10 +173,10 @@ class Queries:
         limits: of each statement.
     """
 
-    def __init__(self, parts: Parts, folder_of: Callable[[str], Path], limits: Limits) -> None:
+    def __init__(self, parts: PartStore, folder_of: Callable[[str], Path], limits: QueryLimits) -> None:
         self._parts, self._folder_of, self._limits = parts, folder_of, limits
-        self._cache = Cache(Kept(parts.folder))
-        self._engine: Engine | None = None
+        self._cache = DisplayCache(CacheFolder(parts.folder))
+        self._engine: QueryEngine | None = None
         self._at: tuple[int, int] = (-1, -1)
 
     def run(self, sql: str, parameters: Parameters = (), *, most_rows: int | None = None) -> pa.Table:
@@ -208,7 +208,7 @@ class Queries:
         state = self._parts.state
         return state.counter("parts"), state.counter("state")
 
-    def _ready(self, wanted: set[str]) -> Engine:
+    def _ready(self, wanted: set[str]) -> QueryEngine:
         """An engine of this moment with the views that are wanted."""
         with self._parts.state.snapshot():
             moment = self._moment()
@@ -218,14 +218,14 @@ class Queries:
             for name in FRAME_VIEWS:  # folders come and go without a commit
                 if self._engine is not None:
                     self._engine.hide(name)
-            engine = self._engine or Engine(self._limits)
+            engine = self._engine or QueryEngine(self._limits)
             self._engine = engine
             self._at = moment
             for name in sorted(wanted - engine.views, key=_order):
                 self._show(engine, name, frames)
         return engine
 
-    def _show(self, engine: Engine, name: str, frames: Mapping[str, Mapping[str, Sequence[Path]]]) -> None:
+    def _show(self, engine: QueryEngine, name: str, frames: Mapping[str, Mapping[str, Sequence[Path]]]) -> None:
         if name in _HELD:
             for view, table in self._episodes().items():
                 engine.show(view, table)
@@ -246,7 +246,7 @@ class Queries:
         elif name in DERIVED:
             engine.show_sql(name, DERIVED[name])
 
-    def _show_latest(self, engine: Engine, name: str) -> None:
+    def _show_latest(self, engine: QueryEngine, name: str) -> None:
         table, key = LATEST[name]
         paths = [self._parts.path(table, part.part) for part in self._parts.listed(table)]
         if paths:
@@ -254,7 +254,7 @@ class Queries:
         else:
             engine.show(name, TABLES[table].schema.empty_table())
 
-    def _show_parts(self, engine: Engine, name: str) -> None:
+    def _show_parts(self, engine: QueryEngine, name: str) -> None:
         table = PART_VIEWS[name]
         listed = self._parts.listed(table)
         if table == SCORES.name and self._few_scores():

@@ -18,7 +18,7 @@ from twinloop.core.files import write_text
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class ExampleQuery:
     """A question, the statement that answers it, and values for its parameters that make an example."""
 
     name: str
@@ -28,14 +28,14 @@ class Question:
 
 
 QUESTIONS = (
-    Question(
+    ExampleQuery(
         name="success",
         question="How often does each task succeed, in reality and in simulation?",
         sql="""
 SELECT task, source, count(*) AS episodes, avg(success::INT) AS success_rate, sum(duration_s) / 3600 AS hours
 FROM episodes WHERE valid GROUP BY task, source ORDER BY task, source""",
     ),
-    Question(
+    ExampleQuery(
         name="worst",
         question="Which real episodes have the most verdicts against them, and what for?",
         sql="""
@@ -44,7 +44,7 @@ FROM scores s JOIN episodes e USING (episode_id)
 WHERE e.source = 'real' AND s.verdict IN ('bad', 'unreadable')
 GROUP BY episode_id ORDER BY bad DESC, episode_id LIMIT 20""",
     ),
-    Question(
+    ExampleQuery(
         name="range",
         question="Which simulated episodes with this friction in this range failed?",
         sql="""
@@ -52,14 +52,14 @@ SELECT e.episode_id, e.batch, e.episode_index, p.value FROM params p JOIN episod
 WHERE p.name = $name AND p.value BETWEEN $low AND $high AND NOT e.success ORDER BY p.value, e.episode_id""",
         example={"name": "geom/table/friction/slide", "low": 0.2, "high": 0.4},
     ),
-    Question(
+    ExampleQuery(
         name="twins",
         question="How many episodes did each twin make, with which simulator, and when were they added?",
         sql="""
 SELECT e.twin, left(e.twin_hash, 12) AS hash, e.sim_version, count(*) AS episodes, min(b.added) AS first_added
 FROM episodes e JOIN batches b USING (batch) WHERE e.twin IS NOT NULL GROUP BY ALL ORDER BY episodes DESC""",
     ),
-    Question(
+    ExampleQuery(
         name="trained",
         question="Which episodes trained this policy, and how many are real?",
         sql="""
@@ -68,14 +68,14 @@ FROM (SELECT DISTINCT episode_id FROM policy_episodes WHERE policy = $policy) p 
 GROUP BY e.source ORDER BY e.source""",
         example={"policy": "champion"},
     ),
-    Question(
+    ExampleQuery(
         name="seen",
         question="Which policies saw this episode?",
         sql="""
 SELECT DISTINCT policy, name, dataset FROM policy_episodes WHERE episode_id = $episode ORDER BY name, policy""",
         example={"episode": ""},
     ),
-    Question(
+    ExampleQuery(
         name="disagreement",
         question="Where do a person and a rule say different things about success?",
         sql="""
@@ -84,7 +84,7 @@ FROM labels h JOIN labels r USING (episode_id)
 WHERE h.kind = 'success' AND r.kind = 'success' AND h.source = 'hand' AND r.source = 'rule' AND h.value <> r.value
 ORDER BY h.episode_id LIMIT 100""",
     ),
-    Question(
+    ExampleQuery(
         name="occupancy",
         question="How are episodes and successes spread over a parameter's range?",
         sql="""
@@ -93,14 +93,14 @@ SELECT floor((p.value - $low) / ($high - $low) * 10)::INT AS cell, count(*) AS e
 FROM params p JOIN episodes e USING (episode_id) WHERE p.name = $name GROUP BY cell ORDER BY cell""",
         example={"name": "geom/table/friction/slide", "low": 0.2, "high": 1.4},
     ),
-    Question(
+    ExampleQuery(
         name="unscored",
         question="How many episodes of each batch has no check looked at yet?",
         sql="""
 SELECT e.batch, count(*) AS unscored FROM episodes e ANTI JOIN score_history s USING (episode_id)
 GROUP BY e.batch ORDER BY unscored DESC""",
     ),
-    Question(
+    ExampleQuery(
         name="evaluations",
         question="How does each policy do in its newest evaluation of each suite?",
         sql="""

@@ -20,11 +20,11 @@ import pyarrow.parquet as pq
 
 from twinloop.catalog.adding import add_folder, draw, move, place, write_record, write_seals
 from twinloop.catalog.dataset_folder import Fingerprint, checked_info, seal
-from twinloop.catalog.fsck import SWEPT, Finding, part_is_damaged
+from twinloop.catalog.fsck import SWEPT, FsckFinding, part_is_damaged
 from twinloop.catalog.fsck_state import put_in_order, remove_secrets
-from twinloop.catalog.parts import PATTERN, Part, Parts, about_of, enlist, remove_retired, ulid
+from twinloop.catalog.parts import PATTERN, PartFile, PartStore, about_of, enlist, remove_retired, ulid
 from twinloop.catalog.schema import EPISODES, PARAMS, TABLES
-from twinloop.catalog.state import State
+from twinloop.catalog.state import WorkspaceState
 from twinloop.catalog.state_digests import count_file
 from twinloop.catalog.state_schema import STATE_TABLES
 from twinloop.core.errors import DatasetError, TwinloopError
@@ -35,7 +35,7 @@ _INDEX = ("parts", "batches")  # made again; every other table is taken over
 
 
 @dataclass(kw_only=True)
-class Rebuilt:
+class RepairResult:
     """Parts listed again, parts that cannot be read, parts of commits that never ended, rows taken over by table."""
 
     parts: int = 0
@@ -44,17 +44,17 @@ class Rebuilt:
     taken: dict[str, int] = field(default_factory=dict[str, int])
 
 
-def rebuild(folder: Path, path: Path) -> Rebuilt:
+def rebuild(folder: Path, path: Path) -> RepairResult:
     """Make the SQLite file of a catalog again; a damaged one is kept beside it.
 
     Args:
         folder: ``catalog/``.
         path: of ``state.sqlite``.
     """
-    rebuilt = Rebuilt()
+    rebuilt = RepairResult()
     fresh = path.with_name(f".{path.name}.rebuilt")
     _remove(fresh)
-    state = State.create(fresh)
+    state = WorkspaceState.create(fresh)
     try:
         _index(folder, state, _abouts(folder, rebuilt), _positions(path), rebuilt)
         _take_over(path, state, rebuilt)
@@ -75,7 +75,7 @@ def rebuild(folder: Path, path: Path) -> Rebuilt:
     return rebuilt
 
 
-def _abouts(folder: Path, rebuilt: Rebuilt) -> dict[Path, dict[str, Any]]:
+def _abouts(folder: Path, rebuilt: RepairResult) -> dict[Path, dict[str, Any]]:
     """What each part says of itself, those left out that others replaced or that were never committed."""
     found: dict[Path, dict[str, Any]] = {}
     for table in TABLES:
@@ -138,7 +138,11 @@ def _positions(path: Path) -> dict[str, str]:
 
 
 def _index(
-    folder: Path, state: State, abouts: Mapping[Path, dict[str, Any]], positions: Mapping[str, str], rebuilt: Rebuilt
+    folder: Path,
+    state: WorkspaceState,
+    abouts: Mapping[Path, dict[str, Any]],
+    positions: Mapping[str, str],
+    rebuilt: RepairResult,
 ) -> None:
     parts = [
         _part(path, {**about, "position": positions.get(path.name, about["position"])})
@@ -167,8 +171,8 @@ def _index(
     rebuilt.parts = len(parts)
 
 
-def _part(path: Path, about: Mapping[str, Any]) -> Part:
-    return Part(
+def _part(path: Path, about: Mapping[str, Any]) -> PartFile:
+    return PartFile(
         part=path.name,
         table_name=about["table"],
         position=about["position"],
@@ -182,7 +186,7 @@ def _part(path: Path, about: Mapping[str, Any]) -> Part:
     )
 
 
-def _take_over(path: Path, state: State, rebuilt: Rebuilt) -> None:
+def _take_over(path: Path, state: WorkspaceState, rebuilt: RepairResult) -> None:
     """Rows of the old file's other tables, as many as it gives."""
     if not path.is_file():
         return
@@ -225,9 +229,9 @@ def repair_state(folder: Path, path: Path) -> str:
     return f"The index was made again from {made.parts} parts; taken over: {taken or 'nothing'}.{lost}{unfinished}"
 
 
-def repair(parts: Parts, findings: Sequence[Finding]) -> dict[Finding, str]:
+def repair(parts: PartStore, findings: Sequence[FsckFinding]) -> dict[FsckFinding, str]:
     """Do what can be done about findings other than of the state; what was done, in a sentence each."""
-    done: dict[Finding, str] = {}
+    done: dict[FsckFinding, str] = {}
     for finding in findings:
         try:
             said = _repair_one(parts, finding)
@@ -239,7 +243,7 @@ def repair(parts: Parts, findings: Sequence[Finding]) -> dict[Finding, str]:
     return done
 
 
-def _repair_one(parts: Parts, finding: Finding) -> str:
+def _repair_one(parts: PartStore, finding: FsckFinding) -> str:
     if finding.repair == "sweep":
         return _sweep(parts, finding)
     if finding.repair == "forget":
@@ -261,7 +265,7 @@ def _repair_one(parts: Parts, finding: Finding) -> str:
     return ""
 
 
-def _add_again(parts: Parts, batch: str) -> str:
+def _add_again(parts: PartStore, batch: str) -> str:
     """Bring a batch up to date with its folder."""
     row = parts.state.row("SELECT path FROM batches WHERE batch = ?", (batch,))
     if row is None:
@@ -273,7 +277,7 @@ def _add_again(parts: Parts, batch: str) -> str:
     )
 
 
-def _sweep(parts: Parts, finding: Finding) -> str:
+def _sweep(parts: PartStore, finding: FsckFinding) -> str:
     """Move a file aside that no transaction lists, while nobody writes."""
     path = parts.folder.parent / finding.where
     with parts.alone():
@@ -285,7 +289,7 @@ def _sweep(parts: Parts, finding: Finding) -> str:
     return f"Moved to {target.relative_to(parts.folder.parent)}."
 
 
-def _find(parts: Parts, batch: str) -> str:
+def _find(parts: PartStore, batch: str) -> str:
     """Look for a batch's folder within the workspace, by what its metadata look like."""
     row = parts.state.row("SELECT files FROM batches WHERE batch = ?", (batch,))
     before = Fingerprint.from_text(row["files"]) if row else None
@@ -300,7 +304,7 @@ def _find(parts: Parts, batch: str) -> str:
     return "Not found in the workspace."
 
 
-def _read_again(parts: Parts, batch: str | None) -> str:
+def _read_again(parts: PartStore, batch: str | None) -> str:
     """Strike out parts that are damaged, and take the rows they held from the datasets once more.
 
     Raises:
@@ -329,7 +333,7 @@ def _read_again(parts: Parts, batch: str | None) -> str:
     return f"Read again: {', '.join(folders) or 'nothing was left to read'}."
 
 
-def _incomplete(parts: Parts, damaged: Sequence[Part], intact: Sequence[Part]) -> set[str]:
+def _incomplete(parts: PartStore, damaged: Sequence[PartFile], intact: Sequence[PartFile]) -> set[str]:
     """Batches of which the intact parts do not tell everything."""
     whole = {row["batch"]: row["episodes"] for row in parts.state.rows("SELECT batch, episodes FROM batches")}
     told = dict.fromkeys(whole, 0)

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from twinloop.catalog.dataset_folder import Seal, broken, readable
-from twinloop.catalog.fsck import Finding
-from twinloop.catalog.state import State
+from twinloop.catalog.fsck import FsckFinding
+from twinloop.catalog.state import WorkspaceState
 from twinloop.core.errors import InputError
 from twinloop.dataset.lerobot import layout
 
 _ELSEWHERE = ("catalog", "policies")  # folders of a workspace that have checks of their own
 
 
-def seal_run(root: Path, state: State, folder: Path) -> int:
+def seal_run(root: Path, state: WorkspaceState, folder: Path) -> int:
     """Seal the files of a run's folder as they are now, instead of earlier seals; return how many there are.
 
     Datasets in it are sealed when they are added. A folder outside the workspace is not sealed, nor is the workspace.
@@ -36,7 +36,9 @@ def seal_run(root: Path, state: State, folder: Path) -> int:
     return len(seals)
 
 
-def check_run_files(root: Path, state: State, note: Callable[[str], None], *, deep: bool) -> Iterator[Finding]:
+def check_run_files(
+    root: Path, state: WorkspaceState, note: Callable[[str], None], *, deep: bool
+) -> Iterator[FsckFinding]:
     """Find files of recorded runs that are gone or changed; ``note`` takes folders that are gone whole."""
     folders: dict[str, list[Seal]] = {}
     for row in state.rows("SELECT path, folder, bytes, sha256 FROM run_files ORDER BY path"):
@@ -49,7 +51,7 @@ def check_run_files(root: Path, state: State, note: Callable[[str], None], *, de
         for item in seals:
             what = broken(root, item, deep=deep)
             if what is not None:
-                yield Finding(
+                yield FsckFinding(
                     kind="run",
                     where=readable(item.path),
                     what=f"{readable(root / item.path)} {what.replace('it was added', 'its run was recorded')}.",
@@ -58,7 +60,7 @@ def check_run_files(root: Path, state: State, note: Callable[[str], None], *, de
                 )
 
 
-def accept(root: Path, state: State, paths: Sequence[Path]) -> list[str]:
+def accept(root: Path, state: WorkspaceState, paths: Sequence[Path]) -> list[str]:
     """Seal changed files of runs as they are now; return a sentence for each of ``paths``, files or folders.
 
     Raises:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 
 @dataclass(frozen=True, kw_only=True)
-class Column:
+class CatalogColumn:
     """One column: its Arrow type, and what it means, with unit."""
 
     name: str
@@ -27,7 +27,7 @@ class CatalogTable:
 
     name: str
     meaning: str
-    columns: tuple[Column, ...]
+    columns: tuple[CatalogColumn, ...]
     key: tuple[str, ...]
 
     @property
@@ -40,9 +40,9 @@ TEXT, INT, FLOAT, FLAG = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 _TEXTS = pa.list_(TEXT)
 
 
-def column(name: str, type_: pa.DataType, meaning: str) -> Column:
+def column(name: str, type_: pa.DataType, meaning: str) -> CatalogColumn:
     """Return a column; a meaning that begins with "? " is of one that may be empty."""
-    return Column(name=name, type=type_, meaning=meaning.removeprefix("? "), optional=meaning.startswith("? "))
+    return CatalogColumn(name=name, type=type_, meaning=meaning.removeprefix("? "), optional=meaning.startswith("? "))
 
 
 _EPISODE = column("episode_id", TEXT, "SHA-256 of the episode's content: its name wherever it lies")

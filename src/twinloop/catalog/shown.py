@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from twinloop.catalog.parts import Part, Parts
+from twinloop.catalog.parts import PartFile, PartStore
 from twinloop.catalog.schema import TABLES
-from twinloop.catalog.state import State
+from twinloop.catalog.state import WorkspaceState
 from twinloop.catalog.state_schema import STATE_TABLES
 from twinloop.core.errors import DatasetError, TwinloopError
 from twinloop.core.files import atomic_open, dumps, sha256_bytes, sha256_file
@@ -34,7 +34,7 @@ _ABOUT = b"twinloop"
 _SCHEMA = 2  # to be raised when the same parts are made into something else
 
 
-class Kept:
+class CacheFolder:
     """The folder of these files; ``catalog`` is the catalog's. What cannot be written is not kept."""
 
     def __init__(self, catalog: Path) -> None:
@@ -99,20 +99,20 @@ _ODD = np.array([0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x9
 _GROWING = "label_history"  # never changes but by longer
 
 
-class Cache:
+class DisplayCache:
     """What has been read and made, held while it is what one would read and make again, and kept for other processes.
 
     Args:
         kept: where it is kept.
     """
 
-    def __init__(self, kept: Kept) -> None:
+    def __init__(self, kept: CacheFolder) -> None:
         self._kept = kept
         self._read: dict[str, tuple[tuple[str, ...], pa.Table]] = {}
         self._made: dict[str, tuple[tuple[str, ...], pa.Table]] = {}
         self._grown: pa.Table | None = None
 
-    def read(self, parts: Parts, table: str, listed: Sequence[Part]) -> pa.Table:
+    def read(self, parts: PartStore, table: str, listed: Sequence[PartFile]) -> pa.Table:
         """The rows of a table's parts, of which only those are read that came after those held or kept.
 
         Raises:
@@ -147,7 +147,7 @@ class Cache:
         self._made[name] = held
         return held[1]
 
-    def state(self, state: State, table: str) -> pa.Table:
+    def state(self, state: WorkspaceState, table: str) -> pa.Table:
         """A table of the state; of one that only grows, what is new is read."""
         if table != _GROWING:
             return state.arrow(table)
@@ -163,7 +163,7 @@ class Cache:
         self._kept.save(table, (), self._grown)
         return self._grown
 
-    def _known(self, state: State) -> pa.Table | None:
+    def _known(self, state: WorkspaceState) -> pa.Table | None:
         """The kept part of a table that only grows, if this state has as many rows and the same last one."""
         kept = self._kept.load(_GROWING, STATE_TABLES[_GROWING].schema)
         if kept is None:
@@ -174,7 +174,7 @@ class Cache:
         return kept[1] if count == len(kept[1]) and there == last else None
 
 
-def read_part(parts: Parts, table: str, name: str) -> pa.Table:
+def read_part(parts: PartStore, table: str, name: str) -> pa.Table:
     """One part, texts that repeat held once.
 
     Raises:

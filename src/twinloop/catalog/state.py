@@ -46,7 +46,7 @@ class UnreachableStateError(DatasetError):
     """The disk refuses: it is full, read-only or has a fault. That says nothing about the file itself."""
 
 
-class _Held:
+class _ThreadConnection:
     """A connection of one thread in one process, closed when the thread ends or nobody has the state any more."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -54,7 +54,7 @@ class _Held:
         weakref.finalize(self, connection.close)  # `__del__` may come after the connection's own, in a cycle
 
 
-class State:
+class WorkspaceState:
     """The SQLite file of a workspace, with a connection for each thread and process.
 
     Raises:
@@ -83,7 +83,7 @@ class State:
             self._migrate()
 
     @classmethod
-    def create(cls, path: Path) -> State:
+    def create(cls, path: Path) -> WorkspaceState:
         """An empty one, whole from the moment it is there."""
         fresh = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         _remove_unfinished(path)
@@ -219,7 +219,7 @@ class State:
         """This thread's connection: SQLite's must not cross a fork or be used by two threads at once."""
         held = getattr(self._local, "held", None)
         if held is None or held.process != os.getpid():
-            held = _Held(self._connect())
+            held = _ThreadConnection(self._connect())
             self._local.held, self._local.digests = held, None
         return held.connection
 
@@ -366,7 +366,7 @@ def _opened(path: Path) -> sqlite3.Connection:
     return connection
 
 
-class Opened(Protocol):
+class OpenWorkspace(Protocol):
     """An open workspace as far as helpers need it: its folder, its state, and queries over its views."""
 
     @property
@@ -375,7 +375,7 @@ class Opened(Protocol):
         ...
 
     @property
-    def state(self) -> State:
+    def state(self) -> WorkspaceState:
         """What its SQLite file holds."""
         ...
 

@@ -13,16 +13,16 @@ import pyarrow as pa
 import yaml
 
 from twinloop import __version__
-from twinloop.catalog.adding import Added, add_folder, key_of
+from twinloop.catalog.adding import AddResult, add_folder, key_of
 from twinloop.catalog.dataset_folder import Fingerprint
-from twinloop.catalog.frozen import Frozen, freeze, frozen, record_policy
+from twinloop.catalog.frozen import DatasetVersion, freeze, frozen, record_policy
 from twinloop.catalog.label_checks import Label
-from twinloop.catalog.labels import Survey, Written, write
-from twinloop.catalog.limits import Limits
-from twinloop.catalog.parts import LENGTH, Draft, Part, Parts, enlist, rows_of_table, ulid
-from twinloop.catalog.querying import Queries
+from twinloop.catalog.labels import LabelWriteResult, ReviewRecord, write
+from twinloop.catalog.limits import QueryLimits
+from twinloop.catalog.parts import LENGTH, DraftPart, PartFile, PartStore, enlist, rows_of_table, ulid
+from twinloop.catalog.querying import CatalogQueries
 from twinloop.catalog.schema import EPISODES, TABLES
-from twinloop.catalog.state import State, now
+from twinloop.catalog.state import WorkspaceState, now
 from twinloop.core.errors import DatasetError, InputError, UnknownNameError
 from twinloop.core.extension import approve_if_possible
 from twinloop.core.files import dumps, write_text
@@ -38,7 +38,7 @@ _FOLDERS = ("twins", "assets", "data", "catalog", "runs", "policies", "scenarios
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class EpisodeLocation:
     """Where an episode lies: the dataset's folder, its ``episode_index`` there, and the batch."""
 
     folder: Path
@@ -56,9 +56,9 @@ class Workspace:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.config = _config(root / FILE)
-        self.state = State(root / "catalog" / STATE)
-        self.parts = Parts(root / "catalog", self.state)
-        self._queries = Queries(self.parts, self.folder, Limits.read(self.config, root / FILE))
+        self.state = WorkspaceState(root / "catalog" / STATE)
+        self.parts = PartStore(root / "catalog", self.state)
+        self._queries = CatalogQueries(self.parts, self.folder, QueryLimits.read(self.config, root / FILE))
 
     @classmethod
     def create(
@@ -94,7 +94,7 @@ class Workspace:
         except OSError as error:
             raise InputError(f"{root} cannot be made ({error.strerror}). Choose another folder.") from error
         if not (root / "catalog" / STATE).exists():
-            State.create(root / "catalog" / STATE).close()
+            WorkspaceState.create(root / "catalog" / STATE).close()
         for path_in_it, text in (files or {}).items():
             write_text(root / path_in_it, text)
         text = yaml.safe_dump({"schema": 1, "name": name or root.name, "twin": twin}, sort_keys=False)
@@ -141,7 +141,7 @@ class Workspace:
 
     def add(
         self, folder: Path | str, *, batch: str | None = None, run_id: str | None = None, source: Source = "real"
-    ) -> Added:
+    ) -> AddResult:
         """Index a LeRobot v3.0 folder where it lies, ours or anybody's; again, to bring the catalog up to date.
 
         Args:
@@ -175,14 +175,14 @@ class Workspace:
         if EPISODES.name in tables:
             raise InputError("Rows of episodes come from datasets: `Workspace.add` a folder.")
         drafts = [
-            Draft(table=table, rows=rows_of_table(table, rows, given={"run_id": run_id}))
+            DraftPart(table=table, rows=rows_of_table(table, rows, given={"run_id": run_id}))
             for table, rows in tables.items()
         ]
         with self.parts.written(drafts, run_id=run_id) as written, self.state.transaction() as connection:
             enlist(connection, written)
         return [part.part for part in written]
 
-    def locate(self, episode_id: str) -> Place:
+    def locate(self, episode_id: str) -> EpisodeLocation:
         """Where an episode lies: its first place whose folder is still there.
 
         Raises:
@@ -203,7 +203,7 @@ class Workspace:
             except DatasetError as error:
                 problem = problem or error
                 continue
-            return Place(folder=folder, index=row["episode_index"], batch=row["batch"])
+            return EpisodeLocation(folder=folder, index=row["episode_index"], batch=row["batch"])
         raise problem or DatasetError(f"Episode {episode_id} lies nowhere.")
 
     def folder(self, batch: str) -> Path:
@@ -271,11 +271,11 @@ class Workspace:
             sql = "DELETE FROM tombstones WHERE episode_id = ?"
             return connection.executemany(sql, [(name,) for name in episode_ids]).rowcount
 
-    def freeze(self, name: str, sql: str, note: str = "") -> Frozen:
+    def freeze(self, name: str, sql: str, note: str = "") -> DatasetVersion:
         """Freeze what a statement selects now, under a name; see `catalog.frozen.freeze`."""
         return freeze(self, name, sql, note)
 
-    def frozen(self, reference: str) -> Frozen:
+    def frozen(self, reference: str) -> DatasetVersion:
         """The frozen dataset of that name, ``NAME@VERSION`` or hash; see `catalog.frozen.frozen`."""
         return frozen(self, reference)
 
@@ -297,9 +297,9 @@ class Workspace:
         labels: Iterable[Label],
         *,
         add: bool = False,
-        survey: Survey | None = None,
+        survey: ReviewRecord | None = None,
         run_id: str | None = None,
-    ) -> Written:
+    ) -> LabelWriteResult:
         """Say something of episodes, all of it or nothing; see `catalog.labels.write`."""
         return write(self, labels, add=add, survey=survey, run_id=run_id)
 
@@ -339,4 +339,4 @@ def _config(path: Path) -> dict[str, Any]:
     return value
 
 
-__all__ = ["Added", "Part", "Place", "Workspace"]
+__all__ = ["AddResult", "EpisodeLocation", "PartFile", "Workspace"]

@@ -82,7 +82,7 @@ Trial = Callable[[ParamTable], NDArray[np.bool_]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Culprit:
+class FailingParameter:
     """A parameter whose range breaks worlds: at ``value`` with all others nominal, or only together with others."""
 
     param: Param
@@ -96,7 +96,7 @@ class Culprit:
         return f"{self.param.name} = {self.value:g} {self.param.unit} {how} (default range {low:g} to {high:g})"
 
 
-def find_culprits(twin: Twin, broken: ParamTable, trial: Trial) -> list[Culprit]:
+def find_culprits(twin: Twin, broken: ParamTable, trial: Trial) -> list[FailingParameter]:
     """The parameters to blame for a broken corner.
 
     First every end of every range with all other parameters nominal. Where none of these breaks, the smallest set of
@@ -110,14 +110,14 @@ def find_culprits(twin: Twin, broken: ParamTable, trial: Trial) -> list[Culprit]
     ends = [(param, at(param, high)) for param in params for high in (False, True)]
     alone = twin.table(len(ends), _one_each(ends))
     culprits = [
-        Culprit(param=param, value=value, alone=True)
+        FailingParameter(param=param, value=value, alone=True)
         for (param, value), breaks in zip(ends, trial(alone), strict=True)
         if breaks
     ]
     if culprits:
         return culprits
     return [
-        Culprit(param=param, value=float(broken[param.name][0]), alone=False)
+        FailingParameter(param=param, value=float(broken[param.name][0]), alone=False)
         for param in _smallest(twin, params, broken, trial)
     ]
 

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.checks.corners import command_ranges
-from twinloop.checks.report import Check
+from twinloop.checks.report import CheckOutcome
 from twinloop.core.params import ParamTable
 from twinloop.simulate import InitialState, open_backend, rollout
 from twinloop.simulate.command import CommandPath
-from twinloop.simulate.drives import Drives, drive_world
+from twinloop.simulate.drives import DriveStages, drive_world
 from twinloop.twin import Twin
 
 LEAD_STEPS = 2  # control steps before the command changes
@@ -29,7 +29,7 @@ _MOVED = 1e-9  # rad/s or m/s: far above rounding, far below what any motor does
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Probe:
+class _DelayProbe:
     """World ``i`` steps joint ``joint[i]`` under delay ``delay_s[i]`` of that joint alone."""
 
     joint: NDArray[np.intp]
@@ -39,14 +39,14 @@ class _Probe:
     nstep: int
 
 
-def check_delay(twin: Twin) -> Check:
+def check_delay(twin: Twin) -> CheckOutcome:
     """The largest difference between requested and realised delay over joints and delays, in physics steps."""
     name = "realised delay"
     if twin.spec.robot is None:
-        return Check.skip(name, "the twin has no robot")
+        return CheckOutcome.skip(name, "the twin has no robot")
     missing = [a for a in twin.robot.actuator_names if f"actuator/{a}/delay" not in twin.params]
     if missing:
-        return Check.skip(name, f"actuator/{missing[0]}/delay is not a parameter of the twin")
+        return CheckOutcome.skip(name, f"actuator/{missing[0]}/delay is not a parameter of the twin")
     probe = _probe(twin)
     onset, differing = _onset(twin, probe)
     error = np.abs(onset - probe.delay_s) / twin.dt
@@ -57,8 +57,10 @@ def check_delay(twin: Twin) -> Check:
         f"{len(onset)} worlds, step {1e3 * twin.dt:.2f} ms"
     )
     if differing:
-        return Check.fail(name, f"the backend's states differ from the command path's in {differing} worlds; {detail}")
-    return Check.judge(name, float(error[worst]), LIMIT_STEPS, "physics steps", detail=detail)
+        return CheckOutcome.fail(
+            name, f"the backend's states differ from the command path's in {differing} worlds; {detail}"
+        )
+    return CheckOutcome.judge(name, float(error[worst]), LIMIT_STEPS, "physics steps", detail=detail)
 
 
 def delays_to_try(twin: Twin) -> NDArray[np.float64]:
@@ -70,7 +72,7 @@ def delays_to_try(twin: Twin) -> NDArray[np.float64]:
     return np.unique([delay for delay in [*periods, *ends] if 0.0 <= delay <= bounded])
 
 
-def _probe(twin: Twin) -> _Probe:
+def _probe(twin: Twin) -> _DelayProbe:
     delays = delays_to_try(twin)
     njoint = len(twin.robot.joints)
     joint = np.repeat(np.arange(njoint), len(delays))
@@ -83,7 +85,9 @@ def _probe(twin: Twin) -> _Probe:
     command = np.tile(twin.home()[1], (len(joint), nstep, 1))
     for world, index in enumerate(joint.tolist()):
         command[world, LEAD_STEPS:, index] += _step_size(twin, index)
-    return _Probe(joint=joint, delay_s=delay_s, params=twin.table(len(joint), values), command=command, nstep=nstep)
+    return _DelayProbe(
+        joint=joint, delay_s=delay_s, params=twin.table(len(joint), values), command=command, nstep=nstep
+    )
 
 
 def _step_size(twin: Twin, joint: int) -> float:
@@ -94,7 +98,7 @@ def _step_size(twin: Twin, joint: int) -> float:
     return size if twin.home()[1][actuator] + size <= high else -size
 
 
-def _onset(twin: Twin, probe: _Probe) -> tuple[NDArray[np.float64], int]:
+def _onset(twin: Twin, probe: _DelayProbe) -> tuple[NDArray[np.float64], int]:
     """Seconds from command to motion in every world, and how many worlds the backend runs differently."""
     initial = InitialState.home(twin, len(probe.joint))
     still = np.broadcast_to(probe.command[:, :1], probe.command.shape).copy()
@@ -109,7 +113,7 @@ def _onset(twin: Twin, probe: _Probe) -> tuple[NDArray[np.float64], int]:
     return onset, int((backend.qvel[:, 1:] != sampled).any(axis=(1, 2)).sum())
 
 
-def _run(twin: Twin, probe: _Probe, initial: InitialState, command: NDArray[np.float64]) -> NDArray[np.float64]:
+def _run(twin: Twin, probe: _DelayProbe, initial: InitialState, command: NDArray[np.float64]) -> NDArray[np.float64]:
     """Joint velocities after every physics step, ``(nworld, nstep * substeps, nv)``."""
     path = CommandPath(twin, probe.params, initial.command)
     controls = np.concatenate([path.controls(command[:, step]) for step in range(probe.nstep)], axis=1)
@@ -121,7 +125,7 @@ def _run(twin: Twin, probe: _Probe, initial: InitialState, command: NDArray[np.f
         data = mujoco.MjData(model)
         data.qpos[:], data.qvel[:] = initial.qpos[world], initial.qvel[world]
         data.mocap_pos[:], data.mocap_quat[:] = initial.mocap_pos[world], initial.mocap_quat[world]
-        drives = Drives(twin, probe.params.take([world]))
+        drives = DriveStages(twin, probe.params.take([world]))
         for step, control in enumerate(controls[world]):
             data.ctrl[:] = drive_world(drives, model, data, control) if drives.active else control
             mujoco.mj_step(model, data)

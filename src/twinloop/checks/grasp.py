@@ -14,35 +14,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.checks.corners import corner
-from twinloop.checks.report import Check
+from twinloop.checks.report import CheckOutcome
 from twinloop.twin import Param, Twin
 
 PENETRATION_LIMIT_MM = 0.1  # soft contacts at rest overlap by less than this; overlapping shapes by more
 
 
-def check_compiles(twin: Twin) -> Check:
+def check_compiles(twin: Twin) -> CheckOutcome:
     """The twin's description compiles again to the model in use, and all of its numbers are finite."""
     name = "compiles"
     try:
         again = twin.mjspec.copy().compile()
     except ValueError as error:
-        return Check.fail(name, f"the description does not compile: {error}")
+        return CheckOutcome.fail(name, f"the description does not compile: {error}")
     differing = [field for field in _arrays(twin.model) if not _same(twin.model, again, field)]
     infinite = [field for field in _arrays(twin.model) if not np.isfinite(getattr(twin.model, field)).all()]
     wrong = sorted({*differing, *infinite})
     size = f"nq {twin.model.nq}, nv {twin.model.nv}, nu {twin.model.nu}, {len(twin.params)} parameters"
     detail = f"{size}; wrong fields: {', '.join(wrong[:6])}" if wrong else size
-    return Check.judge(name, len(wrong), 0, "fields", detail=detail)
+    return CheckOutcome.judge(name, len(wrong), 0, "fields", detail=detail)
 
 
-def check_penetration(twin: Twin) -> Check:
+def check_penetration(twin: Twin) -> CheckOutcome:
     """Depth of the deepest overlap of colliding geoms in the starting pose."""
     model, data = twin.model, mujoco.MjData(twin.model)
     data.qpos[:] = twin.home()[0]
     mujoco.mj_forward(model, data)
     depth, pair = deepest_overlap(model, data)
     detail = f"between {pair}" if depth > 0 else f"{data.ncon} contacts"
-    return Check.judge("no initial penetration", 1e3 * depth, PENETRATION_LIMIT_MM, "mm", detail=detail)
+    return CheckOutcome.judge("no initial penetration", 1e3 * depth, PENETRATION_LIMIT_MM, "mm", detail=detail)
 
 
 def deepest_overlap(model: mujoco.MjModel, data: mujoco.MjData, *, body: int | None = None) -> tuple[float, str]:
@@ -74,7 +74,7 @@ HOLD_S = 10.0
 _SEARCH_MM = 20
 
 
-def check_grasp(twin: Twin) -> Check:
+def check_grasp(twin: Twin) -> CheckOutcome:
     """The worst slip over `HOLD_S` of the object's farthest point in the hand's frame.
 
     Held in worlds with nominal values and at the ends of the default ranges that make holding hardest: low friction
@@ -83,10 +83,12 @@ def check_grasp(twin: Twin) -> Check:
     name = "grasp holds"
     hand = _hand(twin)
     if isinstance(hand, str):
-        return Check.skip(name, hand)
+        return CheckOutcome.skip(name, hand)
     welded = _welded(twin.model, hand.body)
     if welded:
-        return Check.fail(name, f"{welded} ties {twin.model.body(hand.body).name}; a grasp must hold by friction alone")
+        return CheckOutcome.fail(
+            name, f"{welded} ties {twin.model.body(hand.body).name}; a grasp must hold by friction alone"
+        )
     worlds = _worlds(twin, hand)
     table = twin.table(len(worlds), {p: [w.get(p, twin.params[p].nominal) for w in worlds] for p in worlds[-1]})
     fields, slip = twin.fields(table), []
@@ -97,13 +99,13 @@ def check_grasp(twin: Twin) -> Check:
     detail = (
         f"{twin.robot.type} holds {twin.model.body(hand.body).name} for {HOLD_S:g} s, {len(worlds)} worlds, no weld"
     )
-    return Check.judge(
+    return CheckOutcome.judge(
         name, max(slip), SLIP_LIMIT_MM, "mm", detail=detail, figures={"nominal_mm": slip[0], "worst_mm": max(slip)}
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Hand:
+class _GripperIds:
     """Ids of what takes part, and the gripper's two commands."""
 
     body: int
@@ -115,7 +117,7 @@ class _Hand:
     closed: float
 
 
-def _hand(twin: Twin) -> _Hand | str:
+def _hand(twin: Twin) -> _GripperIds | str:
     """What takes part in a grasp, or the reason why there is none."""
     robot, model = twin.spec.robot, twin.model
     if robot is None:
@@ -128,7 +130,7 @@ def _hand(twin: Twin) -> _Hand | str:
     if body.jntnum[0] != 1 or model.jnt_type[body.jntadr[0]] != mujoco.mjtJoint.mjJNT_FREE:
         return f"{twin.spec.objects[0]} is not a free body"
     joint = robot.joints.index(robot.gripper.joint)
-    return _Hand(
+    return _GripperIds(
         body=body.id,
         qpos=int(model.jnt_qposadr[body.jntadr[0]]),
         site=model.site(robot.tcp).id,
@@ -152,7 +154,7 @@ def _welded(model: mujoco.MjModel, body: int) -> str:
     return ""
 
 
-def _worlds(twin: Twin, hand: _Hand) -> list[dict[str, float]]:
+def _worlds(twin: Twin, hand: _GripperIds) -> list[dict[str, float]]:
     """Nominal, then the hard corners: every dict but the first names the same parameters."""
     body, motor = twin.model.body(hand.body).name, twin.model.actuator(hand.actuator).name
     weak = {f"object/{body}/friction/slide", f"actuator/{motor}/kp", f"actuator/{motor}/torque_limit"}
@@ -164,7 +166,7 @@ def _worlds(twin: Twin, hand: _Hand) -> list[dict[str, float]]:
     return [{}, *(corner(twin, lambda param, heavy=heavy: chosen(param, heavy)) for heavy in (False, True))]
 
 
-def _slip(twin: Twin, model: mujoco.MjModel, hand: _Hand) -> float:
+def _slip(twin: Twin, model: mujoco.MjModel, hand: _GripperIds) -> float:
     """Metres by which the object's farthest point moves in the hand once its support goes; infinite if it was lost."""
     data = mujoco.MjData(model)
     if not _place(twin, model, data, hand):
@@ -183,7 +185,7 @@ def _slip(twin: Twin, model: mujoco.MjModel, hand: _Hand) -> float:
     return worst if _held(model, data, hand) and np.isfinite(data.qpos).all() else np.inf
 
 
-def _held(model: mujoco.MjModel, data: mujoco.MjData, hand: _Hand) -> bool:
+def _held(model: mujoco.MjModel, data: mujoco.MjData, hand: _GripperIds) -> bool:
     """Whether the object touches the robot, and nothing but the robot."""
     robot = model.body_rootid[model.site_bodyid[hand.site]]
     bodies = model.geom_bodyid[data.contact.geom[: data.ncon]]
@@ -192,7 +194,7 @@ def _held(model: mujoco.MjModel, data: mujoco.MjData, hand: _Hand) -> bool:
     return len(others) > 0 and bool((model.body_rootid[others] == robot).all())
 
 
-def _place(twin: Twin, model: mujoco.MjModel, data: mujoco.MjData, hand: _Hand) -> bool:
+def _place(twin: Twin, model: mujoco.MjModel, data: mujoco.MjData, hand: _GripperIds) -> bool:
     """The home pose with an open gripper and the object at the tool point, moved along a tool axis until it is free."""
     data.qpos[:], data.ctrl[:] = twin.home()
     data.qpos[hand.joint_qpos] = data.ctrl[hand.actuator] = hand.open
@@ -223,7 +225,7 @@ def _run(model: mujoco.MjModel, data: mujoco.MjData, seconds: float) -> None:
     mujoco.mj_step(model, data, nstep=max(1, round(seconds / model.opt.timestep)))
 
 
-def _in_hand(data: mujoco.MjData, hand: _Hand) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _in_hand(data: mujoco.MjData, hand: _GripperIds) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Position and rotation matrix of the object in the tool frame."""
     tool = data.site_xmat[hand.site].reshape(3, 3)
     position = tool.T @ (data.xpos[hand.body] - data.site_xpos[hand.site])

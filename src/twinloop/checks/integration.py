@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.checks.corners import command_ranges
-from twinloop.checks.report import Check
+from twinloop.checks.report import CheckOutcome
 from twinloop.twin import Twin
 
 CONVERGENCE_S = 1.0
@@ -33,7 +33,7 @@ AMPLITUDE = 0.05  # of each actuator's range
 FREQUENCY_HZ = 1.0
 
 
-def check_convergence(twin: Twin) -> Check:
+def check_convergence(twin: Twin) -> CheckOutcome:
     """The largest change of a joint (or free body) over one second when the step is halved.
 
     The order comes from halving it again. Fails too where the changes do not shrink (order below one half), unless
@@ -45,7 +45,7 @@ def check_convergence(twin: Twin) -> Check:
     order = np.log2(first / second) if min(first, second) > NEGLIGIBLE else np.inf
     detail = f"order {order:.2f} from steps of {1e3 * twin.dt:.3g} ms, its half and its quarter"
     figures = {"change": first, "change_at_half": second, "order": float(order)}
-    check = Check.judge(name, first, CHANGE_LIMIT, "rad or m", detail=detail, figures=figures)
+    check = CheckOutcome.judge(name, first, CHANGE_LIMIT, "rad or m", detail=detail, figures=figures)
     if order >= LEAST_ORDER:
         return check
     if max(first, second) < UNJUDGED * CHANGE_LIMIT:
@@ -99,28 +99,28 @@ _OFF = (
 )
 
 
-def check_energy_drift(twin: Twin) -> Check:
+def check_energy_drift(twin: Twin) -> CheckOutcome:
     """Largest departure of the energy from its beginning over the largest kinetic energy, with nothing to dissipate."""
     if not twin.model.nv:
-        return Check.skip("energy drift", "nothing moves")
+        return CheckOutcome.skip("energy drift", "nothing moves")
     total, kinetic = _energies(twin, _conservative(twin))
     drift = _relative(np.abs(total - total[0]), kinetic)
     detail = f"free fall of {ENERGY_S:g} s without damping, friction or contact; step {1e3 * twin.dt:.3g} ms"
-    return Check.judge("energy drift", drift, DRIFT_LIMIT, "of peak kinetic", detail=detail)
+    return CheckOutcome.judge("energy drift", drift, DRIFT_LIMIT, "of peak kinetic", detail=detail)
 
 
-def check_energy_gain(twin: Twin) -> Check:
+def check_energy_gain(twin: Twin) -> CheckOutcome:
     """How far the energy rises above its beginning with the twin's own damping and friction.
 
     What the integrator adds without them is the business of the other check and is subtracted.
     """
     if not twin.model.nv:
-        return Check.skip("no energy from damping", "nothing moves")
+        return CheckOutcome.skip("no energy from damping", "nothing moves")
     energies = (_energies(twin, model) for model in (_falling(twin), _conservative(twin)))
     own, integrator = (_relative(total - total[0], kinetic) for total, kinetic in energies)
     gain = max(own - integrator, 0.0) if np.isfinite(integrator) else own
     detail = f"free fall of {ENERGY_S:g} s with the twin's damping and friction"
-    return Check.judge("no energy from damping", gain, GAIN_LIMIT, "of peak kinetic", detail=detail)
+    return CheckOutcome.judge("no energy from damping", gain, GAIN_LIMIT, "of peak kinetic", detail=detail)
 
 
 def _conservative(twin: Twin) -> mujoco.MjModel:

@@ -11,7 +11,7 @@ Status = Literal["pass", "fail", "skip"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check:
+class CheckOutcome:
     """The outcome of one check.
 
     ``figure`` is what was measured and ``limit`` the most that it may be, both in ``unit``; None where nothing was
@@ -37,7 +37,7 @@ class Check:
         *,
         detail: str = "",
         figures: Mapping[str, float] | None = None,
-    ) -> Check:
+    ) -> CheckOutcome:
         """Pass where the figure is at most the limit; a figure that is not a number fails."""
         status: Status = "pass" if figure <= limit else "fail"
         return cls(
@@ -45,12 +45,12 @@ class Check:
         )
 
     @classmethod
-    def skip(cls, name: str, reason: str) -> Check:
+    def skip(cls, name: str, reason: str) -> CheckOutcome:
         """Not made, and why."""
         return cls(name=name, status="skip", detail=reason)
 
     @classmethod
-    def fail(cls, name: str, reason: str) -> Check:
+    def fail(cls, name: str, reason: str) -> CheckOutcome:
         """Failed before anything could be measured."""
         return cls(name=name, status="fail", detail=reason)
 
@@ -79,14 +79,14 @@ class CheckReport:
     """Every check of one twin, in the order they were made."""
 
     twin: str
-    checks: tuple[Check, ...]
+    checks: tuple[CheckOutcome, ...]
 
     @property
     def passed(self) -> bool:
         """No check failed. Skipped ones do not count against a twin; read why they were skipped."""
         return all(check.status != "fail" for check in self.checks)
 
-    def __getitem__(self, name: str) -> Check:
+    def __getitem__(self, name: str) -> CheckOutcome:
         for check in self.checks:
             if check.name == name:
                 return check

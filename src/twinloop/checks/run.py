@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from twinloop.checks.report import Check, CheckReport
+from twinloop.checks.report import CheckOutcome, CheckReport
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.registry import Registry
 from twinloop.twin import Twin, load_twin
 
-CHECKS: Registry[Callable[[Twin], Check]] = Registry(
+CHECKS: Registry[Callable[[Twin], CheckOutcome]] = Registry(
     "check",
     {
         "compiles": "twinloop.checks.grasp:check_compiles",
@@ -31,7 +31,7 @@ def run_checks(
     twin: Twin | str | Path,
     *,
     only: Collection[str] | None = None,
-    progress: Callable[[Check], None] | None = None,
+    progress: Callable[[CheckOutcome], None] | None = None,
 ) -> CheckReport:
     """Every check of a twin, or those in ``only``.
 
@@ -69,5 +69,7 @@ def _load(twin: Twin | str | Path) -> Twin | InputError:
         return error
 
 
-def _unloaded(name: str, error: InputError) -> Check:
-    return Check.fail(name, str(error)) if name == "compiles" else Check.skip(name, "the twin does not load")
+def _unloaded(name: str, error: InputError) -> CheckOutcome:
+    return (
+        CheckOutcome.fail(name, str(error)) if name == "compiles" else CheckOutcome.skip(name, "the twin does not load")
+    )

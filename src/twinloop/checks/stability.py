@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.checks.corners import command_ranges, corner_table, find_culprits, initial_at
-from twinloop.checks.report import Check
+from twinloop.checks.report import CheckOutcome
 from twinloop.core.engine_faults import SolverSettings
 from twinloop.core.params import ParamTable, SeedPath
 from twinloop.core.seeds import uniforms
@@ -29,7 +29,7 @@ _NAMED = 3  # culprits spelled out in the message
 TOSS_SPEED = 2.0  # m/s; and four times that in rad/s: the faster of the published cube tosses
 
 
-def check_stability(twin: Twin, *, seconds: float = 60.0, nworld: int = 8, seed: int = 0) -> Check:
+def check_stability(twin: Twin, *, seconds: float = 60.0, nworld: int = 8, seed: int = 0) -> CheckOutcome:
     """Worlds at the corners of the default ranges, under random commands for ``seconds``; counts those that break.
 
     A twin without actuators is tossed at random instead. Where a world breaks, the parameter to blame is looked for
@@ -47,7 +47,7 @@ def check_stability(twin: Twin, *, seconds: float = 60.0, nworld: int = 8, seed:
         detail += f"; world {first} broke at {step / twin.control_hz:.2f} s: {result.reason[first]}. "
         horizon = min(nstep, step + 1 + round(_GRACE_S * twin.control_hz))
         detail += _blame(twin, params.take([first]), first, horizon, seed)
-    return Check.judge(
+    return CheckOutcome.judge(
         "finite at the extremes", len(broken), 0, "worlds", detail=detail, figures={"max_speed": float(speed)}
     )
 
@@ -111,7 +111,7 @@ _COMPARED_S, _COMPARED, _SEED = 2.0, 4, 0  # how long worlds move, how many, and
 _TURN = 2.0  # rad or m; our choice: enough for the links of a tree to reach each other
 
 
-def check_solver(twin: Twin) -> Check:
+def check_solver(twin: Twin) -> CheckOutcome:
     """The largest relative difference between the twin's accelerations and those of a dense solver.
 
     Nothing is simulated where the twin uses the dense Newton solver by its own settings, or an iterative solver, whose
@@ -121,7 +121,7 @@ def check_solver(twin: Twin) -> Check:
     name = "solver agrees with dense"
     settings = solver_settings(twin.model)
     if settings.solver != "Newton" or (settings.jacobian == "dense" and not settings.changed_for):
-        return Check(name=name, status="pass", detail=f"not affected: {_described(settings)}")
+        return CheckOutcome(name=name, status="pass", detail=f"not affected: {_described(settings)}")
     nstep = max(1, round(_COMPARED_S * twin.control_hz))
     params = corner_table(twin, _COMPARED, seed=_SEED)
     made = run_random(twin, params, nstep, commands=np.arange(_COMPARED), seed=_SEED)
@@ -138,7 +138,7 @@ def check_solver(twin: Twin) -> Check:
             f"({', '.join(settings.changed_for)}). The sparse solver differs by up to {sparse:.2g}, and by more than "
             f"the limit in {wrong:.1%} of the states"
         )
-    return Check.judge(name, own, DIFFERENCE_LIMIT, "relative", detail=detail, figures={"sparse": float(sparse)})
+    return CheckOutcome.judge(name, own, DIFFERENCE_LIMIT, "relative", detail=detail, figures={"sparse": float(sparse)})
 
 
 def _turned(model: mujoco.MjModel, states: NDArray[np.float64], seed: int) -> NDArray[np.float64]:

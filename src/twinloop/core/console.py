@@ -45,7 +45,7 @@ _ENTITY = re.compile(r"&(?=#|[A-Za-z])")
 _AT_START = re.compile(r"#(?=#{0,5}(?: |$))|[+](?= |$)|-(?=[- ]|$)|\d{1,9}(?=[.)](?: |$))")
 
 
-class Code(str):
+class MarkdownCode(str):
     """A text that `markdown_cell` shows as code."""
 
     __slots__ = ()
@@ -76,8 +76,8 @@ def markdown_code(value: object) -> str:
 
 
 def markdown_cell(value: object) -> str:
-    """Return a value as the cell of a table in Markdown: a `Code` as code, anything else as text."""
-    return (markdown_code if isinstance(value, Code) else markdown_text)(value).replace("|", "\\|")
+    """Return a value as the cell of a table in Markdown: a `MarkdownCode` as code, anything else as text."""
+    return (markdown_code if isinstance(value, MarkdownCode) else markdown_text)(value).replace("|", "\\|")
 
 
 def markdown_block(text: str, language: str = "") -> str:

@@ -14,7 +14,7 @@ Better = Literal["higher", "lower"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Headline:
+class HeadlineMetric:
     """One figure with its interval.
 
     ``name`` reads like a path, ``skill/elbow_flex``: a word for the quantity and, where there are several, what it is
@@ -42,7 +42,7 @@ class Headline:
         return {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in values}
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Headline:
+    def from_json(cls, value: Mapping[str, Any]) -> HeadlineMetric:
         """The inverse of `to_json`.
 
         Raises:
@@ -60,6 +60,6 @@ def path_word(text: str) -> str:
     return re.sub(r"[\s<>=]+", "_", text.strip())
 
 
-def headlines(result: Mapping[str, Any]) -> dict[str, Headline]:
+def headlines(result: Mapping[str, Any]) -> dict[str, HeadlineMetric]:
     """The figures of a run's ``result.json`` by name; empty where it has none."""
-    return {row.name: row for row in map(Headline.from_json, result.get("headline", []))}
+    return {row.name: row for row in map(HeadlineMetric.from_json, result.get("headline", []))}

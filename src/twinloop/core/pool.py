@@ -28,7 +28,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class Engine(Protocol):
+class WorkEngine(Protocol):
     """Somewhere that items are worked on; a context manager that lets go of what it holds.
 
     ``workers`` items are worked on at a time, each with ``threads`` cores; ``elsewhere`` says whether in processes
@@ -51,7 +51,7 @@ class Engine(Protocol):
         """
         ...
 
-    def __enter__(self) -> Engine: ...
+    def __enter__(self) -> WorkEngine: ...
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
@@ -77,7 +77,7 @@ class LocalProcesses:
         self._pool: ProcessPoolExecutor | None = None
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[tuple[Item, Result]]:
-        """See `Engine`."""
+        """See `WorkEngine`."""
         if not self.elsewhere:
             for item in items:
                 yield item, function(item)
@@ -149,13 +149,13 @@ def _follow(parent: multiprocessing.process.BaseProcess) -> None:
 Report = Callable[[Any], None]
 Work = Callable[[Item, Report], Result]
 
-# Processes that an item may end before it is given up as `Lost`: a machine's moment of weakness passes; what ends its
-# process twice will do so again.
+# Processes that one item may crash before it is given up as a `LostItem`: one crash may come from a busy machine, an
+# item that crashes two processes will crash the next one too.
 TRIES = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lost:
+class LostItem:
     """An item that ended its process each time: how the last one ended, and what it had reported last (or None)."""
 
     how: str
@@ -168,7 +168,7 @@ def lasting_map(
     *,
     workers: int,
     progress: Report | None = None,
-) -> Iterator[tuple[Item, Result | Lost]]:
+) -> Iterator[tuple[Item, Result | LostItem]]:
     """Yield every item with ``function(item, report)`` in order, whoever was faster and whoever died.
 
     Args:
@@ -185,7 +185,7 @@ def lasting_map(
         for item in items:
             yield item, function(item, tell)
         return
-    crew = _Crew(function, workers)
+    crew = _WorkerPool(function, workers)
     try:
         yield from _supervised(crew, [_Task(item=item) for item in items], tell)
     finally:
@@ -233,7 +233,7 @@ class _Worker:
         self.pipe.close()
 
 
-class _Crew:
+class _WorkerPool:
     """As many workers as are wanted at a time, made anew where one has died."""
 
     def __init__(self, function: Work[Any, Any], size: int) -> None:
@@ -258,7 +258,7 @@ class _Crew:
         worker.stop()
 
 
-def _supervised(crew: _Crew, tasks: list[_Task[Item]], progress: Report) -> Iterator[tuple[Item, Any | Lost]]:
+def _supervised(crew: _WorkerPool, tasks: list[_Task[Item]], progress: Report) -> Iterator[tuple[Item, Any | LostItem]]:
     waiting, following = collections.deque(tasks), collections.deque(tasks)
     while following:
         while waiting and (worker := crew.idle()) is not None:
@@ -270,7 +270,7 @@ def _supervised(crew: _Crew, tasks: list[_Task[Item]], progress: Report) -> Iter
             yield _outcome(following.popleft())
 
 
-def _hear(crew: _Crew, worker: _Worker, waiting: collections.deque[_Task[Item]], progress: Report) -> None:
+def _hear(crew: _WorkerPool, worker: _Worker, waiting: collections.deque[_Task[Item]], progress: Report) -> None:
     """Take one message of a worker."""
     kind, value = worker.message()
     task = worker.task
@@ -289,7 +289,7 @@ def _hear(crew: _Crew, worker: _Worker, waiting: collections.deque[_Task[Item]],
     if task.deaths < TRIES:
         waiting.appendleft(task)
     else:
-        task.outcome = ("lost", Lost(how=value, reported=worker.reported))
+        task.outcome = ("lost", LostItem(how=value, reported=worker.reported))
 
 
 def _outcome(task: _Task[Item]) -> tuple[Item, Any]:

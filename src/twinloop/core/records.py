@@ -31,7 +31,7 @@ def freeze_fields(record: object, *names: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Signal:
+class LoggedSignal:
     """What else a log holds, at times of its own: ``values`` ``(T, k)`` in SI at ``time`` ``(T,)``, a name per column.
 
     ``unit`` is one for all columns, or "" where they differ (a pose: m and the quaternion wxyz).
@@ -105,7 +105,7 @@ class Episode:
     origin: str = ""
     robot_type: str = ""
     command: Literal["position", "torque", "none"] = "position"
-    signals: Mapping[str, Signal] = field(default_factory=dict[str, Signal])
+    signals: Mapping[str, LoggedSignal] = field(default_factory=dict[str, LoggedSignal])
     conditions: Mapping[str, float] = field(default_factory=dict[str, float])
     simulation: StoredSimulation | None = None
 
@@ -136,7 +136,7 @@ class Episode:
             _check_finite(values, [f"{name} of {joint}" for joint in self.joints], where, step)
         _check_time(self.time, where)
 
-    def _check_signal(self, name: str, signal: Signal) -> None:
+    def _check_signal(self, name: str, signal: LoggedSignal) -> None:
         where = f"Signal {name} of episode {self.index} of {self.origin or 'the log'}"
         shape = (len(signal.time), len(signal.columns))
         if signal.values.shape != shape:

@@ -84,7 +84,7 @@ _UNSET = _Value(None)
 
 
 @dataclass
-class _Open:
+class _OpenCollection:
     """A list or mapping that is being read."""
 
     anchor: str | None
@@ -104,7 +104,7 @@ class _YamlReader:
 
     def __init__(self, text: str) -> None:
         self._loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
-        self._open: list[_Open] = []
+        self._open: list[_OpenCollection] = []
         self._anchors: dict[str, _Value] = {}
         self._result: _Value | None = None
         self._count = 0
@@ -134,7 +134,7 @@ class _YamlReader:
             if len(self._open) >= MOST_DEPTH:
                 raise _RefusedError(f"values are nested more than {MOST_DEPTH} levels deep.", event)
             empty: list[Any] | dict[str, Any] = {} if isinstance(event, yaml.MappingStartEvent) else []
-            self._open.append(_Open(event.anchor, empty))
+            self._open.append(_OpenCollection(event.anchor, empty))
 
     def _aliased(self, event: Any) -> _Value:
         if event.anchor in {outer.anchor for outer in self._open}:
@@ -196,7 +196,7 @@ def _require_plain(event: Any) -> None:
         raise _RefusedError(f"the tag {event.tag!r:.60} is not allowed. Write a plain value.", event)
 
 
-def _checked_key(key: _Value, outer: _Open, event: Any) -> _Value:
+def _checked_key(key: _Value, outer: _OpenCollection, event: Any) -> _Value:
     if not isinstance(key.value, str):
         shown = "a list or mapping" if key.depth else repr(key.value)
         raise _RefusedError(f"the key {shown} is not text. Write it in quotes.", event)

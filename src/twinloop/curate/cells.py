@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.plain import JsonRecord
 from twinloop.core.seeds import generator
-from twinloop.curate.parameters import Axis
+from twinloop.curate.parameters import ParameterAxis
 from twinloop.stats import wilson
 
 Array = NDArray[np.float64]
@@ -30,7 +30,7 @@ _MOST_BOXES = 5  # boxes that are told one after the other (our choice)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Box:
+class CellBox:
     """A box: ``axes`` are columns, ``low`` and ``high`` its ends as cell borders from 0 to ``CELLS``.
 
     ``cases`` and ``controls`` lie inside it; ``p_value`` is the chance of one as unlikely anywhere, given the
@@ -56,7 +56,7 @@ class Box:
 
 def scan(
     cases: Array, controls: Array, *, pair_axes: Sequence[int] = (), draws: int = DRAWS, seed: int = 0
-) -> tuple[Box, ...]:
+) -> tuple[CellBox, ...]:
     """The boxes in which cases are significantly more frequent than elsewhere, the most unlikely first.
 
     Points in a box that was found are left out before the next is sought.
@@ -68,7 +68,7 @@ def scan(
         draws: relabellings.
         seed: of them.
     """
-    found: list[Box] = []
+    found: list[CellBox] = []
     while len(found) < _MOST_BOXES and len(cases) and len(controls):
         box = _best(cases, controls, pair_axes, draws, seed + len(found))
         if box is None or box.p_value > _ALPHA:
@@ -78,7 +78,7 @@ def scan(
     return tuple(found)
 
 
-def _best(cases: Array, controls: Array, pair_axes: Sequence[int], draws: int, seed: int) -> Box | None:
+def _best(cases: Array, controls: Array, pair_axes: Sequence[int], draws: int, seed: int) -> CellBox | None:
     points = np.vstack([cases, controls])
     cell = np.clip((points * BOX_CELLS).astype(np.int64), 0, BOX_CELLS - 1)
     is_case = np.arange(len(points)) < len(cases)
@@ -90,7 +90,7 @@ def _best(cases: Array, controls: Array, pair_axes: Sequence[int], draws: int, s
     drawn = [grids.best(chance.permutation(is_case))[0] for _ in range(draws)]
     p = (1 + sum(value >= ratio for value in drawn)) / (1 + draws)
     axes, low, high = where
-    box = Box(axes=axes, low=low, high=high, cases=0, controls=0, ratio=ratio, p_value=p)
+    box = CellBox(axes=axes, low=low, high=high, cases=0, controls=0, ratio=ratio, p_value=p)
     return replace(box, cases=int(box.holds(cases).sum()), controls=int(box.holds(controls).sum()))
 
 
@@ -172,7 +172,7 @@ _LEVEL = 0.95
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell(JsonRecord):
+class ParameterCell(JsonRecord):
     """A part of one parameter's range, ``low`` to ``high`` in SI.
 
     ``rate`` is the success rate of its simulated episodes with Wilson's interval, NaN where none has an outcome.
@@ -192,8 +192,8 @@ class Cell(JsonRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairCell(JsonRecord):
-    """A part of two parameters' ranges, ``low`` to ``high`` ``(2,)`` each in SI; rates as of a `Cell`."""
+class ParameterPairCell(JsonRecord):
+    """A part of two parameters' ranges, ``low`` to ``high`` ``(2,)`` each in SI; rates as of a `ParameterCell`."""
 
     names: tuple[str, str]
     units: tuple[str, str]
@@ -208,7 +208,7 @@ class PairCell(JsonRecord):
     rate_high: float
 
 
-def parameter_cells(axes: Sequence[Axis], real: Array, sim: Array, success: Array) -> list[Cell]:
+def parameter_cells(axes: Sequence[ParameterAxis], real: Array, sim: Array, success: Array) -> list[ParameterCell]:
     """The cells of every axis; the outermost ones hold what lies beyond the range too.
 
     Args:
@@ -224,7 +224,7 @@ def parameter_cells(axes: Sequence[Axis], real: Array, sim: Array, success: Arra
         for number in range(CELLS):
             inside = theirs == number
             cells.append(
-                Cell(
+                ParameterCell(
                     name=axis.name,
                     unit=axis.unit,
                     low=float(borders[number]),
@@ -237,7 +237,9 @@ def parameter_cells(axes: Sequence[Axis], real: Array, sim: Array, success: Arra
     return cells
 
 
-def pair_cells(axes: Sequence[Axis], real: Array, sim: Array, success: Array, pairs: Sequence[int]) -> list[PairCell]:
+def pair_cells(
+    axes: Sequence[ParameterAxis], real: Array, sim: Array, success: Array, pairs: Sequence[int]
+) -> list[ParameterPairCell]:
     """The cells of every two of some axes, the emptiest first: those that reality visits most where none is simulated.
 
     Args:
@@ -254,7 +256,7 @@ def pair_cells(axes: Sequence[Axis], real: Array, sim: Array, success: Array, pa
         for i, j in itertools.product(range(PAIR_CELLS), repeat=2):
             inside = (theirs[:, x] == i) & (theirs[:, y] == j)
             cells.append(
-                PairCell(
+                ParameterPairCell(
                     names=(axes[x].name, axes[y].name),
                     units=(axes[x].unit, axes[y].unit),
                     low=(float(borders[x][i]), float(borders[y][j])),
@@ -283,7 +285,7 @@ def _success(outcome: Array) -> dict[str, Any]:
     return {"judged": judged, "successes": successes, "rate": rate, "rate_low": low, "rate_high": high}
 
 
-def failure_boxes(points: Array, success: Array, *, pair_axes: Sequence[int], seed: int = 0) -> tuple[Box, ...]:
+def failure_boxes(points: Array, success: Array, *, pair_axes: Sequence[int], seed: int = 0) -> tuple[CellBox, ...]:
     """Boxes in which simulated episodes fail significantly more often than elsewhere.
 
     Args:

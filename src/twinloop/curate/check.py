@@ -17,7 +17,7 @@ from twinloop.core.errors import DatasetError, TwinloopError
 from twinloop.core.extension import raised
 from twinloop.core.files import sha256_file, sha256_json
 from twinloop.core.plain import JsonRecord
-from twinloop.curate.recording import Recording
+from twinloop.curate.recording import RecordedEpisode
 
 _ROOM = Path(__file__).parent
 _IMPORT = re.compile(r"^\s*from (twinloop[\w.]*) import ", re.MULTILINE)
@@ -68,7 +68,7 @@ FAMILIES = ("physics", "recording", "demonstration", "learned")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Score(JsonRecord):
+class CheckScore(JsonRecord):
     """What a check says of one episode, or of one channel of it: a row of the catalog's table ``scores``.
 
     ``value`` is the figure in ``unit``, ``limit`` the figure from which on it is suspect; None where there is none.
@@ -97,7 +97,7 @@ class Score(JsonRecord):
 
 
 @runtime_checkable
-class Check(Protocol):
+class EpisodeCheck(Protocol):
     """A check of episodes.
 
     ``name`` is FAMILY/NAME, ``meaning`` one line for people, ``hash`` names its version and settings. ``score`` gives
@@ -112,13 +112,13 @@ class Check(Protocol):
         """Names version and settings: scores of different hashes are not to be compared."""
         ...
 
-    def score(self, recordings: Sequence[Recording]) -> Iterable[Score]:
+    def score(self, recordings: Sequence[RecordedEpisode]) -> Iterable[CheckScore]:
         """Scores of all recordings, which may be measured against each other."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class Measurement:
     """One figure of one channel of an episode, before it is known what is usual.
 
     ``value`` is None where it cannot be told, and ``said`` then says why; else ``said`` is the evidence in words.
@@ -158,14 +158,16 @@ class MeasuringCheck(ABC):
         return sha256_json({"check": self.name, "sources": source_hashes(type(self)), "settings": dict(self.settings)})
 
     @abstractmethod
-    def measure(self, recording: Recording) -> Sequence[Measured]:
+    def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """The figures of one episode."""
 
     @abstractmethod
-    def judge(self, recordings: Sequence[Recording], measured: Sequence[Sequence[Measured]]) -> Iterator[Score]:
+    def judge(
+        self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
+    ) -> Iterator[CheckScore]:
         """Scores of all episodes from the figures of each."""
 
-    def measured(self, recording: Recording) -> Sequence[Measured]:
+    def measured(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """Return what `measure` does; where it raises, one figure that gives the reason.
 
         A built-in check raises what is no `DatasetError` where it does not apply. Any error of a check that somebody
@@ -175,19 +177,25 @@ class MeasuringCheck(ABC):
             return [_no_nan(row) for row in self.measure(recording)]
         except TwinloopError as error:
             own = type(self).__module__.startswith("twinloop.")
-            return [Measured(value=None, said=str(error), unreadable=isinstance(error, DatasetError) or not own)]
+            return [Measurement(value=None, said=str(error), unreadable=isinstance(error, DatasetError) or not own)]
         except Exception as error:  # noqa: BLE001 - whatever it is, the episode was not checked
-            return [Measured(value=None, said=f"{self.name} raised {raised(error)}.", unreadable=True)]
+            return [Measurement(value=None, said=f"{self.name} raised {raised(error)}.", unreadable=True)]
 
-    def score(self, recordings: Sequence[Recording]) -> Iterator[Score]:
-        """See `Check`."""
+    def score(self, recordings: Sequence[RecordedEpisode]) -> Iterator[CheckScore]:
+        """See `EpisodeCheck`."""
         return self.judge(recordings, [self.measured(recording) for recording in recordings])
 
     def of(
-        self, recording: Recording, found: Measured, verdict: Verdict, *, limit: float | None = None, reason: str = ""
-    ) -> Score:
+        self,
+        recording: RecordedEpisode,
+        found: Measurement,
+        verdict: Verdict,
+        *,
+        limit: float | None = None,
+        reason: str = "",
+    ) -> CheckScore:
         """A figure as a score; ``reason`` is by default what was said when it was measured."""
-        return Score(
+        return CheckScore(
             episode_id=recording.episode_id,
             check=self.name,
             channel=found.channel,
@@ -201,16 +209,16 @@ class MeasuringCheck(ABC):
         )
 
 
-def _no_nan(row: Measured) -> Measured:
+def _no_nan(row: Measurement) -> Measurement:
     """Return a figure as unknown where it is NaN: nothing is above a limit that is NaN, and NaN is above none."""
     if row.value is None or not math.isnan(row.value):
         return row
     return replace(row, value=None, said=f"{row.said} The figure is not a number.".strip())
 
 
-def worst(scores: Iterable[Score]) -> dict[str, Score]:
+def worst(scores: Iterable[CheckScore]) -> dict[str, CheckScore]:
     """The worst score of each episode by its id; of equal verdicts the one furthest beyond its limit."""
-    found: dict[str, Score] = {}
+    found: dict[str, CheckScore] = {}
     for score in scores:
         before = found.get(score.episode_id)
         if before is None or score.badness() > before.badness():

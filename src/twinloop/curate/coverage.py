@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
-from twinloop.core.headline import Headline
+from twinloop.core.headline import HeadlineMetric
 from twinloop.core.plain import JsonRecord
-from twinloop.stats import NeighbourFigures, precision_recall_density_coverage
+from twinloop.stats import NeighbourMetrics, precision_recall_density_coverage
 from twinloop.stats.kernel_distance import squared_distances
 
 Array = NDArray[np.float64]
@@ -57,14 +57,14 @@ class ClipRows:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CoverageOfReality:
+class RealCoverage:
     """Figures of real and simulated clips, and of every real clip how far it is left alone.
 
     ``nearest`` ``(nreal,)`` is the distance to the nearest simulated clip, ``nearest_sim`` its row, ``own`` the clip's
     own neighbour distance, all in the space's unit. ``k`` is the neighbour that ``own`` reaches to.
     """
 
-    figures: NeighbourFigures
+    figures: NeighbourMetrics
     nearest: Array
     nearest_sim: NDArray[np.int64]
     own: Array
@@ -87,7 +87,7 @@ class CoverageOfReality:
 
 def measure_coverage_of_reality(
     real: ClipRows, sim: ClipRows, *, k: int = NEIGHBOUR, level: float = LEVEL, floor: bool = True, seed: int = 0
-) -> CoverageOfReality:
+) -> RealCoverage:
     """Measure how much of the real clips the simulated ones cover.
 
     Args:
@@ -113,7 +113,7 @@ def measure_coverage_of_reality(
     )
     own = own_distance(real, k)
     nearest, which = nearest_rows(real.rows, sim.rows)
-    return CoverageOfReality(figures=figures, nearest=nearest, nearest_sim=which, own=own, k=k)
+    return RealCoverage(figures=figures, nearest=nearest, nearest_sim=which, own=own, k=k)
 
 
 def own_distance(clips: ClipRows, k: int) -> Array:
@@ -149,7 +149,7 @@ def nearest_rows(rows: Array, others: Array) -> tuple[Array, NDArray[np.int64]]:
     return np.sqrt(distance), which
 
 
-def headlines_of(measured: CoverageOfReality) -> list[Headline]:
+def headlines_of(measured: RealCoverage) -> list[HeadlineMetric]:
     """The figures that conditions and the history see."""
     meanings = {
         "recall": "share of real clips within the neighbourhood of a simulated clip",
@@ -181,7 +181,7 @@ _MOST_MASS, _MOST_PARTS = 0.3, 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hole(JsonRecord):
+class CoverageHole(JsonRecord):
     """A region of reality that simulation leaves out.
 
     ``clips`` are real rows, the one in the middle first. ``mass`` is the share of reality in it, ``episodes`` from how
@@ -200,8 +200,8 @@ class Hole(JsonRecord):
 
 
 def find_holes(
-    real: ClipRows, measured: CoverageOfReality, *, failure_weight: float = FAILURE_WEIGHT
-) -> tuple[Hole, ...]:
+    real: ClipRows, measured: RealCoverage, *, failure_weight: float = FAILURE_WEIGHT
+) -> tuple[CoverageHole, ...]:
     """The holes, the heaviest first.
 
     Args:
@@ -254,7 +254,7 @@ def _divided(rows: Array, parts: int) -> NDArray[np.int64]:
     return fcluster(linkage(rows, method="ward"), parts, criterion="maxclust").astype(np.int64)
 
 
-def _hole(real: ClipRows, measured: CoverageOfReality, clips: NDArray[np.int64], failure_weight: float) -> Hole:
+def _hole(real: ClipRows, measured: RealCoverage, clips: NDArray[np.int64], failure_weight: float) -> CoverageHole:
     mass = float(real.weight[clips].sum())
     episodes = np.unique(real.episode[clips])
     outcome = real.success[episodes]
@@ -262,7 +262,7 @@ def _hole(real: ClipRows, measured: CoverageOfReality, clips: NDArray[np.int64],
     failure = float(1.0 - outcome[known].mean()) if known.any() else float("nan")
     middle = np.median(real.rows[clips], axis=0)
     order = np.argsort(((real.rows[clips] - middle) ** 2).sum(axis=1), kind="stable")
-    return Hole(
+    return CoverageHole(
         clips=clips[order],
         mass=mass,
         episodes=len(episodes),

@@ -11,8 +11,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from twinloop.curate.check import Measured, MeasuringCheck, Score, Verdict
-from twinloop.curate.recording import Recording
+from twinloop.curate.check import CheckScore, Measurement, MeasuringCheck, Verdict
+from twinloop.curate.recording import RecordedEpisode
 
 LEAST = 8  # episodes of which something can be called usual: fewer have no spread to speak of
 _NORMAL = 1.4826  # median absolute deviation of a normal distribution, inverted: its standard deviation
@@ -21,7 +21,7 @@ _QUARTILE = 0.6745  # of a standard deviation: the upper quartile of a normal di
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limit:
+class MetricLimit:
     """From ``value`` on a figure is suspect, from ``bad`` on bad; ``source`` says who says so."""
 
     value: float
@@ -41,7 +41,7 @@ def usual_limit(
     suspect: float = 6.0,
     bad: float = 10.0,
     linear: bool = False,
-) -> Limit | None:
+) -> MetricLimit | None:
     """The limit of a positive figure from its own good mass; None where there are too few to tell.
 
     The good mass is what lies about the median: its spread is taken from the median absolute deviation and the upper
@@ -73,14 +73,14 @@ def usual_limit(
     if not linear:
         first, second = math.exp(first), math.exp(second)
     value = max(floor, first)
-    return Limit(
+    return MetricLimit(
         value=value,
         bad=max(second, 1.5 * value),
         source=f"{suspect:g} deviations above the median of {len(values)} episodes of this data",
     )
 
 
-LIMIT = "limit"  # the fact of a figure that has a `Limit` of its own
+LIMIT = "limit"  # the fact of a figure that has a `MetricLimit` of its own
 
 
 class KnownLimitCheck(MeasuringCheck):
@@ -93,15 +93,17 @@ class KnownLimitCheck(MeasuringCheck):
     bad: float
     source: str
 
-    def judge(self, recordings: Sequence[Recording], measured: Sequence[Sequence[Measured]]) -> Iterator[Score]:
+    def judge(
+        self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
+    ) -> Iterator[CheckScore]:
         """See `MeasuringCheck`: every channel that is not good, or the one nearest to its limit."""
         for recording, rows in zip(recordings, measured, strict=True):
             yield from shortened([self._judged(recording, row) for row in rows])
 
-    def _judged(self, recording: Recording, row: Measured) -> Score:
+    def _judged(self, recording: RecordedEpisode, row: Measurement) -> CheckScore:
         if row.value is None:
             return self.of(recording, row, "unknown")
-        limit = own_limit(row) or Limit(value=self.limit, bad=self.bad, source=self.source)
+        limit = own_limit(row) or MetricLimit(value=self.limit, bad=self.bad, source=self.source)
         return self.of(
             recording, row, limit.verdict(row.value), limit=limit.value, reason=f"{row.said} {_against(self, limit)}"
         )
@@ -120,11 +122,13 @@ class UsualLimitCheck(MeasuringCheck):
     bad: float = 10.0
     linear: bool = False
 
-    def key(self, recording: Recording) -> tuple[str, ...]:
+    def key(self, recording: RecordedEpisode) -> tuple[str, ...]:
         """Which episodes are alike."""
         return recording.group
 
-    def judge(self, recordings: Sequence[Recording], measured: Sequence[Sequence[Measured]]) -> Iterator[Score]:
+    def judge(
+        self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
+    ) -> Iterator[CheckScore]:
         """See `MeasuringCheck`: every channel that is not good, or the one nearest to its limit."""
         figures: dict[tuple[tuple[str, ...], str], list[float]] = defaultdict(list)
         for recording, rows in zip(recordings, measured, strict=True):
@@ -135,7 +139,7 @@ class UsualLimitCheck(MeasuringCheck):
         for recording, rows in zip(recordings, measured, strict=True):
             yield from shortened([self._judged(recording, row, limits, figures) for row in rows])
 
-    def usual(self, figures: Sequence[float]) -> Limit | None:
+    def usual(self, figures: Sequence[float]) -> MetricLimit | None:
         """The limit of figures that are alike."""
         return usual_limit(
             figures, floor=self.floor, spread=self.spread, suspect=self.suspect, bad=self.bad, linear=self.linear
@@ -143,11 +147,11 @@ class UsualLimitCheck(MeasuringCheck):
 
     def _judged(
         self,
-        recording: Recording,
-        row: Measured,
-        limits: dict[tuple[tuple[str, ...], str], Limit | None],
+        recording: RecordedEpisode,
+        row: Measurement,
+        limits: dict[tuple[tuple[str, ...], str], MetricLimit | None],
         figures: dict[tuple[tuple[str, ...], str], list[float]],
-    ) -> Score:
+    ) -> CheckScore:
         if row.value is None:
             return self.of(recording, row, "unknown")
         key = (self.key(recording), row.channel)
@@ -161,12 +165,12 @@ class UsualLimitCheck(MeasuringCheck):
         )
 
 
-def own_limit(row: Measured) -> Limit | None:
+def own_limit(row: Measurement) -> MetricLimit | None:
     """The limit that a figure brings along."""
     return row.facts.get(LIMIT)
 
 
-def shortened(scores: Sequence[Score]) -> list[Score]:
+def shortened(scores: Sequence[CheckScore]) -> list[CheckScore]:
     """The channels that are suspect or bad; where there is none, the one nearest to its limit stands for all."""
     wrong = [score for score in scores if score.verdict in ("suspect", "bad")]
     if wrong:
@@ -181,12 +185,12 @@ def verdict_of(severity: str) -> Verdict:
     return verdicts[severity]
 
 
-def _nearness(score: Score) -> float:
+def _nearness(score: CheckScore) -> float:
     if score.value is None:
         return -1.0
     return score.value / score.limit if score.limit else score.value
 
 
-def _against(check: MeasuringCheck, limit: Limit) -> str:
+def _against(check: MeasuringCheck, limit: MetricLimit) -> str:
     unit = f" {check.unit}" if check.unit else ""
     return f"Limit {limit.value:.3g}{unit}: {limit.source}."

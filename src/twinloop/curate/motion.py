@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.curate.recording import Recording
+from twinloop.curate.recording import RecordedEpisode
 
 Array = NDArray[np.float64]
 
@@ -16,7 +16,7 @@ _MOVES = 0.02  # of the widest joint's range, by which a joint moves at all wher
 
 
 @dataclass(frozen=True, kw_only=True)
-class Motion:
+class NormalizedMotion:
     """Steps of the joints that move, each in parts of its own range in the episode.
 
     ``steps`` ``(T − 1, m)`` from each frame to the next; ``columns`` ``(m,)`` which joints these are; ``speed``
@@ -45,7 +45,7 @@ class Motion:
         return self.speed > max(2 * _STILL, 0.5 * float(np.median(self.speed[self.moving])))
 
 
-def motion_of(recording: Recording) -> Motion:
+def motion_of(recording: RecordedEpisode) -> NormalizedMotion:
     """How a recording moves; values that are no numbers count as standing still.
 
     Raises:
@@ -54,7 +54,7 @@ def motion_of(recording: Recording) -> Motion:
     return recording.fact("motion", _motion)
 
 
-def _motion(recording: Recording) -> Motion:
+def _motion(recording: RecordedEpisode) -> NormalizedMotion:
     raw = recording.raw
     state = filled(raw.state)
     steps = np.diff(raw.time)
@@ -62,7 +62,7 @@ def _motion(recording: Recording) -> Motion:
     dt = float(np.median(forward)) if len(forward) else 1.0 / recording.fps
     reach = np.ptp(state, axis=0) if len(state) else np.zeros(state.shape[1])
     columns = np.flatnonzero(reach > max(_MOVES * float(reach.max(initial=0.0)), 1e-9))
-    return Motion(steps=np.diff(state[:, columns], axis=0) / reach[columns], columns=columns, dt=dt)
+    return NormalizedMotion(steps=np.diff(state[:, columns], axis=0) / reach[columns], columns=columns, dt=dt)
 
 
 def filled(values: Array) -> Array:

@@ -29,7 +29,7 @@ _SHARE = 0.99
 
 
 @dataclass(frozen=True, kw_only=True)
-class Neighbour:
+class NearestClip:
     """A clip and how far it is, in standard deviations of whitened components."""
 
     episode_id: str
@@ -85,7 +85,7 @@ class ClipIndex:
             )
         return int(holding[0])
 
-    def nearest(self, row: int, k: int) -> list[Neighbour]:
+    def nearest(self, row: int, k: int) -> list[NearestClip]:
         """The ``k`` nearest clips of other episodes, the nearest first."""
         query = np.array(self.rows[row])
         squares = self.squares - 2.0 * (self.rows @ query)
@@ -96,7 +96,7 @@ class ClipIndex:
         distance = np.linalg.norm(self.rows[chosen].astype(np.float64) - query, axis=1)
         order = np.argsort(distance, kind="stable")
         return [
-            Neighbour(
+            NearestClip(
                 episode_id=self.names[self.episode[i]].decode(),
                 first_frame=int(self.first[i]),
                 last_frame=int(self.last[i]),
@@ -109,7 +109,7 @@ class ClipIndex:
 
 def nearest(
     workspace: Workspace, episode_id: str, first_frame: int = 0, k: int = 5, *, encoder_hash: str | None = None
-) -> list[Neighbour]:
+) -> list[NearestClip]:
     """The ``k`` clips of other episodes nearest to a clip.
 
     Args:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.randomize.margins import Margin, margins
+from twinloop.randomize.margins import MarginAxis, margins
 from twinloop.randomize.plan import Plan
 
 Array = NDArray[np.float64]
@@ -25,14 +25,14 @@ _END = 1e-3  # the range of a distribution without ends reaches to this probabil
 
 
 @dataclass(frozen=True, kw_only=True)
-class Axis:
+class ParameterAxis:
     """One axis: ``low`` and ``high`` are the ends of its range in SI, ``bounds`` the physical ones.
 
     ``movable`` says whether a box may be asked for along it: neither tied to others, nor a list of choices, nor part of
     an identified distribution.
     """
 
-    margin: Margin
+    margin: MarginAxis
     low: float
     high: float
     bounds: tuple[float, float]
@@ -72,7 +72,7 @@ class Axis:
         return max(float(ends[0]), -1.0), min(float(ends[1]), 2.0)
 
 
-def parameter_axes(plan: Plan) -> list[Axis]:
+def parameter_axes(plan: Plan) -> list[ParameterAxis]:
     """The axes of everything that a plan draws per episode."""
     joint = {name for draw in plan.draws if hasattr(draw, "transforms") for name in draw.names}
     axes = []
@@ -83,11 +83,11 @@ def parameter_axes(plan: Plan) -> list[Axis]:
             low, high = ends  # a range with ends
         param = plan.twin.params[margin.names[0]]
         movable = len(margin.names) == 1 and not margin.weights and margin.names[0] not in joint
-        axes.append(Axis(margin=margin, low=low, high=high, bounds=(param.low, param.high), movable=movable))
+        axes.append(ParameterAxis(margin=margin, low=low, high=high, bounds=(param.low, param.high), movable=movable))
     return axes
 
 
-def chosen_axes(axes: Sequence[Axis], known: Sequence[str], patterns: Sequence[str]) -> list[Axis]:
+def chosen_axes(axes: Sequence[ParameterAxis], known: Sequence[str], patterns: Sequence[str]) -> list[ParameterAxis]:
     """The axes that real episodes have values of, or those of them that are named.
 
     Args:
@@ -113,7 +113,7 @@ def chosen_axes(axes: Sequence[Axis], known: Sequence[str], patterns: Sequence[s
     return [axis for axis in both if not patterns or any(fnmatch.fnmatchcase(axis.name, p) for p in patterns)]
 
 
-def places(axes: Sequence[Axis], rows: Sequence[Mapping[str, float]]) -> Array:
+def places(axes: Sequence[ParameterAxis], rows: Sequence[Mapping[str, float]]) -> Array:
     """Points ``(n, len(axes))`` of episodes with their values by name; NaN where an episode has none."""
     columns = [axis.to_unit(np.array([row.get(axis.name, np.nan) for row in rows], dtype=np.float64)) for axis in axes]
     return np.stack(columns, axis=-1) if columns else np.empty((len(rows), 0))
@@ -126,7 +126,7 @@ def known_names(rows: Sequence[Mapping[str, float]]) -> list[str]:
     return [name for name in rows[0] if all(np.isfinite(row.get(name, np.nan)) for row in rows)]
 
 
-def pair_axes(axes: Sequence[Axis], most: int) -> list[int]:
+def pair_axes(axes: Sequence[ParameterAxis], most: int) -> list[int]:
     """Columns whose pairs are worth looking at: all where there are few, else those of objects first.
 
     Where things lie and what they weigh decides a task's geometry together; of a hundred others pairs are too many.

@@ -39,7 +39,7 @@ Answer = Literal["reaches", "toward", "none"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Steering:
+class HoleResponse:
     """What is known of the way to one hole.
 
     ``answer``: the parameters reach it, move clips toward it, or none does (``reason`` says why). ``columns`` are the
@@ -62,7 +62,7 @@ class Steering:
 
 def steer(
     params: Array, sim: ClipRows, hole: Array, *, reach: Array, movable: NDArray[np.bool_], seed: int = 0
-) -> Steering:
+) -> HoleResponse:
     """The parameters that take clips to a hole.
 
     Args:
@@ -77,16 +77,16 @@ def steer(
     clips, u = sim.rows[rows], params[sim.episode[rows]]
     free = np.flatnonzero(movable & np.isfinite(u).all(axis=0) & (np.ptp(u, axis=0) > 0))
     if not len(free):
-        return Steering(reason="no parameter was drawn per episode that a box can be asked of")
+        return HoleResponse(reason="no parameter was drawn per episode that a box can be asked of")
     if len(rows) < FEWEST:
-        return Steering(reason=f"{len(rows)} simulated episodes are too few to tell, {FEWEST} are needed")
+        return HoleResponse(reason=f"{len(rows)} simulated episodes are too few to tell, {FEWEST} are needed")
     folds = generator(seed, "curate/steering").integers(0, _FOLDS, len(rows))
     residual = u[:, free] - _left_out(clips, u[:, free], folds)
     told = 1.0 - residual.var(axis=0) / u[:, free].var(axis=0)
     order = [k for k in np.argsort(-told, kind="stable")[:_MOST] if told[k] >= LEAST_TOLD]
     if not order:
         best = int(np.argmax(told))
-        return Steering(
+        return HoleResponse(
             reason=f"none of {len(free)} drawn parameters can be told from a clip of that phase (the best, number "
             f"{free[best]}, by {max(told[best], 0.0):.0%} of its variance in left-out episodes)",
         )
@@ -105,7 +105,7 @@ def _judged(
     box: tuple[Array, Array],
     told: Array,
     folds: NDArray[np.int64],
-) -> Steering:
+) -> HoleResponse:
     """The answer, once the map from parameters to clips has been asked."""
     terms = _terms(u[:, columns])
     errors = np.linalg.norm(clips - _left_out(terms, clips, folds), axis=1)
@@ -117,17 +117,17 @@ def _judged(
     kept = [k for k in range(len(columns)) if inside[k] < _WIDE]
     figures: dict[str, Any] = {"now": now, "left": left, "error": error}
     if left > most and left > _NEARER * now:
-        return Steering(
+        return HoleResponse(
             reason=f"the parameters that clips tell of bring them no nearer (distance {left:.3g} after {now:.3g} now, "
             f"the map's own error is {error:.3g}, in one of twenty episodes more than {most:.3g})",
             **figures,
         )
     if not kept:
-        return Steering(
+        return HoleResponse(
             reason="the ranges that were drawn reach it already: more episodes of them will do",
             **figures,
         )
-    return Steering(
+    return HoleResponse(
         answer="reaches" if left <= most else "toward",
         columns=tuple(int(columns[k]) for k in kept),
         low=tuple(float(box[0][k]) for k in kept),
@@ -190,7 +190,7 @@ Kind = Literal["clips", "parameters", "failures"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target(JsonRecord):
+class FillTarget(JsonRecord):
     """One thing to fill.
 
     ``kind``: a hole in the space of clips, a hole in the parameter space, or a place where simulation fails though
@@ -237,9 +237,9 @@ def same_names(
     return [{name: box.get(name, ranges[name]) for name in names} for box in boxes]
 
 
-def apart(targets: Sequence[Target], *, most: int) -> list[Target]:
+def apart(targets: Sequence[FillTarget], *, most: int) -> list[FillTarget]:
     """The heaviest targets that have a box, without those whose box lies in that of a heavier one."""
-    kept: list[Target] = []
+    kept: list[FillTarget] = []
     for target in sorted(targets, key=lambda target: -target.weight):
         if not target.box or any(_within(target.box, other.box) for other in kept):
             continue

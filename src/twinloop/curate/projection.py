@@ -89,7 +89,7 @@ def fit_whitening(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Map:
+class ClipMap:
     """Rows drawn in two dimensions ``(n, 2)``; ``axes`` say what across and up are."""
 
     points: Array
@@ -97,7 +97,7 @@ class Map:
     kind: str
 
 
-def project(rows: Array, kind: Projection, *, seed: int = 0, names: Mapping[int, str] | None = None) -> Map:
+def project(rows: Array, kind: Projection, *, seed: int = 0, names: Mapping[int, str] | None = None) -> ClipMap:
     """Whitened rows ``(n, m)`` in two dimensions.
 
     Args:
@@ -112,12 +112,12 @@ def project(rows: Array, kind: Projection, *, seed: int = 0, names: Mapping[int,
         InputError: too many rows for UMAP, or an unknown kind.
     """
     if kind == "umap":
-        return Map(points=_umap(rows, seed), axes=("UMAP 1", "UMAP 2"), kind="umap")
+        return ClipMap(points=_umap(rows, seed), axes=("UMAP 1", "UMAP 2"), kind="umap")
     if kind != "pca":
         raise InputError(f"--projection {kind}: there are pca and umap.")
     called = names or {}
     points = rows[:, :2] if rows.shape[1] > 1 else np.pad(rows, ((0, 0), (0, 1)))
-    return Map(points=points, axes=(called.get(0, "component 1"), called.get(1, "component 2")), kind="pca")
+    return ClipMap(points=points, axes=(called.get(0, "component 1"), called.get(1, "component 2")), kind="pca")
 
 
 def _umap(rows: Array, seed: int) -> Array:

@@ -93,7 +93,7 @@ _IMAGES, _SUCCESS, _CONTACTS = "observation.images.", "next.success", "annotatio
 _HEAVY = ("raw", "states", "commands")
 
 
-class Recording:
+class RecordedEpisode:
     """One episode of a LeRobot v3.0 folder, ours or anybody's.
 
     What is small (names, task, rate, provenance) is read once; arrays are kept until `forget`. `raw` has whatever
@@ -271,7 +271,7 @@ class Recording:
             provenance=self.provenance,
         )
 
-    def fact(self, name: str, make: Callable[[Recording], Made]) -> Made:
+    def fact(self, name: str, make: Callable[[RecordedEpisode], Made]) -> Made:
         """Something that several checks want, made once and kept until `forget`."""
         if name not in self._facts:
             self._facts[name] = make(self)
@@ -295,7 +295,7 @@ def open_recordings(
     batch: str = "",
     episode_ids: Sequence[str] | None = None,
     successes: Mapping[str, bool] | None = None,
-) -> list[Recording]:
+) -> list[RecordedEpisode]:
     """The episodes of a folder, of which no frame is read yet.
 
     Args:
@@ -315,10 +315,10 @@ def open_recordings(
     for place, index in enumerate(chosen):
         reader.row(index)  # refuses an episode that is not there
         name = "" if episode_ids is None else episode_ids[place]
-        recording = Recording(reader, index, batch=batch, episode_id=name)
+        recording = RecordedEpisode(reader, index, batch=batch, episode_id=name)
         label = (successes or {}).get(recording.episode_id)
         if label is not None:
-            recording = Recording(reader, index, batch=batch, episode_id=recording.episode_id, success=label)
+            recording = RecordedEpisode(reader, index, batch=batch, episode_id=recording.episode_id, success=label)
         made.append(recording)
     return made
 
@@ -328,8 +328,8 @@ def _reader(path: Path) -> DatasetReader:
     return DatasetReader(path)
 
 
-def _again(path: Path, index: int, batch: str, episode_id: str, label: bool | None) -> Recording:
-    return Recording(_reader(path), index, batch=batch, episode_id=episode_id, success=label)
+def _again(path: Path, index: int, batch: str, episode_id: str, label: bool | None) -> RecordedEpisode:
+    return RecordedEpisode(_reader(path), index, batch=batch, episode_id=episode_id, success=label)
 
 
 @functools.lru_cache(maxsize=16)

@@ -9,15 +9,15 @@ from typing import Any, Protocol
 from twinloop.core.errors import InputError, TwinloopError
 from twinloop.core.extension import raised
 from twinloop.core.registry import Registry, is_file
-from twinloop.curate.check import FAMILIES, READABLE, Check
-from twinloop.curate.recording import Recording
+from twinloop.curate.check import FAMILIES, READABLE, EpisodeCheck
+from twinloop.curate.recording import RecordedEpisode
 from twinloop.twin import Twin
 
 
-class Twins(Protocol):
+class EpisodeTwins(Protocol):
     """The twin of an episode; picklable, so that checks can run in other processes."""
 
-    def __call__(self, recording: Recording) -> Twin:
+    def __call__(self, recording: RecordedEpisode) -> Twin:
         """The twin.
 
         Raises:
@@ -26,20 +26,20 @@ class Twins(Protocol):
         ...
 
 
-# A class whose constructor takes ``twins`` gets the `Twins`.
+# A class whose constructor takes ``twins`` gets the `EpisodeTwins`.
 _BUILTIN = {
-    "physics/torque": "twinloop.curate.physics.joints:Torque",
+    "physics/torque": "twinloop.curate.physics.joints:TorqueCheck",
     "physics/replay": "twinloop.curate.physics.replay:ReplayResidual",
     "physics/next_state": "twinloop.curate.physics.states:NextState",
     "physics/penetration": "twinloop.curate.physics.states:Penetration",
     "physics/energy": "twinloop.curate.physics.states:EnergyJumps",
     "physics/teleport": "twinloop.curate.physics.states:Teleports",
     "physics/float": "twinloop.curate.physics.states:Floating",
-    "physics/joint_range": "twinloop.curate.physics.joints:JointRange",
-    "physics/velocity": "twinloop.curate.physics.joints:Velocity",
-    "physics/acceleration": "twinloop.curate.physics.joints:Acceleration",
-    "physics/jerk": "twinloop.curate.physics.joints:Jerk",
-    "physics/lag": "twinloop.curate.physics.replay:Lag",
+    "physics/joint_range": "twinloop.curate.physics.joints:JointRangeCheck",
+    "physics/velocity": "twinloop.curate.physics.joints:JointVelocityCheck",
+    "physics/acceleration": "twinloop.curate.physics.joints:JointAccelerationCheck",
+    "physics/jerk": "twinloop.curate.physics.joints:JointJerkCheck",
+    "physics/lag": "twinloop.curate.physics.replay:CommandLag",
     "recording/readable": "twinloop.curate.recording_checks.readable:Readable",
     "recording/clock_jump": "twinloop.curate.recording_checks.profiles:ClockJumps",
     "recording/clock_drift": "twinloop.curate.recording_checks.profiles:ClockDrift",
@@ -49,9 +49,9 @@ _BUILTIN = {
     "recording/black_camera": "twinloop.curate.recording_checks.cameras:BlackCamera",
     "recording/blur": "twinloop.curate.recording_checks.cameras:Blur",
     "recording/swapped_cameras": "twinloop.curate.recording_checks.cameras:SwappedCameras",
-    "recording/units": "twinloop.curate.recording_checks.profiles:Units",
-    "recording/swapped": "twinloop.curate.recording_checks.profiles:Swaps",
-    "recording/sign": "twinloop.curate.recording_checks.profiles:Signs",
+    "recording/units": "twinloop.curate.recording_checks.profiles:UnitConsistency",
+    "recording/swapped": "twinloop.curate.recording_checks.profiles:SwappedColumns",
+    "recording/sign": "twinloop.curate.recording_checks.profiles:SignConsistency",
     "recording/static_tail": "twinloop.curate.recording_checks.channels:StaticTail",
     "recording/truncated": "twinloop.curate.recording_checks.channels:Truncated",
     "recording/not_finite": "twinloop.curate.recording_checks.profiles:NotFinite",
@@ -60,15 +60,15 @@ _BUILTIN = {
     "recording/dead_channel": "twinloop.curate.recording_checks.channels:DeadChannel",
     "recording/saturation": "twinloop.curate.recording_checks.channels:Saturation",
     "demonstration/smoothness": "twinloop.curate.demonstration.smoothness:Smoothness",
-    "demonstration/jerk": "twinloop.curate.demonstration.smoothness:Jerk",
+    "demonstration/jerk": "twinloop.curate.demonstration.smoothness:DimensionlessJerk",
     "demonstration/path": "twinloop.curate.demonstration.smoothness:PathEfficiency",
     "demonstration/hesitation": "twinloop.curate.demonstration.smoothness:Hesitation",
-    "demonstration/gripper": "twinloop.curate.demonstration.gripper:Gripper",
+    "demonstration/gripper": "twinloop.curate.demonstration.gripper:GripperUse",
     "demonstration/actions": "twinloop.curate.demonstration.consistency:ActionConsistency",
     "demonstration/near_duplicates": "twinloop.curate.demonstration.duplicates:NearDuplicates",
-    "demonstration/outcome": "twinloop.curate.demonstration.outcome:OutcomeFits",
-    "learned/fake": "twinloop.curate.learned.realism:Fakes",
-    "learned/support": "twinloop.curate.learned.realism:Support",
+    "demonstration/outcome": "twinloop.curate.demonstration.outcome:OutcomeConsistency",
+    "learned/fake": "twinloop.curate.learned.realism:SimulatedLookingEpisodes",
+    "learned/support": "twinloop.curate.learned.realism:OutOfSupport",
 }
 
 
@@ -77,7 +77,7 @@ CHECKS: Registry[Callable[..., Any]] = Registry(
 )
 
 
-def open_checks(words: Sequence[str], twins: Twins) -> list[Check]:
+def open_checks(words: Sequence[str], twins: EpisodeTwins) -> list[EpisodeCheck]:
     """The checks that are asked for, in the registry's order.
 
     Args:
@@ -97,23 +97,23 @@ def open_checks(words: Sequence[str], twins: Twins) -> list[Check]:
     return [_made(name, CHECKS[name], twins) for name in [*chosen, *own]]
 
 
-def with_readable(checks: Sequence[Check], twins: Twins) -> list[Check]:
+def with_readable(checks: Sequence[EpisodeCheck], twins: EpisodeTwins) -> list[EpisodeCheck]:
     """Return the checks with the one that finds what cannot be read, which no choice of checks leaves out."""
     named = any(check.name == READABLE for check in checks)
     return [*([] if named else open_checks([READABLE], twins)), *checks]
 
 
-def _made(name: str, kind: Callable[..., Any], twins: Twins) -> Check:
+def _made(name: str, kind: Callable[..., Any], twins: EpisodeTwins) -> EpisodeCheck:
     try:
         check = kind(twins=twins) if "twins" in inspect.signature(kind).parameters else kind()
     except TwinloopError:
         raise
     except Exception as error:  # whatever a user's class raises, it is the class that is wrong
         raise InputError(f"The check {name} could not be made: {raised(error)}.") from error
-    if not isinstance(check, Check):
+    if not isinstance(check, EpisodeCheck):
         lacks = [part for part in ("name", "meaning", "hash", "score") if not hasattr(check, part)]
         raise InputError(
-            f"{name} is no check of episodes: it lacks {', '.join(lacks)}. See twinloop.curate.check.Check."
+            f"{name} is no check of episodes: it lacks {', '.join(lacks)}. See twinloop.curate.check.EpisodeCheck."
         )
     if check.name.partition("/")[0] not in FAMILIES or "/" not in check.name:
         raise InputError(f"The check {name} is called {check.name!r}. A name is FAMILY/NAME, with a family of "

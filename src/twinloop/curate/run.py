@@ -12,12 +12,12 @@ import pyarrow as pa
 from twinloop.catalog.schema import SCORES
 from twinloop.core.errors import InputError, MissingDependencyError, TwinloopError
 from twinloop.core.extension import raised
-from twinloop.core.pool import Engine
-from twinloop.curate.check import READABLE, VERDICTS, Check, Measured, MeasuringCheck, Score
-from twinloop.curate.recording import Recording
+from twinloop.core.pool import WorkEngine
+from twinloop.curate.check import READABLE, VERDICTS, CheckScore, EpisodeCheck, Measurement, MeasuringCheck
+from twinloop.curate.recording import RecordedEpisode
 
 
-def scores_table(scores: Iterable[Score], checks: Sequence[Check], run_id: str) -> pa.Table:
+def scores_table(scores: Iterable[CheckScore], checks: Sequence[EpisodeCheck], run_id: str) -> pa.Table:
     """Scores as rows of the catalog's table ``scores``."""
     hashes = {check.name: check.hash for check in checks}
     rows = [{**score.to_json(), "check_hash": hashes[score.check], "run_id": run_id} for score in scores]
@@ -28,20 +28,20 @@ _CHUNK = 8  # recordings that a process gets at a time
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Work:
+class _WorkItem:
     """Some recordings, and what is to be measured of each; it travels to another process."""
 
-    recordings: tuple[Recording, ...]
+    recordings: tuple[RecordedEpisode, ...]
     checks: tuple[MeasuringCheck, ...]
 
 
 def score_all(
-    recordings: Sequence[Recording],
-    checks: Sequence[Check],
-    engine: Engine,
+    recordings: Sequence[RecordedEpisode],
+    checks: Sequence[EpisodeCheck],
+    engine: WorkEngine,
     *,
     done: Callable[[int], None] = lambda _count: None,
-) -> list[Score]:
+) -> list[CheckScore]:
     """The scores of every check, check by check.
 
     What can be measured of one recording alone is measured in the engine's processes, arrays are let go of as soon as
@@ -59,7 +59,7 @@ def score_all(
         InputError: a check raises an error over all episodes, or gives scores that there are not.
     """
     measuring = tuple(check for check in checks if isinstance(check, MeasuringCheck))
-    rows: list[list[Sequence[Measured]]] = [[] for _ in measuring]
+    rows: list[list[Sequence[Measurement]]] = [[] for _ in measuring]
     for work, measured in engine.map(_measured, _works(recordings, measuring)):
         for place, part in enumerate(measured):
             rows[place] += part
@@ -67,14 +67,14 @@ def score_all(
     # What cannot be read names the file; other checks only notice it.
     first = sorted(range(len(measuring)), key=lambda place: measuring[place].name != READABLE)
     reasons = _reasons(recordings, [rows[place] for place in first])
-    found: dict[int, list[Score]] = {}
+    found: dict[int, list[CheckScore]] = {}
     for check in (check for check in checks if not isinstance(check, MeasuringCheck)):
         found[id(check)] = _scores(check, recordings, reasons)
     readable = [recording.episode_id not in reasons for recording in recordings]
     left = list(itertools.compress(recordings, readable))
     for check, part in zip(measuring, rows, strict=True):
         found[id(check)] = _judged(check, left, list(itertools.compress(part, readable)))
-    scores = list[Score]()
+    scores = list[CheckScore]()
     for check in checks:
         scores += [score for score in found[id(check)] if score.episode_id not in reasons]
         scores += _unreadable(check, recordings, reasons)
@@ -83,7 +83,7 @@ def score_all(
     return scores
 
 
-def _reasons(recordings: Sequence[Recording], rows: Sequence[Sequence[Sequence[Measured]]]) -> dict[str, str]:
+def _reasons(recordings: Sequence[RecordedEpisode], rows: Sequence[Sequence[Sequence[Measurement]]]) -> dict[str, str]:
     """Return why episodes cannot be read, by their ids: the first reason that a check gave."""
     reasons: dict[str, str] = {}
     for measured in rows:
@@ -94,24 +94,26 @@ def _reasons(recordings: Sequence[Recording], rows: Sequence[Sequence[Sequence[M
     return reasons
 
 
-def _unreadable(check: Check, recordings: Sequence[Recording], reasons: Mapping[str, str]) -> list[Score]:
+def _unreadable(
+    check: EpisodeCheck, recordings: Sequence[RecordedEpisode], reasons: Mapping[str, str]
+) -> list[CheckScore]:
     """Return what a check says of episodes that cannot be read: no check judges part of an episode."""
     ids = dict.fromkeys(recording.episode_id for recording in recordings)
     return [
-        Score(episode_id=name, check=check.name, verdict="unreadable", reason=reasons[name])
+        CheckScore(episode_id=name, check=check.name, verdict="unreadable", reason=reasons[name])
         for name in ids
         if name in reasons
     ]
 
 
 def _judged(
-    check: MeasuringCheck, recordings: Sequence[Recording], measured: Sequence[Sequence[Measured]]
-) -> list[Score]:
+    check: MeasuringCheck, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
+) -> list[CheckScore]:
     with _named(check):
         return _valid(check, recordings, check.judge(recordings, measured)) if recordings else []
 
 
-def _scores(check: Check, recordings: Sequence[Recording], reasons: dict[str, str]) -> list[Score]:
+def _scores(check: EpisodeCheck, recordings: Sequence[RecordedEpisode], reasons: dict[str, str]) -> list[CheckScore]:
     """Return the scores of a check that does not measure; episodes on which it raises an error join ``reasons``."""
     left = [recording for recording in recordings if recording.episode_id not in reasons]
     try:
@@ -126,7 +128,7 @@ def _scores(check: Check, recordings: Sequence[Recording], reasons: dict[str, st
         return _valid(check, left, check.score(left)) if left else []
 
 
-def _raises(check: Check, recording: Recording) -> str:
+def _raises(check: EpisodeCheck, recording: RecordedEpisode) -> str:
     """Return what a check raises on one episode alone; empty where it raises nothing."""
     try:
         list(check.score([recording]))
@@ -136,7 +138,7 @@ def _raises(check: Check, recording: Recording) -> str:
 
 
 @contextlib.contextmanager
-def _named(check: Check | MeasuringCheck) -> Iterator[None]:
+def _named(check: EpisodeCheck | MeasuringCheck) -> Iterator[None]:
     """Name the check that raises an error over all episodes.
 
     Raises:
@@ -153,7 +155,9 @@ def _named(check: Check | MeasuringCheck) -> Iterator[None]:
         ) from error
 
 
-def _valid(check: Check | MeasuringCheck, recordings: Sequence[Recording], scores: Iterable[Score]) -> list[Score]:
+def _valid(
+    check: EpisodeCheck | MeasuringCheck, recordings: Sequence[RecordedEpisode], scores: Iterable[CheckScore]
+) -> list[CheckScore]:
     """Return scores of these episodes; an episode that a check passes over is unknown to it.
 
     Raises:
@@ -167,19 +171,19 @@ def _valid(check: Check | MeasuringCheck, recordings: Sequence[Recording], score
                 f"verdict is one of {', '.join(VERDICTS)}, of an episode that it was asked about."
             )
     missing = ids.keys() - {score.episode_id for score in made}
-    silent = [Score(episode_id=name, check=check.name, verdict="unknown", reason="The check gave no score.")
+    silent = [CheckScore(episode_id=name, check=check.name, verdict="unknown", reason="The check gave no score.")
               for name in ids if name in missing]  # fmt: skip
     return made + silent
 
 
-def _works(recordings: Sequence[Recording], checks: tuple[MeasuringCheck, ...]) -> Iterator[_Work]:
+def _works(recordings: Sequence[RecordedEpisode], checks: tuple[MeasuringCheck, ...]) -> Iterator[_WorkItem]:
     for begin in range(0, len(recordings) if checks else 0, _CHUNK):
-        yield _Work(recordings=tuple(recordings[begin : begin + _CHUNK]), checks=checks)
+        yield _WorkItem(recordings=tuple(recordings[begin : begin + _CHUNK]), checks=checks)
 
 
-def _measured(work: _Work) -> list[list[Sequence[Measured]]]:
+def _measured(work: _WorkItem) -> list[list[Sequence[Measurement]]]:
     """The figures of each check, recording by recording."""
-    rows: list[list[Sequence[Measured]]] = [[] for _ in work.checks]
+    rows: list[list[Sequence[Measurement]]] = [[] for _ in work.checks]
     for recording in work.recordings:
         for place, check in enumerate(work.checks):
             rows[place].append(check.measured(recording))

@@ -28,7 +28,7 @@ PREFIX = "annotations"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Column:
+class AnnotationColumn:
     """A column of a table: its type and what its numbers mean, with unit, frame and coding."""
 
     type: pa.DataType
@@ -40,8 +40,11 @@ def vector(width: int) -> pa.DataType:
     return pa.list_(pa.float64(), width)
 
 
-def _columns(**columns: tuple[pa.DataType, str]) -> dict[str, Column]:
-    return {name: Column(type=kind, meaning=" ".join(meaning.split())) for name, (kind, meaning) in columns.items()}
+def _columns(**columns: tuple[pa.DataType, str]) -> dict[str, AnnotationColumn]:
+    return {
+        name: AnnotationColumn(type=kind, meaning=" ".join(meaning.split()))
+        for name, (kind, meaning) in columns.items()
+    }
 
 
 _FRAME = _columns(
@@ -50,7 +53,7 @@ _FRAME = _columns(
 )
 _PICTURE = _FRAME | _columns(camera=(pa.dictionary(pa.int32(), pa.string()), "name of the camera"))
 
-TABLES: dict[str, dict[str, Column]] = {
+TABLES: dict[str, dict[str, AnnotationColumn]] = {
     "cameras": _PICTURE
     | _columns(
         width=(pa.int32(), "px"),

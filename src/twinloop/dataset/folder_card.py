@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import yaml
 
-from twinloop.core.console import Code, markdown_block, markdown_cell, markdown_text, one_line
+from twinloop.core.console import MarkdownCode, markdown_block, markdown_cell, markdown_text, one_line
 from twinloop.core.documents import DocumentError, parse_json
 from twinloop.core.units import UnitMap
 from twinloop.dataset.export.source import SourceV3
@@ -38,7 +38,7 @@ _LEAST_SPREAD = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
-class Range:
+class ParameterRange:
     """One drawn parameter over the episodes: name, smallest, median and largest value in SI, and how many have it."""
 
     name: str
@@ -49,7 +49,7 @@ class Range:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Origin:
+class DataOrigin:
     """Where the episodes of a folder come from, as far as it says.
 
     ``counts`` are episodes by value, by kind of origin; ``ranges`` are some of the drawn parameters of every kind,
@@ -58,7 +58,7 @@ class Origin:
 
     episodes: int
     counts: Mapping[str, Mapping[str, int]]
-    ranges: tuple[Range, ...]
+    ranges: tuple[ParameterRange, ...]
     parameters: int
     judged: int
     succeeded: int
@@ -79,7 +79,7 @@ class Origin:
         )
 
 
-def read_origin(folder: Path) -> Origin:
+def read_origin(folder: Path) -> DataOrigin:
     """Count what the episode table of a v3.0 folder says.
 
     Raises:
@@ -91,7 +91,7 @@ def read_origin(folder: Path) -> Origin:
     valid = table["provenance/valid"].to_pylist() if "provenance/valid" in names else []
     ranges = [_range(table, name) for name in table.column_names if name.startswith(_RAND)]
     drawn = [row for row in ranges if row is not None]
-    return Origin(
+    return DataOrigin(
         episodes=table.num_rows,
         counts={kind: _counts(table, column) for kind, column in _COUNTED.items() if column in names},
         ranges=_some(drawn),
@@ -126,26 +126,26 @@ def _counts(table: pa.Table, column: str) -> dict[str, int]:
     return dict(sorted(counted.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
-def _range(table: pa.Table, column: str) -> Range | None:
+def _range(table: pa.Table, column: str) -> ParameterRange | None:
     if not pa.types.is_floating(table[column].type):
         return None
     values = table[column].drop_null().to_numpy()
     if not len(values):
         return None
     low, middle, high = (float(value) for value in np.quantile(values, (0.0, 0.5, 1.0)))
-    return Range(name=column.removeprefix(_RAND), low=low, middle=middle, high=high, episodes=len(values))
+    return ParameterRange(name=column.removeprefix(_RAND), low=low, middle=middle, high=high, episodes=len(values))
 
 
-def _some(rows: Sequence[Range]) -> tuple[Range, ...]:
+def _some(rows: Sequence[ParameterRange]) -> tuple[ParameterRange, ...]:
     """Some parameters of every kind (object, joint, camera, …) in turn, of each those that vary most."""
-    kinds: dict[str, list[Range]] = {}
+    kinds: dict[str, list[ParameterRange]] = {}
     for row in sorted(rows, key=_by_spread):
         kinds.setdefault(row.name.partition(".")[0], []).append(row)
     turns = itertools.zip_longest(*(kinds[kind] for kind in sorted(kinds)))
     return tuple(itertools.islice((row for turn in turns for row in turn if row is not None), _MOST))
 
 
-def _by_spread(row: Range) -> tuple[float, str]:
+def _by_spread(row: ParameterRange) -> tuple[float, str]:
     """Widest for its size first; names decide where ranges are alike."""
     size = max(abs(row.low), abs(row.high), _LEAST_SPREAD)
     return (-round((row.high - row.low) / size, 6), row.name)
@@ -221,7 +221,11 @@ def _codec(feature: Mapping[str, Any]) -> str:
 def _foreign(source: SourceV3, name: str) -> str:
     info = source.info
     rows = [
-        {"feature": Code(key), "type": feature["dtype"], "shape": "×".join(map(str, feature.get("shape") or [1]))}
+        {
+            "feature": MarkdownCode(key),
+            "type": feature["dtype"],
+            "shape": "×".join(map(str, feature.get("shape") or [1])),
+        }
         for key, feature in source.features.items()
     ]
     sections = [
@@ -239,12 +243,12 @@ def _foreign(source: SourceV3, name: str) -> str:
     return "\n\n".join(sections)
 
 
-def _tags(reader: DatasetReader, origin: Origin) -> list[str]:
+def _tags(reader: DatasetReader, origin: DataOrigin) -> list[str]:
     robot = str(reader.info.get("robot_type") or "").strip()
     return [*([robot] if robot and robot != "unknown" else []), *origin.counts.get("source", {})]
 
 
-def _origin(origin: Origin) -> list[str]:
+def _origin(origin: DataOrigin) -> list[str]:
     """The sections on where the episodes come from; none where the folder says nothing."""
     lines = [
         f"- {kind}: " + ", ".join(f"{markdown_text(value)} × {count}" for value, count in list(counts.items())[:_SHOWN])
@@ -266,7 +270,12 @@ def _origin(origin: Origin) -> list[str]:
         sections.append(f"## Success\n\n{origin.success}")
     if origin.ranges:
         rows = [
-            {"parameter": Code(r.name), "least": f"{r.low:.6g}", "median": f"{r.middle:.6g}", "most": f"{r.high:.6g}"}
+            {
+                "parameter": MarkdownCode(r.name),
+                "least": f"{r.low:.6g}",
+                "median": f"{r.middle:.6g}",
+                "most": f"{r.high:.6g}",
+            }
             for r in origin.ranges
         ]
         rest = origin.parameters - len(rows)

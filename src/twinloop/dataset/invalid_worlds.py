@@ -20,7 +20,7 @@ from twinloop.dataset.lerobot.parquet import lists, read_table
 
 
 @dataclass(frozen=True, kw_only=True)
-class SetAside:
+class InvalidAttempt:
     """An attempt whose world diverged in control step ``step``.
 
     ``states`` ``(step + 1, nstate)`` end with the last trusted one, ``commands`` ``(step + 1, nu)`` with the one
@@ -35,7 +35,7 @@ class SetAside:
     provenance: Provenance
 
 
-def aside_table(items: Sequence[SetAside]) -> pa.Table:
+def aside_table(items: Sequence[InvalidAttempt]) -> pa.Table:
     """One row per attempt: number, step, reason, flat float64 states and commands, provenance as JSON."""
     return pa.table(
         {
@@ -56,7 +56,7 @@ def aside_numbers(root: Path) -> list[int]:
     return [number for path in _files(root) for number in read_table(path, ["number"])["number"].to_pylist()]
 
 
-def read_aside(root: Path, number: int) -> SetAside:
+def read_aside(root: Path, number: int) -> InvalidAttempt:
     """One attempt that was set aside.
 
     Raises:
@@ -78,9 +78,9 @@ def _files(root: Path) -> list[Path]:
     return sorted((root / layout.INVALID).glob("chunk-*/file-*.parquet"))
 
 
-def _record(row: dict[str, Any], *, where: str) -> SetAside:
+def _record(row: dict[str, Any], *, where: str) -> InvalidAttempt:
     with layout.understood(where):
-        return SetAside(
+        return InvalidAttempt(
             number=row["number"],
             step=row["step"],
             reason=row["reason"],

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from twinloop.core.records import Episode, Signal, StoredSimulation
+from twinloop.core.records import Episode, LoggedSignal, StoredSimulation
 from twinloop.core.units import UnitMap
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.logs.resampling import HELD, hold, interpolate, interpolate_rotation
@@ -44,7 +44,7 @@ def shared_signals(episodes: Sequence[Episode]) -> dict[str, ReadingSpec]:
     }
 
 
-def at_frames(name: str, signal: Signal, time: NDArray[np.float64]) -> NDArray[np.float64]:
+def at_frames(name: str, signal: LoggedSignal, time: NDArray[np.float64]) -> NDArray[np.float64]:
     """A signal at an episode's frames, ``(T, k)``."""
     if name in HELD:
         return hold(signal.time, signal.values, time)
@@ -59,11 +59,11 @@ def readings(log: Episode, specs: Mapping[str, ReadingSpec]) -> dict[str, NDArra
     return {spec.key: at_frames(name, log.signals[name], log.time) for name, spec in specs.items()}
 
 
-def _alike(one: Signal, other: Signal) -> bool:
+def _alike(one: LoggedSignal, other: LoggedSignal) -> bool:
     return (one.columns, one.unit) == (other.columns, other.unit)
 
 
-def column_units(name: str, signal: Signal) -> tuple[str, ...]:
+def column_units(name: str, signal: LoggedSignal) -> tuple[str, ...]:
     """The unit of each column; of those of unlike units by what the name stands for, else unknown ("")."""
     if signal.unit:
         return (signal.unit,) * len(signal.columns)
@@ -75,10 +75,10 @@ _SAMPLES = "readings/"
 _TRIADS = {"gyro": "angular_velocity", "accel": "acceleration"}
 
 
-def generated_signals(reader: DatasetReader, index: int) -> dict[str, Signal]:
+def generated_signals(reader: DatasetReader, index: int) -> dict[str, LoggedSignal]:
     """Signals of a generated episode at the times at which the samples were taken; none where none were kept."""
     tables = set(reader.side_tables)
-    found: dict[str, Signal] = {}
+    found: dict[str, LoggedSignal] = {}
     for spec in reader.spec.readings:
         kind, _, name = spec.name.partition(".")
         if _SAMPLES + name not in tables:
@@ -88,7 +88,7 @@ def generated_signals(reader: DatasetReader, index: int) -> dict[str, Signal]:
         values = np.array(rows["values"].to_pylist(), dtype=np.float64).reshape(-1, len(spec.columns))
         for signal, columns in _parts(kind, name, spec):
             units = {spec.units[column] for column in columns}
-            found[signal] = Signal(
+            found[signal] = LoggedSignal(
                 time=time,
                 values=values[:, columns],
                 columns=tuple(_short(kind, spec.columns[column]) for column in columns),
@@ -184,16 +184,16 @@ def signals_table(numbers: Sequence[int], logs: Sequence[Episode]) -> pa.Table:
     )
 
 
-def stored_signals(reader: DatasetReader, index: int) -> dict[str, Signal]:
+def stored_signals(reader: DatasetReader, index: int) -> dict[str, LoggedSignal]:
     """An episode's signals with their own times and numbers; none where the dataset keeps none."""
     if TABLE not in reader.side_tables:
         return {}
-    found: dict[str, Signal] = {}
+    found: dict[str, LoggedSignal] = {}
     for row in reader.side_rows(TABLE, index).to_pylist():
         columns = tuple(row["columns"])
         values = np.array(row["values"], dtype=np.float64).reshape(-1, len(columns))
         time = np.array(row["time"], dtype=np.float64)
-        found[row["signal"]] = Signal(time=time, values=values, columns=columns, unit=row["unit"])
+        found[row["signal"]] = LoggedSignal(time=time, values=values, columns=columns, unit=row["unit"])
     return found
 
 

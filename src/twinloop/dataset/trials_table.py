@@ -24,7 +24,7 @@ import numpy as np
 from twinloop.core.documents import MOST_LINES_BYTES, DocumentError, read_json, read_text
 from twinloop.core.errors import InputError
 from twinloop.core.trials import DOMAINS, Domain, Trials
-from twinloop.stats.ranking import PolicyScores, Scores
+from twinloop.stats.ranking import PolicyScoreMatrix, PolicyScores
 
 ALIASES = {
     "policy": ("controller", "model", "checkpoint", "short_name"),
@@ -43,7 +43,7 @@ _YES, _NO = ("1", "1.0", "true", "yes", "success"), ("0", "0.0", "false", "no", 
 _SPLIT = {";": "semicolons", "\t": "tabs"}
 
 
-class Row(dict[str, str]):
+class TrialRow(dict[str, str]):
     """The cells of a row by our names of columns; ``theirs`` are the file's own names, for messages."""
 
     def __init__(self, cells: Mapping[str, str], theirs: Mapping[str, str]) -> None:
@@ -55,7 +55,7 @@ class Row(dict[str, str]):
         return self.theirs.get(name, name)
 
 
-def read_rows(path: Path) -> list[Row]:
+def read_rows(path: Path) -> list[TrialRow]:
     """The rows of a CSV or JSON file, with the columns' names as we write them; a column of that name comes first.
 
     JSON is a list of objects, an object with that list as ``trials``, or one of columns.
@@ -67,7 +67,7 @@ def read_rows(path: Path) -> list[Row]:
     if not rows:
         raise InputError(f"{path} has no rows. A table of trials has a header such as policy,domain,success.")
     theirs = _theirs(path, list(dict.fromkeys(name for row in rows for name in row)))
-    return [Row({ours: row[name] for ours, name in theirs.items() if name in row}, theirs) for row in rows]
+    return [TrialRow({ours: row[name] for ours, name in theirs.items() if name in row}, theirs) for row in rows]
 
 
 def _theirs(path: Path, names: Sequence[str]) -> dict[str, str]:
@@ -87,7 +87,7 @@ def _theirs(path: Path, names: Sequence[str]) -> dict[str, str]:
 
 
 def trials_of_rows(
-    rows: Sequence[Row], *, where: str, domain: Domain | None = None, policy: str | None = None
+    rows: Sequence[TrialRow], *, where: str, domain: Domain | None = None, policy: str | None = None
 ) -> Trials:
     """Trials of rows; ``domain`` and ``policy`` are those of rows that do not say theirs.
 
@@ -125,7 +125,7 @@ def trials_of_rows(
     )
 
 
-def number(row: Row, name: str, place: str) -> float:
+def number(row: TrialRow, name: str, place: str) -> float:
     """A number of a row; NaN where the cell is empty or the column is not there.
 
     Raises:
@@ -180,7 +180,7 @@ def _plain(name: str) -> str:
     return next((ours for ours, theirs in ALIASES.items() if word in theirs), word)
 
 
-def _counted(row: Row, place: str, domain: Domain | None, policy: str | None) -> Trials:
+def _counted(row: TrialRow, place: str, domain: Domain | None, policy: str | None) -> Trials:
     successes, trials = number(row, "successes", place), number(row, "trials", place)
     if not (successes.is_integer() and trials.is_integer() and 0 <= successes <= trials and trials >= 1):
         raise InputError(
@@ -199,14 +199,14 @@ def _counted(row: Row, place: str, domain: Domain | None, policy: str | None) ->
     )
 
 
-def _policy(row: Row, place: str, default: str | None) -> str:
+def _policy(row: TrialRow, place: str, default: str | None) -> str:
     name = row.get("policy") or default
     if not name:
         raise InputError(f"{place} names no policy. Write its name in the column {row.called('policy')}.")
     return name
 
 
-def _domain(row: Row, place: str, default: Domain | None) -> Domain:
+def _domain(row: TrialRow, place: str, default: Domain | None) -> Domain:
     word = row.get("domain", "").lower() or default or ""
     word = _DOMAIN_WORDS.get(word, word)
     if word not in DOMAINS:
@@ -214,14 +214,14 @@ def _domain(row: Row, place: str, default: Domain | None) -> Domain:
     return word
 
 
-def _condition(row: Row) -> str:
+def _condition(row: TrialRow) -> str:
     several = [
         f"{name.removeprefix('condition/')}={row[name]}" for name in row if name.startswith("condition/") and row[name]
     ]
     return ", ".join(part for part in (row.get("condition", ""), *several) if part)
 
 
-def truth(row: Row, name: str, place: str) -> bool | None:
+def truth(row: TrialRow, name: str, place: str) -> bool | None:
     """Yes or no as people write it; None where the cell is empty.
 
     Raises:
@@ -237,7 +237,7 @@ def truth(row: Row, name: str, place: str) -> bool | None:
     raise InputError(f"{place}: {row.called(name)} is '{text}'. Write 1 or 0{between}.")
 
 
-def _score(row: Row, success: bool | None, place: str) -> float:
+def _score(row: TrialRow, success: bool | None, place: str) -> float:
     value = number(row, "score", place)
     if math.isnan(value):
         if row.get("score"):
@@ -262,12 +262,12 @@ def _lacks(where: str, column: str, known: Any) -> InputError:
     return InputError(f"{where} has no column {column}. It has: {', '.join(known)}.{split}")
 
 
-def is_score_table(rows: Sequence[Row]) -> bool:
+def is_score_table(rows: Sequence[TrialRow]) -> bool:
     """Whether rows have a real and a simulated score each, rather than one trial."""
     return {"real", "sim"} <= rows[0].keys()
 
 
-def scores_of_rows(rows: Sequence[Row], *, where: str) -> tuple[PolicyScores, ...]:
+def scores_of_rows(rows: Sequence[TrialRow], *, where: str) -> tuple[PolicyScores, ...]:
     """The scores of each task.
 
     Raises:
@@ -291,7 +291,7 @@ def read_scores(path: Path | str) -> tuple[PolicyScores, ...]:
     return scores_of_rows(read_rows(Path(path)), where=str(path))
 
 
-def _task(task: str, numbered: Sequence[tuple[int, Row]], where: str) -> PolicyScores:
+def _task(task: str, numbered: Sequence[tuple[int, TrialRow]], where: str) -> PolicyScores:
     policies = tuple(row["policy"] for _, row in numbered)
     again = [policy for policy in policies if policies.count(policy) > 1]
     if again:
@@ -304,7 +304,7 @@ def _task(task: str, numbered: Sequence[tuple[int, Row]], where: str) -> PolicyS
     )
 
 
-def _side(side: str, numbered: Sequence[tuple[int, Row]], where: str) -> Scores:
+def _side(side: str, numbered: Sequence[tuple[int, TrialRow]], where: str) -> PolicyScoreMatrix:
     mean, trials, deviation = [], [], []
     for at, row in numbered:
         place = f"{where}, row {at}"
@@ -322,6 +322,6 @@ def _side(side: str, numbered: Sequence[tuple[int, Row]], where: str) -> Scores:
         trials.append(count)
         deviation.append(spread)
     if np.isnan(deviation).all():
-        return Scores.of_table(mean, trials)
+        return PolicyScoreMatrix.of_table(mean, trials)
     most = np.sqrt(np.multiply(mean, np.subtract(1.0, mean)))  # of scores in [0, 1], that of successes
-    return Scores.of_table(mean, trials, np.where(np.isnan(deviation), most, deviation))
+    return PolicyScoreMatrix.of_table(mean, trials, np.where(np.isnan(deviation), most, deviation))

@@ -21,8 +21,8 @@ from twinloop.core.files import sha256_json
 from twinloop.core.registry import Registry
 from twinloop.core.seeds import generator
 from twinloop.dataset.media.pictures import Pictures
-from twinloop.encoders.pictures import Encoder, open_encoder
-from twinloop.encoders.trajectory import Clips, clip_features
+from twinloop.encoders.pictures import ImageEncoder, open_encoder
+from twinloop.encoders.trajectory import ClipArrays, clip_features
 
 Array = NDArray[np.float64]
 CLIP_KINDS = (
@@ -48,7 +48,7 @@ class ClipBatch:
     episode's camera ``(n, h, w, 3)``; None where there is no camera.
     """
 
-    motion: Clips
+    motion: ClipArrays
     first: NDArray[np.int64]
     last: NDArray[np.int64]
     pictures: Callable[[Sequence[int]], Pictures] | None = None
@@ -81,13 +81,13 @@ class ClipEncoder(Protocol):
 
 
 @dataclass(frozen=True)
-class PictureClips:
+class ImageClipEncoder:
     """Any encoder of pictures, of the frames of a clip: their mean, and how far they lie apart.
 
     ``FRAMES`` pictures evenly apart; mean and standard deviation over them, in a row.
     """
 
-    encoder: Encoder
+    encoder: ImageEncoder
 
     @property
     def name(self) -> str:
@@ -154,15 +154,15 @@ def open_clip_encoder(reference: str) -> ClipEncoder:
     """
     kind, _, rest = reference.partition(":")
     if kind in _PICTURES and (rest or kind == "classical"):
-        return PictureClips(open_encoder(reference))
+        return ImageClipEncoder(open_encoder(reference))
     if kind == "pictures" and rest:
-        return PictureClips(open_encoder(rest))
+        return ImageClipEncoder(open_encoder(rest))
     made = CLIP_ENCODERS[reference]()
     return made if reference in CLIP_ENCODERS.builtin else _checked(made, reference)
 
 
 @dataclass(frozen=True)
-class _Own:
+class _UserEncoder:
     """A user's class, whose numbers are looked at before they are believed."""
 
     made: Any
@@ -201,7 +201,7 @@ def _checked(made: Any, reference: str) -> ClipEncoder:
             '("motion" or "pictures") and encode(clips: ClipBatch) -> (nclip, d). One of pictures is named '
             f"pictures:{reference}."
         )
-    return _Own(made, reference)
+    return _UserEncoder(made, reference)
 
 
 def space_hash(encoder: ClipEncoder, settings: dict[str, Any]) -> str:

@@ -49,7 +49,7 @@ BATCH = 16  # pictures at once: 224 × 224 in float32 are 10 MB
 Run = Callable[[NDArray[np.float32]], NDArray]
 
 
-class Encoder(Protocol):
+class ImageEncoder(Protocol):
     """Pictures to numbers."""
 
     @property
@@ -124,7 +124,7 @@ class NetworkEncoder:
         self.dimension = self._rows(np.zeros((1, *preprocessing.size, 3), dtype=np.uint8)).shape[1]
 
     def encode(self, pictures: Pictures) -> NDArray[np.float64]:
-        """See `Encoder`.
+        """See `ImageEncoder`.
 
         Raises:
             InputError: the network fails, or its numbers are not finite.
@@ -154,7 +154,7 @@ class NetworkEncoder:
 
 
 # Names that end in a colon are followed by a file or folder, which their openers take; the others are classes.
-ENCODERS: Registry[Callable[..., Encoder]] = Registry(
+ENCODERS: Registry[Callable[..., ImageEncoder]] = Registry(
     "encoder",
     {
         "classical": "twinloop.encoders.classical:ClassicalEncoder",
@@ -169,7 +169,7 @@ ENCODERS: Registry[Callable[..., Encoder]] = Registry(
 )
 
 
-def open_encoder(reference: str) -> Encoder:
+def open_encoder(reference: str) -> ImageEncoder:
     """An encoder by what the user writes.
 
     Args:
@@ -188,7 +188,7 @@ def open_encoder(reference: str) -> Encoder:
     return _made(reference)
 
 
-def open_policy_encoder(folder: Path) -> Encoder:
+def open_policy_encoder(folder: Path) -> ImageEncoder:
     """Return the vision part of a policy, exported into its folder.
 
     Raises:
@@ -238,7 +238,7 @@ def require_network(file: Path, scheme: str) -> None:
         raise InputError(f"The encoder {file} does not exist. Give the file of a network, as in {scheme}:encoder.onnx.")
 
 
-def _made(reference: str) -> Encoder:
+def _made(reference: str) -> ImageEncoder:
     made = ENCODERS[reference]()
     lacking = [name for name in ("name", "hash", "dimension", "encode") if not hasattr(made, name)]
     if lacking:

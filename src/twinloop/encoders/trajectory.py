@@ -29,7 +29,7 @@ LEAST_FRAMES = 8  # three differences and a spectrum of a few lines
 
 
 @dataclass(frozen=True, kw_only=True)
-class Feature:
+class ClipFeature:
     """One number of a clip. ``family`` is what kind it is, ``channel`` what it is of, ``meaning`` says it in words."""
 
     channel: str
@@ -74,7 +74,7 @@ _AT_REST = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
-class Clips:
+class ClipArrays:
     """Clips of equal length ``(nclip, nframe, n)``: positions and commands in each channel's unit, and their episodes.
 
     ``command`` is what commands are, as in `Episode`; commands of torque have no unit in common with positions.
@@ -94,7 +94,7 @@ class Clips:
 
 def cut_clips(
     episodes: Sequence[Episode], units: Sequence[UnitMap | None], *, rate_hz: float, clip_s: float, names: Sequence[str]
-) -> Clips:
+) -> ClipArrays:
     """Cut episodes at ``rate_hz`` into clips that meet; what is left at the end of an episode is left out.
 
     Args:
@@ -126,7 +126,7 @@ def cut_clips(
     first = episodes[0]
     by_name = {unit.joint: unit.unit for unit in first.units.joints}
     si = {name: "m" if by_name[name] in ("m", "cm", "mm") else "rad" for name in names}
-    return Clips(
+    return ClipArrays(
         position=np.stack(positions),
         action=np.stack(actions),
         clusters=np.array(clusters, dtype=np.int64),
@@ -137,13 +137,13 @@ def cut_clips(
     )
 
 
-def trajectory_features(real: Clips, sim: Clips) -> tuple[tuple[Feature, ...], Array, Array]:
+def trajectory_features(real: ClipArrays, sim: ClipArrays) -> tuple[tuple[ClipFeature, ...], Array, Array]:
     """The features of both sets of clips, ``(nclip, nfeature)`` each.
 
     Ranges and top speeds that thresholds refer to are those of both together, so that they know no labels. A clip whose
     command hardly moves has no lag of its own and takes the median of all clips; a channel without any has none.
     """
-    features: list[Feature] = []
+    features: list[ClipFeature] = []
     columns: list[tuple[Array, Array]] = []
     for column, channel in enumerate(real.channels):
         both = [(clips.position[..., column], clips.action[..., column]) for clips in (real, sim)]
@@ -158,7 +158,7 @@ def trajectory_features(real: Clips, sim: Clips) -> tuple[tuple[Feature, ...], A
             made += _gripped(both, rate)
             kinds += list(_GRIPPER)
         for (family, kind, of, meaning), values in zip(kinds, made, strict=True):
-            features.append(Feature(channel=channel, family=family, kind=kind, unit=_in(of, unit), meaning=meaning))
+            features.append(ClipFeature(channel=channel, family=family, kind=kind, unit=_in(of, unit), meaning=meaning))
             columns.append(values)
     kept = [i for i, pair in enumerate(columns) if np.isfinite(pair[0]).all() and _varies(pair)]
     tables = [np.stack([columns[i][side] for i in kept], axis=1) for side in (0, 1)]
@@ -169,9 +169,9 @@ def trajectory_features(real: Clips, sim: Clips) -> tuple[tuple[Feature, ...], A
 _ALONE = tuple(row for row in _MEASURED if row[1] != "at_rest")
 
 
-def clip_features(clips: Clips) -> tuple[tuple[Feature, ...], Array]:
+def clip_features(clips: ClipArrays) -> tuple[tuple[ClipFeature, ...], Array]:
     """The features that each clip has by itself, ``(nclip, nfeature)``: the same whatever other clips there are."""
-    features: list[Feature] = []
+    features: list[ClipFeature] = []
     columns: list[Array] = []
     for column, channel in enumerate(clips.channels):
         side = [(clips.position[..., column], clips.action[..., column])]
@@ -184,7 +184,7 @@ def clip_features(clips: Clips) -> tuple[tuple[Feature, ...], Array]:
             made += zip(_TRACKING[:2], [(action - position).mean(axis=1), _rms(action - position)], strict=True)
         for (family, kind, of, meaning), values in made:
             unit = _in(of, clips.units[column])
-            features.append(Feature(channel=channel, family=family, kind=kind, unit=unit, meaning=meaning))
+            features.append(ClipFeature(channel=channel, family=family, kind=kind, unit=unit, meaning=meaning))
             columns.append(values)
     return tuple(features), np.stack(columns, axis=1)
 

@@ -13,9 +13,9 @@ from twinloop.core.errors import InputError
 from twinloop.core.params import ParamTable
 from twinloop.core.seeds import MOST_EPISODES
 from twinloop.randomize import Plan
-from twinloop.rollout import Beginning
+from twinloop.rollout import EpisodeStart
 from twinloop.simulate import Backend, InitialState
-from twinloop.simulate.rollout import Monitor
+from twinloop.simulate.rollout import DivergenceMonitor
 from twinloop.tasks import Task
 from twinloop.twin import Twin
 
@@ -26,7 +26,7 @@ _INITIAL = ("qpos", "qvel", "mocap_pos", "mocap_quat", "command")
 class EpisodeSource(Protocol):
     """Episodes of a batch of environments, in the order in which each plays them."""
 
-    def next(self, envs: NDArray[np.intp]) -> Beginning:
+    def next(self, envs: NDArray[np.intp]) -> EpisodeStart:
         """The next episode of each of these environments."""
         ...
 
@@ -42,9 +42,9 @@ class PlannedEpisodes:
     def __init__(self, plan: Plan, task: Task, *, run_seed: int, first: NDArray[np.int64]) -> None:
         self._plan, self._task, self._first = dataclasses.replace(plan, run_seed=run_seed), task, first
         self._round = np.zeros(len(first), dtype=np.int64)
-        self._drawn: dict[int, Beginning] = {}
+        self._drawn: dict[int, EpisodeStart] = {}
 
-    def next(self, envs: NDArray[np.intp]) -> Beginning:
+    def next(self, envs: NDArray[np.intp]) -> EpisodeStart:
         """See `EpisodeSource`."""
         rounds = self._round[envs]
         self._round[envs] += 1
@@ -55,7 +55,7 @@ class PlannedEpisodes:
         order = np.argsort(np.concatenate([rows for _, rows in parts]))
         return _take(_join(worlds), order)
 
-    def _draw(self, number: int) -> Beginning:
+    def _draw(self, number: int) -> EpisodeStart:
         if number not in self._drawn:
             while len(self._drawn) >= _KEPT_ROUNDS:
                 del self._drawn[next(iter(self._drawn))]
@@ -65,11 +65,11 @@ class PlannedEpisodes:
             params = self._plan.draw(numbers.tolist(), nstep=self._task.nstep)
             initial = self._task.reset(params, run_seed=self._plan.run_seed, episodes=numbers.tolist())
             seed = self._plan.run_seed
-            self._drawn[number] = Beginning(numbers=numbers, params=params, initial=initial, run_seed=seed)
+            self._drawn[number] = EpisodeStart(numbers=numbers, params=params, initial=initial, run_seed=seed)
         return self._drawn[number]
 
 
-def _take(worlds: Beginning, rows: NDArray[np.intp]) -> Beginning:
+def _take(worlds: EpisodeStart, rows: NDArray[np.intp]) -> EpisodeStart:
     return dataclasses.replace(
         worlds,
         numbers=worlds.numbers[rows],
@@ -78,7 +78,7 @@ def _take(worlds: Beginning, rows: NDArray[np.intp]) -> Beginning:
     )
 
 
-def _join(worlds: list[Beginning]) -> Beginning:
+def _join(worlds: list[EpisodeStart]) -> EpisodeStart:
     first = worlds[0].params
     params = first.take(np.zeros(sum(part.params.nworld for part in worlds), dtype=np.intp))
     at = 0
@@ -112,7 +112,7 @@ class WorldBatch:
         self._source, self._all = source, np.arange(num_envs)
         worlds = source.next(self._all)
         self._simulation = backend.start(twin, worlds.params, worlds.initial, nstep)
-        self._monitor = Monitor(self._simulation)
+        self._monitor = DivergenceMonitor(self._simulation)
         self.params, self.numbers = worlds.params, worlds.numbers.copy()
         self.command, self.steps = worlds.initial.command.copy(), np.zeros(num_envs, dtype=np.int64)
         self._refused = np.array(worlds.initial.refused or [""] * num_envs, dtype=object)

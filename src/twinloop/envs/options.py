@@ -13,7 +13,7 @@ import numpy as np
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.randomize import Plan, read_identified, section_plan
-from twinloop.rollout.photographer import Photographer
+from twinloop.rollout.photographer import WorldCamera
 from twinloop.tasks import DEFAULT_TASK, Task
 from twinloop.twin import Twin
 
@@ -148,7 +148,7 @@ class EnvOptions:
         )
 
 
-def open_photographer(plan: Plan, options: EnvOptions) -> tuple[Photographer, str]:
+def open_photographer(plan: Plan, options: EnvOptions) -> tuple[WorldCamera, str]:
     """Who takes the pictures that an environment's options ask for, and the camera of ``render``, if any.
 
     Raises:
@@ -160,7 +160,7 @@ def open_photographer(plan: Plan, options: EnvOptions) -> tuple[Photographer, st
         if not existing:
             raise InputError(f"The twin {plan.twin.name} names no camera to render from. Add `cameras:` to its YAML.")
         wanted.append(options.camera or existing[0])
-    taker = Photographer(
+    taker = WorldCamera(
         plan.twin,
         wanted,
         height=options.height,

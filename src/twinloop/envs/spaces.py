@@ -17,7 +17,7 @@ from twinloop.twin import Twin
 Pictures = dict[str, NDArray[np.uint8]]
 
 
-class Observer:
+class ObservationEncoder:
     """Observations ``(k, …)`` of some worlds, float32; numbers that are not finite are shown as zero.
 
     Attributes:
@@ -66,7 +66,7 @@ class Observer:
         return _finite(np.concatenate(parts, axis=1))
 
 
-class Commander:
+class ActionDecoder:
     """Commands ``(k, nu)`` in rad or m from actions ``(k, nu)``.
 
     Attributes:

@@ -15,11 +15,11 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.seeds import MOST_EPISODES
 from twinloop.envs.batch import PlannedEpisodes, WorldBatch
 from twinloop.envs.options import EnvOptions, open_photographer, whole_number
-from twinloop.envs.spaces import Commander, Observer, Pictures
-from twinloop.rollout.sensing import Readings
+from twinloop.envs.spaces import ActionDecoder, ObservationEncoder, Pictures
+from twinloop.rollout.sensing import JointReadings
 from twinloop.simulate import open_backend
 from twinloop.tasks.goals import open_goal
-from twinloop.tasks.protocol import Verdict
+from twinloop.tasks.protocol import GoalState
 from twinloop.twin import Twin, load_twin
 
 Infos = dict[str, Any]
@@ -123,10 +123,10 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
         self._plan = self.options.plan(self.twin, self.goal.task)
         self._backend = open_backend(self.options.backend, nthread=self.options.nthread)
         self._limit = self.options.max_episode_steps or self.goal.nstep
-        self._readings = Readings(self.twin, num_envs, self._limit)
+        self._readings = JointReadings(self.twin, num_envs, self._limit)
         self._observer, self._commander = (
-            Observer(self.twin, self.goal.truth_names, self.options),
-            Commander(self.twin, self.options),
+            ObservationEncoder(self.twin, self.goal.truth_names, self.options),
+            ActionDecoder(self.twin, self.options),
         )
         self.metadata = {**self.metadata, "autoreset_mode": self._mode, "render_fps": round(self.twin.control_hz)}
         self.render_mode = self.options.render_mode
@@ -284,13 +284,13 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
             raise InputError(f"Actions are of type {values.dtype}; numbers are expected.")
         return values
 
-    def _judge(self, worlds: WorldBatch, envs: NDArray[np.intp], *, begin: Any) -> Verdict:
+    def _judge(self, worlds: WorldBatch, envs: NDArray[np.intp], *, begin: Any) -> GoalState:
         states = worlds.state if len(envs) == self.num_envs else worlds.state[envs]
         verdict = self.goal.look(states, envs, begin=begin)
         self._potential[envs] = verdict.potential
         return verdict
 
-    def _observe(self, worlds: WorldBatch, envs: NDArray[np.intp], verdict: Verdict | None) -> Any:
+    def _observe(self, worlds: WorldBatch, envs: NDArray[np.intp], verdict: GoalState | None) -> Any:
         states, params = worlds.state, worlds.params
         if len(envs) < self.num_envs:
             states, params = states[envs], params.take(envs)
@@ -310,7 +310,9 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
         self._over = np.zeros(self.num_envs, dtype=bool)
         return with_final(self._infos(worlds, verdict, ended, first=ended), infos, final, ended)
 
-    def _infos(self, worlds: WorldBatch, verdict: Verdict, envs: NDArray[np.intp], *, first: NDArray[np.intp]) -> Infos:
+    def _infos(
+        self, worlds: WorldBatch, verdict: GoalState, envs: NDArray[np.intp], *, first: NDArray[np.intp]
+    ) -> Infos:
         infos = world_infos(worlds, verdict.success, envs)
         return infos | drawn_infos(worlds, first) if self.options.report_params and len(first) else infos
 

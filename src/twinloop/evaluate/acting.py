@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from twinloop.core.contract import Contract
 from twinloop.core.errors import InputError
 from twinloop.core.params import ParamTable
-from twinloop.rollout import Actor, Beginning, ExpertActor
+from twinloop.rollout import Actor, EpisodeStart, ExpertActor
 from twinloop.rollout.observing import Photograph
-from twinloop.rollout.photographer import Photographer
-from twinloop.rollout.policy_actor import Hashed, PolicyActor
+from twinloop.rollout.photographer import WorldCamera
+from twinloop.rollout.policy_actor import HashedPolicy, PolicyActor
 from twinloop.simulate import Controller
 from twinloop.tasks import Task
 from twinloop.twin import Twin
@@ -66,11 +66,11 @@ def candidate(who: Any, *, name: str = "") -> Candidate:
     raise InputError(f"{who!r:.80} cannot be tried. Give a policy, 'expert', or an actor (twinloop.rollout.Actor).")
 
 
-def _of_policy(policy: Hashed, name: str) -> Candidate:
+def _of_policy(policy: HashedPolicy, name: str) -> Candidate:
     contract = policy.contract
 
     def make(twin: Twin, task: Task) -> Actor:
-        photograph = Photographs(take=_photographer(twin, contract).pictures) if contract.cameras else None
+        photograph = TimedImages(take=_photographer(twin, contract).pictures) if contract.cameras else None
         return PolicyActor(policy=policy, twin=twin, task=task, photograph=photograph)
 
     return Candidate(
@@ -78,7 +78,7 @@ def _of_policy(policy: Hashed, name: str) -> Candidate:
     )
 
 
-def _photographer(twin: Twin, contract: Contract) -> Photographer:
+def _photographer(twin: Twin, contract: Contract) -> WorldCamera:
     """Who takes the pictures that a policy wants.
 
     Raises:
@@ -92,11 +92,11 @@ def _photographer(twin: Twin, contract: Contract) -> Photographer:
         )
     ((height, width),) = sizes
     cameras = tuple(contract.cameras)
-    return Photographer(twin, cameras, height=height, width=width, texture_pool=TEXTURES, run_seed=_TEXTURE_SEED)
+    return WorldCamera(twin, cameras, height=height, width=width, texture_pool=TEXTURES, run_seed=_TEXTURE_SEED)
 
 
 @dataclass(kw_only=True)
-class Photographs:
+class TimedImages:
     """Pictures of running worlds, and the wall time that taking them took in all: no robot renders what it sees."""
 
     take: Photograph
@@ -111,7 +111,7 @@ class Photographs:
 
 
 @dataclass(kw_only=True)
-class Timed:
+class TimedActor:
     """An actor whose commands are timed: ``seconds`` holds the wall time of each, but for that of taking pictures."""
 
     actor: Actor
@@ -122,7 +122,7 @@ class Timed:
         """The actor's."""
         return self.actor.name
 
-    def begin(self, worlds: Beginning) -> Controller:
+    def begin(self, worlds: EpisodeStart) -> Controller:
         """The actor's controller with a watch beside it."""
         inner = self.actor.begin(worlds)
 
@@ -137,4 +137,4 @@ class Timed:
     @property
     def _rendering(self) -> float:
         photograph = getattr(self.actor, "photograph", None)
-        return photograph.seconds if isinstance(photograph, Photographs) else 0.0
+        return photograph.seconds if isinstance(photograph, TimedImages) else 0.0

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
 from twinloop.core.evaluation import Evaluation
-from twinloop.core.headline import Headline
+from twinloop.core.headline import HeadlineMetric
 from twinloop.core.seeds import generator
 from twinloop.evaluate.acting import Candidate
 from twinloop.evaluate.run import Arena, Row, Trial
-from twinloop.stats import Interval, PairedCounts, Sequential, check_margin, mcnemar
+from twinloop.stats import Interval, PairedCounts, SequentialTest, check_margin, mcnemar
 from twinloop.stats.interval import check_level
 from twinloop.stats.sequential import log_e_pairs, running_p, sequential_pairs
 
@@ -49,7 +49,7 @@ class PairedComparison:
     answer: Answer
     decided: int | None
     counts: PairedCounts
-    test: Sequential
+    test: SequentialTest
     p_equivalent: float | None
     fixed_p_value: float
     by_slice: dict[str, tuple[int, int, int]] = field(default_factory=dict)
@@ -79,13 +79,13 @@ class PairedComparison:
         ask = "" if self.margin is not None else " Say --margin to ask whether they are equivalent."
         return f"undecided after {n} pairs, {p}; {pairs}; {ends}.{ask}"
 
-    def headline(self) -> list[Headline]:
+    def headline(self) -> list[HeadlineMetric]:
         """The figures that conditions and the history see."""
         p = float(self.test.p_value[-1])
         return [
             self.interval.headline("difference", better="higher", meaning=f"success of {self.a} minus {self.b}"),
-            Headline(name="p_value", estimate=p, method="anytime-valid, of no difference"),
-            Headline(name="pairs", estimate=float(self.counts.pairs), unit="pairs", method="counted"),
+            HeadlineMetric(name="p_value", estimate=p, method="anytime-valid, of no difference"),
+            HeadlineMetric(name="pairs", estimate=float(self.counts.pairs), unit="pairs", method="counted"),
         ]
 
     def to_json(self) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from twinloop.core.units import UnitMap
 from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.trials import read_trials
-from twinloop.dataset.trials_table import Row, number, read_rows, trials_of_rows, truth
+from twinloop.dataset.trials_table import TrialRow, number, read_rows, trials_of_rows, truth
 from twinloop.evaluate.scores import arm_limits, joint_violations, tool_smoothness
 from twinloop.twin import Twin
 
@@ -102,7 +102,7 @@ def _of_table(path: Path, policy: str | None) -> tuple[Trials, Columns]:
     return trials, columns
 
 
-def _measured(row: Row, name: str, place: str) -> float | None:
+def _measured(row: TrialRow, name: str, place: str) -> float | None:
     """A cell of a score; None where it is empty.
 
     Raises:

@@ -12,11 +12,11 @@ import pyarrow as pa
 
 from twinloop.core.errors import InputError
 from twinloop.core.evaluation import Evaluation
-from twinloop.evaluate.acting import Candidate, Timed, candidate
-from twinloop.evaluate.scores import VIOLATIONS, Scores, arm_limits, score_batch
+from twinloop.evaluate.acting import Candidate, TimedActor, candidate
+from twinloop.evaluate.scores import VIOLATIONS, TrialScores, arm_limits, score_batch
 from twinloop.evaluate.suite import SuiteSpec, open_suite
 from twinloop.evaluate.variants import with_contact_sensors
-from twinloop.evaluate.worlds import Slice, Suite, Worlds, on_twin, stacked
+from twinloop.evaluate.worlds import InitialWorlds, Suite, SuiteSlice, on_twin, stacked
 from twinloop.hardware.limits import MotionLimits
 from twinloop.rollout import Actor, run_batch, software_versions
 from twinloop.simulate import Backend, open_backend
@@ -27,12 +27,12 @@ from twinloop.twin import Twin, load_twin
 BATCH = 256
 _QUANTILES = (0.5, 0.95, 1.0)
 
-Trial = tuple[Slice, int]
+Trial = tuple[SuiteSlice, int]
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Place:
+class _SliceRunner:
     """Where slices of one variant run: the twin with sensors, its task, and the limits of its robot."""
 
     twin: Twin
@@ -55,7 +55,7 @@ class Arena:
     simulated: int = 0
     seconds: float = 0.0
     versions: Mapping[str, str] = field(default_factory=software_versions)
-    _places: dict[str, _Place] = field(default_factory=dict)
+    _places: dict[str, _SliceRunner] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.batch < 1:
@@ -86,19 +86,19 @@ class Arena:
         """How long a command takes somebody who has one robot to care for: quantiles and mean over an episode, s."""
         item = self.suite.slices[0]
         place = self.place(item)
-        timed = Timed(actor=who.make(place.twin, place.task))
+        timed = TimedActor(actor=who.make(place.twin, place.task))
         self._scored(place, timed, [(item, 0)])
         rest = np.array(timed.seconds[1:] or timed.seconds)  # the first call loads and compiles
         names = ("median_s", "p95_s", "most_s")
         quantiles = dict(zip(names, np.quantile(rest, _QUANTILES).tolist(), strict=True))
         return {"mean_s": float(rest.mean()), **quantiles, "first_s": timed.seconds[0]}
 
-    def place(self, item: Slice) -> _Place:
+    def place(self, item: SuiteSlice) -> _SliceRunner:
         """Where a slice runs."""
         if item.variant not in self._places:
             twin = with_contact_sensors(self.suite.variant(item))
             task = open_task(self.task if item.scenario is None else item.scenario.task_reference, twin)
-            self._places[item.variant] = _Place(twin=twin, task=task, limits=arm_limits(twin))
+            self._places[item.variant] = _SliceRunner(twin=twin, task=task, limits=arm_limits(twin))
         return self._places[item.variant]
 
     def _batches(self, trials: Sequence[Trial]) -> Iterator[list[Trial]]:
@@ -111,7 +111,7 @@ class Arena:
             for at in range(0, len(group), self.batch):
                 yield group[at : at + self.batch]
 
-    def _scored(self, place: _Place, actor: Actor, trials: Sequence[Trial]) -> list[Row]:
+    def _scored(self, place: _SliceRunner, actor: Actor, trials: Sequence[Trial]) -> list[Row]:
         worlds = self._worlds(place, trials)
         result = run_batch(
             place.twin,
@@ -129,12 +129,12 @@ class Arena:
         reasons = result.trajectories.reason
         return [_row(trial, scores, world, reasons[world]) for world, trial in enumerate(trials)]
 
-    def _worlds(self, place: _Place, trials: Sequence[Trial]) -> Worlds:
+    def _worlds(self, place: _SliceRunner, trials: Sequence[Trial]) -> InitialWorlds:
         """Where trials begin, in their order."""
         by_slice: dict[str, list[int]] = {}
         for at, (item, _) in enumerate(trials):
             by_slice.setdefault(item.name, []).append(at)
-        parts: list[Worlds] = []
+        parts: list[InitialWorlds] = []
         for rows in by_slice.values():
             numbers = np.array([trials[at][1] for at in rows])
             where = {"twin": place.twin, "task": place.task, "run_seed": self.run_seed}
@@ -144,7 +144,7 @@ class Arena:
         back = np.argsort(np.concatenate([np.asarray(rows) for rows in by_slice.values()]))
         table = stacked([part.params for part in parts]).take(back)
         numbers = np.concatenate([part.numbers for part in parts])[back]
-        return Worlds(params=table, numbers=numbers, run_seed=self.run_seed)
+        return InitialWorlds(params=table, numbers=numbers, run_seed=self.run_seed)
 
 
 def evaluate(
@@ -232,7 +232,7 @@ def evaluation(
     )
 
 
-def _row(trial: Trial, scores: Scores, world: int, reason: str) -> Row:
+def _row(trial: Trial, scores: TrialScores, world: int, reason: str) -> Row:
     item, number = trial
     names = ("progress", "time_s", "smoothness", "peak_force_n")
     numbers = {name: float(getattr(scores, name)[world]) for name in names}

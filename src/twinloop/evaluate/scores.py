@@ -23,7 +23,7 @@ VIOLATIONS = ("range", "speed", "acceleration", "world", "self")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scores:
+class TrialScores:
     """Scores of n trials, ``(n,)`` each; NaN where one cannot be told.
 
     ``violations`` ``(n, len(VIOLATIONS))`` counts control steps at which a limit was broken, by kind; ``broken`` those
@@ -81,7 +81,7 @@ def tool_smoothness(twin: Twin, qpos: Array, hz: float) -> Array:
     return spectral_arc_length(speed, hz)
 
 
-def score_batch(result: BatchResult, limits: MotionLimits) -> Scores:
+def score_batch(result: BatchResult, limits: MotionLimits) -> TrialScores:
     """Scores of a batch that ran on a twin with contact sensors (`variants.with_contact_sensors`).
 
     Time to success is that of the first state of the last stretch in which the task was done, of trials that end in
@@ -106,7 +106,7 @@ def score_batch(result: BatchResult, limits: MotionLimits) -> Scores:
     broken[..., 3], broken[..., 4] = world, own
     broken &= trusted[..., None]
     smoothness = tool_smoothness(twin, trajectories.qpos, twin.control_hz)
-    return Scores(
+    return TrialScores(
         success=result.success,
         progress=progress,
         time_s=np.where(result.success, since, np.nan),

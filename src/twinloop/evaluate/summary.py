@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.evaluation import Evaluation
-from twinloop.core.headline import Headline
+from twinloop.core.headline import HeadlineMetric
 from twinloop.core.plain import JsonRecord
 from twinloop.stats import Interval, clopper_pearson
 from twinloop.stats.interval import check_level
@@ -46,7 +46,7 @@ class SliceSummary(JsonRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Summary(JsonRecord):
+class EvaluationSummary(JsonRecord):
     """An evaluation, ``slices`` from the worst success rate to the best.
 
     ``overall`` is the rate over all trials. Slices are independent of each other, and the exact interval of a mean of
@@ -67,7 +67,7 @@ class Summary(JsonRecord):
     slices: tuple[SliceSummary, ...]
 
     @classmethod
-    def of(cls, evaluation: Evaluation, *, level: float = 0.95) -> Summary:
+    def of(cls, evaluation: Evaluation, *, level: float = 0.95) -> EvaluationSummary:
         """The summary of an evaluation.
 
         Raises:
@@ -97,7 +97,7 @@ class Summary(JsonRecord):
             violating=_of(np.mean, _violating(numbers["violations"])),
         )
 
-    def headline(self) -> list[Headline]:
+    def headline(self) -> list[HeadlineMetric]:
         """The figures that conditions and the history see: ``success``, ``worst``, ``success/SLICE``."""
         figures = [
             self.overall.headline(SUCCESS, better="higher", meaning="success rate over all trials"),
@@ -105,11 +105,11 @@ class Summary(JsonRecord):
         ]
         figures += [item.success.headline(f"{SUCCESS}/{item.name}", better="higher") for item in self.slices]
         shares = {"invalid": self.invalid / self.trials, "violating": self.violating}
-        return figures + [Headline(name=name, estimate=value, method="a share") for name, value in shares.items()]
+        return figures + [HeadlineMetric(name=name, estimate=value, method="a share") for name, value in shares.items()]
 
 
 def worst_rate(counts: list[tuple[int, int]], *, level: float = 0.95) -> Interval:
-    """The lowest of several success rates, with the interval that `Summary` describes.
+    """The lowest of several success rates, with the interval that `EvaluationSummary` describes.
 
     Args:
         counts: successes and trials of each.

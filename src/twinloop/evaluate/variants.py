@@ -15,11 +15,11 @@ from twinloop.twin import Twin
 from twinloop.twin.compiling import changed_suffix, compile_model
 from twinloop.twin.devices import sensor_params
 from twinloop.twin.params import expand_params
-from twinloop.twin.scene import Scene
+from twinloop.twin.scene import SceneSlots
 from twinloop.twin.scene_build import CONTACT_SETTINGS, GEOM_TYPES, build_scene, expand
 from twinloop.twin.scene_spec import SceneSpec, ShapeSpec
 from twinloop.twin.servos import nominals
-from twinloop.twin.shapes import Piece
+from twinloop.twin.shapes import ConvexPart
 from twinloop.twin.spec import ParamSpec
 
 # What a contact sensor reports (mjtConDataField) and which of the contacts it reports (0: any, 2: the largest force).
@@ -69,7 +69,7 @@ def with_scene(twin: Twin, scene: SceneSpec) -> Twin:
     layout = build_scene(mjspec, scene, Path(), like=like, where="scene of a slice")
     made = _recompiled(twin, mjspec, said=["scene", scene.model_dump(mode="json")])
     spec = twin.spec.model_copy(update={"scene": scene})
-    built = Scene(layout=layout, model=made.model)
+    built = SceneSlots(layout=layout, model=made.model)
     robot = twin.spec.robot
     rows = [*built.param_specs(), *sensor_params(twin.devices), *spec.params]
     params = expand_params(made.model, rows, where=twin.name, nominals=nominals(robot, twin.servos))
@@ -118,7 +118,7 @@ def _height(twin: Twin, body: str) -> float:
     return float(high - low)
 
 
-def _shape(mjspec: mujoco.MjSpec, geom: mujoco.MjsGeom, piece: Piece, factor: float, name: str) -> None:
+def _shape(mjspec: mujoco.MjSpec, geom: mujoco.MjsGeom, piece: ConvexPart, factor: float, name: str) -> None:
     geom.type = GEOM_TYPES[piece.kind]
     geom.pos = factor * np.asarray(piece.position)
     if piece.vertices is None:
@@ -131,7 +131,7 @@ def _shape(mjspec: mujoco.MjSpec, geom: mujoco.MjsGeom, piece: Piece, factor: fl
 
 def _compiled(twin: Twin, mjspec: mujoco.MjSpec) -> Twin:
     model = compile_model(mjspec)
-    scene = None if twin.scene is None else Scene(layout=twin.scene.layout, model=model)
+    scene = None if twin.scene is None else SceneSlots(layout=twin.scene.layout, model=model)
     return replace(twin, model=model, mjspec=mjspec, scene=scene)
 
 

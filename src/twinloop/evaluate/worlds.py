@@ -34,7 +34,7 @@ _LOOKS = ("camera", "depth", "lidar")  # kinds of devices that say nothing to a 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slice:
+class SuiteSlice:
     """One condition on a twin: its parameters' ``values`` in SI by name, and what is drawn about them.
 
     ``variant`` names the twin that it needs beside the suite's own, "" for that. ``scenario`` is a pinned world, which
@@ -61,7 +61,7 @@ class Slice:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Worlds:
+class InitialWorlds:
     """Where worlds begin: their parameters, episode numbers, run seed, and states unless a task's reset gives them."""
 
     params: ParamTable
@@ -81,7 +81,7 @@ class Suite:
 
     spec: SuiteSpec
     twin: Twin
-    slices: tuple[Slice, ...]
+    slices: tuple[SuiteSlice, ...]
     object: str = ""
     left_out: tuple[str, ...] = ()
     pairs: tuple[str, ...] = ()
@@ -121,7 +121,7 @@ class Suite:
             raise InputError(f"{count} episodes per slice measure nothing. Ask for at least one.")
         return replace(self, slices=tuple(replace(item, episodes=count) for item in self.slices))
 
-    def variant(self, item: Slice) -> Twin:
+    def variant(self, item: SuiteSlice) -> Twin:
         """The twin that a slice runs on."""
         if item.variant not in self._variants:
             twin = self.twin if item.scenario is None else item.scenario.open(self._own(item.scenario))[0]
@@ -132,11 +132,13 @@ class Suite:
             self._variants[item.variant] = twin
         return self._variants[item.variant]
 
-    def beginning(self, item: Slice, trials: NDArray[np.int64], *, twin: Twin, task: Task, run_seed: int) -> Worlds:
+    def beginning(
+        self, item: SuiteSlice, trials: NDArray[np.int64], *, twin: Twin, task: Task, run_seed: int
+    ) -> InitialWorlds:
         """Where some trials of a slice begin, on the twin of its `variant` and the task there."""
         if item.scenario is not None:
             begun = item.scenario.beginning(int(trials.max()) + 1, twin=twin, task=task)
-            return Worlds(
+            return InitialWorlds(
                 params=begun.params.take(trials),
                 numbers=begun.numbers[trials],
                 run_seed=begun.run_seed,
@@ -144,11 +146,11 @@ class Suite:
                 initial=begun.initial.take(trials),
             )
         numbers = item.numbers(trials)
-        return Worlds(
+        return InitialWorlds(
             params=self.table(item, numbers, run_seed=run_seed, nstep=task.nstep), numbers=numbers, run_seed=run_seed
         )
 
-    def table(self, item: Slice, numbers: NDArray[np.int64], *, run_seed: int, nstep: int) -> ParamTable:
+    def table(self, item: SuiteSlice, numbers: NDArray[np.int64], *, run_seed: int, nstep: int) -> ParamTable:
         """Parameters of some episodes of a slice, a row each; a row depends on the seed and its own number alone."""
         twin, plan = self.variant(item), self._plan(item, run_seed)
         table = plan.draw(numbers.tolist(), nstep=nstep)
@@ -162,7 +164,7 @@ class Suite:
         """The twin that a scenario names: the suite's own, or another."""
         return self.twin if pinned.twin_hash == self.twin.hash else load_twin(pinned.twin)
 
-    def _plan(self, item: Slice, run_seed: int) -> Plan:
+    def _plan(self, item: SuiteSlice, run_seed: int) -> Plan:
         if (item.name, run_seed) in self._plans:
             return self._plans[item.name, run_seed]
         twin = self.variant(item)
@@ -209,7 +211,7 @@ def on_twin(spec: SuiteSpec, twin: Twin, task: Task, *, pictures: bool = False, 
     places = {"object": getattr(getattr(task, "config", None), "object", ""), "hand": hand_body(twin) or ""}
     rows = [row.model_copy(update={"name": _filled(row.name, places)}) for row in spec.declare]
     extended = declaring(twin, rows) if rows else twin
-    found: list[Slice] = []
+    found: list[SuiteSlice] = []
     left_out: list[str] = []
     looks = 0
     axes = [_filled(name, places) for name in spec.pairs]
@@ -230,7 +232,7 @@ def on_twin(spec: SuiteSpec, twin: Twin, task: Task, *, pictures: bool = False, 
             continue
         variant = item.name if item.object is not None or item.scene is not None else ""
         episodes = item.episodes or spec.episodes
-        found.append(Slice(name=item.name, spec=item, episodes=episodes, values=values, variant=variant))
+        found.append(SuiteSlice(name=item.name, spec=item, episodes=episodes, values=values, variant=variant))
     if looks:
         left_out.append(f"{looks} slices that change nothing but looks, which the policy does not see")
     found += _pinned_slices(spec, scenarios)
@@ -291,7 +293,7 @@ def _pair_slices(axes: Sequence[str]) -> Iterator[SliceSpec]:
             yield SliceSpec(name=f"{a}:{first}|{b}:{second}", set={a: first, b: second}, ends={a: first, b: second})
 
 
-def _pinned_slices(spec: SuiteSpec, folder: Path | None) -> list[Slice]:
+def _pinned_slices(spec: SuiteSpec, folder: Path | None) -> list[SuiteSlice]:
     """A slice for every stored scenario that a suite asks for."""
     if not spec.scenarios:
         return []
@@ -308,8 +310,8 @@ def _pinned_slices(spec: SuiteSpec, folder: Path | None) -> list[Slice]:
     return [_pinned_slice(row, read_pinned(Path(row.scenario)), spec.episodes) for row in rows]
 
 
-def _pinned_slice(item: SliceSpec, pinned: PinnedWorld, episodes: int) -> Slice:
-    return Slice(
+def _pinned_slice(item: SliceSpec, pinned: PinnedWorld, episodes: int) -> SuiteSlice:
+    return SuiteSlice(
         name=item.name,
         spec=item,
         episodes=item.episodes or episodes,

@@ -1,8 +1,8 @@
 """How far a twin is from the recorded robot, beside what simple guesses reach, with intervals."""
 
-from twinloop.gap.dynamics.baselines import Baseline
+from twinloop.gap.dynamics.baselines import BaselinePrediction
 from twinloop.gap.dynamics.errors import WindowErrors, stream_windows, window_errors
 from twinloop.gap.dynamics.measure import measure_gap
 from twinloop.gap.dynamics.report import GapReport
 
-__all__ = ["Baseline", "GapReport", "WindowErrors", "measure_gap", "stream_windows", "window_errors"]
+__all__ = ["BaselinePrediction", "GapReport", "WindowErrors", "measure_gap", "stream_windows", "window_errors"]

@@ -19,11 +19,11 @@ from twinloop.core.errors import InputError, TwinloopError
 from twinloop.core.profile import Profile, profiling, span
 from twinloop.core.records import SimEpisode
 from twinloop.core.units import UnitMap
-from twinloop.dataset.invalid_worlds import SetAside
+from twinloop.dataset.invalid_worlds import InvalidAttempt
 from twinloop.generate.config import GenerateConfig, load_plan
 from twinloop.generate.readings import Felt, with_environment, with_readings
 from twinloop.randomize import AdaptiveDraw, Plan, run_rounds
-from twinloop.randomize.adaptive import Counts, Ranges, Round
+from twinloop.randomize.adaptive import AdaptiveRound, Counts, Ranges
 from twinloop.rollout import BatchResult, BodySensors, run_batch, software_versions
 from twinloop.simulate import open_backend
 from twinloop.tasks import Task, open_task
@@ -100,7 +100,7 @@ def known_plan(config: GenerateConfig, plan: Plan, outcomes: Sequence[Mapping[st
 
 def _rounds(
     config: GenerateConfig, draw: AdaptiveDraw, outcomes: Sequence[Mapping[str, int]]
-) -> tuple[list[Round], Ranges]:
+) -> tuple[list[AdaptiveRound], Ranges]:
     complete = min(len(outcomes) * config.block_size, config.episodes) // draw.every
     return run_rounds(draw, _by_round(draw, outcomes, draw.every // config.block_size)[:complete])
 
@@ -123,7 +123,7 @@ _SHORTEST = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batch:
+class GenerateBatch:
     """What a worker needs: the configuration as JSON, its C threads, the block and its episode numbers.
 
     ``versions`` and ``plan_hash`` are those of the process that asked: others would write other bytes. ``rounds`` are
@@ -145,20 +145,20 @@ class Batch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class BatchOutcome:
     """What became of a batch: the kept episodes, the worlds set aside, counts of all attempts, seconds by step.
 
     ``felt`` is every sample of the sensors that are kept, in the order of the episodes.
     """
 
     kept: list[SimEpisode]
-    aside: list[SetAside]
+    aside: list[InvalidAttempt]
     counts: dict[str, int]
     felt: Felt = field(default_factory=dict[str, list[pa.Table]])
     seconds: dict[str, float] = field(default_factory=dict[str, float])
 
 
-def work(batch: Batch) -> Outcome:
+def work(batch: GenerateBatch) -> BatchOutcome:
     """Simulate a batch on a worker process or machine.
 
     Raises:
@@ -172,13 +172,13 @@ def work(batch: Batch) -> Outcome:
     return replace(outcome, seconds=profile.seconds)
 
 
-def work_here(batch: Batch) -> Outcome:
+def work_here(batch: GenerateBatch) -> BatchOutcome:
     """Simulate a batch in the process that asks: what profiles it already counts the spans."""
     with span("start"):
         return _work(batch)
 
 
-def _work(batch: Batch) -> Outcome:
+def _work(batch: GenerateBatch) -> BatchOutcome:
     here = software_versions()
     if dict(here) != dict(batch.versions):
         raise InputError(
@@ -201,7 +201,7 @@ def _work(batch: Batch) -> Outcome:
     sensors = _body_sensors(batch.config)
     kept, felt = with_readings(sensors, kept) if sensors else (kept, {})
     with span("provenance"):
-        return Outcome(kept=kept, aside=_aside(result), counts=counts, felt=felt)
+        return BatchOutcome(kept=kept, aside=_aside(result), counts=counts, felt=felt)
 
 
 def _listed(versions: Mapping[str, str]) -> str:
@@ -296,13 +296,13 @@ def _until_invalid(batch: BatchResult, world: int) -> SimEpisode:
     )
 
 
-def _aside(batch: BatchResult) -> list[SetAside]:
+def _aside(batch: BatchResult) -> list[InvalidAttempt]:
     """The worlds that were lost, up to their last trusted state and the command that lost them."""
-    items: list[SetAside] = []
+    items: list[InvalidAttempt] = []
     for world in np.flatnonzero(~batch.trajectories.valid):
         episode, step = batch.episode(int(world)), int(batch.trajectories.invalid_step[world])
         items.append(
-            SetAside(
+            InvalidAttempt(
                 number=episode.number,
                 step=step,
                 reason=batch.trajectories.reason[world],

@@ -17,14 +17,14 @@ from twinloop.core.errors import DatasetError, InputError
 from twinloop.core.params import ParamTable
 from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.parquet import open_parquet, require_columns
-from twinloop.dataset.lerobot.progress import Progress
+from twinloop.dataset.lerobot.progress import WriteProgress
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.generate.batches import history, known_plan, known_rounds
 from twinloop.generate.config import GenerateConfig, load_plan
 from twinloop.generate.replay import root_config
 from twinloop.randomize import Plan
 from twinloop.randomize.coverage import MARGINAL_CELLS, PAIR_CELLS, TRIPLE_CELLS, CoverageCounter
-from twinloop.randomize.margins import Margin, margins, to_unit
+from twinloop.randomize.margins import MarginAxis, margins, to_unit
 from twinloop.stats import wilson
 
 _CHUNK = 4096  # episodes drawn at once: bounds memory
@@ -182,16 +182,16 @@ def _measured(source: Path, root: Path, strength: int) -> dict[str, Any]:
 def _known(root: Path, config: GenerateConfig, plan: Plan) -> Plan:
     record = dataset_history(root)
     if record is None:
-        return known_plan(config, plan, [entry.outcome for entry in Progress.load(root).blocks])
+        return known_plan(config, plan, [entry.outcome for entry in WriteProgress.load(root).blocks])
     return plan.knowing(known_rounds(record))
 
 
-def _axis(axis: Margin) -> dict[str, Any]:
+def _axis(axis: MarginAxis) -> dict[str, Any]:
     ends = axis.to_si(np.array([1e-3, 1 - 1e-3]))
     return {"name": axis.name, "names": list(axis.names), "unit": axis.unit, "range": ends.tolist()}
 
 
-def _kept(root: Path, axes: list[Margin]) -> Iterator[tuple[NDArray[np.int64], ParamTable]]:
+def _kept(root: Path, axes: list[MarginAxis]) -> Iterator[tuple[NDArray[np.int64], ParamTable]]:
     """Episode numbers and drawn values of what a dataset holds, file by file."""
     names = tuple(axis.names[0] for axis in axes)
     columns = [_NUMBER, *(f"provenance/rand.{name.replace('/', '.')}" for name in names)]

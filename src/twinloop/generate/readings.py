@@ -16,8 +16,8 @@ from twinloop.core.records import SimEpisode
 from twinloop.dataset.lerobot.parquet import fixed_lists
 from twinloop.dataset.side_tables import check_name
 from twinloop.dataset.spec import ReadingSpec
-from twinloop.rollout import BodySensors, Reading, reading_columns, reporting_sensors
-from twinloop.tasks.protocol import Task, Tracked, is_tracked
+from twinloop.rollout import BodySensors, SensorReading, reading_columns, reporting_sensors
+from twinloop.tasks.protocol import Task, TrackedTask, is_tracked
 from twinloop.twin import Twin
 
 SAMPLES = "readings/"  # a sensor's side table is named so, and as the sensor
@@ -57,7 +57,7 @@ def environment_spec(task: Task) -> ReadingSpec:
     return ReadingSpec(name=ENVIRONMENT.removeprefix("observation."), columns=names, units=units)
 
 
-def with_environment(task: Tracked, episodes: Sequence[SimEpisode]) -> list[SimEpisode]:
+def with_environment(task: TrackedTask, episodes: Sequence[SimEpisode]) -> list[SimEpisode]:
     """Episodes with what a tracker sees at each frame."""
     return [
         replace(episode, readings={**episode.readings, ENVIRONMENT: task.environment(episode.states[:-1])})
@@ -87,7 +87,7 @@ def _table_name(name: str) -> str:
     return SAMPLES + name
 
 
-def _samples(number: int, reading: Reading) -> pa.Table:
+def _samples(number: int, reading: SensorReading) -> pa.Table:
     """One row per sample: the episode, when it was taken and delivered in s, and what it said."""
     return pa.table(
         {

@@ -12,12 +12,12 @@ import numpy as np
 from twinloop.core.errors import InputError
 from twinloop.core.extension import mark
 from twinloop.core.records import SimEpisode
-from twinloop.dataset.invalid_worlds import SetAside, read_aside
+from twinloop.dataset.invalid_worlds import InvalidAttempt, read_aside
 from twinloop.dataset.lerobot.layout import SPEC
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.spec import RUNS
 from twinloop.generate.config import GenerateConfig, load_plan
-from twinloop.rollout import Replay, initial_from_state
+from twinloop.rollout import ReplayStates, initial_from_state
 from twinloop.rollout import replay_episode as replay_again
 from twinloop.rollout.replay import recorded_params
 from twinloop.simulate import Backend, open_backend, rollout
@@ -112,7 +112,7 @@ def replay_aside(dataset: Path, number: int) -> ReplayResult:
             f"{twin.name} {twin.hash[:12]}. Replay with the version of the twin that made it."
         )
     states, lost = _lose_again(twin, item, backend)
-    replayed = Replay(states=states, recorded=item.states)
+    replayed = ReplayStates(states=states, recorded=item.states)
     return ReplayResult(
         dataset=str(dataset),
         episode=-1,
@@ -126,7 +126,7 @@ def replay_aside(dataset: Path, number: int) -> ReplayResult:
     )
 
 
-def _lose_again(twin: Twin, item: SetAside, backend: Backend) -> tuple[np.ndarray, str]:
+def _lose_again(twin: Twin, item: InvalidAttempt, backend: Backend) -> tuple[np.ndarray, str]:
     """The states up to the last trusted one, and why the world was lost in the step after it."""
     initial = initial_from_state(twin, item.states[0], item.provenance.extra["initial_command"])
     params = recorded_params(twin, item.provenance)

@@ -12,13 +12,13 @@ from typing import Any
 
 from twinloop.core.console import track
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.pool import Engine, LocalProcesses, cores
+from twinloop.core.pool import LocalProcesses, WorkEngine, cores
 from twinloop.core.profile import Profile, profiling, span
 from twinloop.core.records import SimEpisode
-from twinloop.dataset.invalid_worlds import SetAside
+from twinloop.dataset.invalid_worlds import InvalidAttempt
 from twinloop.dataset.lerobot.writer import DatasetWriter
 from twinloop.dataset.spec import DatasetSpec
-from twinloop.generate.batches import Batch, Outcome, dataset_units, rounds_left, work, work_here
+from twinloop.generate.batches import BatchOutcome, GenerateBatch, dataset_units, rounds_left, work, work_here
 from twinloop.generate.config import GenerateConfig, identified_ranges, load_plan
 from twinloop.generate.coverage import draw_figures
 from twinloop.generate.readings import Felt, environment_spec, reading_specs
@@ -31,7 +31,7 @@ from twinloop.tasks import open_task
 _ENGINES = ("local", "ray", "ray:HOST:PORT")
 
 
-def open_engine(name: str = "local", *, workers: int = 0) -> Engine:
+def open_engine(name: str = "local", *, workers: int = 0) -> WorkEngine:
     """The engine of that name.
 
     Args:
@@ -60,7 +60,7 @@ def generate_states(
     output: Path | str,
     *,
     workers: int = 1,
-    engine: Engine | None = None,
+    engine: WorkEngine | None = None,
     resume: bool = False,
     profile: Profile | None = None,
 ) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def generate_states(
         with DatasetWriter.open(output, spec, resume=resume) as writer:
             here = LocalProcesses(min(workers, batches(config, writer.next_block)))
             with nullcontext(engine) if engine else here as place:
-                batch = Batch(
+                batch = GenerateBatch(
                     config=config.model_dump_json(),
                     plan_hash=plan.hash,
                     versions=dict(software_versions()),
@@ -110,8 +110,8 @@ def _generate_blocks(
     config: GenerateConfig,
     writer: DatasetWriter,
     blocks: range,
-    batch: Batch,
-    engine: Engine,
+    batch: GenerateBatch,
+    engine: WorkEngine,
     profile: Profile | None,
 ) -> None:
     jobs = _jobs(config, blocks, batch)
@@ -129,7 +129,7 @@ def _starts(config: GenerateConfig, block: int) -> range:
     return range(start, min(start + config.block_size, config.episodes), config.batch_size)
 
 
-def _jobs(config: GenerateConfig, blocks: range, batch: Batch) -> Iterator[Batch]:
+def _jobs(config: GenerateConfig, blocks: range, batch: GenerateBatch) -> Iterator[GenerateBatch]:
     """The batches of these blocks, made from one of them as they are asked for."""
     for block in blocks:
         for start in _starts(config, block):
@@ -138,11 +138,11 @@ def _jobs(config: GenerateConfig, blocks: range, batch: Batch) -> Iterator[Batch
 
 
 def _gather(
-    outcomes: Iterable[Outcome], profile: Profile | None
-) -> tuple[list[SimEpisode], list[SetAside], dict[str, int], Felt]:
+    outcomes: Iterable[BatchOutcome], profile: Profile | None
+) -> tuple[list[SimEpisode], list[InvalidAttempt], dict[str, int], Felt]:
     """What the batches of one block came to, together."""
     kept: list[SimEpisode] = []
-    aside: list[SetAside] = []
+    aside: list[InvalidAttempt] = []
     felt: Felt = {}
     counts: Counter[str] = Counter()
     for outcome in outcomes:

@@ -17,20 +17,20 @@ from scipy.special import ndtri
 
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import uniforms
-from twinloop.hardware.hidden import Hidden, require_rigid_gears
+from twinloop.hardware.hidden import HiddenParameters, require_rigid_gears
 from twinloop.sensors.servo import encoder_command, encoder_reading
 from twinloop.simulate import InitialState
 from twinloop.simulate.threads import make_batch
 from twinloop.twin import Twin
 from twinloop.twin.compiling import compile_model
-from twinloop.twin.gear import BEARING, Gear, add_gears, geared_qpos
+from twinloop.twin.gear import BEARING, JointGear, add_gears, geared_qpos
 from twinloop.twin.quantities.joints import GEAR, MOTOR
 
 _ANY_PLAY = 2e-3  # written per world, see `VirtualArms`
 
 
 @dataclass(frozen=True, kw_only=True)
-class Geared:
+class GearedTwin:
     """A twin with play, and where its parts are.
 
     ``twin`` is the same twin on the geared model: parameters of a joint's drive reach its motor side. Indices are per
@@ -51,7 +51,7 @@ class Geared:
         return geared_qpos(self.twin.model, twin.model, qpos)
 
 
-def with_gears(twin: Twin) -> Geared:
+def with_gears(twin: Twin) -> GearedTwin:
     """The twin with play at every robot joint, and its servos' commands unlimited.
 
     A command limit is the servo's business here, and applies before its feedback is added. All dry friction is at the
@@ -62,11 +62,11 @@ def with_gears(twin: Twin) -> Geared:
     require_rigid_gears(twin)
     kind = mujoco.mjtObj.mjOBJ_JOINT
     missing = [name for name in joints if mujoco.mj_name2id(twin.model, kind, MOTOR.format(name)) < 0]
-    add_gears(spec, {name: Gear(backlash=_ANY_PLAY) for name in missing}, bearing=0.0, where=twin.name)
+    add_gears(spec, {name: JointGear(backlash=_ANY_PLAY) for name in missing}, bearing=0.0, where=twin.name)
     model = compile_model(spec)
     model.actuator_ctrllimited[:] = 0
     geared = replace(twin, model=model, mjspec=spec)
-    return Geared(
+    return GearedTwin(
         twin=geared,
         motor_qpos=geared.motor_qpos,
         link_qpos=geared.joint_qpos,
@@ -80,7 +80,7 @@ def with_gears(twin: Twin) -> Geared:
 _ARRIVAL_ROUND_OFF = 1e-9
 
 
-class CommandLine:
+class CommandQueue:
     """Commands ``(nworld, nu)`` with an arrival time each, counted in physics steps.
 
     Args:
@@ -128,7 +128,9 @@ class VirtualArms:
         nthread: C threads (0: every core).
     """
 
-    def __init__(self, twin: Twin, hidden: Hidden, *, seed: int, sessions: Sequence[int], nthread: int = 0) -> None:
+    def __init__(
+        self, twin: Twin, hidden: HiddenParameters, *, seed: int, sessions: Sequence[int], nthread: int = 0
+    ) -> None:
         self._hidden, self._seed, self._sessions = hidden, seed, np.asarray(sessions, dtype=np.int64)
         limited = twin.model.actuator_ctrllimited.astype(bool)[:, None]
         self._limits = np.where(limited, twin.model.actuator_ctrlrange, [-np.inf, np.inf]).T
@@ -140,7 +142,7 @@ class VirtualArms:
         self._make_batch(twin, nthread)
         self._steps = np.zeros(self.nsession, dtype=np.int64)
         self._calls = {"oversleep": 0, "lateness": 0, "read": 0}
-        self._line = CommandLine(self._target(np.tile(twin.home()[1], (self.nsession, 1))))
+        self._line = CommandQueue(self._target(np.tile(twin.home()[1], (self.nsession, 1))))
         self._run(np.full(self.nsession, round(SETTLE_S / self._dt)))
         self._steps[:] = 0
 

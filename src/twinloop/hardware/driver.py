@@ -284,7 +284,7 @@ class RobotDriver:
         return self._called(call, self.patience_s, as_lost)
 
     def _get_vitals(self) -> dict[str, float]:
-        """See `excite_guard.Vitals`."""
+        """See `excite_guard.DriveHealth`."""
         vitals: Any = self.robot
         return self.call(lambda: {str(key): number(value) for key, value in dict(vitals.get_vitals()).items()})
 

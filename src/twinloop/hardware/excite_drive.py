@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from twinloop.core.errors import InputError
 from twinloop.core.records import Episode
 from twinloop.hardware.excite import ExcitationPlan
-from twinloop.hardware.excite_guard import Guarded, GuardOptions, stopped_by_hand
-from twinloop.hardware.limits import Clearance
+from twinloop.hardware.excite_guard import GuardedRobot, GuardOptions, stopped_by_hand
+from twinloop.hardware.limits import ClearanceCheck
 from twinloop.hardware.protocol import Robot
 from twinloop.hardware.record import command_kind, record
 from twinloop.hardware.teleop_motion import minimum_jerk
@@ -29,7 +29,7 @@ _LEAST_FRAMES = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Excited:
+class ExcitationRecording:
     """What driving gave: whole ``episodes``, or up to ``reason``, the last one then ending where it was stopped."""
 
     episodes: tuple[Episode, ...]
@@ -48,9 +48,9 @@ def excite(
     repeat: int | None = None,
     guard: GuardOptions | None = None,
     on_abort: OnAbort = "hold",
-    clearance: Clearance | None = None,
+    clearance: ClearanceCheck | None = None,
     progress: Callable[[str], object] = lambda _: None,
-) -> Excited:
+) -> ExcitationRecording:
     """Drive a connected robot through an excitation, as often as asked, one episode each.
 
     Args:
@@ -66,7 +66,7 @@ def excite(
         InputError: the robot has other joints, or something is in the way to the start.
     """
     refuse_misfit(robot, plan)
-    guarded = Guarded(robot, plan, guard or GuardOptions())
+    guarded = GuardedRobot(robot, plan, guard or GuardOptions())
     episodes: list[Episode] = []
     with stopped_by_hand(guarded):
         for number in range(plan.repeat if repeat is None else repeat):
@@ -82,7 +82,7 @@ def excite(
                 break
         if guarded.reason and not guarded.lost:
             _come_to_rest(guarded, plan, on_abort)
-    return Excited(episodes=tuple(episodes), reason=guarded.reason)
+    return ExcitationRecording(episodes=tuple(episodes), reason=guarded.reason)
 
 
 def refuse_misfit(robot: Robot, plan: ExcitationPlan) -> None:
@@ -109,7 +109,7 @@ def approach(plan: ExcitationPlan, start: Array) -> Array:
     return minimum_jerk([0.0, seconds, seconds + 2 * _REST_S], [start, plan.home, plan.home], time)
 
 
-def _approach(guarded: Guarded, plan: ExcitationPlan, clearance: Clearance | None) -> None:
+def _approach(guarded: GuardedRobot, plan: ExcitationPlan, clearance: ClearanceCheck | None) -> None:
     guarded.get_observation()
     if guarded.reason:
         return
@@ -129,7 +129,7 @@ def _approach(guarded: Guarded, plan: ExcitationPlan, clearance: Clearance | Non
     record(guarded.robot, guarded.rows(approach(plan, here)), plan.hz)
 
 
-def _kept(episode: Episode, guarded: Guarded) -> Episode | None:
+def _kept(episode: Episode, guarded: GuardedRobot) -> Episode | None:
     """An episode as it is kept: whole, or marked and without the frame at which the robot was lost."""
     if not guarded.reason:
         return episode
@@ -140,7 +140,7 @@ def _kept(episode: Episode, guarded: Guarded) -> Episode | None:
     return replace(episode, task=f"{TASK}, cut short: {guarded.reason}", **part)
 
 
-def _come_to_rest(guarded: Guarded, plan: ExcitationPlan, on_abort: OnAbort) -> None:
+def _come_to_rest(guarded: GuardedRobot, plan: ExcitationPlan, on_abort: OnAbort) -> None:
     """Leave the robot holding where it is, without torque where it takes torques, or bring it back slowly."""
     why, guarded.reason = guarded.reason, ""
     try:

@@ -33,7 +33,7 @@ Array = NDArray[np.float64]
 
 
 @runtime_checkable
-class Vitals(Protocol):
+class DriveHealth(Protocol):
     """What a robot may offer besides the protocol: how its drives are."""
 
     def get_vitals(self) -> Mapping[str, float]:
@@ -64,7 +64,7 @@ class GuardOptions:
             raise InputError(f"--temperature {self.temperature:g} would stop nothing, or all. Give °C above 0.")
 
 
-class Guarded:
+class GuardedRobot:
     """A robot that is listened to: see `hardware.protocol.Robot`. ``reason`` says why it has to stop, or ""."""
 
     def __init__(self, robot: Robot, plan: ExcitationPlan, options: GuardOptions) -> None:
@@ -204,7 +204,7 @@ class Guarded:
                     f"{allowed[worst]:.2f} is allowed: blocked, overloaded, or another robot than the plan's"
                 )
         now = self._robot.clock.now()
-        if isinstance(self._robot, Vitals) and now >= self._next_look and not self.reason:
+        if isinstance(self._robot, DriveHealth) and now >= self._next_look and not self.reason:
             self._next_look = now + self._options.look
             try:
                 vitals = {key: number(value) for key, value in self._robot.get_vitals().items()}

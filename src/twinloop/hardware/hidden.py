@@ -25,7 +25,7 @@ from twinloop.core.records import freeze_fields
 from twinloop.core.seeds import uniforms
 from twinloop.core.yaml_documents import load_yaml
 from twinloop.randomize import Plan, default_draws
-from twinloop.rollout.observing import Tracker
+from twinloop.rollout.observing import TrackerNoise
 from twinloop.twin import Twin
 from twinloop.twin.spec import GearSpec, ParamSpec
 from twinloop.twin.variant import declaring, gearing
@@ -69,7 +69,7 @@ class _Profile(_Strict):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hidden:
+class HiddenParameters:
     """The truth about one virtual robot, in SI units; arrays are per joint, ``(n,)``.
 
     Attributes:
@@ -94,7 +94,7 @@ class Hidden:
         freeze_fields(self, "backlash", "load_friction", "count", "read_noise")
 
 
-def draw_hidden(twin: Twin, seed: int) -> Hidden:
+def draw_hidden(twin: Twin, seed: int) -> HiddenParameters:
     """The virtual robot number ``seed`` of a twin's kind.
 
     Ranges and their sources are in ``hidden.yaml``, by the twin's name; twins that are not named there share
@@ -106,7 +106,7 @@ def draw_hidden(twin: Twin, seed: int) -> Hidden:
     size = len(twin.robot.joints)
     effects = {name: _between(row.range, seed, name, size) for name, row in profile.effects}
     count = np.where(slides, effects["count_m"], effects["count_rad"])
-    return Hidden(
+    return HiddenParameters(
         params=_params(profile.params, twin, seed),
         backlash=np.where(slides, effects["backlash_m"], effects["backlash_rad"]),
         load_friction=effects["load_friction"],
@@ -159,7 +159,7 @@ _EFFECTS = (
 _PLACED = "reset"  # stage of what says where things lie, which every episode draws anew
 
 
-class _Tracker(_Strict):
+class _HiddenTracker(_Strict):
     offset_m: _Range
     noise: _Range
 
@@ -176,7 +176,7 @@ class _Change(_Strict):
 
 class _Cell(_Strict):
     scene: list[str]
-    tracker: _Tracker
+    tracker: _HiddenTracker
     faults: dict[str, list[_Change]]
 
 
@@ -196,7 +196,7 @@ class HiddenCell:
     seed: int
     fault: str
     values: Mapping[str, float]
-    tracker: Tracker
+    tracker: TrackerNoise
 
     def plan(self, run_seed: int) -> Plan:
         """Where things lie in the episodes of a run: the twin's default ranges of places, and nothing else."""
@@ -296,7 +296,7 @@ def _scene(patterns: Sequence[str], twin: Twin, seed: int) -> dict[str, float]:
     return values
 
 
-def _robot(hidden: Hidden, twin: Twin) -> dict[str, float]:
+def _robot(hidden: HiddenParameters, twin: Twin) -> dict[str, float]:
     """The truth about the robot as parameters; a joint that an effect does not exist for goes without."""
     values = dict(hidden.params)
     for row, joint in enumerate(twin.robot.joints):
@@ -327,6 +327,6 @@ def _faulty(
     return changed
 
 
-def _tracker(ranges: _Tracker, seed: int) -> Tracker:
+def _tracker(ranges: _HiddenTracker, seed: int) -> TrackerNoise:
     x, y, z = _between(ranges.offset_m.range, seed, "cell/tracker/offset", 3).tolist()
-    return Tracker(noise=float(_between(ranges.noise.range, seed, "cell/tracker/noise")[0]), offset=(x, y, z))
+    return TrackerNoise(noise=float(_between(ranges.noise.range, seed, "cell/tracker/noise")[0]), offset=(x, y, z))

@@ -18,7 +18,7 @@ from twinloop.core.extension import raised
 from twinloop.core.records import Source
 from twinloop.core.units import DEGREES, NORMALIZED, PERCENT, UnitMap
 from twinloop.dataset.lerobot.calibration import MotorCalibration, calibrated_units, read_calibration
-from twinloop.hardware.lerobot_bus import CarefulBus
+from twinloop.hardware.lerobot_bus import GuardedBus
 from twinloop.hardware.protocol import POSITION, NotConnectedError, WallClock
 from twinloop.twin import load_twin
 
@@ -65,7 +65,7 @@ class LerobotRobot:
     ) -> None:
         self._robot, self._joints, self._units, self._degrees = robot, joints, units, use_degrees
         self.name, self.origin, self.clock = name, origin, WallClock()
-        self._bus = CarefulBus(robot, gripper=joints[-1])
+        self._bus = GuardedBus(robot, gripper=joints[-1])
 
     @property
     def observation_features(self) -> Mapping[str, Any]:

@@ -30,7 +30,7 @@ class ServoFaultError(TwinloopError):
     """A servo that says that something is wrong with it."""
 
 
-class CarefulBus:
+class GuardedBus:
     """The bus of one of LeRobot's robots, treated with care; of a robot that has none nothing is done.
 
     Args:

@@ -18,7 +18,7 @@ from twinloop.twin import Twin
 Array = NDArray[np.float64]
 
 
-class Nearness:
+class ProximityPairs:
     """Pairs of shapes that are closer than a distance of their own, where a model stands at some ``qpos``.
 
     MuJoCo's contacts do not say it: two boxes that stand diagonally to each other make none within their margin
@@ -195,11 +195,11 @@ def _hinges(twin: Twin) -> NDArray[np.bool_]:
     return np.array([joint.type[0] == mujoco.mjtJoint.mjJNT_HINGE for joint in joints])
 
 
-class Clearance:
+class ClearanceCheck:
     """Whether an arm, everything else being at home, comes close to something that it is not close to at home."""
 
     def __init__(self, twin: Twin, clearance: float = CLEARANCE) -> None:
-        self._joints, self._near = twin.joint_qpos, Nearness(twin.model, clearance)
+        self._joints, self._near = twin.joint_qpos, ProximityPairs(twin.model, clearance)
         self._qpos, _ = twin.home()
         self._usual = self.touching(self._qpos[self._joints])
 

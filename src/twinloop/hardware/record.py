@@ -15,7 +15,7 @@ from twinloop.hardware.protocol import SEEN, TORQUE, Robot
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recording:
+class DriveRecording:
     """What driving gave: ``time`` ``(nsession, T)`` in s, ``action`` (as sent) and ``state`` ``(nsession, T, n)``."""
 
     time: NDArray[np.float64]
@@ -60,12 +60,12 @@ def record(robot: Robot, commands: Iterable[ArrayLike], hz: float, *, index: int
         InputError: a rate that is not positive, or a row that does not fit the robot's joints.
         LogError: no commands.
     """
-    spoken = _Spoken(robot)
+    spoken = _DrivableRobot(robot)
     rows = (_row(row, robot) for row in commands)
     return episodes_of(drive(spoken, rows, hz), robot, [index], task=task)[0]
 
 
-def drive(arms: Drivable, commands: Iterable[NDArray[np.float64]], hz: float) -> Recording:
+def drive(arms: Drivable, commands: Iterable[NDArray[np.float64]], hz: float) -> DriveRecording:
     """Issue rows of commands ``(nsession, n)`` at a rate and record; see `record`."""
     if not hz > 0:
         raise InputError(f"A rate of {hz:g} Hz is not possible. Give commands per second, such as 30.")
@@ -77,12 +77,12 @@ def drive(arms: Drivable, commands: Iterable[NDArray[np.float64]], hz: float) ->
         state.append(arms.observe())
         action.append(arms.command(command))
     if not time:
-        return Recording(time=np.empty((1, 0)), action=np.empty((1, 0, 0)), state=np.empty((1, 0, 0)))
+        return DriveRecording(time=np.empty((1, 0)), action=np.empty((1, 0, 0)), state=np.empty((1, 0, 0)))
     time, action, state = (np.stack(part, axis=1) for part in (time, action, state))
-    return Recording(time=time, action=action, state=state)
+    return DriveRecording(time=time, action=action, state=state)
 
 
-def episodes_of(recording: Recording, robot: Robot, numbers: Iterable[int], *, task: str = "") -> list[Episode]:
+def episodes_of(recording: DriveRecording, robot: Robot, numbers: Iterable[int], *, task: str = "") -> list[Episode]:
     """The sessions of a recording as episodes of a robot, numbered."""
     return [
         Episode(
@@ -106,7 +106,7 @@ def command_kind(robot: Robot) -> Literal["position", "torque"]:
     return "torque" if all(key.endswith(f".{TORQUE}") for key in robot.action_features) else "position"
 
 
-class _Spoken:
+class _DrivableRobot:
     """A robot of the protocol as something drivable with one session."""
 
     def __init__(self, robot: Robot) -> None:

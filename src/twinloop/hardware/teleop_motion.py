@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import generator
-from twinloop.hardware.limits import Clearance
+from twinloop.hardware.limits import ClearanceCheck
 from twinloop.sensors.servo import STS3215_RESOLUTION
 from twinloop.twin import Twin
 
@@ -125,7 +125,7 @@ class _FreeSpace:
     """Where an arm may go: poses ``(n,)`` of the robot's joints and straight paths that touch nothing new."""
 
     def __init__(self, twin: Twin) -> None:
-        self._clearance = Clearance(twin)
+        self._clearance = ClearanceCheck(twin)
         self.home = twin.home()[0][twin.joint_qpos]
         low, high = twin.joint_ranges.T
         self.half = (high - low) / 2

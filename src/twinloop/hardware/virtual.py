@@ -13,15 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.records import Episode, Signal, Source
+from twinloop.core.records import Episode, LoggedSignal, Source
 from twinloop.core.seeds import uniforms
 from twinloop.core.units import UnitMap
 from twinloop.hardware.arms import VirtualArms
-from twinloop.hardware.hidden import Hidden, draw_hidden
+from twinloop.hardware.hidden import HiddenParameters, draw_hidden
 from twinloop.hardware.protocol import POSITION, TORQUE, NotConnectedError
 from twinloop.hardware.record import drive, episodes_of
 from twinloop.hardware.teleop_motion import teleop_commands
-from twinloop.rollout.observing import Tracker
+from twinloop.rollout.observing import TrackerNoise
 from twinloop.tasks import DEFAULT_TWIN
 from twinloop.tasks.kinematics import Chain
 from twinloop.twin import Twin, load_twin
@@ -42,7 +42,7 @@ class VirtualClock:
         self._arms().wait_until(moment)
 
 
-class RobotOfTwin:
+class TwinRobot:
     """What is the same in all robots that a twin is behind; see `hardware.protocol.Robot`.
 
     Attributes:
@@ -79,7 +79,7 @@ class RobotOfTwin:
         """Nothing to do: the servo's settings are part of what is hidden."""
 
 
-class VirtualRobot(RobotOfTwin):
+class VirtualRobot(TwinRobot):
     """See `hardware.protocol.Robot`. Connecting finds the arm at rest at the twin's home, at time 0.
 
     Args:
@@ -137,7 +137,7 @@ class VirtualRobot(RobotOfTwin):
         """See the protocol."""
         return VirtualClock(self._connected)
 
-    def reveal(self) -> Hidden:
+    def reveal(self) -> HiddenParameters:
         """The truth, for tests and benchmarks; whoever identifies the robot must not look."""
         return self._hidden
 
@@ -173,7 +173,7 @@ def virtual_log(
     seconds: float = 10.0,
     hz: float | None = None,
     nthread: int = 0,
-    tracker: Tracker | None = None,
+    tracker: TrackerNoise | None = None,
 ) -> list[Episode]:
     """Episodes of one virtual robot under human-like commands, all of them in one batch.
 
@@ -197,13 +197,13 @@ def virtual_log(
     rate = hz or compiled.control_hz
     commands = teleop_commands(compiled, seed=seed, episodes=numbers, seconds=seconds, hz=rate)
     arms = VirtualArms(compiled, draw_hidden(compiled, seed), seed=seed, sessions=numbers, nthread=nthread)
-    watched = _Watched(arms)
+    watched = _TrackedArms(arms)
     recording = drive(watched, iter(commands.swapaxes(0, 1)), rate)
     logged = episodes_of(recording, VirtualRobot(twin, seed=seed), numbers, task=TASK)
     return logged if tracker is None else _tracked(logged, compiled, watched.links, tracker, seed)
 
 
-class _Watched:
+class _TrackedArms:
     """Arms, and where their links truly were at each reading: ``links`` ``(nsession, T, n)``."""
 
     def __init__(self, arms: VirtualArms) -> None:
@@ -220,7 +220,7 @@ class _Watched:
 
 
 def _tracked(
-    logged: list[Episode], twin: Twin, links: NDArray[np.float64], tracker: Tracker, seed: int
+    logged: list[Episode], twin: Twin, links: NDArray[np.float64], tracker: TrackerNoise, seed: int
 ) -> list[Episode]:
     """Episodes with what a tracker saw of the tool, its noise a function of robot, episode and frame."""
     site = twin.robot.tcp
@@ -232,6 +232,6 @@ def _tracked(
     for episode, true in zip(logged, links, strict=True):
         chance = uniforms(seed, f"virtual/tracker/{episode.index}", np.arange(len(true)), size=3)
         seen = tracker.see(chain.pose(true[:, columns]).position, names, chance)
-        signal = Signal(time=episode.time, values=seen, columns=("x", "y", "z"), unit="m")
+        signal = LoggedSignal(time=episode.time, values=seen, columns=("x", "y", "z"), unit="m")
         found.append(replace(episode, signals={**episode.signals, f"place/{site}": signal}))
     return found

@@ -12,10 +12,10 @@ from twinloop.core.contract import ENVIRONMENT, STATE
 from twinloop.core.errors import InputError
 from twinloop.hardware.hidden import HiddenCell, hidden_cell
 from twinloop.hardware.protocol import POSITION, SEEN, NotConnectedError
-from twinloop.hardware.virtual import RobotOfTwin, check_keys
+from twinloop.hardware.virtual import TwinRobot, check_keys
 from twinloop.randomize import Plan
-from twinloop.rollout.actor import Beginning
-from twinloop.rollout.observing import Observer
+from twinloop.rollout.actor import EpisodeStart
+from twinloop.rollout.observing import WorldObserver
 from twinloop.simulate import Simulation, open_backend
 from twinloop.tasks import DEFAULT_TASK, DEFAULT_TWIN, Task, open_task
 from twinloop.tasks.protocol import is_tracked
@@ -50,9 +50,9 @@ class CellSession:
         self._hz, self._task = cell.twin.control_hz, task
         params = cell.table(plan.draw([number]))
         initial = task.reset(params, run_seed=plan.run_seed, episodes=[number])
-        worlds = Beginning(numbers=np.array([number]), params=params, initial=initial, run_seed=plan.run_seed)
+        worlds = EpisodeStart(numbers=np.array([number]), params=params, initial=initial, run_seed=plan.run_seed)
         self._longest = round(_LONGEST_S * self._hz)
-        self._observer = Observer(cell.twin, task, worlds, tracker=cell.tracker, nstep=self._longest)
+        self._observer = WorldObserver(cell.twin, task, worlds, tracker=cell.tracker, nstep=self._longest)
         backend = open_backend("threads", nthread=1)
         self._simulation: Simulation = backend.start(cell.twin, params, initial, task.nstep)
         self._command = np.array(initial.command)
@@ -91,7 +91,7 @@ class CellSession:
         self.observation = self._observer.look(state, len(self._states) - 1)
 
 
-class VirtualCell(RobotOfTwin):
+class VirtualCell(TwinRobot):
     """See `hardware.protocol.Robot`. Every connection begins a new episode: things lie elsewhere, the arm is at home.
 
     Besides joints, an observation holds what a tracker of the scene sees, as ``environment.NAME``: positions in m,

@@ -13,13 +13,13 @@ from numpy.typing import ArrayLike, NDArray
 from twinloop.core.errors import BoundsError, InputError, UnknownNameError
 from twinloop.core.params import ParamTable
 from twinloop.identify.config import FitConfig
-from twinloop.identify.problem import Block, Problem
+from twinloop.identify.problem import FitProblem, ParameterBlock
 from twinloop.simulate import Backend
 from twinloop.simulate.replay import at_physics_rate, replay
 from twinloop.simulate.replay_logs import ReplayLogs
 from twinloop.stats import best_lag, quantum
 from twinloop.twin import Param, Twin
-from twinloop.twin.quantities import QUANTITIES, Fit, Prior, Quantity, split_path
+from twinloop.twin.quantities import QUANTITIES, FitDeclaration, Prior, Quantity, split_path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class FreeParam:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Space:
+class FitSpace:
     """The free parameters of a fit and the values of all others."""
 
     twin: Twin
@@ -85,7 +85,7 @@ class Space:
         """Columns of the parameters of one joint."""
         return np.flatnonzero([parameter.joint == joint for parameter in self.free])
 
-    def columns(self, chosen: Callable[[Fit], bool]) -> NDArray[np.intp]:
+    def columns(self, chosen: Callable[[FitDeclaration], bool]) -> NDArray[np.intp]:
         """Columns of the parameters whose declaration has some property."""
         return np.flatnonzero([chosen(parameter.param.quantity.fit) for parameter in self.free])
 
@@ -97,7 +97,7 @@ def free_space(
     start: Mapping[str, float] | None = None,
     known: Mapping[str, float] | None = None,
     conditions: Collection[str] = (),
-) -> Space:
+) -> FitSpace:
     """The free parameters of a fit: those that are named, or every one of the robot that a log can speak of.
 
     Args:
@@ -122,7 +122,7 @@ def free_space(
     if not found:
         kinds = ", ".join(kind.word for kind in free_kinds())
         raise InputError(f"The twin {twin.name} declares no parameter that a log could tell ({kinds}). Add one.")
-    return Space(twin=twin, free=tuple(found), fixed=fixed)
+    return FitSpace(twin=twin, free=tuple(found), fixed=fixed)
 
 
 def free_kinds() -> list[Quantity]:
@@ -197,7 +197,7 @@ def _free(param: Param, joint: int | None, prior: Prior, start: float | None) ->
 Bounds = Mapping[str, tuple[float, float]]
 
 
-def narrowed(space: Space, bounds: Bounds, start: Mapping[str, float]) -> tuple[Space, list[str]]:
+def narrowed(space: FitSpace, bounds: Bounds, start: Mapping[str, float]) -> tuple[FitSpace, list[str]]:
     """The space within ``bounds`` by pattern, SI; and what must be said of those that exclude the nominal value.
 
     Raises:
@@ -247,7 +247,7 @@ def _excluded(parameter: FreeParam, low: float, high: float) -> list[str]:
 _COUPLED_JOINTS = 2
 
 
-def fit_space(logs: ReplayLogs, config: FitConfig) -> tuple[Space, dict[str, float]]:
+def fit_space(logs: ReplayLogs, config: FitConfig) -> tuple[FitSpace, dict[str, float]]:
     """What is free in a fit to ``logs`` and where it starts; and the encoder scales read off the log's quantization."""
     scales = _encoder_scales(logs)
     delays, conditions = _starting_delays(logs), config.replay.conditions
@@ -257,12 +257,12 @@ def fit_space(logs: ReplayLogs, config: FitConfig) -> tuple[Space, dict[str, flo
 def fit_problem(
     backend: Backend,
     logs: ReplayLogs,
-    space: Space,
+    space: FitSpace,
     point: NDArray[np.float64],
     config: FitConfig,
     *,
     width: NDArray[np.float64] | None = None,
-) -> Problem:
+) -> FitProblem:
     """The fit of ``space`` to ``logs``.
 
     ``width`` ``(nchannel,)`` is where the loss turns from square to linear; without it the median residuals at
@@ -277,9 +277,9 @@ def fit_problem(
             readings(point[None], np.zeros((1, len(logs), logs.nlocal)))[0] - logs.measured, logs.measured, config
         )
     n = len(logs.channels)
-    every = Block(columns=np.arange(len(space.free)), channels=np.arange(n))
-    apart = (Block(columns=space.block(j), channels=np.array([j])) for j in range(n))
-    return Problem(
+    every = ParameterBlock(columns=np.arange(len(space.free)), channels=np.arange(n))
+    apart = (ParameterBlock(columns=space.block(j), channels=np.array([j])) for j in range(n))
+    return FitProblem(
         readings=readings,
         measured=logs.measured,
         blocks=(every,) if _coupled(logs, space, config) else tuple(b for b in apart if len(b.columns)),
@@ -300,7 +300,7 @@ def huber_width(residual: NDArray[np.float64], measured: NDArray[np.float64], co
     return np.maximum(config.width * size, least)
 
 
-def _coupled(logs: ReplayLogs, space: Space, config: FitConfig) -> bool:
+def _coupled(logs: ReplayLogs, space: FitSpace, config: FitConfig) -> bool:
     """Whether every parameter is judged by every channel; otherwise each joint's own by its own position."""
     if config.coupled is not None:
         return config.coupled

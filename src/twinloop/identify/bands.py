@@ -109,7 +109,7 @@ _STREAM = "identify/conformal"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Clips:
+class PredictedClips:
     """Episodes against their prediction: ``error`` and ``sd`` ``(nwindow, nframe, nchannel)``, scores per episode.
 
     ``drawn`` ``(ndraw, nepisode)`` are the scores of draws from the prediction itself.
@@ -129,7 +129,7 @@ class Clips:
 
 
 @dataclass(frozen=True)
-class Prediction:
+class BandPrediction:
     """Bands of clips, from one set of draws.
 
     Raises:
@@ -146,7 +146,7 @@ class Prediction:
         if not any(self.distribution.determined):
             raise InputError("The fit determined no parameter, so there are no ranges to calibrate. See its report.")
 
-    def clips(self, twin: Twin, episodes: Sequence[Episode]) -> Clips:
+    def clips(self, twin: Twin, episodes: Sequence[Episode]) -> PredictedClips:
         """Replays of episodes at the estimate and at draws."""
         logs = prepare_replay(twin, episodes, self.config.replay)
         centre = replay(self.backend, logs, logs.twin.table(1, self.point))[0]
@@ -163,7 +163,7 @@ class Prediction:
             for deviation in moved
             for noise in self._noises(logs, _NOISES)
         ]
-        return Clips(
+        return PredictedClips(
             error=error,
             sd=sd,
             clusters=logs.clusters,

@@ -83,7 +83,7 @@ class StructureResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison(JsonRecord):
+class StructureComparison(JsonRecord):
     """All structures. ``base`` is the base fit's held-out error by channel, in its unit; ``folds`` 1 is a holdout."""
 
     twin: str
@@ -166,7 +166,7 @@ def compare(
     folds: int = _FOLDS,
     config: FitConfig | None = None,
     progress: Callable[[str], None] = lambda _: None,
-) -> Comparison:
+) -> StructureComparison:
     """Held-out improvement of every structure over the same fit without it.
 
     Args:
@@ -184,11 +184,11 @@ def compare(
     """
     config, numbers = config or FitConfig(), [episode.index for episode in episodes]
     splits = held_out_splits(numbers, holdout, folds)
-    runs: dict[str, list[_Pair]] = {structure.name: [] for structure in structures}
+    runs: dict[str, list[_FoldErrors]] = {structure.name: [] for structure in structures}
     reasons: dict[str, str] = {}
     base_errors: list[Array] = []
     for number, held in enumerate(splits):
-        fold = _Fold(twin, episodes, held, backend, config)
+        fold = _CrossValidationFold(twin, episodes, held, backend, config)
         progress(f"fold {number + 1} of {len(splits)}: base")
         base_errors.append(fold.base())
         for structure in structures:
@@ -203,7 +203,7 @@ def compare(
     names = [channel.name for channel in channels]
     judged = [_judged(s, runs[s.name], reasons.get(s.name, ""), names) for s in structures]
     base = np.concatenate(base_errors).mean(axis=0)
-    return Comparison(
+    return StructureComparison(
         twin=twin.name,
         base=dict(zip(names, base.tolist(), strict=True)),
         units={channel.name: channel.unit for channel in channels},
@@ -229,7 +229,7 @@ def held_out_splits(numbers: Sequence[int], holdout: HoldoutSpec | None, folds: 
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Pair:
+class _FoldErrors:
     """Held-out errors ``(nepisode, nchannel)`` of one fold without and with a structure."""
 
     without: Array
@@ -239,7 +239,7 @@ class _Pair:
     values: Mapping[str, float]
 
 
-class _Fold:
+class _CrossValidationFold:
     """Fits that do not see some episodes, and their errors on these."""
 
     def __init__(
@@ -258,7 +258,7 @@ class _Fold:
         self._base = self._errors(self._twin, {**self._config.fixed, **known.estimate}, self._config)
         return self._base
 
-    def pair(self, structure: Structure) -> _Pair:
+    def pair(self, structure: Structure) -> _FoldErrors:
         """Errors without and with a structure."""
         if structure.needs == "contacts" and not self._config.replay.contacts:
             raise InputError("contacts are left out of this replay (replay.contacts)")
@@ -269,7 +269,7 @@ class _Fold:
                 self._twin, [n for n in self._estimate if n not in added], structure.values(richer, "neutral"), {}, {}
             )
             values = {name: self._estimate[name] for name in added}
-            return _Pair(without=without, having=self._base, added=added, in_base=True, values=values)
+            return _FoldErrors(without=without, having=self._base, added=added, in_base=True, values=values)
         having, found = self._fitted(
             richer,
             [*self._estimate, *(name for name in added if name not in self._estimate)],
@@ -279,7 +279,7 @@ class _Fold:
             elastic=structure.gears == "elastic",
         )
         values = {name: found[name] for name in added}
-        return _Pair(without=self._base, having=having, added=added, in_base=False, values=values)
+        return _FoldErrors(without=self._base, having=having, added=added, in_base=False, values=values)
 
     def _fitted(
         self,
@@ -315,7 +315,9 @@ class _Fold:
         return logs.episode_errors(readings)
 
 
-def _judged(structure: Structure, pairs: Sequence[_Pair], reason: str, channels: Sequence[str]) -> StructureResult:
+def _judged(
+    structure: Structure, pairs: Sequence[_FoldErrors], reason: str, channels: Sequence[str]
+) -> StructureResult:
     if reason:
         return StructureResult(
             name=structure.name, meaning=structure.meaning, reason=reason, channel_errors={}, values={}

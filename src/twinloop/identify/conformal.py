@@ -27,7 +27,7 @@ from twinloop.core.distribution import ParamDistribution, RangeCalibration, Resi
 from twinloop.core.errors import InputError
 from twinloop.core.plain import JsonRecord
 from twinloop.core.records import Episode
-from twinloop.identify.bands import Clips, Prediction, by_episode, residual_noise
+from twinloop.identify.bands import BandPrediction, PredictedClips, by_episode, residual_noise
 from twinloop.identify.config import FitConfig
 from twinloop.simulate import Backend
 from twinloop.simulate.replay import replay
@@ -149,7 +149,7 @@ def calibrate(
         unknown = np.full(len(noise.channels), np.nan)
         known = replace(distribution, noise=noise, calibration=found)
         return CalibratedRanges(distribution=known, curve=None, parameter_share=unknown, scores={})
-    ahead = Prediction(backend, distribution, noise, point, config)
+    ahead = BandPrediction(backend, distribution, noise, point, config)
     clips = ahead.clips(twin, calibration)
     found = _calibration(distribution, clips, noise, level)
     return CalibratedRanges(
@@ -187,7 +187,7 @@ def kappa_cap(distribution: ParamDistribution) -> tuple[float, str]:
 
 
 def _calibration(
-    distribution: ParamDistribution, clips: Clips | None, noise: ResidualNoise, level: float
+    distribution: ParamDistribution, clips: PredictedClips | None, noise: ResidualNoise, level: float
 ) -> RangeCalibration:
     """κ from calibration clips; None for none."""
     cap, reason = kappa_cap(distribution)
@@ -211,14 +211,14 @@ def _calibration(
     )
 
 
-def _outside(clips: Clips, kappa: float, level: float) -> Array:
+def _outside(clips: PredictedClips, kappa: float, level: float) -> Array:
     """How far ``level`` of the clips lie outside the band at most, per channel in its unit."""
     beyond = np.maximum(np.abs(clips.error) - clips.within(level) * math.sqrt(kappa) * clips.sd, 0.0)
     largest = [by_episode(beyond[..., [channel]], clips.clusters) for channel in range(beyond.shape[-1])]
     return np.array([conformal_threshold(each, level) for each in largest])
 
 
-def _curve(calibration: Clips, test: Clips, cap: float) -> CoverageCurve:
+def _curve(calibration: PredictedClips, test: PredictedClips, cap: float) -> CoverageCurve:
     levels = _LEVELS[[least_clips(level) <= len(calibration.numbers) for level in _LEVELS]]
     within = np.array([calibration.within(level) for level in levels])
     thresholds = np.array([conformal_threshold(calibration.scores, level) for level in levels])

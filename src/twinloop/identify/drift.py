@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from twinloop.core.errors import InputError, LogError
 from twinloop.core.plain import JsonRecord
 from twinloop.core.records import Episode
-from twinloop.identify.assembly import Space, at_physics, fit_problem, fit_space
+from twinloop.identify.assembly import FitSpace, at_physics, fit_problem, fit_space
 from twinloop.identify.config import FitConfig
 from twinloop.identify.fit import identify
 from twinloop.identify.solver import solve
@@ -167,7 +167,7 @@ def drift(
         start={name: whole.estimate[name] for name in known},
         checkpoint=None,
     )
-    local = _Fits(twin, episodes, backend, narrow)
+    local = _GroupFits(twin, episodes, backend, narrow)
     each = np.array([local.of([episode.index]) for episode in episodes])
     test = group_test(each, np.asarray(groups), np.arange(len(episodes)))
     labels = sorted(set(groups), key=list(groups).index)
@@ -181,7 +181,7 @@ def drift(
     )
 
 
-class _Fits:
+class _GroupFits:
     """Fits of some episodes from the common estimate, with the noise and the weights of the whole log."""
 
     def __init__(self, twin: Twin, episodes: Sequence[Episode], backend: Backend, config: FitConfig) -> None:
@@ -199,7 +199,7 @@ class _Fits:
 
 
 def _params(
-    space: Space, common: Mapping[str, float], fits: Array, errors: Array, test: GroupTest
+    space: FitSpace, common: Mapping[str, float], fits: Array, errors: Array, test: GroupTest
 ) -> tuple[DriftParam, ...]:
     """In SI; errors are small, so that those of a logarithm are relative."""
     adjusted = holm(np.concatenate([test.p_change, test.p_trend]))

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import generator
-from twinloop.hardware.limits import Clearance
-from twinloop.identify.excitation_motions import SHAPES, Trials, fitted
-from twinloop.identify.fisher import Information
+from twinloop.hardware.limits import ClearanceCheck
+from twinloop.identify.excitation_motions import SHAPES, MotionTrials, fitted
+from twinloop.identify.fisher import FisherInformation
 
 Array = NDArray[np.float64]
 Criterion = Literal["D", "A", "E"]
@@ -88,7 +88,7 @@ class Excitation:
 
     commands: Array
     kinds: tuple[str, ...]
-    told: Information
+    told: FisherInformation
     excited: Array
     gain: float
     random_gain: tuple[float, float]
@@ -98,15 +98,17 @@ class Excitation:
 
 
 @dataclass
-class _Pool:
+class _CandidatePool:
     """Admissible pieces ``(m, T, n)``, their kinds, and what they tell ``(npoint, m, p, p)``."""
 
     pieces: Array
     kinds: list[str]
-    told: Information
+    told: FisherInformation
 
 
-def suggest(trials: Trials, before: Information, columns: Sequence[int], options: ExcitationOptions) -> Excitation:
+def suggest(
+    trials: MotionTrials, before: FisherInformation, columns: Sequence[int], options: ExcitationOptions
+) -> Excitation:
     """The motion within the limits that tells most about some of the parameters.
 
     Args:
@@ -138,7 +140,7 @@ def suggest(trials: Trials, before: Information, columns: Sequence[int], options
     return Excitation(
         commands=commands,
         kinds=tuple(pool.kinds[i] for i in chosen),
-        told=Information(matrix=told.matrix[:, 0], score=told.score[:, 0]),
+        told=FisherInformation(matrix=told.matrix[:, 0], score=told.score[:, 0]),
         excited=trials.excited(commands[None]),
         gain=gain(chosen),
         random_gain=_by_chance(gain, pool.kinds, options),
@@ -148,7 +150,7 @@ def suggest(trials: Trials, before: Information, columns: Sequence[int], options
     )
 
 
-def _scorer(sd: Array, columns: NDArray[np.intp], criterion: Criterion) -> Callable[[Information], float]:
+def _scorer(sd: Array, columns: NDArray[np.intp], criterion: Criterion) -> Callable[[FisherInformation], float]:
     """A criterion of information ``(npoint, p, p)``, larger is better; D counts nats gained on the prior."""
     names: Mapping[Criterion, Callable[[Array], NDArray[np.floating]]] = {
         "D": lambda part: -0.5 * np.linalg.slogdet(part)[1],
@@ -159,25 +161,25 @@ def _scorer(sd: Array, columns: NDArray[np.intp], criterion: Criterion) -> Calla
         raise InputError(f"There is no criterion {criterion}. Choose among D, A and E.")
     measure, scale = names[criterion], sd[columns][:, None] * sd[columns]
 
-    def score(told: Information) -> float:
+    def score(told: FisherInformation) -> float:
         covariance = told.covariance(sd)[:, columns[:, None], columns] / scale
         return float(np.mean(measure(covariance)))
 
     return score
 
 
-def _with(before: Information, told: Information, chosen: Sequence[int], repeat: int) -> Information:
+def _with(before: FisherInformation, told: FisherInformation, chosen: Sequence[int], repeat: int) -> FisherInformation:
     rows = list(chosen)
-    added = Information(matrix=told.matrix[:, rows].sum(axis=1), score=told.score[:, rows].sum(axis=1))
+    added = FisherInformation(matrix=told.matrix[:, rows].sum(axis=1), score=told.score[:, rows].sum(axis=1))
     return before + added.times(repeat)
 
 
-def _draw_pool(trials: Trials, options: ExcitationOptions) -> tuple[_Pool, int]:
+def _draw_pool(trials: MotionTrials, options: ExcitationOptions) -> tuple[_CandidatePool, int]:
     """Pieces of every kind in turn, those that the robot may make, and how many it may not."""
     hz, home, limits = trials.twin.control_hz, trials.home, trials.limits
     time = np.arange(round(options.piece * hz)) / hz
     swings = trials.twin.robot.control == "torque"
-    clearance = None if swings else Clearance(trials.twin, limits.clearance)
+    clearance = None if swings else ClearanceCheck(trials.twin, limits.clearance)
     kinds, drawn = [], []
     for number in range(options.pool):
         kind = list(SHAPES)[number % len(SHAPES)]
@@ -194,7 +196,7 @@ def _draw_pool(trials: Trials, options: ExcitationOptions) -> tuple[_Pool, int]:
             "range, speed, torque, or something is too near at home. Allow more, or draw a larger pool."
         )
     pieces, kinds = pieces[fine], [kind for kind, good in zip(kinds, fine, strict=True) if good]
-    return _Pool(pieces=pieces, kinds=kinds, told=trials.told(pieces)), options.pool - len(kinds)
+    return _CandidatePool(pieces=pieces, kinds=kinds, told=trials.told(pieces)), options.pool - len(kinds)
 
 
 def _exchange(gain: Callable[[Sequence[int]], float], count: int, options: ExcitationOptions) -> list[int]:
@@ -222,8 +224,8 @@ def _improved(gain: Callable[[Sequence[int]], float], chosen: list[int], count: 
 
 
 def _mend(
-    trials: Trials,
-    pool: _Pool,
+    trials: MotionTrials,
+    pool: _CandidatePool,
     chosen: list[int],
     number: int,
     gain: Callable[[Sequence[int]], float],
@@ -232,7 +234,7 @@ def _mend(
     """Blend one chosen piece with others, keep the best blend if it tells more; returns how many were tried."""
     slot, random = number % len(chosen), generator(options.seed, "excitation/mend", number)
     parent, home, hz = pool.pieces[chosen[slot]], trials.home, trials.twin.control_hz
-    clearance = None if trials.twin.robot.control == "torque" else Clearance(trials.twin, trials.limits.clearance)
+    clearance = None if trials.twin.robot.control == "torque" else ClearanceCheck(trials.twin, trials.limits.clearance)
     children = []
     for other in random.integers(len(pool.pieces), size=_CHILDREN):
         part, scale = random.uniform(*_BLENDS), random.uniform(0.9, 1.3)
@@ -249,7 +251,7 @@ def _mend(
     told, first = trials.told(pieces), len(pool.pieces)
     pool.pieces = np.concatenate([pool.pieces, pieces])
     pool.kinds += [f"{pool.kinds[chosen[slot]]}, blended"] * len(pieces)
-    pool.told = Information(
+    pool.told = FisherInformation(
         matrix=np.concatenate([pool.told.matrix, told.matrix], axis=1),
         score=np.concatenate([pool.told.score, told.score], axis=1),
     )

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from scipy.linalg import null_space
 
 from twinloop.core.records import Episode
-from twinloop.hardware.limits import Clearance, MotionLimits
+from twinloop.hardware.limits import ClearanceCheck, MotionLimits
 from twinloop.hardware.teleop_motion import minimum_jerk
-from twinloop.identify.assembly import Space, at_physics, fit_problem
+from twinloop.identify.assembly import FitSpace, at_physics, fit_problem
 from twinloop.identify.config import FitConfig
-from twinloop.identify.fisher import Information, Noise, excitation, information
-from twinloop.identify.problem import Linearization, Problem, linearize
+from twinloop.identify.fisher import FisherInformation, ResidualNoiseModel, excitation, information
+from twinloop.identify.problem import FitProblem, Linearization, linearize
 from twinloop.simulate import Backend, InitialState, rollout
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import ReplayLogs, prepare_replay
@@ -97,7 +97,9 @@ def slow(random: np.random.Generator, time: Array, home: Array, limits: MotionLi
 SHAPES: Mapping[str, Shape] = {"fourier": fourier, "steps": steps, "chirp": chirp, "slow": slow}
 
 
-def fitted(commands: Array, home: Array, limits: MotionLimits, hz: float, clearance: Clearance | None) -> Array | None:
+def fitted(
+    commands: Array, home: Array, limits: MotionLimits, hz: float, clearance: ClearanceCheck | None
+) -> Array | None:
     """Commands ``(T, n)`` drawn towards home until they keep the limits and touch nothing; None where they never do."""
     for attempt in range(_TRIES):
         smaller = home + _SHRINK**attempt * (commands - home)
@@ -166,16 +168,16 @@ _LOOK = 3  # a moving arm is looked at every so many frames for what it comes ne
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trials:
+class MotionTrials:
     """Motions tried on a twin at several points ``(npoint, p)`` of what its parameters may be.
 
     ``space`` says what the points' columns are; ``noise`` is that of the joints' readings in the twin's units.
     """
 
     twin: Twin
-    space: Space
+    space: FitSpace
     points: Array
-    noise: Noise
+    noise: ResidualNoiseModel
     config: FitConfig
     backend: Backend
     limits: MotionLimits
@@ -185,19 +187,19 @@ class Trials:
         """The command at which every motion begins and ends, SI."""
         return self.twin.home()[1]
 
-    def told(self, commands: Array, *, alone: bool = False) -> Information:
+    def told(self, commands: Array, *, alone: bool = False) -> FisherInformation:
         """What motions ``(nmotion, T, n)``, each from rest, tell at every point, ``(npoint, nmotion, p, p)``.
 
         ``alone`` moves every parameter in a world of its own, see `problem.linearize`: dear, and exact.
         """
         each = [information(problem, here, self.noise) for problem, here in self._looked(commands, alone=alone)]
-        return Information(matrix=np.stack([i.matrix for i in each]), score=np.stack([i.score for i in each]))
+        return FisherInformation(matrix=np.stack([i.matrix for i in each]), score=np.stack([i.score for i in each]))
 
     def excited(self, commands: Array) -> Array:
         """How far they move the readings at every point, see `fisher.excitation`, ``(npoint, p)``."""
         return np.stack([excitation(problem, here, self.noise) for problem, here in self._looked(commands, alone=True)])
 
-    def _looked(self, commands: Array, *, alone: bool) -> Iterator[tuple[Problem, Linearization]]:
+    def _looked(self, commands: Array, *, alone: bool) -> Iterator[tuple[FitProblem, Linearization]]:
         """Motions as a fit would see them, at every point."""
         for point, start in zip(self.points, self._at_rest(), strict=True):
             logs = self._logs(commands, start)
@@ -247,7 +249,7 @@ class Trials:
         torque = np.sqrt(np.mean(run.records["actuator_force"][:, 1:] ** 2, axis=1))
         fine = run.valid & (torque <= self.limits.torque).all(axis=1) & self._in_range(positions)
         fine &= (np.abs(speeds) <= self._overshoot() * self.limits.speed).all(axis=(1, 2))
-        clearance = Clearance(self.twin, self.limits.clearance / 2)  # half of it is for the lag behind the command
+        clearance = ClearanceCheck(self.twin, self.limits.clearance / 2)  # half of it is for the lag behind the command
         for world in np.flatnonzero(fine):
             fine[world] = clearance.first_touch(positions[world, ::_LOOK]) is None
         lag = np.abs(positions - issued).max(axis=1)

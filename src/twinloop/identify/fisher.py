@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.signal import lfilter
 
-from twinloop.identify.problem import Linearization, Problem, eliminated, normal_equations
+from twinloop.identify.problem import FitProblem, Linearization, eliminated, normal_equations
 
 Array = NDArray[np.float64]
 # Residuals that hardly change within a log would count as one frame in thousands; past this the log itself cannot tell.
@@ -26,7 +26,7 @@ _MOST_RHO = 0.999
 
 
 @dataclass(frozen=True, kw_only=True)
-class Noise:
+class ResidualNoiseModel:
     """What a fit leaves over, ``(nchannel,)``: ``sd`` in the channels' units, ``rho`` its lag-1 autocorrelation."""
 
     sd: Array
@@ -39,26 +39,26 @@ class Noise:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Information:
+class FisherInformation:
     """Of windows or of sums of them: ``matrix`` A and ``score`` B of the module's text, ``(…, p, p)``."""
 
     matrix: Array
     score: Array
 
-    def __add__(self, other: Information) -> Information:
-        return Information(matrix=self.matrix + other.matrix, score=self.score + other.score)
+    def __add__(self, other: FisherInformation) -> FisherInformation:
+        return FisherInformation(matrix=self.matrix + other.matrix, score=self.score + other.score)
 
-    def take(self, rows: NDArray[np.intp]) -> Information:
+    def take(self, rows: NDArray[np.intp]) -> FisherInformation:
         """Some of the windows, by position."""
-        return Information(matrix=self.matrix[rows], score=self.score[rows])
+        return FisherInformation(matrix=self.matrix[rows], score=self.score[rows])
 
-    def times(self, count: float) -> Information:
+    def times(self, count: float) -> FisherInformation:
         """Of as much data so many times over."""
-        return Information(matrix=count * self.matrix, score=count * self.score)
+        return FisherInformation(matrix=count * self.matrix, score=count * self.score)
 
-    def total(self) -> Information:
+    def total(self) -> FisherInformation:
         """The sum over windows."""
-        return Information(matrix=self.matrix.sum(axis=0), score=self.score.sum(axis=0))
+        return FisherInformation(matrix=self.matrix.sum(axis=0), score=self.score.sum(axis=0))
 
     def covariance(self, sd: ArrayLike) -> Array:
         """What the covariance of the estimate would be, ``(…, p, p)``; ``sd`` ``(p,)`` is what is known beforehand.
@@ -78,7 +78,7 @@ class Information:
         return (units + np.swapaxes(units, -1, -2)) / (2.0 * spread[:, None] * spread)
 
 
-def information(problem: Problem, here: Linearization, noise: Noise) -> Information:
+def information(problem: FitProblem, here: Linearization, noise: ResidualNoiseModel) -> FisherInformation:
     """Of every window about all parameters at a point, ``(nwindow, p, p)``, the windows' first states being unknown.
 
     Where joints are judged apart, so is their information.
@@ -95,7 +95,7 @@ def information(problem: Problem, here: Linearization, noise: Noise) -> Informat
             matrix[at] += weight * np.einsum("efp,efq->epq", of_channel, of_channel, optimize=True)
             smeared = _correlated(of_channel, float(noise.rho[channel]))
             score[at] += (weight * sd) ** 2 * np.einsum("efp,efq->epq", of_channel, smeared, optimize=True)
-    return Information(matrix=matrix, score=(score + np.swapaxes(score, 1, 2)) / 2)
+    return FisherInformation(matrix=matrix, score=(score + np.swapaxes(score, 1, 2)) / 2)
 
 
 def _correlated(slopes: Array, rho: float) -> Array:
@@ -105,7 +105,7 @@ def _correlated(slopes: Array, rho: float) -> Array:
     return ahead + back[:, ::-1] - slopes
 
 
-def excitation(problem: Problem, here: Linearization, noise: Noise) -> Array:
+def excitation(problem: FitProblem, here: Linearization, noise: ResidualNoiseModel) -> Array:
     """How far a prior deviation of each parameter moves its readings, RMS in units of the noise, ``(p,)``."""
     moved = np.zeros(len(problem.sd))
     for number, block in enumerate(problem.blocks):
@@ -118,7 +118,7 @@ def excitation(problem: Problem, here: Linearization, noise: Noise) -> Array:
     return moved
 
 
-def left_over(problem: Problem, here: Linearization, least: Array) -> Noise:
+def left_over(problem: FitProblem, here: Linearization, least: Array) -> ResidualNoiseModel:
     """What would be left over after one more step of a fit, as far as it is linear: noise and missing physics.
 
     Args:
@@ -137,7 +137,7 @@ def left_over(problem: Problem, here: Linearization, least: Array) -> Noise:
     quieter = np.nanvar(left, axis=(0, 1)) < np.nanvar(here.residual, axis=(0, 1))
     left = np.where(quieter, left, here.residual) * problem.width
     size = np.asarray(np.sqrt(np.nanmean(left**2, axis=(0, 1))), dtype=np.float64)
-    return Noise(sd=np.maximum(size, least), rho=_lag_one(left))
+    return ResidualNoiseModel(sd=np.maximum(size, least), rho=_lag_one(left))
 
 
 def _lag_one(left: Array) -> Array:
@@ -155,7 +155,7 @@ _NAMED = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
-class Direction:
+class OpenDirection:
     """A combination of parameters that the data leave open.
 
     ``moves`` are the parameters' moves, in the coordinates of the fit (natural logarithms where a parameter has them),
@@ -182,7 +182,7 @@ class Determination:
     condition: float
     gains: NDArray[np.float64]
     vectors: NDArray[np.float64]
-    directions: tuple[Direction, ...]
+    directions: tuple[OpenDirection, ...]
     share: NDArray[np.float64]
 
     @property
@@ -214,10 +214,12 @@ def determination(curvature: ArrayLike, sd: ArrayLike, names: Sequence[str], *, 
     )
 
 
-def _direction(vector: NDArray[np.float64], gain: float, sd: NDArray[np.float64], names: Sequence[str]) -> Direction:
+def _direction(
+    vector: NDArray[np.float64], gain: float, sd: NDArray[np.float64], names: Sequence[str]
+) -> OpenDirection:
     order = [int(i) for i in np.argsort(-np.abs(vector)) if abs(vector[i]) > _NAMED] or [int(np.argmax(np.abs(vector)))]
     sign = np.sign(vector[order[0]])
-    return Direction(moves={names[i]: float(sign * vector[i] * sd[i]) for i in order}, gain=gain)
+    return OpenDirection(moves={names[i]: float(sign * vector[i] * sd[i]) for i in order}, gain=gain)
 
 
 def scaled_condition(curvature: ArrayLike) -> float:

@@ -13,11 +13,11 @@ from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import UnknownNameError
 from twinloop.core.files import sha256_bytes, sha256_json
 from twinloop.core.records import Episode
-from twinloop.identify.assembly import Space, fit_space, narrowed
+from twinloop.identify.assembly import FitSpace, fit_space, narrowed
 from twinloop.identify.config import FitConfig, HoldoutSpec
-from twinloop.identify.problem import Problem, linearize
-from twinloop.identify.result import Estimate, Evidence, IdentifyResult, Residuals
-from twinloop.identify.solver import Checkpoint
+from twinloop.identify.problem import FitProblem, linearize
+from twinloop.identify.result import Estimate, FitResiduals, IdentifyResult, IntervalEvidence
+from twinloop.identify.solver import FitCheckpoint
 from twinloop.identify.uncertainty import Uncertainty, fit_clusters, uncertainty
 from twinloop.identify.uncertainty_scores import FrameTimes
 from twinloop.identify.variants import profile_likelihood, refit_bootstrap
@@ -42,7 +42,7 @@ _NOT_HELD_OUT = "Nothing was held out: the errors are those of the episodes that
 
 
 def distribution(
-    space: Space, point: NDArray[np.float64], found: Uncertainty, scales: Mapping[str, float], logs: ReplayLogs
+    space: FitSpace, point: NDArray[np.float64], found: Uncertainty, scales: Mapping[str, float], logs: ReplayLogs
 ) -> ParamDistribution:
     """The identified parameters and the scales read off the quantization, for randomization."""
     params = [space.twin.params[name] for name in (*space.names, *scales)]
@@ -66,12 +66,12 @@ def distribution(
     )
 
 
-def _transformed(value: float, space: Space, name: str) -> float:
+def _transformed(value: float, space: FitSpace, name: str) -> float:
     return float(np.log(value)) if space.twin.params[name].transform == "log" else value
 
 
 def estimates(
-    space: Space, point: NDArray[np.float64], found: Uncertainty, scales: Mapping[str, float]
+    space: FitSpace, point: NDArray[np.float64], found: Uncertainty, scales: Mapping[str, float]
 ) -> tuple[Estimate, ...]:
     """Every identified parameter in SI; limits are those where the solver walks, transformed back."""
     centre, low, high = (space.numbers(each) for each in (point, found.low, found.high))
@@ -100,10 +100,10 @@ def estimates(
     return tuple(rows)
 
 
-def evidence(problem: Problem, found: Uncertainty) -> Evidence:
+def evidence(problem: FitProblem, found: Uncertainty) -> IntervalEvidence:
     """What the intervals rest on."""
     clusters = found.clusters
-    return Evidence(
+    return IntervalEvidence(
         clusters="none" if clusters is None else clusters.kind,
         count=0 if clusters is None else clusters.count,
         length_s=0.0 if clusters is None else clusters.length,
@@ -117,14 +117,14 @@ def evidence(problem: Problem, found: Uncertainty) -> Evidence:
     )
 
 
-def residual_summary(residual: NDArray[np.float64]) -> Residuals:
+def residual_summary(residual: NDArray[np.float64]) -> FitResiduals:
     """How large and how correlated residuals ``(nwindow, nframe, nchannel)`` are; NaN where nothing was measured."""
     channels = range(residual.shape[-1])
     clips = [[window[~np.isnan(window[:, j]), j] for window in residual] for j in channels]
     rho = [pooled_autocorrelation(column) for column in clips]
     frames = [sum(len(clip) for clip in column) for column in clips]
     tested = [[clip for clip in column if len(clip) > _LJUNG_BOX_LAGS] for column in clips]
-    return Residuals(
+    return FitResiduals(
         rho=np.array(rho),
         n_eff=np.array([effective_size(n, r) for n, r in zip(frames, rho, strict=True)]),
         frames=max(frames),
@@ -198,7 +198,7 @@ def identify(
             raise UnknownNameError("free parameter", name, space.names, where="--profile")
     fixed = space.fixed
     space, excluded = narrowed(space, config.bounds, config.start)
-    checkpoint = Checkpoint(config.checkpoint, _fingerprint(training, space, config))
+    checkpoint = FitCheckpoint(config.checkpoint, _fingerprint(training, space, config))
     walked = walk(backend, training, space, config, checkpoint, progress=progress)
     problem, solution = walked.problem, walked.solution
     alone = len(problem.blocks) > 1
@@ -235,7 +235,7 @@ def identify(
     )
 
 
-def _fingerprint(logs: ReplayLogs, space: Space, config: FitConfig) -> dict[str, str]:
+def _fingerprint(logs: ReplayLogs, space: FitSpace, config: FitConfig) -> dict[str, str]:
     """What makes a fit this one, by what a person would call it."""
     return {
         "twin": logs.twin.hash,

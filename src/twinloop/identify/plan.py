@@ -13,8 +13,14 @@ from scipy.linalg import qr
 from twinloop.core.plain import JsonRecord
 from twinloop.identify.assembly import FreeParam
 from twinloop.identify.excitation import Excitation
-from twinloop.identify.fisher import Direction, Information, Noise, determination, scaled_condition
-from twinloop.identify.survey import Survey
+from twinloop.identify.fisher import (
+    FisherInformation,
+    OpenDirection,
+    ResidualNoiseModel,
+    determination,
+    scaled_condition,
+)
+from twinloop.identify.survey import ProfileSurvey
 
 Array = NDArray[np.float64]
 
@@ -28,7 +34,7 @@ _ALIKE = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outlook(JsonRecord):
+class ParameterOutlook(JsonRecord):
     """What the data, or the data with a suggested excitation, tell about one parameter over the plausible points.
 
     ``excitation`` is the root mean square move of the readings under one prior deviation, in units of the noise;
@@ -53,8 +59,8 @@ class PlannedParam(JsonRecord):
     nominal: float
     prior: float
     log: bool
-    now: Outlook
-    then: Outlook | None
+    now: ParameterOutlook
+    then: ParameterOutlook | None
     advice: str
     json_names: ClassVar = {"prior": "prior_sd", "log": "relative"}
     json_also = ("expected_error",)
@@ -64,13 +70,13 @@ class PlannedParam(JsonRecord):
         """With the data there are, see `error`."""
         return self.error(self.now)
 
-    def error(self, outlook: Outlook) -> float:
+    def error(self, outlook: ParameterOutlook) -> float:
         """Expected standard error, median over the points, in ``unit``; a part of the value where ``log``."""
         return outlook.error[0] * self.prior
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan(JsonRecord):
+class IdentificationPlan(JsonRecord):
     """What data can tell about a twin before any fit.
 
     ``condition`` is cond(ĴᵀĴ) of the information per joint, or of all together, at the first point and at the worst.
@@ -86,11 +92,11 @@ class Plan(JsonRecord):
     episodes: int
     points: int
     parameters: tuple[PlannedParam, ...]
-    noise: Noise
+    noise: ResidualNoiseModel
     channels: tuple[str, ...]
     units: tuple[str, ...]
     condition: Mapping[str, tuple[float, float]]
-    directions: tuple[Direction, ...]
+    directions: tuple[OpenDirection, ...]
     freeze: tuple[str, ...]
     with_frozen: Mapping[str, float]
     grouped: tuple[tuple[str, str, float], ...]
@@ -175,18 +181,20 @@ class Plan(JsonRecord):
         return lines
 
 
-def outlook(excitation: NDArray[np.float64], error: NDArray[np.float64]) -> Outlook:
+def outlook(excitation: NDArray[np.float64], error: NDArray[np.float64]) -> ParameterOutlook:
     """From what one parameter does at every point."""
     middle, worst = float(np.median(error)), float(np.max(error))
     verdict: Verdict = "determined" if worst <= DETERMINED else "depends" if middle <= DETERMINED else "not determined"
     if verdict == "not determined" and np.max(excitation) < _UNFELT:
         verdict = "not excited"
-    return Outlook(
+    return ParameterOutlook(
         excitation=(float(np.median(excitation)), float(np.min(excitation))), error=(middle, worst), verdict=verdict
     )
 
 
-def plan(seen: Survey, suggested: Excitation | None = None, *, repeat: int = 1, data: str = "") -> Plan:
+def plan(
+    seen: ProfileSurvey, suggested: Excitation | None = None, *, repeat: int = 1, data: str = ""
+) -> IdentificationPlan:
     """What a survey says, and what ``repeat`` recordings of a suggested excitation would add."""
     space, sd = seen.space, seen.space.column("sd")
     now = _outlooks(seen.told, seen.excited, sd)
@@ -199,7 +207,7 @@ def plan(seen: Survey, suggested: Excitation | None = None, *, repeat: int = 1, 
     found = _directions(gained, seen, sd)
     undetermined = [outlook.verdict != "determined" for outlook in now]
     freeze = _freeze(gained, sd) if any(undetermined) and seen.frames else np.zeros(0, dtype=np.intp)
-    return Plan(
+    return IdentificationPlan(
         twin=seen.twin.name,
         data=data,
         frames=seen.frames,
@@ -222,13 +230,13 @@ def plan(seen: Survey, suggested: Excitation | None = None, *, repeat: int = 1, 
     )
 
 
-def _outlooks(told: Information, excited: Array, sd: Array) -> list[Outlook]:
+def _outlooks(told: FisherInformation, excited: Array, sd: Array) -> list[ParameterOutlook]:
     variance = np.diagonal(told.covariance(sd), axis1=1, axis2=2)
     error = np.sqrt(variance) / sd
     return [outlook(excited[:, i], error[:, i]) for i in range(len(sd))]
 
 
-def planned_param(parameter: FreeParam, now: Outlook, then: Outlook | None) -> PlannedParam:
+def planned_param(parameter: FreeParam, now: ParameterOutlook, then: ParameterOutlook | None) -> PlannedParam:
     """Return the row of a parameter, with the motion that would determine it where nothing has."""
     last = then or now
     return PlannedParam(
@@ -243,16 +251,16 @@ def planned_param(parameter: FreeParam, now: Outlook, then: Outlook | None) -> P
     )
 
 
-def _directions(gained: Array, seen: Survey, sd: Array) -> tuple[Direction, ...]:
+def _directions(gained: Array, seen: ProfileSurvey, sd: Array) -> tuple[OpenDirection, ...]:
     """Open directions of every group of parameters that are judged together, at the first point."""
-    found: list[Direction] = []
+    found: list[OpenDirection] = []
     for columns in seen.groups.values():
         names = [seen.space.names[i] for i in columns]
         found += determination(gained[np.ix_(columns, columns)], sd[columns], names).directions
     return tuple(found)
 
 
-def _conditions(seen: Survey) -> dict[str, tuple[float, float]]:
+def _conditions(seen: ProfileSurvey) -> dict[str, tuple[float, float]]:
     each = {
         name: [scaled_condition(matrix[np.ix_(columns, columns)]) for matrix in seen.told.matrix]
         for name, columns in seen.groups.items()
@@ -273,7 +281,9 @@ def _freeze(gained: Array, sd: Array) -> NDArray[np.intp]:
     return np.sort(order[new < 1.0 / DETERMINED**2 - 1.0])
 
 
-def _with_frozen(told: Information, freeze: NDArray[np.intp], sd: Array, names: tuple[str, ...]) -> dict[str, float]:
+def _with_frozen(
+    told: FisherInformation, freeze: NDArray[np.intp], sd: Array, names: tuple[str, ...]
+) -> dict[str, float]:
     """Expected errors of the others, in prior deviations, at the first point."""
     kept = np.setdiff1d(np.arange(len(sd)), freeze)
     held = sd.copy()
@@ -305,7 +315,7 @@ def _shared(covariance: Array, sd: Array, undetermined: list[bool], free: tuple[
     return found
 
 
-def _findings(seen: Survey) -> tuple[str, ...]:
+def _findings(seen: ProfileSurvey) -> tuple[str, ...]:
     """What is wrong with a log, with its joint or parameter and what to do."""
     said = [
         f"{joint} stands still in the whole log, so nothing is said about "

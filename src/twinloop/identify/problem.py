@@ -28,7 +28,7 @@ PRIOR_WEIGHT = 4e-3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Block:
+class ParameterBlock:
     """Parameters that are solved together, and the channels that judge them."""
 
     columns: NDArray[np.intp]
@@ -36,7 +36,7 @@ class Block:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Problem:
+class FitProblem:
     """A fit in transformed coordinates.
 
     ``readings`` maps points ``(nworld, p)`` and corrections of first states ``(nworld, nwindow, m)`` to replayed
@@ -48,7 +48,7 @@ class Problem:
 
     readings: Readings
     measured: Array
-    blocks: tuple[Block, ...]
+    blocks: tuple[ParameterBlock, ...]
     centre: Array
     sd: Array
     low: Array
@@ -125,7 +125,7 @@ def huber(residual: Array) -> Array:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Probe:
+class ProbePoints:
     """A point and its surroundings, to be replayed: ``points`` ``(n, p)`` and ``local`` ``(n, nwindow, m)``.
 
     Row 0 is the point itself, then come the parameters' perturbations and the corrections'. ``world`` ``(p,)`` is the
@@ -139,7 +139,7 @@ class Probe:
     local_step: Array
 
 
-def probe(problem: Problem, point: Array, local: Array | None = None, *, alone: bool = False) -> Probe:
+def probe(problem: FitProblem, point: Array, local: Array | None = None, *, alone: bool = False) -> ProbePoints:
     """What has to be replayed to know the slopes at a point; a step never crosses a bound. See `linearize`."""
     local = problem.no_local if local is None else local
     world, m = _worlds(problem, alone=alone), len(problem.local_sd)
@@ -151,10 +151,10 @@ def probe(problem: Problem, point: Array, local: Array | None = None, *, alone: 
     corrections = np.repeat(local[None], 1 + depth + m, axis=0)
     local_step = _DIFFERENCE * problem.local_sd
     corrections[1 + depth + np.arange(m), :, np.arange(m)] += local_step[:, None]
-    return Probe(points=points, local=corrections, world=world, step=step, local_step=local_step)
+    return ProbePoints(points=points, local=corrections, world=world, step=step, local_step=local_step)
 
 
-def linearization(problem: Problem, probed: Probe, residual: Array) -> Linearization:
+def linearization(problem: FitProblem, probed: ProbePoints, residual: Array) -> Linearization:
     """Residual and slopes by one-sided differences, from the ``residual`` of a probe.
 
     A parameter whose perturbation diverges has no slope: it stays where it is until the rest has moved.
@@ -183,7 +183,7 @@ def linearization(problem: Problem, probed: Probe, residual: Array) -> Lineariza
     )
 
 
-def linearize(problem: Problem, point: Array, local: Array | None = None, *, alone: bool = False) -> Linearization:
+def linearize(problem: FitProblem, point: Array, local: Array | None = None, *, alone: bool = False) -> Linearization:
     """Residual and slopes at a point by one-sided differences, in one batch.
 
     Args:
@@ -197,7 +197,7 @@ def linearize(problem: Problem, point: Array, local: Array | None = None, *, alo
     return linearization(problem, probed, problem.residual(probed.points, probed.local))
 
 
-def _worlds(problem: Problem, *, alone: bool) -> NDArray[np.intp]:
+def _worlds(problem: FitProblem, *, alone: bool) -> NDArray[np.intp]:
     """The world in which each parameter is perturbed; world 0 stays as it is."""
     if alone:
         return np.arange(1, len(problem.sd) + 1)
@@ -220,7 +220,7 @@ class NormalEquations:
     recover: Callable[[Array], Array]
 
 
-class LocalSystem(NamedTuple):
+class InitialStateSystem(NamedTuple):
     """First states beside a block's parameters, window by window.
 
     Slopes ``own`` ``(nwindow, nframe, nchannel, m)`` of the residual, 0 where nothing was measured; second derivatives
@@ -232,20 +232,22 @@ class LocalSystem(NamedTuple):
     cross: Array
 
 
-def local_system(problem: Problem, here: Linearization, block: int, slopes: Array, weight: Array) -> LocalSystem:
+def local_system(
+    problem: FitProblem, here: Linearization, block: int, slopes: Array, weight: Array
+) -> InitialStateSystem:
     """What eliminates the first states from a block whose residual has these ``slopes`` and weights."""
     channels = problem.blocks[block].channels
     absent = np.isnan(here.residual[..., channels])[..., None]
     own = np.where(absent, 0.0, here.local_jacobian[..., channels, :])
     prior = np.diag(problem.local_weight / problem.local_sd**2)
-    return LocalSystem(
+    return InitialStateSystem(
         own=own,
         inner=np.einsum("efcm,efc,efcn->emn", own, weight, own, optimize=True) + prior,
         cross=np.einsum("efcm,efc,efcp->emp", own, weight, slopes, optimize=True),
     )
 
 
-def normal_equations(problem: Problem, here: Linearization, block: int, *, damping: float = 0.0) -> NormalEquations:
+def normal_equations(problem: FitProblem, here: Linearization, block: int, *, damping: float = 0.0) -> NormalEquations:
     """The reweighted normal equations of a block; ``damping`` raises the diagonal by that share (Marquardt)."""
     columns, channels = problem.blocks[block].columns, problem.blocks[block].channels
     residual = here.residual[..., channels]
@@ -271,7 +273,7 @@ def normal_equations(problem: Problem, here: Linearization, block: int, *, dampi
     )
 
 
-def eliminated(problem: Problem, here: Linearization, block: int) -> Array:
+def eliminated(problem: FitProblem, here: Linearization, block: int) -> Array:
     """Slopes of a block's residual with the first states following the parameters, ``(nwindow, nframe, nchannel, p)``.
 
     What a parameter and a window's first state explain alike is left out. Frames without measurement are 0.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.plain import JsonRecord
-from twinloop.identify.variants import Profile
+from twinloop.identify.variants import ParameterProfile
 from twinloop.stats import Interval
 
 
@@ -50,7 +50,7 @@ class Estimate(JsonRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Residuals(JsonRecord):
+class FitResiduals(JsonRecord):
     """What the fit leaves over of the training episodes, per channel, ``(nchannel,)`` each.
 
     ``noise`` is its standard deviation by the median (1.4826 MAD) in the channel's unit: the sensor's noise as far as
@@ -67,7 +67,7 @@ class Residuals(JsonRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evidence(JsonRecord):
+class IntervalEvidence(JsonRecord):
     """What the intervals rest on.
 
     Attributes:
@@ -143,14 +143,14 @@ class IdentifyResult(JsonRecord):
     holdout_error: Interval | None
     condition: tuple[float, ...]
     directions: tuple[str, ...]
-    residuals: Residuals
-    evidence: Evidence
+    residuals: FitResiduals
+    evidence: IntervalEvidence
     converged: bool
     worlds_replayed: int
     seconds: float
     notes: tuple[str, ...] = ()
     optima: tuple[Mapping[str, float], ...] = ()
-    profiles: tuple[Profile, ...] = ()
+    profiles: tuple[ParameterProfile, ...] = ()
     json_schema = 2  # which adds evidence, correlation, noise, sides and degrees of freedom
     json_names: ClassVar = {"directions": "not_determined_directions"}
     json_also = ("determined", "correlation")

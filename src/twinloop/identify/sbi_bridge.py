@@ -21,13 +21,13 @@ from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError
 from twinloop.core.records import Episode
 from twinloop.core.seeds import generator
-from twinloop.identify.assembly import Space, at_physics, fit_space, narrowed
+from twinloop.identify.assembly import FitSpace, at_physics, fit_space, narrowed
 from twinloop.identify.bands import drawn_noise
 from twinloop.identify.config import FitConfig
 from twinloop.identify.result import IdentifyResult
 from twinloop.identify.sbi_flow import learned_posterior, require_sbi
-from twinloop.identify.sbi_result import LEVELS, Misfit, Posterior, RankCheck, novelty, rank_uniformity
-from twinloop.identify.sbi_summaries import Summaries, summaries_at
+from twinloop.identify.sbi_result import LEVELS, PosteriorDraws, PosteriorMisfit, RankCheck, novelty, rank_uniformity
+from twinloop.identify.sbi_summaries import SummaryStatistics, summaries_at
 from twinloop.identify.uncertainty import LEAST_GAIN
 from twinloop.simulate import Backend
 from twinloop.simulate.replay import replay
@@ -69,7 +69,7 @@ class SbiOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Box:
+class PriorBox:
     """The prior within limits ``low`` and ``high`` ``(p,)``, and coordinates in which it is standard normal."""
 
     centre: Array
@@ -78,7 +78,7 @@ class Box:
     high: Array
 
     @classmethod
-    def of(cls, space: Space) -> Box:
+    def of(cls, space: FitSpace) -> PriorBox:
         """The whole prior of a fit."""
         centre, sd = space.column("centre"), space.column("sd")
         low, high = space.column("low"), space.column("high")
@@ -98,11 +98,11 @@ class Box:
         found = self.centre + self.sd * truncnorm.ppf(mass, *self._limits)
         return np.clip(found, self.low, self.high)
 
-    def within(self, point: Array, reach: Array) -> Box:
+    def within(self, point: Array, reach: Array) -> PriorBox:
         """The part of it no further than ``reach`` ``(p,)`` from a point of it."""
         return replace(self, low=np.maximum(self.low, point - reach), high=np.minimum(self.high, point + reach))
 
-    def crowded(self, points: Array, whole: Box) -> NDArray[np.bool_]:
+    def crowded(self, points: Array, whole: PriorBox) -> NDArray[np.bool_]:
         """Where points ``(n, p)`` crowd at sides that are not those of ``whole``, ``(p,)``."""
         side = _SIDE * (self.high - self.low)
         below = np.mean(points < self.low + side, axis=0) * (self.low > whole.low)
@@ -114,8 +114,8 @@ class Box:
 class _Simulator:
     backend: Backend
     logs: ReplayLogs
-    space: Space
-    summaries: Summaries
+    space: FitSpace
+    summaries: SummaryStatistics
 
     def __call__(self, points: Array, rng: np.random.Generator) -> tuple[Array, Array, NDArray[np.bool_]]:
         """Scores, what is left, and whether all readings were numbers, of logs made with points ``(n, p)``."""
@@ -141,7 +141,7 @@ def posterior(
     backend: Backend,
     config: FitConfig | None = None,
     options: SbiOptions | None = None,
-) -> Posterior:
+) -> PosteriorDraws:
     """The posterior of a fit's parameters, given the episodes that it was trained on.
 
     Args:
@@ -176,7 +176,7 @@ def posterior(
     samples, tail = learned.samples, (1.0 - config.level) / 2
     limits = space.values(np.quantile(samples, [tail, 0.5, 1.0 - tail], axis=0))
     low, median, high = np.stack([limits[name] for name in space.names], axis=-1)
-    return Posterior(
+    return PosteriorDraws(
         names=space.names,
         samples=samples,
         distribution=_matched(fit, space, samples, columns),
@@ -193,10 +193,10 @@ def posterior(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Learned:
+class _SbiRound:
     """A round: the prior's ``box``, the flow's ``draw`` from it, and its ``samples`` given the data."""
 
-    box: Box
+    box: PriorBox
     draw: Callable[[Array, int, int], Array]
     samples: Array
     lost: int
@@ -204,9 +204,9 @@ class _Learned:
 
 def _rounds(
     simulator: _Simulator, point: Array, seen: Array, options: SbiOptions, rng: np.random.Generator
-) -> tuple[list[_Learned], NDArray[np.bool_]]:
+) -> tuple[list[_SbiRound], NDArray[np.bool_]]:
     """Boxes about a point until one holds the posterior, and where the last one does not."""
-    whole, rounds = Box.of(simulator.space), []
+    whole, rounds = PriorBox.of(simulator.space), []
     reach = _FIRST * np.sqrt(np.diag(simulator.summaries.covariance))
     while True:
         rounds.append(_learn(simulator, whole.within(point, reach), seen, options, rng, len(rounds)))
@@ -217,8 +217,8 @@ def _rounds(
 
 
 def _learn(
-    simulator: _Simulator, box: Box, seen: Array, options: SbiOptions, rng: np.random.Generator, number: int
-) -> _Learned:
+    simulator: _Simulator, box: PriorBox, seen: Array, options: SbiOptions, rng: np.random.Generator, number: int
+) -> _SbiRound:
     z = rng.normal(size=(options.simulations, len(box.low)))
     scores, _, fine = simulator(box.points(z), rng)
     if np.mean(fine) < 1.0 - _MOST_LOST:
@@ -228,10 +228,10 @@ def _learn(
         )
     draw = learned_posterior(z[fine], scores[fine], seed=options.seed + number)
     samples = box.points(draw(seen[None], options.draws, options.seed)[:, 0])
-    return _Learned(box=box, draw=draw, samples=samples, lost=int(np.sum(~fine)))
+    return _SbiRound(box=box, draw=draw, samples=samples, lost=int(np.sum(~fine)))
 
 
-def _rank_check(simulator: _Simulator, learned: _Learned, options: SbiOptions, rng: np.random.Generator) -> RankCheck:
+def _rank_check(simulator: _Simulator, learned: _SbiRound, options: SbiOptions, rng: np.random.Generator) -> RankCheck:
     """Where truths rank among draws of their posteriors, over the prior of the last round."""
     z = rng.normal(size=(options.checks, len(learned.box.low)))
     scores, _, fine = simulator(learned.box.points(z), rng)
@@ -252,18 +252,18 @@ def _joined(parts: Sequence[Interval]) -> Interval:
 
 
 def _misfit(
-    simulator: _Simulator, learned: _Learned, observed: Array, options: SbiOptions, rng: np.random.Generator
-) -> Misfit:
+    simulator: _Simulator, learned: _SbiRound, observed: Array, options: SbiOptions, rng: np.random.Generator
+) -> PosteriorMisfit:
     """The data's figures among those of simulations at draws of the posterior."""
     rows = rng.integers(len(learned.samples), size=options.replicas)
     scores, left, fine = simulator(learned.samples[rows], rng)
     far, p_value, each = novelty(np.concatenate([scores, left], axis=-1)[fine], observed)
     names = [*(f"score of {name}" for name in simulator.space.names), *simulator.summaries.names]
     order = np.argsort(-np.abs(each))
-    return Misfit(distance=far, p_value=p_value, deviations=tuple((names[i], float(each[i])) for i in order))
+    return PosteriorMisfit(distance=far, p_value=p_value, deviations=tuple((names[i], float(each[i])) for i in order))
 
 
-def _matched(fit: IdentifyResult, space: Space, samples: Array, columns: Sequence[int]) -> ParamDistribution:
+def _matched(fit: IdentifyResult, space: FitSpace, samples: Array, columns: Sequence[int]) -> ParamDistribution:
     """The fit's distribution with the moments of the draws."""
     found, count = fit.distribution, len(columns)
     mean, covariance, determined = found.mean.copy(), found.covariance.copy(), list(found.determined)

@@ -18,7 +18,7 @@ Array = NDArray[np.float64]
 _FEATURES, _TRANSFORMS, _BATCH, _RATE, _PATIENCE, _MOST_EPOCHS = 32, 3, 200, 1e-3, 10, 1000
 
 
-class _Silent:
+class _NullTracker:
     """sbi keeps a TensorBoard folder of every training otherwise."""
 
     log_dir = None
@@ -66,7 +66,7 @@ def learned_posterior(theta: Array, x: Array, *, seed: int) -> Callable[[Array, 
             p = theta.shape[1]
             prior = torch.distributions.MultivariateNormal(torch.zeros(p), torch.eye(p))
             network = builder(model="maf", hidden_features=_FEATURES, num_transforms=_TRANSFORMS)
-            training = npe(prior=prior, density_estimator=network, tracker=_Silent(), show_progress_bars=False)
+            training = npe(prior=prior, density_estimator=network, tracker=_NullTracker(), show_progress_bars=False)
             training.append_simulations(torch.as_tensor(theta).float(), torch.as_tensor(x).float())
             with contextlib.redirect_stdout(io.StringIO()):  # it tells of its convergence there
                 flow = training.train(

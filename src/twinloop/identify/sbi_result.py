@@ -42,7 +42,7 @@ class RankCheck:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Misfit:
+class PosteriorMisfit:
     """How far the data lie from what the twin makes at draws of the posterior.
 
     ``distance`` is Mahalanobis', ``p_value`` its rank among simulations, ``deviations`` those of single figures in
@@ -70,7 +70,7 @@ class Misfit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Posterior:
+class PosteriorDraws:
     """Draws from a posterior.
 
     ``samples`` ``(n, p)`` are in the transformed coordinates of ``names``; ``distribution`` is the fit's with their
@@ -87,7 +87,7 @@ class Posterior:
     high: Array
     level: float
     ranks: RankCheck
-    misfit: Misfit
+    misfit: PosteriorMisfit
     crowded: tuple[str, ...]
     simulations: int
     lost: int

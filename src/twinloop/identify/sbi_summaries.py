@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.distribution import ResidualNoise
-from twinloop.identify.assembly import Space, fit_problem
+from twinloop.identify.assembly import FitSpace, fit_problem
 from twinloop.identify.bands import residual_noise
 from twinloop.identify.config import FitConfig
 from twinloop.identify.problem import Linearization, linearize, normal_equations
@@ -30,7 +30,7 @@ LEFT = ("mean", "size", "frame to frame", "sign of speed", "place")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Summaries:
+class SummaryStatistics:
     """From readings to figures, about one point.
 
     ``centre`` ``(nwindow, nframe, nchannel)`` is what is read at the estimate without corrections of first states;
@@ -106,7 +106,9 @@ def whitened(values: Array, noise: ResidualNoise, present: NDArray[np.bool_]) ->
     return np.where(present, np.where(follows, fresh, clean / noise.sd), 0.0)
 
 
-def summaries_at(backend: Backend, logs: ReplayLogs, space: Space, point: Array, config: FitConfig) -> Summaries:
+def summaries_at(
+    backend: Backend, logs: ReplayLogs, space: FitSpace, point: Array, config: FitConfig
+) -> SummaryStatistics:
     """Summaries about a fit's end, ``point`` ``(p,)``, with the noise that the fit leaves over there."""
     problem = fit_problem(backend, logs, space, point, replace(config, coupled=True))
     here = linearize(problem, point, alone=True)
@@ -117,7 +119,7 @@ def summaries_at(backend: Backend, logs: ReplayLogs, space: Space, point: Array,
     noise = residual_noise(logs, here.residual * problem.width)
     present = ~np.isnan(logs.measured)
     present[:, 0] = False
-    return Summaries(
+    return SummaryStatistics(
         centre=np.where(present, first, 0.0),
         slopes=_white_slopes(here, here.jacobians[0], problem.width, noise, present),
         starts=_white_slopes(here, here.local_jacobian, problem.width, noise, present),

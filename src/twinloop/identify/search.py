@@ -15,9 +15,9 @@ from cmaes import CMA
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from twinloop.identify.assembly import Space
-from twinloop.identify.problem import Problem
-from twinloop.identify.solver import Solution
+from twinloop.identify.assembly import FitSpace
+from twinloop.identify.problem import FitProblem
+from twinloop.identify.solver import SolverSolution
 from twinloop.randomize.sequences import scrambled_sobol
 
 Array = NDArray[np.float64]
@@ -36,7 +36,7 @@ class Optimum:
     starts: int
 
 
-def starting_points(problem: Problem, start: Array, count: int, *, seed: int = 0) -> Array:
+def starting_points(problem: FitProblem, start: Array, count: int, *, seed: int = 0) -> Array:
     """``start``, and points drawn from the prior with low discrepancy (scrambled Sobol'), ``(count, p)``.
 
     Draws beyond a bound lie on it.
@@ -46,7 +46,7 @@ def starting_points(problem: Problem, start: Array, count: int, *, seed: int = 0
     return np.clip(np.concatenate([start[None], points]), problem.low, problem.high)
 
 
-def distinct_optima(problem: Problem, solutions: Sequence[Solution]) -> tuple[Optimum, ...]:
+def distinct_optima(problem: FitProblem, solutions: Sequence[SolverSolution]) -> tuple[Optimum, ...]:
     """The best end of several walks, and those that are nearly as good and lie elsewhere, best first.
 
     Ends that differ only along a valley, over which the loss does not rise between them, count as one: what that
@@ -65,7 +65,7 @@ def distinct_optima(problem: Problem, solutions: Sequence[Solution]) -> tuple[Op
     return tuple(found)
 
 
-def _one(problem: Problem, optimum: Optimum, other: Solution) -> bool:
+def _one(problem: FitProblem, optimum: Optimum, other: SolverSolution) -> bool:
     """Whether two ends are the same optimum: near each other, or with no ridge between them."""
     move = other.point - optimum.point
     if np.max(np.abs(move) / problem.sd) < _APART:
@@ -75,7 +75,7 @@ def _one(problem: Problem, optimum: Optimum, other: Solution) -> bool:
     return bool(losses.max() < (1.0 + _RIDGE) * max(optimum.loss, other.loss) + _NOTHING)
 
 
-def describe_optima(space: Space, problem: Problem, optima: Sequence[Optimum]) -> str:
+def describe_optima(space: FitSpace, problem: FitProblem, optima: Sequence[Optimum]) -> str:
     """What distinguishes optima that are nearly as good as each other; nothing where there is one."""
     if len(optima) < 2:
         return ""
@@ -99,7 +99,7 @@ _DIVERGED = 1e12  # in place of an infinite loss, which the strategy cannot coun
 
 
 @dataclass(frozen=True)
-class Evolution:
+class EvolutionResult:
     """Where a search ended: the best ``point`` seen or the last mean, its ``loss``, and how it went.
 
     ``history`` is the best loss after each generation; ``told`` the losses of every generation's points, with which
@@ -119,15 +119,15 @@ class Evolution:
 
 
 def evolve(
-    problem: Problem,
+    problem: FitProblem,
     start: Array,
     *,
     generations: int,
     population: int | None = None,
     seed: int = 0,
     told: Sequence[Sequence[float]] = (),
-    watch: Callable[[Evolution], None] | None = None,
-) -> Evolution:
+    watch: Callable[[EvolutionResult], None] | None = None,
+) -> EvolutionResult:
     """Search from ``start``; equal seeds give equal searches.
 
     Args:
@@ -154,17 +154,17 @@ def evolve(
         strategy.tell(list(zip(asked, losses[generation], strict=True)))
         stopped = strategy.should_stop()
         if watch is not None and generation + 1 >= len(told):
-            watch(Evolution(best, best_loss, tuple(history), tuple(losses), stopped))
+            watch(EvolutionResult(best, best_loss, tuple(history), tuple(losses), stopped))
         if stopped:
             break
     mean = _points(problem, strategy.mean[None])
     loss = float(_losses(problem, mean)[0])
     if loss < best_loss:
         best, best_loss = mean[0], loss
-    return Evolution(best, best_loss, tuple(history), tuple(losses), stopped)
+    return EvolutionResult(best, best_loss, tuple(history), tuple(losses), stopped)
 
 
-def _strategy(problem: Problem, start: Array, population: int | None, seed: int) -> CMA:
+def _strategy(problem: FitProblem, start: Array, population: int | None, seed: int) -> CMA:
     """In deviations of the prior from its centre; a single parameter gets an idle one beside it, as CMA needs two."""
     low, high = ((bound - problem.centre) / problem.sd for bound in (problem.low, problem.high))
     mean = np.clip((start - problem.centre) / problem.sd, low, high)
@@ -174,11 +174,11 @@ def _strategy(problem: Problem, start: Array, population: int | None, seed: int)
     return CMA(mean=mean, sigma=_FIRST_STEP, bounds=bounds, seed=seed, population_size=population)
 
 
-def _points(problem: Problem, asked: Array) -> Array:
+def _points(problem: FitProblem, asked: Array) -> Array:
     points = problem.centre + problem.sd * asked[:, : len(problem.sd)]
     return np.clip(points, problem.low, problem.high)
 
 
-def _losses(problem: Problem, points: Array) -> Array:
+def _losses(problem: FitProblem, points: Array) -> Array:
     losses = problem.losses_at(points).sum(axis=1)
     return np.where(np.isfinite(losses), losses, _DIVERGED)

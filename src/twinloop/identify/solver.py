@@ -22,7 +22,7 @@ from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError
 from twinloop.core.files import write_json
 from twinloop.core.plain import plain
-from twinloop.identify.problem import Linearization, Problem, linearization, normal_equations, probe
+from twinloop.identify.problem import FitProblem, Linearization, linearization, normal_equations, probe
 
 Array = NDArray[np.float64]
 
@@ -33,7 +33,7 @@ _MOST_NUMBERS = 20_000_000  # of residuals that are replayed at once: 160 MB
 
 
 @dataclass(frozen=True, kw_only=True)
-class Solution:
+class SolverSolution:
     """Where the walk ended. ``history`` holds the total loss after every accepted step, ``replays`` counts worlds."""
 
     end: Linearization
@@ -58,7 +58,7 @@ class Solution:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Descent:
+class SolverState:
     """How far a walk is: enough to go on from with the same end.
 
     ``damping`` is that of each block, ``rejections`` how many steps in a row were not kept, ``iteration`` counts both.
@@ -74,34 +74,34 @@ class Descent:
     converged: bool = False
 
 
-Watch = Callable[[Descent], None]
+Watch = Callable[[SolverState], None]
 
 
-class _Ask(NamedTuple):
+class _ResidualQuery(NamedTuple):
     """Points whose residuals a walk wants, and their corrections: ``(k, p)`` and ``(k, nwindow, m)``."""
 
     points: Array
     local: Array
 
 
-class _Trial(NamedTuple):
+class _StepTrial(NamedTuple):
     """The first row of ``points`` and ``local`` is a step that lowers the loss, None where none does."""
 
-    tried: _Ask | None
+    tried: _ResidualQuery | None
     damping: Array
 
 
-_Walk = Generator[_Ask, Array, Solution]
+_Walk = Generator[_ResidualQuery, Array, SolverSolution]
 
 
 def solve(
-    problem: Problem,
+    problem: FitProblem,
     start: Array,
     local: Array | None = None,
     *,
     iterations: int = 15,
     tolerance: float = 2e-3,
-) -> Solution:
+) -> SolverSolution:
     """Walk downhill from ``start`` until the total loss falls by less than ``tolerance`` (relative) in two steps.
 
     Args:
@@ -114,9 +114,9 @@ def solve(
     return solve_together(problem, [begin(problem, start, local)], iterations=iterations, tolerance=tolerance)[0]
 
 
-def begin(problem: Problem, start: Array, local: Array | None = None) -> Descent:
+def begin(problem: FitProblem, start: Array, local: Array | None = None) -> SolverState:
     """A walk that has not moved yet, its start inside the bounds."""
-    return Descent(
+    return SolverState(
         point=np.clip(start, problem.low, problem.high),
         local=problem.no_local if local is None else local,
         damping=np.full(len(problem.blocks), _FIRST_DAMPING),
@@ -124,13 +124,13 @@ def begin(problem: Problem, start: Array, local: Array | None = None) -> Descent
 
 
 def solve_together(
-    problem: Problem,
-    starts: Sequence[Descent],
+    problem: FitProblem,
+    starts: Sequence[SolverState],
     *,
     iterations: int = 15,
     tolerance: float = 2e-3,
-    watch: Callable[[int, Descent], None] | None = None,
-) -> list[Solution]:
+    watch: Callable[[int, SolverState], None] | None = None,
+) -> list[SolverSolution]:
     """Walks from many starts, each as `solve` would go, with what they ask for replayed in one batch.
 
     ``watch`` is told the number of the walk and how far it is.
@@ -144,7 +144,7 @@ def solve_together(
         for number, start in enumerate(starts)
     }
     asked = {number: next(walk) for number, walk in walks.items()}
-    solutions: dict[int, Solution] = {}
+    solutions: dict[int, SolverSolution] = {}
     while asked:
         for number, residual in _answers(problem, asked):
             try:
@@ -155,7 +155,7 @@ def solve_together(
     return [solutions[number] for number in range(len(starts))]
 
 
-def _answers(problem: Problem, asked: dict[int, _Ask]) -> list[tuple[int, Array]]:
+def _answers(problem: FitProblem, asked: dict[int, _ResidualQuery]) -> list[tuple[int, Array]]:
     """Residuals for some of what was asked: as much as fits into one batch, at least one walk's."""
     most, chosen, worlds = max(1, _MOST_NUMBERS // max(problem.measured.size, 1)), [], 0
     for number, ask in sorted(asked.items()):
@@ -168,11 +168,11 @@ def _answers(problem: Problem, asked: dict[int, _Ask]) -> list[tuple[int, Array]
     return list(zip(chosen, np.split(problem.residual(points, local), ends[:-1]), strict=True))
 
 
-def _walk(problem: Problem, start: Descent, *, iterations: int, tolerance: float, watch: Watch) -> _Walk:
+def _walk(problem: FitProblem, start: SolverState, *, iterations: int, tolerance: float, watch: Watch) -> _Walk:
     here, replays = yield from _look(problem, start.point, start.local)
     now = start if start.history else replace(start, history=(float(here.losses.sum()),), replays=replays)
     if not np.isfinite(now.history[0]):
-        return Solution(end=here, history=now.history, replays=now.replays, converged=False)
+        return SolverSolution(end=here, history=now.history, replays=now.replays, converged=False)
     while now.iteration < iterations and not now.converged:
         before = now.history
         trial = yield from _best_trial(problem, here, now.damping)
@@ -194,21 +194,25 @@ def _walk(problem: Problem, start: Descent, *, iterations: int, tolerance: float
                 converged=slow,
             )
         watch(now)
-    return Solution(end=here, history=now.history, replays=now.replays, converged=now.converged)
+    return SolverSolution(end=here, history=now.history, replays=now.replays, converged=now.converged)
 
 
-def _look(problem: Problem, point: Array, local: Array) -> Generator[_Ask, Array, tuple[Linearization, int]]:
+def _look(
+    problem: FitProblem, point: Array, local: Array
+) -> Generator[_ResidualQuery, Array, tuple[Linearization, int]]:
     """The surroundings of a point, and how many worlds they took."""
     probed = probe(problem, point, local)
-    residual = yield _Ask(probed.points, probed.local)
+    residual = yield _ResidualQuery(probed.points, probed.local)
     return linearization(problem, probed, residual), len(probed.points)
 
 
-def _best_trial(problem: Problem, here: Linearization, damping: Array) -> Generator[_Ask, Array, _Trial]:
+def _best_trial(
+    problem: FitProblem, here: Linearization, damping: Array
+) -> Generator[_ResidualQuery, Array, _StepTrial]:
     """The best step among several dampings, chosen block by block, if the total loss agrees; and the next damping."""
     levels = np.clip(_FACTORS[:, None] * damping, _LEAST_DAMPING, _MOST_DAMPING)
     steps = [_step(problem, here, level) for level in levels]
-    tried = _Ask(np.array([point for point, _ in steps]), np.array([local for _, local in steps]))
+    tried = _ResidualQuery(np.array([point for point, _ in steps]), np.array([local for _, local in steps]))
     losses = problem.losses((yield tried), *tried)
     uniform = losses.sum(axis=1)
     best, raised = int(np.argmin(uniform)), np.minimum(damping * 30.0, _MOST_DAMPING)
@@ -219,15 +223,15 @@ def _best_trial(problem: Problem, here: Linearization, damping: Array) -> Genera
         for b in np.flatnonzero(better):
             columns = problem.blocks[b].columns
             mixed[columns] = tried.points[choice[b], columns]
-        together = _Ask(mixed[None], here.local[None])
+        together = _ResidualQuery(mixed[None], here.local[None])
         if problem.losses((yield together), *together).sum() < min(here.losses.sum(), uniform[best]):
-            return _Trial(together, np.where(better, levels[choice, np.arange(len(damping))], raised))
+            return _StepTrial(together, np.where(better, levels[choice, np.arange(len(damping))], raised))
     if uniform[best] < here.losses.sum():
-        return _Trial(_Ask(tried.points[[best]], tried.local[[best]]), levels[best])
-    return _Trial(None, raised)
+        return _StepTrial(_ResidualQuery(tried.points[[best]], tried.local[[best]]), levels[best])
+    return _StepTrial(None, raised)
 
 
-def _step(problem: Problem, here: Linearization, damping: Array) -> tuple[Array, Array]:
+def _step(problem: FitProblem, here: Linearization, damping: Array) -> tuple[Array, Array]:
     """The damped Gauss–Newton step of every block, kept inside the bounds and within one prior deviation."""
     target, local = here.point.copy(), here.local
     for number, (block, level) in enumerate(zip(problem.blocks, damping, strict=True)):
@@ -238,7 +242,9 @@ def _step(problem: Problem, here: Linearization, damping: Array) -> tuple[Array,
     return target, local
 
 
-def _bounded_move(problem: Problem, point: Array, columns: NDArray[np.intp], matrix: Array, gradient: Array) -> Array:
+def _bounded_move(
+    problem: FitProblem, point: Array, columns: NDArray[np.intp], matrix: Array, gradient: Array
+) -> Array:
     """Solve for a block's move; parameters that would leave their bounds stop there and the rest is solved again."""
     here, low, high = point[columns], problem.low[columns], problem.high[columns]
     move, loose = np.zeros(len(columns)), np.ones(len(columns), dtype=bool)
@@ -257,7 +263,7 @@ def _bounded_move(problem: Problem, point: Array, columns: NDArray[np.intp], mat
 _SCHEMA = 1
 
 
-class Checkpoint:
+class FitCheckpoint:
     """What stages of a fit had reached; kept in memory alone where there is no path."""
 
     def __init__(self, path: Path | None, fit: Mapping[str, str]) -> None:
@@ -275,7 +281,7 @@ class Checkpoint:
         if path is not None and path.exists():
             self._stages = _read(path, self._fit)
 
-    def descents(self, stage: str) -> list[Descent]:
+    def descents(self, stage: str) -> list[SolverState]:
         """How far the walks of a stage had come; empty where it had not begun."""
         return [_descent(row) for row in self._stages.get(stage, [])]
 
@@ -283,7 +289,7 @@ class Checkpoint:
         """Losses of every generation of a stage; empty where it had not begun."""
         return self._stages.get(stage, [])
 
-    def keep_descents(self, stage: str, descents: Sequence[Descent]) -> None:
+    def keep_descents(self, stage: str, descents: Sequence[SolverState]) -> None:
         """Keep how far the walks of a stage have come."""
         self._keep(stage, [{**plain(one), "local_shape": list(one.local.shape)} for one in descents])
 
@@ -311,8 +317,8 @@ def _read(path: Path, fit: Mapping[str, str]) -> dict[str, Any]:
     return dict(value["stages"])
 
 
-def _descent(row: Mapping[str, Any]) -> Descent:
+def _descent(row: Mapping[str, Any]) -> SolverState:
     arrays = {name: np.array(row[name]) for name in ("point", "damping")}
     local = np.array(row["local"]).reshape(row["local_shape"])
     rest = {name: row[name] for name in ("replays", "rejections", "iteration", "converged")}
-    return Descent(**arrays, local=local, history=tuple(row["history"]), **rest)
+    return SolverState(**arrays, local=local, history=tuple(row["history"]), **rest)

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from twinloop.core.records import Episode
 from twinloop.core.seeds import generator
 from twinloop.core.units import UnitMap
-from twinloop.identify.assembly import Space, at_physics, fit_problem, fit_space, free_space, spread_rows
+from twinloop.identify.assembly import FitSpace, at_physics, fit_problem, fit_space, free_space, spread_rows
 from twinloop.identify.config import FitConfig
-from twinloop.identify.fisher import Information, Noise, excitation, information, left_over
-from twinloop.identify.problem import Problem, linearize
+from twinloop.identify.fisher import FisherInformation, ResidualNoiseModel, excitation, information, left_over
+from twinloop.identify.problem import FitProblem, linearize
 from twinloop.identify.solver import solve
 from twinloop.simulate import Backend
 from twinloop.simulate.replay_logs import ReplayLogs, prepare_replay
@@ -29,7 +29,7 @@ _STILL = 3.0  # encoder counts within which a joint counts as standing still
 
 
 @dataclass(frozen=True, kw_only=True)
-class SurveyOptions:
+class ProfileOptions:
     """How much is looked at.
 
     Attributes:
@@ -42,11 +42,11 @@ class SurveyOptions:
     points: int = 3
     steps: int = 3
     seed: int = 0
-    noise: Noise | None = None
+    noise: ResidualNoiseModel | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Survey:
+class ProfileSurvey:
     """What was looked at.
 
     ``points`` ``(npoint, p)``; ``told`` ``(npoint, p, p)`` by all windows together; ``excited`` ``(npoint, p)``, see
@@ -55,11 +55,11 @@ class Survey:
     """
 
     twin: Twin
-    space: Space
+    space: FitSpace
     points: Array
-    told: Information
+    told: FisherInformation
     excited: Array
-    noise: Noise
+    noise: ResidualNoiseModel
     channels: tuple[str, ...]
     units: tuple[str, ...]
     groups: dict[str, NDArray[np.intp]]
@@ -69,7 +69,7 @@ class Survey:
     joint_units: UnitMap | None = None
     hz: float = 0.0
 
-    def joint_noise(self) -> Noise:
+    def joint_noise(self) -> ResidualNoiseModel:
         """That of the joints' readings in the twin's units at the twin's rate."""
         known = {unit.joint: unit for unit in self.joint_units.joints} if self.joint_units else {}
         sd, rho = [], []
@@ -77,7 +77,7 @@ class Survey:
             row = self.channels.index(f"position/{unit.joint}")
             sd.append(self.noise.sd[row] * abs((known[unit.joint].scale or 1.0) / (unit.scale or 1.0)))
             rho.append(self.noise.rho[row] ** (self.hz / self.twin.control_hz))
-        return Noise(sd=np.array(sd), rho=np.array(rho))
+        return ResidualNoiseModel(sd=np.array(sd), rho=np.array(rho))
 
 
 def survey(
@@ -86,14 +86,14 @@ def survey(
     *,
     backend: Backend,
     config: FitConfig | None = None,
-    options: SurveyOptions | None = None,
-) -> Survey:
+    options: ProfileOptions | None = None,
+) -> ProfileSurvey:
     """Look at what episodes can tell about a twin; without any, at what is known beforehand.
 
     Raises:
         LogError, InputError: the log does not fit the twin.
     """
-    config, options = config or FitConfig(), options or SurveyOptions()
+    config, options = config or FitConfig(), options or ProfileOptions()
     if not episodes:
         return _without_data(twin, config, options)
     logs = prepare_replay(twin, episodes, config.replay)
@@ -105,7 +105,7 @@ def survey(
     noise = options.noise or left_over(problem, linearize(problem, point), _floor(logs))
     points, told, excited = _looked(problem, point, noise, options)
     share = float(np.sum(logs.lengths) / np.sum(seen.lengths))
-    return Survey(
+    return ProfileSurvey(
         twin=twin,
         space=space,
         points=points,
@@ -123,7 +123,9 @@ def survey(
     )
 
 
-def _looked(problem: Problem, first: Array, noise: Noise, options: SurveyOptions) -> tuple[Array, Information, Array]:
+def _looked(
+    problem: FitProblem, first: Array, noise: ResidualNoiseModel, options: ProfileOptions
+) -> tuple[Array, FisherInformation, Array]:
     """Points, what is told and how much is moved at each; worlds that diverge are drawn again."""
     points, told, excited = [first], [], []
     for number in range(options.points * _TRIES):
@@ -137,30 +139,30 @@ def _looked(problem: Problem, first: Array, noise: Noise, options: SurveyOptions
         excited.append(excitation(problem, here, noise))
         if len(told) == options.points:
             break
-    stacked = Information(matrix=np.stack([i.matrix for i in told]), score=np.stack([i.score for i in told]))
+    stacked = FisherInformation(matrix=np.stack([i.matrix for i in told]), score=np.stack([i.score for i in told]))
     return np.array(points), stacked, np.array(excited)
 
 
-def _drawn(problem: Problem, centre: Array, told: Information, number: int, seed: int) -> Array:
+def _drawn(problem: FitProblem, centre: Array, told: FisherInformation, number: int, seed: int) -> Array:
     """A draw from what is known at the centre: there the data, elsewhere the prior, decide how far it may be."""
     root = np.linalg.cholesky(told.covariance(problem.sd) + 1e-12 * np.diag(problem.sd**2))
     drawn = centre + root @ generator(seed, "plan/points", number).normal(size=len(centre))
     return np.clip(drawn, problem.low, problem.high)
 
 
-def _without_data(twin: Twin, config: FitConfig, options: SurveyOptions) -> Survey:
+def _without_data(twin: Twin, config: FitConfig, options: ProfileOptions) -> ProfileSurvey:
     space = free_space(twin, config)
     count, sd = len(space.free), space.column("sd")
     draws = [generator(options.seed, "plan/points", i).normal(size=count) for i in range(1, options.points)]
     points = space.column("start") + sd * np.array([np.zeros(count), *draws])
     scale = np.array([abs(unit.scale or 1.0) for unit in twin.units.joints])
-    usual = Noise(sd=USUAL_SD / scale, rho=np.full(len(scale), USUAL_RHO ** (_USUAL_HZ / twin.control_hz)))
+    usual = ResidualNoiseModel(sd=USUAL_SD / scale, rho=np.full(len(scale), USUAL_RHO ** (_USUAL_HZ / twin.control_hz)))
     zero = np.zeros((len(points), count, count))
-    return Survey(
+    return ProfileSurvey(
         twin=twin,
         space=space,
         points=np.clip(points, space.column("low"), space.column("high")),
-        told=Information(matrix=zero, score=zero),
+        told=FisherInformation(matrix=zero, score=zero),
         excited=np.zeros((len(points), count)),
         noise=options.noise or usual,
         channels=tuple(f"position/{joint}" for joint in twin.robot.joints),
@@ -173,7 +175,7 @@ def _without_data(twin: Twin, config: FitConfig, options: SurveyOptions) -> Surv
     )
 
 
-def _groups(space: Space, problem: Problem) -> dict[str, NDArray[np.intp]]:
+def _groups(space: FitSpace, problem: FitProblem) -> dict[str, NDArray[np.intp]]:
     if len(problem.blocks) == 1:
         return {"all parameters": problem.blocks[0].columns}
     joints = space.twin.robot.joints

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from twinloop.identify.fisher import Determination, determination
-from twinloop.identify.problem import Block, Linearization, Problem
-from twinloop.identify.uncertainty_scores import Clusters, FrameTimes, Scores, choose_clusters, frame_scores
+from twinloop.identify.problem import FitProblem, Linearization, ParameterBlock
+from twinloop.identify.uncertainty_scores import FrameClusters, FrameScores, FrameTimes, choose_clusters, frame_scores
 from twinloop.stats import bias_reduced_sandwich, score_bootstrap, stretched_percentile
 
 Array = NDArray[np.float64]
@@ -46,7 +46,7 @@ class BlockLimits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Spread:
+class _ConditionalErrors:
     """Errors of some parameters while the others hold still: from other data, and (``shrunk``) from the prior."""
 
     columns: NDArray[np.intp]
@@ -64,11 +64,11 @@ class _Spread:
 
 
 def block_limits(
-    problem: Problem,
+    problem: FitProblem,
     here: Linearization,
-    block: Block,
-    score: Scores,
-    clusters: Clusters,
+    block: ParameterBlock,
+    score: FrameScores,
+    clusters: FrameClusters,
     *,
     level: float,
     refits: Array | None = None,
@@ -114,7 +114,7 @@ def _side(lowest: bool, highest: bool, low: float, high: float) -> str:
     return ""
 
 
-def _spread(score: Scores, sd: Array, clusters: Clusters, columns: NDArray[np.intp]) -> _Spread:
+def _spread(score: FrameScores, sd: Array, clusters: FrameClusters, columns: NDArray[np.intp]) -> _ConditionalErrors:
     """Sandwich or bootstrap covariance of the columns that may move, and the Newton step that is left."""
     curvatures, gradients = score.by_cluster(clusters.labels)
     curvatures, gradients = curvatures[:, columns][:, :, columns], gradients[:, columns]
@@ -124,7 +124,7 @@ def _spread(score: Scores, sd: Array, clusters: Clusters, columns: NDArray[np.in
     shrunk = inverse @ (penalty**2 * sd[columns] ** 2) @ inverse
     own = np.diag(told.covariance)
     total = own + np.diag(shrunk)
-    return _Spread(
+    return _ConditionalErrors(
         columns=columns,
         covariance=told.covariance + shrunk,
         shrunk=shrunk,
@@ -136,7 +136,7 @@ def _spread(score: Scores, sd: Array, clusters: Clusters, columns: NDArray[np.in
 
 
 def _two_sided(
-    score: Scores, clusters: Clusters, spread: _Spread, level: float, refits: Array | None
+    score: FrameScores, clusters: FrameClusters, spread: _ConditionalErrors, level: float, refits: Array | None
 ) -> tuple[Array, Array]:
     """Offsets of the limits: by t quantiles, or by bootstrap where clusters are few or data were drawn again."""
     if refits is None and not clusters.few:
@@ -194,13 +194,13 @@ class Uncertainty:
     df: Array
     unfinished: Array
     rank: int
-    clusters: Clusters | None
+    clusters: FrameClusters | None
     method: Method
     draws: int
 
 
 def uncertainty(
-    problem: Problem,
+    problem: FitProblem,
     here: Linearization,
     names: Sequence[str],
     *,
@@ -258,8 +258,11 @@ def uncertainty(
 
 
 def fit_clusters(
-    problem: Problem, here: Linearization, scores: Sequence[Scores] | None = None, times: FrameTimes | None = None
-) -> Clusters | None:
+    problem: FitProblem,
+    here: Linearization,
+    scores: Sequence[FrameScores] | None = None,
+    times: FrameTimes | None = None,
+) -> FrameClusters | None:
     """What counts as independent in a fit (see `choose_clusters`)."""
     scores = scores or [frame_scores(problem, here, number) for number in range(len(problem.blocks))]
     influences = [s.per_frame @ np.linalg.inv(s.curvature + s.penalty) for s in scores]
@@ -269,7 +272,7 @@ def fit_clusters(
     return choose_clusters(influences, present, problem.clusters, times)
 
 
-def _method(clusters: Clusters | None, refits: Array | None) -> Method:
+def _method(clusters: FrameClusters | None, refits: Array | None) -> Method:
     if clusters is None:
         return "none"
     if refits is not None:

@@ -9,14 +9,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.identify.problem import Linearization, Problem, local_system
+from twinloop.identify.problem import FitProblem, Linearization, local_system
 from twinloop.stats import block_frames, integrated_time, time_blocks
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scores:
+class FrameScores:
     """One block's loss, frame by frame, at a point.
 
     ``slopes`` ``(nwindow, nframe, nchannel, p)`` are those of the residual with each window's first state eliminated,
@@ -71,7 +71,7 @@ class Scores:
         return curvatures, gradients
 
 
-def frame_scores(problem: Problem, here: Linearization, block: int, weights: Array | None = None) -> Scores:
+def frame_scores(problem: FitProblem, here: Linearization, block: int, weights: Array | None = None) -> FrameScores:
     """Gradient and curvature of Huber's own loss: frames beyond its width pull by their weight and do not bend.
 
     Args:
@@ -105,7 +105,7 @@ def frame_scores(problem: Problem, here: Linearization, block: int, weights: Arr
         local_pull = np.einsum("emp,em->ep", follow, here.local @ firm)
         local_bend = np.einsum("emp,mn,enq->epq", follow, firm, follow)
     firmness = problem.prior_weight / problem.sd[columns] ** 2
-    return Scores(
+    return FrameScores(
         slopes=slopes,
         pull=pull,
         bend=bend,
@@ -131,7 +131,7 @@ class FrameTimes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Clusters:
+class FrameClusters:
     """Which frames belong together.
 
     ``labels`` ``(nwindow, nframe)`` number the clusters from 0; ``length`` is that of time blocks in s, 0 for episodes.
@@ -154,7 +154,7 @@ class Clusters:
 
 def choose_clusters(
     influences: Sequence[Array], present: NDArray[np.bool_], owners: NDArray[np.intp], times: FrameTimes
-) -> Clusters | None:
+) -> FrameClusters | None:
     """Episodes where there are two for each parameter, else time blocks where these are more.
 
     Args:
@@ -181,10 +181,10 @@ def choose_clusters(
             count = int(labels.max()) + 1
             if count > episodes:
                 length_s = length * times.dt
-                return Clusters(kind="time block", labels=labels, length=length_s, few=count < wanted, **said)
+                return FrameClusters(kind="time block", labels=labels, length=length_s, few=count < wanted, **said)
     if episodes == 1:
         return None
-    return Clusters(kind="episode", labels=whole, length=0.0, few=episodes < wanted, **said)
+    return FrameClusters(kind="episode", labels=whole, length=0.0, few=episodes < wanted, **said)
 
 
 def _tracks(influence: Array, owners: NDArray[np.intp], times: FrameTimes) -> list[Array]:

@@ -19,11 +19,11 @@ from scipy.special import stdtrit
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.plain import JsonRecord
-from twinloop.identify.assembly import Space
-from twinloop.identify.problem import Linearization, Problem, huber, linearization, probe
-from twinloop.identify.solver import Checkpoint, Descent
+from twinloop.identify.assembly import FitSpace
+from twinloop.identify.problem import FitProblem, Linearization, huber, linearization, probe
+from twinloop.identify.solver import FitCheckpoint, SolverState
 from twinloop.identify.uncertainty import Uncertainty
-from twinloop.identify.uncertainty_scores import Clusters, frame_scores
+from twinloop.identify.uncertainty_scores import FrameClusters, frame_scores
 from twinloop.stats import cluster_weights
 
 Array = NDArray[np.float64]
@@ -31,7 +31,7 @@ _MOST_NUMBERS = 20_000_000  # of residuals that are replayed at once: 160 MB
 
 
 @dataclass(frozen=True, kw_only=True)
-class Variants:
+class VariantSolutions:
     """Where variants are after ``steps``: ``points`` ``(k, p)``, first states ``local`` ``(k, nwindow, m)``."""
 
     points: Array
@@ -40,7 +40,7 @@ class Variants:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Variation:
+class VariantChange:
     """What is different in each of k variants.
 
     ``weights`` ``(k, nwindow, nframe)`` say how often each frame counts; None for once. ``column`` is a parameter that
@@ -57,14 +57,14 @@ class Variation:
 
 
 def newton(
-    problem: Problem,
+    problem: FitProblem,
     here: Linearization,
-    variation: Variation,
+    variation: VariantChange,
     *,
     steps: int,
-    start: Variants | None = None,
-    watch: Callable[[Variants], None] | None = None,
-) -> Variants:
+    start: VariantSolutions | None = None,
+    watch: Callable[[VariantSolutions], None] | None = None,
+) -> VariantSolutions:
     """Walk every variant towards where its own loss is least; the first step needs no replay.
 
     Args:
@@ -80,13 +80,13 @@ def newton(
         looks = iter([here] * len(variation)) if now is None else _looks(problem, now)
         moved = [_step(problem, look, variation, i) for i, look in enumerate(looks)]
         points, local = (np.array(part) for part in zip(*moved, strict=True))
-        now = Variants(points=points, local=local, steps=1 if now is None else now.steps + 1)
+        now = VariantSolutions(points=points, local=local, steps=1 if now is None else now.steps + 1)
         if watch is not None:
             watch(now)
     return now
 
 
-def losses(problem: Problem, variants: Variants, variation: Variation) -> Array:
+def losses(problem: FitProblem, variants: VariantSolutions, variation: VariantChange) -> Array:
     """Each variant's own loss, priors included, ``(k,)``; without weights it is the fit's."""
     most = max(1, _MOST_NUMBERS // max(problem.measured.size, 1))
     parts = [slice(begin, begin + most) for begin in range(0, len(variants.points), most)]
@@ -100,7 +100,7 @@ def losses(problem: Problem, variants: Variants, variation: Variation) -> Array:
     return loss.sum(axis=(1, 2, 3)) + prior
 
 
-def _looks(problem: Problem, now: Variants) -> Iterator[Linearization]:
+def _looks(problem: FitProblem, now: VariantSolutions) -> Iterator[Linearization]:
     """The surroundings of every variant, as many at once as fit into memory."""
     probes = [probe(problem, point, local) for point, local in zip(now.points, now.local, strict=True)]
     each = len(probes[0].points)
@@ -112,7 +112,7 @@ def _looks(problem: Problem, now: Variants) -> Iterator[Linearization]:
             yield linearization(problem, one, residual)
 
 
-def _step(problem: Problem, here: Linearization, variation: Variation, i: int) -> tuple[Array, Array]:
+def _step(problem: FitProblem, here: Linearization, variation: VariantChange, i: int) -> tuple[Array, Array]:
     """A Newton step inside the bounds, no longer than a prior deviation; what is held goes where it is held."""
     point, local = here.point.copy(), here.local
     for number, block in enumerate(problem.blocks):
@@ -137,7 +137,13 @@ _REFIT_STEPS = 3  # Newton steps of a refit: it begins at the solution (our choi
 
 
 def refit_bootstrap(
-    problem: Problem, here: Linearization, clusters: Clusters, *, draws: int, seed: int = 0, steps: int = _REFIT_STEPS
+    problem: FitProblem,
+    here: Linearization,
+    clusters: FrameClusters,
+    *,
+    draws: int,
+    seed: int = 0,
+    steps: int = _REFIT_STEPS,
 ) -> Array:
     """Estimates from clusters drawn again, ``(draws, p)``.
 
@@ -153,8 +159,8 @@ def refit_bootstrap(
         steps: Newton steps of each refit.
     """
     weights = cluster_weights(clusters.count, draws, seed=seed)[:, clusters.labels]
-    variation = Variation(weights=weights)
-    kept: list[Variants] = []
+    variation = VariantChange(weights=weights)
+    kept: list[VariantSolutions] = []
     newton(problem, here, variation, steps=steps, watch=kept.append)
     loss = np.array([losses(problem, variants, variation) for variants in kept[-2:]])
     best = np.argmin(loss, axis=0)
@@ -167,7 +173,7 @@ _UNKNOWN_SPAN = 2.0  # prior standard deviations, for a parameter without an int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Profile(JsonRecord):
+class ParameterProfile(JsonRecord):
     """How much worse the fit is where one parameter is held elsewhere.
 
     ``values`` ``(k,)`` are in SI, ``rise`` ``(k,)`` is in units of t²: the interval holds what lies below ``limit``.
@@ -193,14 +199,14 @@ class Profile(JsonRecord):
 
 
 def profile_likelihood(
-    problem: Problem,
+    problem: FitProblem,
     here: Linearization,
-    space: Space,
+    space: FitSpace,
     found: Uncertainty,
     name: str,
     *,
-    checkpoint: Checkpoint | None = None,
-) -> Profile:
+    checkpoint: FitCheckpoint | None = None,
+) -> ParameterProfile:
     """The profile of one parameter at 17 values, as far as twice its interval to either side and within its bounds.
 
     All values walk in one batch.
@@ -225,12 +231,12 @@ def profile_likelihood(
         )
     column = space.names.index(name)
     grid = _grid(problem, here, found, column)
-    variation = Variation(column=column, values=grid)
-    kept, stage = checkpoint or Checkpoint(None, {}), f"profile {name}"
+    variation = VariantChange(column=column, values=grid)
+    kept, stage = checkpoint or FitCheckpoint(None, {}), f"profile {name}"
     start = None
     if begun := kept.descents(stage):
         points, local = (np.array([getattr(one, key) for one in begun]) for key in ("point", "local"))
-        start = Variants(points=points, local=local, steps=begun[0].iteration)
+        start = VariantSolutions(points=points, local=local, steps=begun[0].iteration)
     ends = newton(
         problem,
         here,
@@ -246,7 +252,7 @@ def profile_likelihood(
     low, high = _crossings(grid, np.sqrt(rise), np.sqrt(limit))
     si = space.values(ends.points)
     log = space.free[column].log
-    return Profile(
+    return ParameterProfile(
         name=name,
         unit=space.free[column].param.unit,
         values=np.asarray(si.pop(name), dtype=np.float64),
@@ -259,7 +265,7 @@ def profile_likelihood(
     )
 
 
-def _grid(problem: Problem, here: Linearization, found: Uncertainty, column: int) -> Array:
+def _grid(problem: FitProblem, here: Linearization, found: Uncertainty, column: int) -> Array:
     point, sd = here.point[column], problem.sd[column]
     reach = np.nanmax([found.high[column] - point, point - found.low[column], 0.0])
     reach = _SPAN * reach if reach > 0 else _UNKNOWN_SPAN * sd
@@ -280,7 +286,7 @@ def _crossings(grid: Array, height: Array, limit: float) -> tuple[float | None, 
     return crossed((i, i - 1) for i in range(lowest, 0, -1)), crossed(pairwise(range(lowest, len(grid))))
 
 
-def _descents(now: Variants) -> list[Descent]:
+def _descents(now: VariantSolutions) -> list[SolverState]:
     nothing = np.zeros(0)
     rows = zip(now.points, now.local, strict=True)
-    return [Descent(point=point, local=local, damping=nothing, iteration=now.steps) for point, local in rows]
+    return [SolverState(point=point, local=local, damping=nothing, iteration=now.steps) for point, local in rows]

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, LogError
-from twinloop.identify.assembly import Space, at_physics, fit_problem, huber_width, spread_rows
+from twinloop.identify.assembly import FitSpace, at_physics, fit_problem, huber_width, spread_rows
 from twinloop.identify.config import FitConfig
-from twinloop.identify.problem import Problem, linearize
-from twinloop.identify.search import Evolution, Optimum, describe_optima, distinct_optima, evolve, starting_points
-from twinloop.identify.solver import Checkpoint, Descent, Solution, begin, solve_together
+from twinloop.identify.problem import FitProblem, linearize
+from twinloop.identify.search import EvolutionResult, Optimum, describe_optima, distinct_optima, evolve, starting_points
+from twinloop.identify.solver import FitCheckpoint, SolverSolution, SolverState, begin, solve_together
 from twinloop.simulate import Backend
 from twinloop.simulate.replay_logs import ReplayLogs
 
@@ -40,7 +40,7 @@ def check_measured(logs: ReplayLogs) -> None:
             )
 
 
-def constant_channels(logs: ReplayLogs, space: Space) -> list[str]:
+def constant_channels(logs: ReplayLogs, space: FitSpace) -> list[str]:
     """Channels that never move, and the parameters of which they therefore tell nothing."""
     said = []
     for column, channel in enumerate(logs.channels):
@@ -58,7 +58,7 @@ def constant_channels(logs: ReplayLogs, space: Space) -> list[str]:
     return said
 
 
-def why_not(logs: ReplayLogs, space: Space, point: Array, residual: Array) -> str:
+def why_not(logs: ReplayLogs, space: FitSpace, point: Array, residual: Array) -> str:
     """Where and when the twin cannot be replayed at a point; ``residual`` ``(nwindow, nframe, nchannel)`` there."""
     lost = np.asarray(np.isinf(residual).any(axis=-1))
     windows = np.flatnonzero(np.any(lost, axis=1))
@@ -74,7 +74,7 @@ def why_not(logs: ReplayLogs, space: Space, point: Array, residual: Array) -> st
     )
 
 
-def lost_starts(space: Space, points: Array, lost: NDArray[np.bool_]) -> str:
+def lost_starts(space: FitSpace, points: Array, lost: NDArray[np.bool_]) -> str:
     """Starts from which the twin diverges, and where the first of them lies."""
     values = space.numbers(points[int(np.argmax(lost))])
     said = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
@@ -84,7 +84,7 @@ def lost_starts(space: Space, points: Array, lost: NDArray[np.bool_]) -> str:
     )
 
 
-def at_bounds(space: Space, point: Array) -> list[str]:
+def at_bounds(space: FitSpace, point: Array) -> list[str]:
     """Parameters that end on a bound."""
     said = []
     for value, parameter in zip(point, space.free, strict=True):
@@ -99,7 +99,7 @@ def at_bounds(space: Space, point: Array) -> list[str]:
     return said
 
 
-def unfinished(solution: Solution) -> list[str]:
+def unfinished(solution: SolverSolution) -> list[str]:
     """A walk that ran out of steps while its loss was still falling."""
     history = solution.history
     if solution.converged or len(history) < 3:
@@ -126,14 +126,14 @@ class FitProgress:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Walked:
+class OptimizationResult:
     """Where a walk ended: the ``problem`` of its last steps, the solution, the worlds replayed, and what must be said.
 
     ``optima`` are the ends that explain the data nearly alike, the reported one first.
     """
 
-    problem: Problem
-    solution: Solution
+    problem: FitProblem
+    solution: SolverSolution
     worlds: int
     optima: tuple[Optimum, ...] = ()
     notes: tuple[str, ...] = ()
@@ -142,12 +142,12 @@ class Walked:
 def walk(
     backend: Backend,
     training: ReplayLogs,
-    space: Space,
+    space: FitSpace,
     config: FitConfig,
-    checkpoint: Checkpoint,
+    checkpoint: FitCheckpoint,
     *,
     progress: Callable[[FitProgress], None] | None = None,
-) -> Walked:
+) -> OptimizationResult:
     """Fit ``space`` to the training windows.
 
     Raises:
@@ -155,7 +155,9 @@ def walk(
         KeyboardInterrupt: before anything was found.
     """
     logs = at_physics(training, config.physics_hz)
-    stages = _Stages(backend=backend, logs=logs, space=space, config=config, checkpoint=checkpoint, progress=progress)
+    stages = _FitStages(
+        backend=backend, logs=logs, space=space, config=config, checkpoint=checkpoint, progress=progress
+    )
     try:
         return stages.all()
     except KeyboardInterrupt:
@@ -163,20 +165,20 @@ def walk(
 
 
 @dataclass(kw_only=True)
-class _Stages:
+class _FitStages:
     """``found`` is the best point that the stages have reached, ``worlds`` counts what was replayed."""
 
     backend: Backend
     logs: ReplayLogs
-    space: Space
+    space: FitSpace
     config: FitConfig
-    checkpoint: Checkpoint
+    checkpoint: FitCheckpoint
     progress: Callable[[FitProgress], None] | None
     worlds: int = 0
     found: Array | None = None
     notes: list[str] = field(default_factory=list[str])
 
-    def all(self) -> Walked:
+    def all(self) -> OptimizationResult:
         """Every stage in turn."""
         logs, config = self.logs, self.config
         check_measured(logs)
@@ -197,9 +199,11 @@ class _Stages:
             problem, best = self._polished(problem, best, rows)
         self.notes += at_bounds(self.space, best.point)
         self.notes += unfinished(best)
-        return Walked(problem=problem, solution=best, worlds=self.worlds, optima=optima, notes=tuple(self.notes))
+        return OptimizationResult(
+            problem=problem, solution=best, worlds=self.worlds, optima=optima, notes=tuple(self.notes)
+        )
 
-    def interrupted(self) -> Walked:
+    def interrupted(self) -> OptimizationResult:
         """What had been found when the walk was interrupted.
 
         Raises:
@@ -209,11 +213,11 @@ class _Stages:
             raise KeyboardInterrupt
         problem = fit_problem(self.backend, self.logs, self.space, self.found, self.config)
         end = linearize(problem, self.found)
-        solution = Solution(end=end, history=(float(end.losses.sum()),), replays=self.worlds, converged=False)
+        solution = SolverSolution(end=end, history=(float(end.losses.sum()),), replays=self.worlds, converged=False)
         kept = self.config.checkpoint
         how = f"Run again with the checkpoint {kept}" if kept else "Give a checkpoint next time"
         note = f"Interrupted: this is the best that had been found. {how} to go on to the end."
-        return Walked(problem=problem, solution=solution, worlds=self.worlds, notes=(*self.notes, note))
+        return OptimizationResult(problem=problem, solution=solution, worlds=self.worlds, notes=(*self.notes, note))
 
     def _starts(self, logs: ReplayLogs) -> list[Array]:
         """Where walks begin, of those starts at which the twin can be replayed."""
@@ -253,10 +257,10 @@ class _Stages:
         early = self._descend("first", problem, begun, _FIRST_ITERATIONS, tolerance=_FIRST_TOLERANCE, whole=whole)[0]
         return whole(early.point)
 
-    def _evolved(self, problem: Problem, start: Array) -> Evolution:
+    def _evolved(self, problem: FitProblem, start: Array) -> EvolutionResult:
         config = self.config
 
-        def watch(now: Evolution) -> None:
+        def watch(now: EvolutionResult) -> None:
             self.found = now.point
             self.checkpoint.keep_told("cma", now.told)
             self._tell("cma", len(now.told), config.generations, now.loss, now.replays)
@@ -273,7 +277,7 @@ class _Stages:
         self.worlds += found.replays
         return found
 
-    def _with_steady_noise(self, problem: Problem, solution: Solution) -> tuple[Problem, Solution]:
+    def _with_steady_noise(self, problem: FitProblem, solution: SolverSolution) -> tuple[FitProblem, SolverSolution]:
         """Walk on with the noise of every sensor as the walk has left it, until it stays."""
         for number in range(self.config.rescale):
             width = huber_width(solution.end.residual * problem.width, problem.measured, self.config)
@@ -285,7 +289,9 @@ class _Stages:
             solution = self._descend(f"noise {number + 1}", problem, begun, self.config.iterations)[0]
         return problem, solution
 
-    def _polished(self, walked: Problem, solution: Solution, rows: NDArray[np.intp]) -> tuple[Problem, Solution]:
+    def _polished(
+        self, walked: FitProblem, solution: SolverSolution, rows: NDArray[np.intp]
+    ) -> tuple[FitProblem, SolverSolution]:
         width = walked.width if self.logs.nlocal else None
         problem = fit_problem(self.backend, self.logs, self.space, solution.point, self.config, width=width)
         iterations, local = self.config.polish, problem.no_local
@@ -298,17 +304,17 @@ class _Stages:
     def _descend(
         self,
         stage: str,
-        problem: Problem,
-        begun: Sequence[Descent],
+        problem: FitProblem,
+        begun: Sequence[SolverState],
         iterations: int,
         *,
         tolerance: float = 2e-3,
         whole: Callable[[Array], Array] | None = None,
-    ) -> list[Solution]:
+    ) -> list[SolverSolution]:
         """Walks together, gone on with where the checkpoint ends; ``whole`` adds what they do not move to a point."""
         now = self.checkpoint.descents(stage) or list(begun)
 
-        def watch(number: int, descent: Descent) -> None:
+        def watch(number: int, descent: SolverState) -> None:
             now[number] = descent
             self.checkpoint.keep_descents(stage, now)
             least = min((d for d in now if d.history), key=lambda d: d.history[-1])
@@ -325,7 +331,7 @@ class _Stages:
             self.progress(FitProgress(stage=stage, iteration=iteration, most=most, loss=loss, replays=replays))
 
 
-def _with_scanned_delays(problem: Problem, space: Space, start: Array, config: FitConfig) -> Array:
+def _with_scanned_delays(problem: FitProblem, space: FitSpace, start: Array, config: FitConfig) -> Array:
     """``start`` with the delays that explain most, where nothing has told them: all of a block's are shifted alike."""
     columns = space.columns(lambda fit: fit.scanned)
     columns = columns[[space.names[i] not in config.start and start[i] == problem.centre[i] for i in columns]]

@@ -24,7 +24,7 @@ _FEWEST = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pair:
+class ObserverPair:
     """Two observers on the ``episodes`` that both speak of.
 
     ``raw`` is the share on which they say the same (exact binomial interval), ``kappa`` that beyond chance; of numbers
@@ -54,18 +54,18 @@ class Pair:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Agreement(JsonRecord):
+class LabelAgreement(JsonRecord):
     """What all who speak of a kind come to; ``disagreements`` are the episodes they do not agree on, worst first."""
 
     kind: str
     observers: tuple[str, ...]
     episodes: int
     alpha: Interval
-    pairs: tuple[Pair, ...]
+    pairs: tuple[ObserverPair, ...]
     disagreements: tuple[Mapping[str, Any], ...]
 
 
-def agreement(rows: Sequence[Mapping[str, Any]], kind: str, *, level: float = 0.95, seed: int = 0) -> Agreement:
+def agreement(rows: Sequence[Mapping[str, Any]], kind: str, *, level: float = 0.95, seed: int = 0) -> LabelAgreement:
     """How far observers agree on one kind.
 
     Args:
@@ -91,7 +91,7 @@ def agreement(rows: Sequence[Mapping[str, Any]], kind: str, *, level: float = 0.
         _pair(observers[i], observers[j], values[:, [i, j]], number=number, level=level, seed=seed)
         for i, j in combinations(range(len(observers)), 2)
     ]
-    return Agreement(
+    return LabelAgreement(
         kind=kind,
         observers=tuple(observers),
         episodes=len(episodes),
@@ -136,13 +136,13 @@ def require_observers(said: Mapping[str, Mapping[str, Any]], kind: str) -> tuple
 
 def _pair(
     first: str, second: str, values: NDArray[np.object_], *, number: bool, level: float, seed: int
-) -> Pair | None:
+) -> ObserverPair | None:
     """None where fewer than two episodes have both."""
     both = np.array([row for row in values.tolist() if None not in row], dtype=object).reshape(-1, 2)
     if len(both) < _FEWEST:
         return None
     same = int(sum(one == other for one, other in both))
-    return Pair(
+    return ObserverPair(
         first=first,
         second=second,
         episodes=len(both),
@@ -237,7 +237,7 @@ def boundary_agreement(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Figures:
+class _AgreementMetrics:
     matches: int
     moments: int
     alike: int
@@ -249,7 +249,7 @@ class _Figures:
         return 2 * self.matches / self.moments if self.moments else 1.0
 
 
-def _compare(one: Segments, other: Segments, fps: float, tolerance_s: float) -> _Figures:
+def _compare(one: Segments, other: Segments, fps: float, tolerance_s: float) -> _AgreementMetrics:
     begins = [np.array(sorted(first for first, _, _ in part if first > 0)) for part in (one, other)]
     # A hair more, because frames are compared in whole numbers and the tolerance is given in seconds.
     found = match_moments(begins[0], begins[1], tolerance_s * fps + 1e-6)
@@ -257,7 +257,7 @@ def _compare(one: Segments, other: Segments, fps: float, tolerance_s: float) -> 
     words = [_words(part, count) for part in (one, other)]
     both = (words[0] != "") & (words[1] != "")
     offsets = (begins[1][found.second] - begins[0][found.first]) / fps if len(found.first) else np.empty(0)
-    return _Figures(
+    return _AgreementMetrics(
         matches=len(found.first),
         moments=sum(found.sizes),
         alike=int((words[0] == words[1])[both].sum()),
@@ -274,7 +274,7 @@ def _words(segments: Segments, count: int) -> NDArray[np.str_]:
 
 
 def _boundary_pair(
-    first: str, second: str, figures: Sequence[_Figures], tolerance_s: float, *, level: float, seed: int
+    first: str, second: str, figures: Sequence[_AgreementMetrics], tolerance_s: float, *, level: float, seed: int
 ) -> BoundaryPair:
     offsets = [offset for figure in figures for offset in figure.offsets]
     return BoundaryPair(

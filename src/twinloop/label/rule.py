@@ -22,7 +22,7 @@ SUCCEEDED, FAILED = "yes", "no"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class RuleFinding:
     """What a rule says of an episode, or of the frames from ``first_frame`` to ``last_frame``, both included."""
 
     kind: str
@@ -34,7 +34,7 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Material:
+class RuleEpisode:
     """One episode as rules see it; everything is read when it is asked for.
 
     ``world`` is the task on the twin that simulated the episode, None where it was recorded or the twin is not at
@@ -114,7 +114,7 @@ class Material:
 
 
 @runtime_checkable
-class Rule(Protocol):
+class LabelRule(Protocol):
     """One way of saying something of episodes by looking at what was recorded.
 
     ``hash`` names version and settings; labels carry it. Where a rule cannot tell it says `UNKNOWN` with the reason.
@@ -129,6 +129,6 @@ class Rule(Protocol):
         """SHA-256 of what decides its answers."""
         ...
 
-    def label(self, material: Material) -> Sequence[Finding]:
+    def label(self, material: RuleEpisode) -> Sequence[RuleFinding]:
         """What it says of an episode."""
         ...

@@ -15,7 +15,7 @@ from twinloop.core.extension import raised
 from twinloop.core.files import sha256_json
 from twinloop.core.registry import Registry
 from twinloop.core.yaml_documents import load_yaml
-from twinloop.label.rule import Finding, Rule
+from twinloop.label.rule import LabelRule, RuleFinding
 from twinloop.label.rules_builtin import FailureFromStates
 from twinloop.tasks.registry import TASKS
 
@@ -67,7 +67,7 @@ class SqlRule:
         """SHA-256 of what decides its answers."""
         return sha256_json([self.name, self.version, self.kind, " ".join(self.sql.split())])
 
-    def findings(self, rows: pa.Table) -> list[tuple[str, Finding]]:
+    def findings(self, rows: pa.Table) -> list[tuple[str, RuleFinding]]:
         """What the statement's rows say, with the episode of each.
 
         Raises:
@@ -83,11 +83,11 @@ class SqlRule:
             raise InputError(f"The rule {self.name} gives no column {', '.join(missing)}. Select it.")
         return [self._finding(row) for row in rows.to_pylist()]
 
-    def _finding(self, row: Mapping[str, Any]) -> tuple[str, Finding]:
+    def _finding(self, row: Mapping[str, Any]) -> tuple[str, RuleFinding]:
         given = {key: item for key, item in row.items() if item is not None}
         if "episode_id" not in given or "value" not in given:
             raise InputError(f"The rule {self.name} gives a row without episode_id or value: {dict(row)}.")
-        finding = Finding(
+        finding = RuleFinding(
             kind=str(given.get("kind") or self.kind),
             value=_text(given["value"]),
             reason=str(given.get("reason") or self.meaning or self.name),
@@ -121,7 +121,7 @@ RULES: Registry[Any] = Registry(
 )
 
 
-def open_rule(word: str) -> Rule | SqlRule:
+def open_rule(word: str) -> LabelRule | SqlRule:
     """The rule of that name, of ``path/to/file.py:Class``, or of a YAML file with a statement.
 
     Raises:
@@ -135,7 +135,7 @@ def open_rule(word: str) -> Rule | SqlRule:
         rule = found()
     except Exception as error:  # whatever the user's class raises, it is the class that is wrong
         raise InputError(f"The rule {word} could not be made: {raised(error)}.") from error
-    if not isinstance(rule, Rule):
+    if not isinstance(rule, LabelRule):
         missing = [part for part in ("name", "version", "meaning", "hash", "label") if not hasattr(rule, part)]
-        raise InputError(f"{word} is not a rule: it lacks {', '.join(missing)}. See twinloop.label.rule.Rule.")
+        raise InputError(f"{word} is not a rule: it lacks {', '.join(missing)}. See twinloop.label.rule.LabelRule.")
     return rule

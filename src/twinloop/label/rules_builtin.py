@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.files import sha256_json
-from twinloop.label.rule import FAILED, SUCCEEDED, UNKNOWN, Finding, Material
+from twinloop.label.rule import FAILED, SUCCEEDED, UNKNOWN, RuleEpisode, RuleFinding
 from twinloop.tasks.protocol import Task, is_explained
 from twinloop.tasks.registry import TASKS
 
@@ -27,12 +27,14 @@ class SubtasksFromStates:
         """See `Rule`."""
         return sha256_json([self.name, self.version])
 
-    def label(self, material: Material) -> Sequence[Finding]:
+    def label(self, material: RuleEpisode) -> Sequence[RuleFinding]:
         """See `Rule`: as many phases as there were, the last one until the end."""
         task, states = material.world, material.states
         if states is None or not is_explained(task):
             return [
-                Finding(kind="subtask", value=UNKNOWN, reason=f"no states of a task with phases: {material.missing}")
+                RuleFinding(
+                    kind="subtask", value=UNKNOWN, reason=f"no states of a task with phases: {material.missing}"
+                )
             ]
         return ranges(task.phases(states, material.fps), material.frames, "what hand and object did in the states")
 
@@ -53,7 +55,7 @@ class FailureFromStates:
         """See `Rule`."""
         return sha256_json([self.name, self.version])
 
-    def label(self, material: Material) -> Sequence[Finding]:
+    def label(self, material: RuleEpisode) -> Sequence[RuleFinding]:
         """See `Rule`; nothing of an episode that succeeded."""
         if material.reader.ours and not material.reader.appended(material.index):
             record = material.reader.provenance(material.index)
@@ -69,19 +71,19 @@ class FailureFromStates:
         return not self._task or isinstance(task, cast("type", TASKS[self._task]))
 
 
-def ranges(starts: Sequence[tuple[str, int | None]], frames: int, reason: str) -> list[Finding]:
+def ranges(starts: Sequence[tuple[str, int | None]], frames: int, reason: str) -> list[RuleFinding]:
     """Subtasks from where each begins to where the next one does; one that begins nowhere is left out."""
     known = [(word, min(start, frames)) for word, start in starts if start is not None]
     ends = [*(start for _, start in known[1:]), frames]
     return [
-        Finding(kind="subtask", value=word, reason=reason, first_frame=start, last_frame=end - 1)
+        RuleFinding(kind="subtask", value=word, reason=reason, first_frame=start, last_frame=end - 1)
         for (word, start), end in zip(known, ends, strict=True)
         if end > start
     ]
 
 
-def _failure(value: str, reason: str) -> Finding:
-    return Finding(kind="failure", value=value, reason=reason)
+def _failure(value: str, reason: str) -> RuleFinding:
+    return RuleFinding(kind="failure", value=value, reason=reason)
 
 
 Array = NDArray[np.float64]
@@ -107,7 +109,7 @@ class SuccessFromPredicate:
         """See `Rule`."""
         return sha256_json([self.name, self.version])
 
-    def label(self, material: Material) -> Sequence[Finding]:
+    def label(self, material: RuleEpisode) -> Sequence[RuleFinding]:
         """See `Rule`."""
         reader, index = material.reader, material.index
         if reader.ours and not reader.appended(index):
@@ -118,7 +120,7 @@ class SuccessFromPredicate:
             held = reader.array(index, _SUCCESS).reshape(-1) > 0
             before = "" if held[-1] or not held.any() else f", though it was at frame {int(np.argmax(held))}"
             return [_success(bool(held[-1]), f"next.success of the last frame{before}")]
-        return [Finding(kind="success", value=UNKNOWN, reason="neither provenance nor next.success says so")]
+        return [RuleFinding(kind="success", value=UNKNOWN, reason="neither provenance nor next.success says so")]
 
 
 class SuccessFromGripper:
@@ -133,11 +135,11 @@ class SuccessFromGripper:
         """See `Rule`."""
         return sha256_json([self.name, self.version, _SWING, _EDGE, _STILL, _LEAST_STROKE])
 
-    def label(self, material: Material) -> Sequence[Finding]:
+    def label(self, material: RuleEpisode) -> Sequence[RuleFinding]:
         """See `Rule`."""
         speed, cycles = material.speed, gripper_cycles(material.opening)
         if speed is None or material.opening is None:
-            return [Finding(kind="success", value=UNKNOWN, reason=_why_not(material))]
+            return [RuleFinding(kind="success", value=UNKNOWN, reason=_why_not(material))]
         if cycles is None or not cycles:
             return [_success(False, "the gripper never closes")]
         moved = _STILL * float(speed.max())
@@ -157,12 +159,12 @@ class SubtasksFromGripper:
         """See `Rule`."""
         return sha256_json([self.name, self.version, _SWING, _EDGE, _FAST, _LEAST_STROKE])
 
-    def label(self, material: Material) -> Sequence[Finding]:
+    def label(self, material: RuleEpisode) -> Sequence[RuleFinding]:
         """See `Rule`."""
         speed, cycles = material.speed, gripper_cycles(material.opening)
         if speed is None or cycles is None or not cycles:
             reason = _why_not(material) if cycles is None or speed is None else "the gripper never closes"
-            return [Finding(kind="subtask", value=UNKNOWN, reason=reason)]
+            return [RuleFinding(kind="subtask", value=UNKNOWN, reason=reason)]
         starts: list[tuple[str, int | None]] = []
         begin = 0
         for cycle in _rounds(cycles):
@@ -178,7 +180,7 @@ class SubtasksFromGripper:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cycle:
+class GripCycle:
     """Frames at which the gripper begins to close, has closed, begins to open and has opened; None: it does not."""
 
     closes: int
@@ -187,7 +189,7 @@ class Cycle:
     opened: int | None
 
 
-def gripper_cycles(opening: Array | None) -> list[Cycle] | None:
+def gripper_cycles(opening: Array | None) -> list[GripCycle] | None:
     """Closings of a gripper with the openings that follow; None without a gripper that moves.
 
     Args:
@@ -198,18 +200,18 @@ def gripper_cycles(opening: Array | None) -> list[Cycle] | None:
     stroke = float(opening.max() - opening.min())
     if stroke < _LEAST_STROKE:
         return None
-    turns, cycles = _turns(opening, _SWING * stroke), list[Cycle]()
+    turns, cycles = _turns(opening, _SWING * stroke), list[GripCycle]()
     for i in range(len(turns) - 1):
         top, bottom = turns[i], turns[i + 1]
         if opening[top] <= opening[bottom]:
             continue
         closes, closed = _edges(opening, top, bottom)
         after = _edges(opening, bottom, turns[i + 2]) if i + 2 < len(turns) else (None, None)
-        cycles.append(Cycle(closes=closes, closed=closed, opens=after[0], opened=after[1]))
+        cycles.append(GripCycle(closes=closes, closed=closed, opens=after[0], opened=after[1]))
     return cycles
 
 
-def _rounds(cycles: Sequence[Cycle]) -> Sequence[Cycle]:
+def _rounds(cycles: Sequence[GripCycle]) -> Sequence[GripCycle]:
     """Closings on something: a last one that never opens again, after a round, is the gripper being put away."""
     return cycles[:-1] if len(cycles) > 1 and cycles[-1].opens is None else cycles
 
@@ -250,11 +252,11 @@ def _moves(speed: Array, start: int, stop: int) -> list[tuple[str, int | None]]:
     return [("lift", start), ("transport", stops[0]), ("place", stops[1])]
 
 
-def _success(value: bool | int, reason: str) -> Finding:
-    return Finding(kind="success", value=SUCCEEDED if value else FAILED, reason=reason)
+def _success(value: bool | int, reason: str) -> RuleFinding:
+    return RuleFinding(kind="success", value=SUCCEEDED if value else FAILED, reason=reason)
 
 
-def _why_not(material: Material) -> str:
+def _why_not(material: RuleEpisode) -> str:
     if material.opening is None:
         return "no column says how far the gripper is open (a joint named gripper, in 0 to 100)"
     return "the gripper hardly moves, or there are fewer than three frames"

@@ -1,14 +1,14 @@
 """What acts: policies as networks with a contract, saved as safetensors, and the way from observations to commands."""
 
-from twinloop.policies.acting import Acting, Predicts, Refusal
-from twinloop.policies.folder import Card, read_card, read_config
+from twinloop.policies.acting import CommandRefusal, PolicyLoop, Predictor
+from twinloop.policies.folder import PolicyCard, read_card, read_config
 from twinloop.policies.opening import new_policy, open_policy
 from twinloop.policies.settings import (
     KINDS,
     ActSettings,
     FlowSettings,
+    ImageEncoderSettings,
     MlpSettings,
-    PictureSettings,
     Settings,
     read_settings,
 )
@@ -18,14 +18,14 @@ __all__ = [
     "KINDS",
     "LAST_COMMAND",
     "ActSettings",
-    "Acting",
-    "Card",
     "ColumnStatistics",
+    "CommandRefusal",
     "FlowSettings",
+    "ImageEncoderSettings",
     "MlpSettings",
-    "PictureSettings",
-    "Predicts",
-    "Refusal",
+    "PolicyCard",
+    "PolicyLoop",
+    "Predictor",
     "Settings",
     "Statistics",
     "new_policy",

@@ -12,7 +12,7 @@ from torch import Tensor, nn  # pyright: ignore[reportMissingImports]
 from torch.nn import functional  # pyright: ignore[reportMissingImports]
 
 from twinloop.core.contract import Contract
-from twinloop.policies.network import Convolutions, Inputs, Network, masked_mean, normal
+from twinloop.policies.network import Convolutions, Network, NetworkInputs, masked_mean, normal
 from twinloop.policies.settings import ActSettings, Settings
 from twinloop.policies.statistics import LAST_COMMAND, action_size, vector_sizes
 
@@ -38,7 +38,7 @@ class Attention(nn.Module):
         return tokens.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
 
-class Layer(nn.Module):
+class TransformerLayer(nn.Module):
     """Attention to oneself, with ``crosses`` also to a memory, and a perceptron, each normalized beforehand.
 
     Normalizing before rather than after, as the paper's code can too, trains without a warm-up (Xiong et al., "On layer
@@ -65,12 +65,12 @@ class Layer(nn.Module):
         return tokens + self.dropout(self.feed(self.norm_last(tokens)))
 
 
-class Encoder(nn.Module):
+class TransformerEncoder(nn.Module):
     """Layers that attend to themselves, normalized at the end."""
 
     def __init__(self, layers: int, width: int, heads: int, feed_forward: int, dropout: float) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(Layer(width, heads, feed_forward, dropout) for _ in range(layers))
+        self.layers = nn.ModuleList(TransformerLayer(width, heads, feed_forward, dropout) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
 
     def forward(self, tokens: Tensor, is_pad: Tensor | None = None) -> Tensor:
@@ -80,12 +80,12 @@ class Encoder(nn.Module):
         return self.norm(tokens)
 
 
-class Decoder(nn.Module):
+class TransformerDecoder(nn.Module):
     """Layers that attend to themselves and to a memory, normalized at the end."""
 
     def __init__(self, layers: int, width: int, heads: int, feed_forward: int, dropout: float) -> None:
         super().__init__()
-        made = (Layer(width, heads, feed_forward, dropout, crosses=True) for _ in range(layers))
+        made = (TransformerLayer(width, heads, feed_forward, dropout, crosses=True) for _ in range(layers))
         self.layers = nn.ModuleList(made)
         self.norm = nn.LayerNorm(width)
 
@@ -128,7 +128,7 @@ class TokenEncoder(nn.Module):
         if settings.domains:
             self.domain = nn.Embedding(1 + len(settings.domains), width)
 
-    def forward(self, inputs: Inputs) -> Tensor:
+    def forward(self, inputs: NetworkInputs) -> Tensor:
         """Tokens ``(n, number, width)``."""
         tokens = [self.of_vectors(inputs)]
         for number, name in enumerate(self.cameras):
@@ -137,7 +137,7 @@ class TokenEncoder(nn.Module):
             tokens.append(self.domain(inputs.domain)[:, None])
         return torch.cat(tokens, dim=1)
 
-    def of_vectors(self, inputs: Inputs) -> Tensor:
+    def of_vectors(self, inputs: NetworkInputs) -> Tensor:
         """The tokens of the vectors alone, ``(n, number, width)``; there may be none."""
         made = [self.vectors[name](inputs.vectors[key]) for key, name in self.names.items()]
         if made:
@@ -154,7 +154,7 @@ class TokenEncoder(nn.Module):
         return (tokens + where + camera[:, None]).flatten(1, 2)
 
 
-class Posterior(nn.Module):
+class LatentPosterior(nn.Module):
     """What of a demonstrated chunk the observation does not say: mean and log variance of a latent, ``(n, z)`` each.
 
     It sees the vectors and the commands, not the pictures, as in the paper; only training asks for it.
@@ -167,7 +167,7 @@ class Posterior(nn.Module):
         width = settings.width
         self.first = nn.Parameter(torch.randn(width) * 0.02)
         self.commands = nn.Linear(commands, width)
-        self.encoder = Encoder(
+        self.encoder = TransformerEncoder(
             settings.posterior_layers, width, settings.heads, settings.feed_forward, settings.dropout
         )
         self.head = nn.Linear(width, 2 * settings.latent)
@@ -189,8 +189,8 @@ class ActTrunk(nn.Module):
         super().__init__()
         sizes = (settings.width, settings.heads, settings.feed_forward, settings.dropout)
         self.latent = nn.Linear(settings.latent, settings.width)
-        self.encoder = Encoder(settings.encoder_layers, *sizes)
-        self.decoder = Decoder(settings.decoder_layers, *sizes)
+        self.encoder = TransformerEncoder(settings.encoder_layers, *sizes)
+        self.decoder = TransformerDecoder(settings.decoder_layers, *sizes)
         self.queries = nn.Parameter(torch.randn(settings.chunk_size, settings.width) * 0.02)
 
     def forward(self, tokens: Tensor, latent: Tensor) -> Tensor:
@@ -208,11 +208,11 @@ class ActNetwork(Network):
         self.noise_size = settings.latent if settings.sample_latent else 0
         vectors = len(vector_sizes(contract, last_command=settings.last_command))
         self.encoder = TokenEncoder(contract, settings, settings.width)
-        self.posterior = Posterior(vectors, action_size(contract), settings)
+        self.posterior = LatentPosterior(vectors, action_size(contract), settings)
         self.trunk = ActTrunk(settings)
         self.head = nn.Linear(settings.width, action_size(contract))
 
-    def sample(self, inputs: Inputs, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def sample(self, inputs: NetworkInputs, noise: Tensor) -> tuple[Tensor, Tensor]:
         """See `Network`; the features are the mean of the commands' tokens."""
         tokens = self.encoder(inputs)
         latent = noise if self.noise_size else noise.new_zeros(len(tokens), self.settings.latent)
@@ -220,7 +220,7 @@ class ActNetwork(Network):
         return self.head(found), found.mean(dim=1)
 
     def terms(
-        self, inputs: Inputs, action: Tensor, is_pad: Tensor, generator: torch.Generator | None
+        self, inputs: NetworkInputs, action: Tensor, is_pad: Tensor, generator: torch.Generator | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """See `Network`: absolute errors, and the divergence of the latent from a standard normal (equation 1)."""
         mean, log_variance = self.posterior(self.encoder.of_vectors(inputs), action, is_pad)

@@ -17,7 +17,7 @@ from twinloop.policies.settings import CommonSettings
 from twinloop.policies.statistics import LAST_COMMAND, action_size
 
 
-class Ensemble:
+class TemporalEnsemble:
     """Predictions of the last ``chunk`` steps of many worlds (Zhao et al. 2023, algorithm 2).
 
     Of the predictions for a step, oldest first, the i-th has the weight exp(-decay · i): with a positive decay older
@@ -59,8 +59,8 @@ class Ensemble:
 _NOISE = "policy/noise"
 
 
-class Predicts(Protocol):
-    """What `Acting` needs of a policy; `policies.policy.Policy` is one, and a test's own may be another."""
+class Predictor(Protocol):
+    """What `PolicyLoop` needs of a policy; `policies.policy.Policy` is one, and a test's own may be another."""
 
     @property
     def contract(self) -> Contract:
@@ -90,7 +90,7 @@ class Predicts(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Refusal:
+class CommandRefusal:
     """A command that a world did not get from its policy, and what it was given instead: the one before."""
 
     world: int
@@ -99,7 +99,7 @@ class Refusal:
     reason: str
 
 
-class Acting:
+class PolicyLoop:
     """A policy in the loop with ``nworld`` worlds, each of which may begin anew while the others go on.
 
     ``chunk`` and ``previous_chunk`` ``(nworld, chunk_size, k)`` are the latest prediction of each world and the one
@@ -124,7 +124,7 @@ class Acting:
 
     def __init__(
         self,
-        policy: Predicts,
+        policy: Predictor,
         nworld: int,
         run_seed: int = 0,
         episodes: Sequence[int] | NDArray | None = None,
@@ -135,7 +135,7 @@ class Acting:
         on_refusal: Literal["raise", "hold"] = "raise",
     ) -> None:
         self.policy, self.nworld, self.run_seed = policy, nworld, run_seed
-        self.refusals: list[Refusal] = []
+        self.refusals: list[CommandRefusal] = []
         settings, size = policy.settings, action_size(policy.contract)
         self._domain, self._holds, self._attempt = domain, on_refusal == "hold", attempt
         self._episodes = np.arange(nworld) if episodes is None else np.array(episodes, dtype=np.int64)
@@ -150,7 +150,7 @@ class Acting:
         self.step = np.zeros(nworld, dtype=np.int64)
         self._command = np.full((nworld, size), np.nan)
         self._history: dict[str, NDArray[Any]] = {}
-        self._ensemble = None if settings.ensemble is None else Ensemble(self.chunk.shape, settings.ensemble)
+        self._ensemble = None if settings.ensemble is None else TemporalEnsemble(self.chunk.shape, settings.ensemble)
         self.restart(np.arange(nworld), command=command)
 
     def restart(
@@ -215,7 +215,7 @@ class Acting:
 
     def _refuse(self, worlds: NDArray[np.bool_], reason: str) -> None:
         for world in np.flatnonzero(worlds):
-            refusal = Refusal(
+            refusal = CommandRefusal(
                 world=int(world), episode=int(self._episodes[world]), step=int(self.step[world]), reason=reason
             )
             if not self._holds:

@@ -8,7 +8,7 @@ import torch  # pyright: ignore[reportMissingImports]
 from torch import Tensor, nn  # pyright: ignore[reportMissingImports]
 
 from twinloop.core.contract import Contract
-from twinloop.policies.network import Inputs, Network, RowEncoder, masked_mean, normal, perceptron
+from twinloop.policies.network import Network, NetworkInputs, RowEncoder, masked_mean, normal, perceptron
 from twinloop.policies.settings import FlowSettings
 from twinloop.policies.statistics import action_size
 
@@ -68,7 +68,7 @@ class FlowNetwork(Network):
         self.trunk = perceptron(self.encoder.size, settings.features, 2, settings.dropout)
         self.head = VelocityField(self.noise_size, settings.features, settings)
 
-    def sample(self, inputs: Inputs, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def sample(self, inputs: NetworkInputs, noise: Tensor) -> tuple[Tensor, Tensor]:
         """See `Network`."""
         features = self.trunk(self.encoder(inputs))
         point, step = noise, 1.0 / self.settings.steps
@@ -81,7 +81,7 @@ class FlowNetwork(Network):
         return point.unflatten(-1, (self.settings.chunk_size, -1)), features
 
     def terms(
-        self, inputs: Inputs, action: Tensor, is_pad: Tensor, generator: torch.Generator | None
+        self, inputs: NetworkInputs, action: Tensor, is_pad: Tensor, generator: torch.Generator | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """See `Network`."""
         features = self.trunk(self.encoder(inputs))

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from twinloop.core.console import Code, markdown_cell, markdown_code, markdown_text, one_line
+from twinloop.core.console import MarkdownCode, markdown_cell, markdown_code, markdown_text, one_line
 from twinloop.core.contract import Contract
 from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError
@@ -28,7 +28,7 @@ _KINDS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Card(JsonRecord):
+class PolicyCard(JsonRecord):
     """What the maker of a policy says of it.
 
     ``data`` is a row of plain values per source (name, hash, episodes, frames, real or simulated, share);
@@ -43,7 +43,7 @@ class Card(JsonRecord):
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any], *, where: str) -> Card:
+    def from_json(cls, value: Mapping[str, Any], *, where: str) -> PolicyCard:
         """The inverse of `to_json`.
 
         Raises:
@@ -61,7 +61,7 @@ class Card(JsonRecord):
             raise InputError(f"{where}: the card is damaged ({error}). Restore the file.") from error
 
 
-def render_card(card: Card, config: Mapping[str, Any]) -> str:
+def render_card(card: PolicyCard, config: Mapping[str, Any]) -> str:
     """The README of a policy's folder; ``config`` is what stands in its ``config.json``."""
     contract = Contract.from_json(config["contract"])
     parts = [
@@ -97,12 +97,14 @@ def _contract_rows(contract: Contract, settings: Mapping[str, Any]) -> dict[str,
     if contract.task:
         rows["task"] = contract.task
     if contract.state is not None:
-        rows[Code("observation.state")] = _joints(contract.state)
+        rows[MarkdownCode("observation.state")] = _joints(contract.state)
     if contract.environment:
-        rows[Code("observation.environment_state")] = ", ".join(contract.environment)
+        rows[MarkdownCode("observation.environment_state")] = ", ".join(contract.environment)
     for name, (height, width) in contract.cameras.items():
-        rows[Code(f"observation.images.{name}")] = f"{width}x{height} pixels, RGB, 8 bits"
-    rows[Code("action")] = f"{_joints(contract.action)}: {contract.command}s, predicted {settings['action_space']}"
+        rows[MarkdownCode(f"observation.images.{name}")] = f"{width}x{height} pixels, RGB, 8 bits"
+    rows[MarkdownCode("action")] = (
+        f"{_joints(contract.action)}: {contract.command}s, predicted {settings['action_space']}"
+    )
     rows["observations"] = settings["n_obs_steps"]
     rows["chunk"] = f"{settings['chunk_size']} commands, {settings['n_action_steps']} carried out"
     return rows
@@ -112,7 +114,7 @@ def _joints(units: UnitMap) -> str:
     return ", ".join(f"{unit.joint} ({unit.unit})" for unit in units.joints)
 
 
-def _data(card: Card, config: Mapping[str, Any]) -> str:
+def _data(card: PolicyCard, config: Mapping[str, Any]) -> str:
     how, whose = config["settings"]["normalization"], config["statistics"]["source"]
     source = f"Normalized ({markdown_text(how)}) with the statistics of {markdown_text(whose)}."
     if not card.data:
@@ -160,11 +162,11 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def read_card(folder: str | Path) -> Card:
+def read_card(folder: str | Path) -> PolicyCard:
     """The card of a saved policy as its maker gave it.
 
     Raises:
         InputError: no policy there, or the card is damaged.
     """
     path = Path(folder)
-    return Card.from_json(read_config(path).get("card", {}), where=str(path / CONFIG))
+    return PolicyCard.from_json(read_config(path).get("card", {}), where=str(path / CONFIG))

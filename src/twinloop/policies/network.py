@@ -13,12 +13,12 @@ import torch  # pyright: ignore[reportMissingImports]
 from torch import Tensor, nn  # pyright: ignore[reportMissingImports]
 
 from twinloop.core.contract import Contract
-from twinloop.policies.settings import MlpSettings, PictureSettings, Settings
+from twinloop.policies.settings import ImageEncoderSettings, MlpSettings, Settings
 from twinloop.policies.statistics import LAST_COMMAND, action_size, vector_sizes
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inputs:
+class NetworkInputs:
     """What a network sees of n samples, in normal form.
 
     ``vectors`` by key ``(n, d)``, histories laid flat, oldest first; ``pictures`` by camera ``(n, t, 3, h, w)`` in
@@ -41,12 +41,12 @@ class Network(nn.Module, ABC):
     noise_size: int = 0
 
     @abstractmethod
-    def sample(self, inputs: Inputs, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def sample(self, inputs: NetworkInputs, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Chunks ``(n, chunk, k)`` and features ``(n, d)``, the latent before the head; noise ``(n, noise_size)``."""
 
     @abstractmethod
     def terms(
-        self, inputs: Inputs, action: Tensor, is_pad: Tensor, generator: torch.Generator | None
+        self, inputs: NetworkInputs, action: Tensor, is_pad: Tensor, generator: torch.Generator | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of each sample ``(n,)`` and what it is made of, ``(n,)`` each.
 
@@ -84,7 +84,7 @@ class Convolutions(nn.Module):
     Chi et al. ("Diffusion policy", RSS 2023) replace batch by group normalization for the same reason.
     """
 
-    def __init__(self, settings: PictureSettings) -> None:
+    def __init__(self, settings: ImageEncoderSettings) -> None:
         super().__init__()
         layers: list[nn.Module] = []
         before = 3
@@ -137,7 +137,7 @@ class RowEncoder(nn.Module):
             self.domain = nn.Embedding(1 + len(settings.domains), _DOMAIN_SIZE)
             self.size += _DOMAIN_SIZE
 
-    def forward(self, inputs: Inputs) -> Tensor:
+    def forward(self, inputs: NetworkInputs) -> Tensor:
         """The row of each sample, ``(n, size)``."""
         parts = [inputs.vectors[key] for key in self.keys]
         for name in self.cameras:
@@ -158,14 +158,14 @@ class MlpNetwork(Network):
         self.trunk = perceptron(self.encoder.size, settings.width, settings.depth, settings.dropout)
         self.head = nn.Linear(settings.width, settings.chunk_size * action_size(contract))
 
-    def sample(self, inputs: Inputs, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def sample(self, inputs: NetworkInputs, noise: Tensor) -> tuple[Tensor, Tensor]:
         """See `Network`."""
         del noise
         features = self.trunk(self.encoder(inputs))
         return self.head(features).unflatten(-1, (self.settings.chunk_size, -1)), features
 
     def terms(
-        self, inputs: Inputs, action: Tensor, is_pad: Tensor, generator: torch.Generator | None
+        self, inputs: NetworkInputs, action: Tensor, is_pad: Tensor, generator: torch.Generator | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """See `Network`."""
         del generator

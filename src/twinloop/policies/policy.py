@@ -21,14 +21,14 @@ from twinloop.core.contract import ACTION, IMAGES, STATE, Contract
 from twinloop.core.errors import InputError
 from twinloop.core.files import dumps
 from twinloop.core.seeds import uniforms
-from twinloop.policies.folder import Card
-from twinloop.policies.network import Inputs, Network
+from twinloop.policies.folder import PolicyCard
+from twinloop.policies.network import Network, NetworkInputs
 from twinloop.policies.settings import Settings
 from twinloop.policies.statistics import LAST_COMMAND, Statistics, action_size, vector_sizes
 from twinloop.policies.weights import content_hash, write_policy
 
 
-class Affine(nn.Module):
+class AffineTransform(nn.Module):
     """Columns shifted and scaled; what has scale 0 is 0 in normal form and its offset in units."""
 
     offset: Tensor
@@ -50,7 +50,7 @@ class Affine(nn.Module):
 
 
 class Normalizer(nn.Module):
-    """One `Affine` for each input that is a row of numbers, and for the commands.
+    """One `AffineTransform` for each input that is a row of numbers, and for the commands.
 
     Raises:
         InputError: the statistics lack a key or have another number of columns.
@@ -63,7 +63,7 @@ class Normalizer(nn.Module):
         for key, size in sizes.items():
             plain = key == LAST_COMMAND and key not in statistics.columns and settings.action_space == "absolute"
             found = statistics.require(ACTION if plain else key, size)
-            self.columns[_plain(key)] = Affine(*found.affine(settings.normalization))
+            self.columns[_plain(key)] = AffineTransform(*found.affine(settings.normalization))
 
     def forward(self, key: str, values: Tensor) -> Tensor:
         """The normal form of values ``(…, k)`` of that key."""
@@ -71,7 +71,7 @@ class Normalizer(nn.Module):
 
     def inverse(self, key: str, values: Tensor) -> Tensor:
         """Values ``(…, k)`` of that key in units."""
-        return cast("Affine", self.columns[_plain(key)]).inverse(values)
+        return cast("AffineTransform", self.columns[_plain(key)]).inverse(values)
 
 
 def _plain(key: str) -> str:
@@ -233,9 +233,11 @@ class Policy(nn.Module):
         whole, features = (torch.cat(parts)[:count].to("cpu", torch.float64).numpy() for parts in (chunks, latents))
         return whole, features
 
-    def save(self, folder: str | Path, card: Card | None = None) -> Path:
+    def save(self, folder: str | Path, card: PolicyCard | None = None) -> Path:
         """Write the policy as a folder, whole or not at all; see `policies.weights`."""
-        return write_policy(Path(folder), self.state_dict(), self._identity, self.statistics.to_json(), card or Card())
+        return write_policy(
+            Path(folder), self.state_dict(), self._identity, self.statistics.to_json(), card or PolicyCard()
+        )
 
     @property
     def _identity(self) -> dict[str, Any]:
@@ -245,7 +247,7 @@ class Policy(nn.Module):
     def _device(self) -> torch.device:
         return next(self.parameters()).device
 
-    def _inputs(self, observation: Batch, domain: str | Tensor | None) -> Inputs:
+    def _inputs(self, observation: Batch, domain: str | Tensor | None) -> NetworkInputs:
         vectors = {key: self.normalizer(key, observation[key].to(torch.float32)).flatten(1) for key in self._sizes}
         pictures = {
             name: observation[IMAGES + name].to(torch.float32).div(127.5).sub(1).movedim(-1, 2)
@@ -256,7 +258,7 @@ class Policy(nn.Module):
             count = len(next(iter(observation.values())))
             index = domain if isinstance(domain, Tensor) else self.settings.domain_index(domain)
             token = torch.as_tensor(index, dtype=torch.long, device=self._device).expand(count)
-        return Inputs(vectors=vectors, pictures=pictures, domain=token)
+        return NetworkInputs(vectors=vectors, pictures=pictures, domain=token)
 
     def _present(self, observation: Batch) -> Tensor:
         return observation[STATE][:, -1].to(torch.float32)

@@ -25,7 +25,7 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class PictureSettings(_Strict):
+class ImageEncoderSettings(_Strict):
     """The convolutional encoder, one for all cameras: strided convolutions, then keypoints.
 
     ``channels`` are those of its layers, each of which halves the picture; the last is the number of keypoints, whose
@@ -63,7 +63,7 @@ class CommonSettings(_Strict):
     normalization: Literal["mean_std", "min_max", "quantile"] = "mean_std"
     domains: tuple[Annotated[str, Field(min_length=1)], ...] = Field((), max_length=64)
     default_domain: str = ""
-    pictures: PictureSettings = Field(default_factory=PictureSettings)
+    pictures: ImageEncoderSettings = Field(default_factory=ImageEncoderSettings)
 
     @model_validator(mode="before")
     @classmethod

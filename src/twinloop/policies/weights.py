@@ -22,7 +22,7 @@ from twinloop.core.documents import read_bytes
 from twinloop.core.errors import InputError
 from twinloop.core.files import dumps, sha256_bytes
 from twinloop.dataset.storage.snapshot import locked_snapshot, replace_bytes
-from twinloop.policies.folder import CONFIG, README, RESTORE, SCHEMA, WEIGHTS, Card, render_card
+from twinloop.policies.folder import CONFIG, README, RESTORE, SCHEMA, WEIGHTS, PolicyCard, render_card
 
 _MOST_BYTES = 16 << 30  # of weights: twice those of the largest open policies
 _PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")  # what torch.save and pickle begin with
@@ -38,7 +38,11 @@ def content_hash(tensors: Mapping[str, Tensor], identity: Mapping[str, Any]) -> 
 
 
 def write_policy(
-    folder: Path, tensors: Mapping[str, Tensor], identity: Mapping[str, Any], statistics: Mapping[str, Any], card: Card
+    folder: Path,
+    tensors: Mapping[str, Tensor],
+    identity: Mapping[str, Any],
+    statistics: Mapping[str, Any],
+    card: PolicyCard,
 ) -> Path:
     """Write the three files as one step: a reader sees the folder before or after it.
 

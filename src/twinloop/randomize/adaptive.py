@@ -140,7 +140,7 @@ class AdaptiveDraw:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Round:
+class AdaptiveRound:
     """One round: its ranges, what the buffers held at its end, and what became of each boundary."""
 
     number: int
@@ -168,7 +168,7 @@ class Round:
         }
 
 
-def run_rounds(draw: AdaptiveDraw, outcomes: Iterable[Counts]) -> tuple[list[Round], Ranges]:
+def run_rounds(draw: AdaptiveDraw, outcomes: Iterable[Counts]) -> tuple[list[AdaptiveRound], Ranges]:
     """What the outcomes of complete rounds made of the ranges.
 
     Args:
@@ -181,7 +181,7 @@ def run_rounds(draw: AdaptiveDraw, outcomes: Iterable[Counts]) -> tuple[list[Rou
     for number, counts in enumerate(outcomes):
         buffers = [(a + c, s + d) for (a, s), (c, d) in zip(buffers, counts, strict=True)]
         moved, decisions = _move(draw, ranges, buffers)
-        rounds.append(Round(number=number, ranges=ranges, counts=tuple(buffers), decisions=decisions))
+        rounds.append(AdaptiveRound(number=number, ranges=ranges, counts=tuple(buffers), decisions=decisions))
         ranges = moved
         buffers = [pair if what == "waiting" else (0, 0) for pair, what in zip(buffers, decisions, strict=True)]
     return rounds, ranges

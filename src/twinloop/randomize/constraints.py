@@ -87,11 +87,11 @@ def parse_constraint(
         return named[text]
     if re.fullmatch(r"[A-Za-z][\w -]*", text):
         raise UnknownNameError("constraint", text, named, where=where)
-    reader = _Reader(text, params, where)
+    reader = _ConstraintParser(text, params, where)
     return Constraint(name=text, names=reader.names, holds=reader.holds)
 
 
-class _Reader:
+class _ConstraintParser:
     """Turns one text into a function of a parameter table."""
 
     def __init__(self, text: str, params: Iterable[str], where: str) -> None:
@@ -212,7 +212,7 @@ LEAST_ACCEPTED = 0.01
 MOST_REDRAWS = 10_000
 
 
-class Rejection:
+class RejectionLog:
     """The bookkeeping of one batch of worlds; ``redraws`` counts refused candidates per world."""
 
     def __init__(self, constraints: Sequence[Constraint], nworld: int) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.randomize.margins import Margin
+from twinloop.randomize.margins import MarginAxis
 from twinloop.randomize.sequences import scrambled_sobol
 
 # Beyond this many axes every ball of note sticks out of the cube and distances tell nothing (Beyer et al., ICDT 1999).
@@ -24,7 +24,7 @@ MOST_BALL_AXES = 8
 _PROBES = 512  # centres of candidate balls; our choice: more cost time in every run
 
 
-def longest_gap(axis: Margin, hit: NDArray[np.bool_], count: int) -> dict[str, Any]:
+def longest_gap(axis: MarginAxis, hit: NDArray[np.bool_], count: int) -> dict[str, Any]:
     """The widest part of one axis that no point lies in, from which parts of it were hit.
 
     ``expected`` is the mean widest gap of as many independent draws: the mean of the largest of n + 1 uniform spacings
@@ -42,7 +42,7 @@ def longest_gap(axis: Margin, hit: NDArray[np.bool_], count: int) -> dict[str, A
 
 
 def pair_hole(
-    axes: Sequence[Margin], pairs: Sequence[tuple[int, int]], hit: NDArray[np.bool_], count: int
+    axes: Sequence[MarginAxis], pairs: Sequence[tuple[int, int]], hit: NDArray[np.bool_], count: int
 ) -> dict[str, Any] | None:
     """The largest empty box in any pair of continuous axes, from the hit cells ``(npair, m, m)``; None without one.
 
@@ -94,7 +94,7 @@ class EmptyBall:
             distance += (centre[:, None] - column) ** 2
         self._nearest = np.minimum(self._nearest, distance.min(axis=1, initial=np.inf))
 
-    def result(self, axes: Sequence[Margin]) -> dict[str, Any]:
+    def result(self, axes: Sequence[MarginAxis]) -> dict[str, Any]:
         """Radius and centre, in SI values."""
         best = int(np.argmax(self._nearest))
         return {
@@ -121,7 +121,7 @@ def _boxes_of(cells: int, m: int) -> int:
     )
 
 
-def _described(spans: list[tuple[Margin, list[int]]], m: int) -> dict[str, Any]:
+def _described(spans: list[tuple[MarginAxis, list[int]]], m: int) -> dict[str, Any]:
     return {
         "names": [axis.name for axis, _ in spans],
         "low": [_si(axis, start / m) for axis, (start, _) in spans],
@@ -130,7 +130,7 @@ def _described(spans: list[tuple[Margin, list[int]]], m: int) -> dict[str, Any]:
     }
 
 
-def _si(axis: Margin, u: float) -> float:
+def _si(axis: MarginAxis, u: float) -> float:
     """The SI value at a cumulative probability, a little inside of 0 and 1, where a normal has no end."""
     return float(axis.to_si(np.clip(np.array([u]), 1e-6, 1 - 1e-6))[0])
 
@@ -150,7 +150,7 @@ class CoverageCounter:
         strength: 2 for pairs of axes, 3 for triples too.
     """
 
-    def __init__(self, axes: Sequence[Margin], *, strength: int = 2) -> None:
+    def __init__(self, axes: Sequence[MarginAxis], *, strength: int = 2) -> None:
         self.axes, self.count = list(axes), 0
         d = len(self.axes)
         self._pair_cells = np.array([axis.cells(PAIR_CELLS)[0] for axis in self.axes])

@@ -34,7 +34,7 @@ class Distribution(Protocol):
 
 
 @runtime_checkable
-class Weighable(Distribution, Protocol):
+class WeightedDistribution(Distribution, Protocol):
     """A distribution with a density (or a probability, if discrete): what importance weights are made of."""
 
     def logpdf(self, x: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import BoundsError, InputError
 from twinloop.core.seeds import uniforms
-from twinloop.randomize.distributions import Distribution, MultivariateNormal, Weighable, describe
+from twinloop.randomize.distributions import Distribution, MultivariateNormal, WeightedDistribution, describe
 from twinloop.twin import Twin
 from twinloop.twin.quantities.kinds import Operation
 
@@ -107,7 +107,7 @@ class Draw:
         if self.scope != "episode":
             raise InputError(f"{where}a proposal needs scope episode, because an episode has one weight.")
         for one in (self.distribution, proposal):
-            if not isinstance(one, Weighable):
+            if not isinstance(one, WeightedDistribution):
                 raise InputError(
                     f"{where}{type(one).__name__} has no density to weigh with. Describe it by a uniform, log_uniform, "
                     "truncated_normal or choice."
@@ -198,6 +198,6 @@ class JointDraw:
         }
 
 
-def _weighable(distribution: Distribution) -> Weighable:
-    assert isinstance(distribution, Weighable)  # noqa: S101 - checked when the plan was made
+def _weighable(distribution: Distribution) -> WeightedDistribution:
+    assert isinstance(distribution, WeightedDistribution)  # noqa: S101 - checked when the plan was made
     return distribution

@@ -17,7 +17,7 @@ from twinloop.randomize.plan import Plan
 
 
 @dataclass(frozen=True, kw_only=True)
-class Margin:
+class MarginAxis:
     """One axis of the parameter space: ``names`` move together along it, the first one stands for them.
 
     ``to_unit`` gives the cumulative probability of SI values, ``to_si`` the inverse. ``weights`` are the probabilities
@@ -46,9 +46,9 @@ class Margin:
         return count, np.bincount(place, weights=steps, minlength=count).astype(np.float64)
 
 
-def margins(plan: Plan) -> list[Margin]:
+def margins(plan: Plan) -> list[MarginAxis]:
     """The axes of everything that a plan draws per episode; of a correlated draw, each parameter by itself."""
-    result: list[Margin] = []
+    result: list[MarginAxis] = []
     for draw in plan.draws:
         if draw.scope != "episode":
             continue
@@ -63,12 +63,12 @@ def margins(plan: Plan) -> list[Margin]:
     return result
 
 
-def to_unit(axes: list[Margin], table: ParamTable) -> NDArray[np.float64]:
+def to_unit(axes: list[MarginAxis], table: ParamTable) -> NDArray[np.float64]:
     """Values of the worlds of a table as points ``(nworld, len(axes))`` of the unit cube."""
     return np.stack([axis.to_unit(table[axis.names[0]]) for axis in axes], axis=-1)
 
 
-def _margin(plan: Plan, draw: Draw, names: tuple[str, ...]) -> Margin:
+def _margin(plan: Plan, draw: Draw, names: tuple[str, ...]) -> MarginAxis:
     param = plan.twin.params[names[0]]
     distribution = draw.distribution
     shift, factor = {"absolute": (0.0, 1.0), "scale": (0.0, param.nominal), "add": (param.nominal, 1.0)}[draw.op]
@@ -76,7 +76,7 @@ def _margin(plan: Plan, draw: Draw, names: tuple[str, ...]) -> Margin:
     def raw(values: NDArray[np.float64]) -> NDArray[np.float64]:
         return (values - shift) / factor if factor else np.ones_like(values)
 
-    return Margin(
+    return MarginAxis(
         names=names,
         unit=param.unit,
         to_unit=lambda values: distribution.cdf(raw(values)),
@@ -92,7 +92,7 @@ def _weights(distribution: Distribution) -> tuple[float, ...]:
     return tuple((weights / weights.sum()).tolist())
 
 
-def _joint_margin(plan: Plan, draw: JointDraw, column: int) -> Margin:
+def _joint_margin(plan: Plan, draw: JointDraw, column: int) -> MarginAxis:
     name, log = draw.names[column], draw.transforms[column] == "log"
     one = MultivariateNormal(
         mean=(draw.distribution.mean[column],), covariance=((draw.distribution.covariance[column][column],),)
@@ -105,12 +105,12 @@ def _joint_margin(plan: Plan, draw: JointDraw, column: int) -> Margin:
         values = one.sample(np.asarray(u)[:, None])[:, 0]
         return np.exp(values) if log else values
 
-    return Margin(names=(name,), unit=plan.twin.params[name].unit, to_unit=forward, to_si=back)
+    return MarginAxis(names=(name,), unit=plan.twin.params[name].unit, to_unit=forward, to_si=back)
 
 
-def _boxes_margin(plan: Plan, draw: BoxesDraw, column: int) -> Margin:
+def _boxes_margin(plan: Plan, draw: BoxesDraw, column: int) -> MarginAxis:
     name = draw.names[column]
-    return Margin(
+    return MarginAxis(
         names=(name,),
         unit=plan.twin.params[name].unit,
         to_unit=lambda values: draw.cdf(column, values),
@@ -118,10 +118,10 @@ def _boxes_margin(plan: Plan, draw: BoxesDraw, column: int) -> Margin:
     )
 
 
-def _adaptive_margins(plan: Plan, draw: AdaptiveDraw) -> list[Margin]:
+def _adaptive_margins(plan: Plan, draw: AdaptiveDraw) -> list[MarginAxis]:
     """Between the widest boundaries of all known rounds."""
     uniform = [Uniform(low=low, high=high) for low, high in draw.hull()]
     return [
-        Margin(names=(name,), unit=plan.twin.params[name].unit, to_unit=one.cdf, to_si=one.ppf)
+        MarginAxis(names=(name,), unit=plan.twin.params[name].unit, to_unit=one.cdf, to_si=one.ppf)
         for name, one in zip(draw.names, uniform, strict=True)
     ]

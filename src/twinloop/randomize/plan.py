@@ -16,7 +16,7 @@ from twinloop.core.params import ParamTable, SeedPath
 from twinloop.core.seeds import uniforms
 from twinloop.randomize.adaptive import AdaptiveDraw, Ranges
 from twinloop.randomize.boxes import BoxesDraw
-from twinloop.randomize.constraints import PROBE, Constraint, Rejection
+from twinloop.randomize.constraints import PROBE, Constraint, RejectionLog
 from twinloop.randomize.designs import INDEPENDENT, Design, Grid, Independent, Stratified, design_json, is_named
 from twinloop.randomize.draws import Draw, JointDraw, Operation, Scope
 from twinloop.twin import Twin
@@ -237,7 +237,7 @@ class Plan:
         numbers = np.arange(PROBE)
         fixed = [draw for draw in self.draws if draw.scope != "step" and not isinstance(draw, AdaptiveDraw)]
         values, _ = self._candidates(fixed, numbers, np.zeros_like(numbers), _PROBED)
-        rejection = Rejection(self.constraints, PROBE)
+        rejection = RejectionLog(self.constraints, PROBE)
         rejection.refused(self.twin.table(PROBE, values), numbers)
         rejection.check_rate()
 
@@ -284,7 +284,7 @@ class Plan:
         self, values: _Values, weights: _Values, numbers: NDArray[np.int64], attempts: NDArray[np.int64]
     ) -> NDArray[np.int64]:
         """Draw again, in place, what the constraints touch in the worlds that break one; counts per world."""
-        rejection = Rejection(self.constraints, len(numbers))
+        rejection = RejectionLog(self.constraints, len(numbers))
         if not self.constraints:
             return rejection.redraws
         touched = [draw for draw in self._placeable if set(draw.names) & rejection.names]

@@ -1,23 +1,23 @@
 """From a candidate to the champion and back: registry, gate, stages, safety envelope, monitor."""
 
 from twinloop.release.plan import CanaryPlan, ShadowPlan, StagePlan
-from twinloop.release.promotion import Moved, promote, rollback
-from twinloop.release.registry import Registry
-from twinloop.release.shadow import Divergence, ShadowLog
-from twinloop.release.stages import Stages, Standing
-from twinloop.release.version import Version
+from twinloop.release.promotion import StageChange, promote, rollback
+from twinloop.release.registry import PolicyRegistry
+from twinloop.release.shadow import ShadowDifference, ShadowLog
+from twinloop.release.stages import CandidateStage, StageTracker
+from twinloop.release.version import PolicyVersion
 
 __all__ = [
     "CanaryPlan",
-    "Divergence",
-    "Moved",
-    "Registry",
+    "CandidateStage",
+    "PolicyRegistry",
+    "PolicyVersion",
+    "ShadowDifference",
     "ShadowLog",
     "ShadowPlan",
+    "StageChange",
     "StagePlan",
-    "Stages",
-    "Standing",
-    "Version",
+    "StageTracker",
     "promote",
     "rollback",
 ]

@@ -30,7 +30,7 @@ from twinloop.release.serve_wire import (
 )
 
 if TYPE_CHECKING:
-    from twinloop.release.registry import Registry
+    from twinloop.release.registry import PolicyRegistry
 
 SCHEMES = ("http", "https", "ws", "wss")
 TOKEN = "TWINLOOP_TOKEN"  # noqa: S105 - the name of the variable that holds it
@@ -70,9 +70,9 @@ class PolicyClient:
         self._place = _parsed(address)
         self._address, self._timeout = self._place.geturl(), timeout_s
         self._headers = _authorization(token or os.environ.get(TOKEN))
-        self._line: _Line | None = None
+        self._line: _ServerSession | None = None
         self._sent: Array | None = None
-        with _Http(self._place, self._headers, timeout_s) as asked:
+        with _HttpTransport(self._place, self._headers, timeout_s) as asked:
             facts = asked.ask("GET", "/v1/policy")
         try:
             if facts["protocol"] != PROTOCOL:
@@ -133,13 +133,15 @@ class PolicyClient:
         if line is not None:
             line.close()
 
-    def _connected(self) -> _Line:
+    def _connected(self) -> _ServerSession:
         if self._place.scheme.startswith("ws"):
-            return _Socket(self._place, self._headers, self._timeout, self._limit)
-        return _Session(_Http(self._place, self._headers, self._timeout), self._limit)
+            return _WebSocketSession(self._place, self._headers, self._timeout, self._limit)
+        return _HttpSession(_HttpTransport(self._place, self._headers, self._timeout), self._limit)
 
 
-def open_decider(reference: str, registry: Registry | None, *, token: str | None = None, run_seed: int = 0) -> Decider:
+def open_decider(
+    reference: str, registry: PolicyRegistry | None, *, token: str | None = None, run_seed: int = 0
+) -> Decider:
     """What a reference names: a server's address, a folder, or a version or alias of the registry.
 
     Args:
@@ -157,7 +159,7 @@ def open_decider(reference: str, registry: Registry | None, *, token: str | None
     return open_saved(reference, registry, run_seed=run_seed)
 
 
-class _Line(Protocol):
+class _ServerSession(Protocol):
     """A session with a server."""
 
     def exchange(self, message: Message) -> Message:
@@ -169,7 +171,7 @@ class _Line(Protocol):
         ...
 
 
-class _Http:
+class _HttpTransport:
     """One connection that is kept open."""
 
     def __init__(self, place: SplitResult, headers: Mapping[str, str], timeout_s: float) -> None:
@@ -202,17 +204,17 @@ class _Http:
     def close(self) -> None:
         self._connection.close()
 
-    def __enter__(self) -> _Http:
+    def __enter__(self) -> _HttpTransport:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
-class _Session:
+class _HttpSession:
     """A session over HTTP."""
 
-    def __init__(self, connection: _Http, limit: int) -> None:
+    def __init__(self, connection: _HttpTransport, limit: int) -> None:
         self._http, self._limit = connection, limit
         answer = connection.ask("POST", "/v1/sessions")
         name = answer.get("session") if isinstance(answer, dict) else None
@@ -234,7 +236,7 @@ class _Session:
             self._http.close()
 
 
-class _Socket:
+class _WebSocketSession:
     """A session over a WebSocket."""
 
     def __init__(self, place: SplitResult, headers: Mapping[str, str], timeout_s: float, limit: int) -> None:

@@ -98,7 +98,7 @@ class TimedSocket:
 
     def makefile(self, *_: Any, **__: Any) -> io.BufferedReader:
         """Return a file to read from, as `http.client` wants it."""
-        return io.BufferedReader(_Reader(self, self._socket))
+        return io.BufferedReader(_DeadlineReader(self, self._socket))
 
     def close(self) -> None:
         """Close the socket."""
@@ -120,7 +120,7 @@ class TimedSocket:
         raise last or OSError("the host has no address")
 
 
-class _Reader(io.RawIOBase):
+class _DeadlineReader(io.RawIOBase):
     """The reading side of a `TimedSocket`; it keeps the socket open until it is closed itself."""
 
     def __init__(self, timed: TimedSocket, connection: socket.socket) -> None:

@@ -20,9 +20,9 @@ from numpy.typing import ArrayLike, NDArray
 from twinloop.core.errors import InputError, LogError, UnitsError
 from twinloop.core.records import freeze_fields
 from twinloop.core.units import UnitMap, require_joints
-from twinloop.release.envelope_reports import FORGIVEN, Reports
+from twinloop.release.envelope_reports import FORGIVEN, ReportedState
 from twinloop.release.envelope_settings import EnvelopeSettings
-from twinloop.release.envelope_space import JointLimits, Space, Window, braked, stopping_path, window
+from twinloop.release.envelope_space import CommandWindow, JointLimits, PoseSpace, braked, stopping_path, window
 from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
@@ -33,7 +33,7 @@ _ROUND_OFF = 1e-6  # of a unit; what a robot says it sent went through its own u
 
 
 @dataclass(frozen=True, kw_only=True)
-class Motion:
+class RobotMotion:
     """What an envelope knows of a running robot: the last command and its speed ``(n,)`` in SI, and how it stands.
 
     ``held_s`` is for how long it has had to hold; ``stopped`` says why the episode is over, or ""; ``reports`` are the
@@ -44,7 +44,7 @@ class Motion:
     velocity: Array
     held_s: float = 0.0
     stopped: str = ""
-    reports: Reports = field(default_factory=Reports)
+    reports: ReportedState = field(default_factory=ReportedState)
 
     def __post_init__(self) -> None:
         freeze_fields(self, "position", "velocity")
@@ -56,7 +56,7 @@ class Motion:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cut:
+class CommandCut:
     """What a rule made of the command of one joint, in the robot's units."""
 
     joint: str
@@ -66,7 +66,7 @@ class Cut:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ruling:
+class EnvelopeDecision:
     """What becomes of one command: the ``command`` ``(n,)`` to send, in the robot's units, and why it is that one.
 
     ``passed``: as it was wanted. ``limited``: some joints were cut, ``cuts`` says which by which rule. ``held``: it
@@ -76,8 +76,8 @@ class Ruling:
 
     kind: Kind
     command: Array
-    motion: Motion
-    cuts: tuple[Cut, ...] = ()
+    motion: RobotMotion
+    cuts: tuple[CommandCut, ...] = ()
     reason: str = ""
 
 
@@ -113,7 +113,7 @@ class Envelope:
                 f"The robot has the joints {', '.join(self.units.names)}; the twin {twin.name} has "
                 f"{', '.join(twin.robot.joints)}. Choose a twin with the robot's joints, in its order."
             )
-        self.space = Space(
+        self.space = PoseSpace(
             twin,
             clearance=self.settings.clearance_m,
             hand_clearance=self.settings.hand_clearance_m,
@@ -134,7 +134,7 @@ class Envelope:
         """How long a command is waited for."""
         return self.settings.watchdog_s or self.limits.dt
 
-    def begin(self, reading: ArrayLike) -> Motion:
+    def begin(self, reading: ArrayLike) -> RobotMotion:
         """What is known of a robot that stands still where it reads to be, ``(n,)`` in its units.
 
         Raises:
@@ -155,17 +155,17 @@ class Envelope:
                 f"The robot stands where it must not be: {fault[1]}. Move it by hand, or change the envelope's "
                 "settings if that is meant to be so."
             )
-        return Motion(position=position, velocity=np.zeros_like(position))
+        return RobotMotion(position=position, velocity=np.zeros_like(position))
 
     def judge(
         self,
-        motion: Motion,
+        motion: RobotMotion,
         wanted: ArrayLike | None,
         reading: ArrayLike | None = None,
         *,
         age_s: float = 0.0,
         missing: str = "no command in time",
-    ) -> Ruling:
+    ) -> EnvelopeDecision:
         """What becomes of a command.
 
         Args:
@@ -195,7 +195,7 @@ class Envelope:
             return self._waiting(motion, f"the command of {self._first(~np.isfinite(values))} is not a number")
         return self._allowed(motion, values, here)
 
-    def observed(self, motion: Motion, reading: ArrayLike, taken: float) -> Motion:
+    def observed(self, motion: RobotMotion, reading: ArrayLike, taken: float) -> RobotMotion:
         """Return the motion after a reading, stopped where the joints cannot have done what it says.
 
         Args:
@@ -209,7 +209,7 @@ class Envelope:
         reports, fault = self._reports.observed(motion.reports, self._si(values), taken, motion.position)
         return replace(motion, reports=reports, stopped=motion.stopped or fault)
 
-    def sent(self, before: Motion, after: Motion, command: ArrayLike) -> Motion:
+    def sent(self, before: RobotMotion, after: RobotMotion, command: ArrayLike) -> RobotMotion:
         """Return the motion after a command that the robot took.
 
         Args:
@@ -226,7 +226,7 @@ class Envelope:
             reports = replace(reports, sent=said)
         return replace(after, reports=reports, stopped=after.stopped or fault)
 
-    def unsent(self, before: Motion, after: Motion, *, why: str) -> Motion:
+    def unsent(self, before: RobotMotion, after: RobotMotion, *, why: str) -> RobotMotion:
         """Return the motion after a command that the robot failed to take, or took without an answer.
 
         Nobody can tell which. The next command therefore brakes from the one that failed: that keeps the limits where
@@ -244,12 +244,12 @@ class Envelope:
         fault = f"the robot did not take {reports.unsent:.0f} commands in close succession: {why}" if many else ""
         return replace(after, reports=reports, stopped=after.stopped or fault)
 
-    def in_force(self, motion: Motion) -> Array:
+    def in_force(self, motion: RobotMotion) -> Array:
         """Return the last command ``(n,)`` that the robot took, in its units, as far as it said so."""
         taken = motion.position if motion.reports.sent is None else motion.reports.sent
         return (taken - self._offset) / self._scale
 
-    def _allowed(self, motion: Motion, values: Array, here: Array | None) -> Ruling:
+    def _allowed(self, motion: RobotMotion, values: Array, here: Array | None) -> EnvelopeDecision:
         """The command, or the nearest that keeps every limit."""
         allowed, goal = window(motion.position, motion.velocity, self.limits), self._si(values)
         near = goal if here is None else np.clip(goal, self._si(here) - self._jump, self._si(here) + self._jump)
@@ -258,15 +258,15 @@ class Envelope:
         target, fault = self._free(motion, target)
         changed = target != goal
         if not changed.any():
-            return Ruling(kind="passed", command=values, motion=self._moved(motion, target))
+            return EnvelopeDecision(kind="passed", command=values, motion=self._moved(motion, target))
         command = np.where(changed, (target - self._offset) / self._scale, values)
         before = np.where(nearer != near, "robot", np.where(near != goal, "jump", ""))
         rules = _rules(before, nearer, target, allowed, fault)
         cuts = tuple(
-            Cut(joint=self.units.names[j], rule=str(rules[j]), wanted=float(values[j]), issued=float(command[j]))
+            CommandCut(joint=self.units.names[j], rule=str(rules[j]), wanted=float(values[j]), issued=float(command[j]))
             for j in np.flatnonzero(changed)
         )
-        return Ruling(
+        return EnvelopeDecision(
             kind="limited",
             command=command,
             motion=self._moved(motion, target),
@@ -274,7 +274,7 @@ class Envelope:
             reason="" if fault is None else fault[1],
         )
 
-    def _not_ahead(self, motion: Motion, goal: Array) -> Array:
+    def _not_ahead(self, motion: RobotMotion, goal: Array) -> Array:
         """Return the goal, as far as commands may go that the robot's own limits cut: a period ahead of what it sent.
 
         Never nearer than the last command, so that a driver's word moves nothing.
@@ -285,7 +285,7 @@ class Envelope:
         ahead = self.limits.speed * self.limits.dt
         return np.clip(goal, np.minimum(motion.position, sent - ahead), np.maximum(motion.position, sent + ahead))
 
-    def _free(self, motion: Motion, target: Array) -> tuple[Array, tuple[str, str] | None]:
+    def _free(self, motion: RobotMotion, target: Array) -> tuple[Array, tuple[str, str] | None]:
         """The target, or what comes nearest to it and is free; and what was in the way."""
         fault = self._fault(motion, target)
         if fault is None:
@@ -302,28 +302,28 @@ class Envelope:
                 safe = tried
         return safe, fault
 
-    def _fault(self, motion: Motion, target: Array) -> tuple[str, str] | None:
+    def _fault(self, motion: RobotMotion, target: Array) -> tuple[str, str] | None:
         velocity = (target - motion.position) / self.limits.dt
         path = stopping_path(target, velocity, self.limits)
         return self.space.first_fault(np.concatenate([target[None], path]))
 
-    def _moved(self, motion: Motion, target: Array) -> Motion:
+    def _moved(self, motion: RobotMotion, target: Array) -> RobotMotion:
         velocity = (target - motion.position) / self.limits.dt
-        return Motion(position=target, velocity=velocity, reports=motion.reports)
+        return RobotMotion(position=target, velocity=velocity, reports=motion.reports)
 
-    def _waiting(self, motion: Motion, reason: str) -> Ruling:
+    def _waiting(self, motion: RobotMotion, reason: str) -> EnvelopeDecision:
         """Brake or stand, and stop for good when that has lasted too long."""
         held = motion.held_s + self.limits.dt
         if held > self.settings.stop_after_s:
             return self._stopped(motion, f"{reason}, for {held:.1f} s")
         return self._held(replace(motion, held_s=held), reason)
 
-    def _stopped(self, motion: Motion, reason: str) -> Ruling:
+    def _stopped(self, motion: RobotMotion, reason: str) -> EnvelopeDecision:
         return self._held(replace(motion, stopped=reason), reason)
 
-    def _held(self, motion: Motion, reason: str) -> Ruling:
+    def _held(self, motion: RobotMotion, reason: str) -> EnvelopeDecision:
         position, velocity = braked(motion.position, motion.velocity, self.limits)
-        return Ruling(
+        return EnvelopeDecision(
             kind="stopped" if motion.stopped else "held",
             command=(position - self._offset) / self._scale,
             motion=replace(motion, position=position, velocity=velocity),
@@ -339,7 +339,7 @@ class Envelope:
 
 
 def _rules(
-    before: NDArray[np.str_], near: Array, target: Array, allowed: Window, fault: tuple[str, str] | None
+    before: NDArray[np.str_], near: Array, target: Array, allowed: CommandWindow, fault: tuple[str, str] | None
 ) -> NDArray[np.str_]:
     """The rule that decided about each joint, ``(n,)``: the last one that cut it, after those that cut ``before``."""
     rules = np.where(near > allowed.high, allowed.high_rule, np.where(near < allowed.low, allowed.low_rule, before))

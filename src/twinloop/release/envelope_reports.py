@@ -21,7 +21,7 @@ FORGIVEN = 0.1  # of one failed command by each that is taken: one in ten may fa
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reports:
+class ReportedState:
     """What a robot has reported up to now; positions ``(n,)`` are in SI units.
 
     Attributes:
@@ -80,7 +80,9 @@ class ReportLimits:
         low, high = sorted((self._shown(j, self.low), self._shown(j, self.high)))
         return f"{self.units.names[j]} reads {self._shown(j, reading):.4g}, and its range is {low:.4g} to {high:.4g}"
 
-    def observed(self, reports: Reports, reading: Array, taken: float, command: Array) -> tuple[Reports, str]:
+    def observed(
+        self, reports: ReportedState, reading: Array, taken: float, command: Array
+    ) -> tuple[ReportedState, str]:
         """Add a reading to the reports; returns them, and why the robot must stop, or "".
 
         Args:
@@ -102,7 +104,7 @@ class ReportLimits:
         still = replace(reports, taken=taken, still_low=low, still_high=high)
         return still, fault or self._frozen(still)
 
-    def misreported(self, reported: Array, reports: Reports, before: Array, issued: Array) -> str:
+    def misreported(self, reported: Array, reports: ReportedState, before: Array, issued: Array) -> str:
         """Return why a reported command ``(n,)`` in SI units cannot have been sent, or ""."""
         known = [before, issued] if reports.reading is None else [before, issued, reports.reading]
         j = misreported(reported, known, COMMAND_SLACK * self.span)
@@ -124,7 +126,7 @@ class ReportLimits:
             f"{self._shown(j, reading):.4g} within {elapsed:.2f} s, which the joint cannot do"
         )
 
-    def _frozen(self, reports: Reports) -> str:
+    def _frozen(self, reports: ReportedState) -> str:
         assert reports.still_low is not None and reports.still_high is not None  # noqa: S101, PT018 - see `observed`
         if reports.taken - reports.still_since <= FROZEN_S:
             return ""

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError
 from twinloop.core.records import freeze_fields, frozen
-from twinloop.hardware.limits import Nearness
+from twinloop.hardware.limits import ProximityPairs
 from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
@@ -43,7 +43,7 @@ class JointLimits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Window:
+class CommandWindow:
     """The commands ``(…, n)`` from ``low`` to ``high`` that are allowed next, and which limit each end comes from."""
 
     low: Array
@@ -52,7 +52,7 @@ class Window:
     high_rule: NDArray[np.str_]
 
 
-def window(position: Array, velocity: Array, limits: JointLimits) -> Window:
+def window(position: Array, velocity: Array, limits: JointLimits) -> CommandWindow:
     """What may be commanded next, given the last command and its speed, ``(…, n)`` each.
 
     A joint that stands outside its range, because a person put it there, may move further in and not further out.
@@ -61,7 +61,7 @@ def window(position: Array, velocity: Array, limits: JointLimits) -> Window:
     low, low_rule = _end(-position, -velocity, position - limits.low, limits)
     high = np.minimum(high, np.maximum(limits.high, position))
     low = np.minimum(np.maximum(-low, np.minimum(limits.low, position)), high)
-    return Window(low=low, high=high, low_rule=low_rule, high_rule=high_rule)
+    return CommandWindow(low=low, high=high, low_rule=low_rule, high_rule=high_rule)
 
 
 def fastest_towards(distance: Array, limits: JointLimits) -> Array:
@@ -111,7 +111,7 @@ def _end(position: Array, velocity: Array, distance: Array, limits: JointLimits)
     return position + np.maximum(speed, velocity - limits.brake) * limits.dt, rule
 
 
-class Space:
+class PoseSpace:
     """What the twin says of poses ``(n,)`` of the robot's joints, rad or m.
 
     Only what is fixed counts: things that lie loose are what the robot is there to touch, and nobody knows where they
@@ -138,7 +138,7 @@ class Space:
         self._box = None if box is None else frozen(box)
         self._tool = -1 if twin.robot.tcp is None else int(twin.model.site(twin.robot.tcp).id)
         self._model, self._joints, self._home = twin.model, twin.joint_qpos, twin.home()[0]
-        self._near = Nearness(self._model, _kept_distances(twin, clearance, hand_clearance))
+        self._near = ProximityPairs(self._model, _kept_distances(twin, clearance, hand_clearance))
         self._place(self._home[self._joints])
         self._usual = {(first, second) for first, second, *_ in self._near.close()}
 

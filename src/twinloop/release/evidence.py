@@ -18,7 +18,7 @@ _ALIKE = {"task": "task", "twin_hash": "twin", "run_seed": "run seed"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trial:
+class EvidenceTrial:
     """One trial; ``won`` where it is valid and succeeded. What was not measured is None."""
 
     key: Key
@@ -36,11 +36,11 @@ class Trial:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evidence:
+class GateEvidence:
     """All trials of both policies, in the order in which they came."""
 
-    candidate: tuple[Trial, ...]
-    champion: tuple[Trial, ...] = ()
+    candidate: tuple[EvidenceTrial, ...]
+    champion: tuple[EvidenceTrial, ...] = ()
     hashes: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
 
@@ -53,7 +53,7 @@ class Evidence:
         candidate_hash: str = "",
         champion_hash: str = "",
         names: tuple[str, str | None] = ("", None),
-    ) -> Evidence:
+    ) -> GateEvidence:
         """Read evaluations and say what is wrong with them as evidence about these two policies.
 
         A table that a person kept of trials on a robot has no hash; it is taken by the policy's name in ``names``.
@@ -75,13 +75,13 @@ class Evidence:
 
     def pairs(
         self, suites: Sequence[str] | None, domain: str | None, without: Sequence[str]
-    ) -> list[tuple[Trial, Trial]]:
+    ) -> list[tuple[EvidenceTrial, EvidenceTrial]]:
         """Trials of both that are of the same key, in the candidate's order."""
         partners = {trial.key: trial for trial in self.champion}
         chosen = of_suites(self.candidate, suites, domain, without)
         return [(trial, partners[trial.key]) for trial in chosen if trial.key in partners]
 
-    def on_robot(self, suites: Sequence[str], without: Sequence[str]) -> Evidence:
+    def on_robot(self, suites: Sequence[str], without: Sequence[str]) -> GateEvidence:
         """The trials of both on a robot: of the domain ``real``, or of suites that were tried on a virtual one."""
         mine, theirs = (
             tuple(
@@ -95,8 +95,8 @@ class Evidence:
 
 
 def of_suites(
-    trials: Sequence[Trial], suites: Sequence[str] | None, domain: str | None, without: Sequence[str]
-) -> list[Trial]:
+    trials: Sequence[EvidenceTrial], suites: Sequence[str] | None, domain: str | None, without: Sequence[str]
+) -> list[EvidenceTrial]:
     """The trials of some suites, or of all but some."""
     return [
         trial
@@ -127,9 +127,9 @@ def in_turns(slices: Sequence[str]) -> tuple[NDArray[np.intp], NDArray[np.intp]]
     return order, looks.astype(np.intp)
 
 
-def _trials(evaluation: Evaluation) -> list[Trial]:
+def _trials(evaluation: Evaluation) -> list[EvidenceTrial]:
     return [
-        Trial(
+        EvidenceTrial(
             key=(evaluation.domain, evaluation.suite, row["slice"], row["trial"]),
             won=bool(row["success"] and row["valid"]),
             progress=row["progress"],
@@ -166,7 +166,7 @@ def _unlike(candidate: Sequence[Evaluation], champion: Sequence[Evaluation]) -> 
     return found
 
 
-def _partners(mine: Sequence[Trial], theirs: Sequence[Trial]) -> list[str]:
+def _partners(mine: Sequence[EvidenceTrial], theirs: Sequence[EvidenceTrial]) -> list[str]:
     """Trials that only one of both was tried in."""
     here, there = {trial.key for trial in mine}, {trial.key for trial in theirs}
     return [

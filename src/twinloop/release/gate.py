@@ -14,15 +14,15 @@ from typing import Any
 
 from twinloop.core.decision import GateDecision, RuleVerdict
 from twinloop.core.evaluation import Evaluation
-from twinloop.release.evidence import Evidence
-from twinloop.release.gate_config import GateConfig, RobotRule, SuccessRule, Waived
+from twinloop.release.evidence import GateEvidence
+from twinloop.release.gate_config import GateConfig, RobotRule, SuccessRule, WaivedRule
 from twinloop.release.rules_conditions import context_rule, invariant_rule, latency_rule, regression_rule
 from twinloop.release.rules_effect import floor_rule, improvement_rule, robot_rule, success_rules
-from twinloop.release.version import Trained
+from twinloop.release.version import TrainingRecord
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
+class GateContext:
     """What is known besides trials: the candidate's hash and contract, what trained it, which failures are stored.
 
     ``spent`` says that this candidate was looked at before where only one look was planned. None is what nobody knows.
@@ -31,7 +31,7 @@ class Known:
     candidate_hash: str = ""
     champion_hash: str = ""
     contract: Any = None
-    trained: Trained | None = None
+    trained: TrainingRecord | None = None
     stored: Sequence[str] | None = None
     spent: str = ""
 
@@ -41,7 +41,7 @@ def gate(
     candidate: Evaluation | Sequence[Evaluation],
     champion: Evaluation | Sequence[Evaluation] = (),
     *,
-    known: Known | None = None,
+    known: GateContext | None = None,
 ) -> GateDecision:
     """Decide about a candidate.
 
@@ -55,9 +55,9 @@ def gate(
         The decision, a verdict for every rule; nothing here raises for lack of evidence, which is a verdict too. With
         ``looks: once``, evidence that is not fit gets that verdict alone, and the look is not taken.
     """
-    about = known or Known()
+    about = known or GateContext()
     mine, theirs = ([one] if isinstance(one, Evaluation) else list(one) for one in (candidate, champion))
-    evidence = Evidence.of(
+    evidence = GateEvidence.of(
         mine,
         theirs,
         candidate_hash=about.candidate_hash,
@@ -82,7 +82,7 @@ def gate(
     )
 
 
-def _rules(config: GateConfig, evidence: Evidence, known: Known) -> list[RuleVerdict]:
+def _rules(config: GateConfig, evidence: GateEvidence, known: GateContext) -> list[RuleVerdict]:
     """Every rule's verdict in the order of a decision; a rule that is waived is not asked."""
     first = config.champion is None
     found = list[RuleVerdict]()
@@ -105,7 +105,7 @@ def _rules(config: GateConfig, evidence: Evidence, known: Known) -> list[RuleVer
     }
     for name, ask in asked.items():
         rule = getattr(config, name)
-        found.append(_waived(name, rule) if isinstance(rule, Waived) else ask(rule))
+        found.append(_waived(name, rule) if isinstance(rule, WaivedRule) else ask(rule))
     return found
 
 
@@ -114,7 +114,7 @@ def _robot_suites(config: GateConfig) -> tuple[str, ...]:
     return (config.robot if isinstance(config.robot, RobotRule) else RobotRule()).suites
 
 
-def _evidence_rule(config: GateConfig, evidence: Evidence, known: Known) -> RuleVerdict:
+def _evidence_rule(config: GateConfig, evidence: GateEvidence, known: GateContext) -> RuleVerdict:
     """Whether the trials are of these policies, and pairs, and may be looked at."""
     asked = "trials of this candidate and this champion, tried alike, each with its partner"
     problems = list(evidence.problems)
@@ -137,5 +137,5 @@ def _evidence_rule(config: GateConfig, evidence: Evidence, known: Known) -> Rule
     )
 
 
-def _waived(rule: str, waived: Waived) -> RuleVerdict:
+def _waived(rule: str, waived: WaivedRule) -> RuleVerdict:
     return RuleVerdict(rule=rule, verdict="waived", asked="nothing", reason=waived.waived)

@@ -40,7 +40,7 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Waived(_Part):
+class WaivedRule(_Part):
     """A rule that a person took away, and why; the decision and the log keep it."""
 
     waived: str = Field(min_length=3)
@@ -58,12 +58,12 @@ class Waived(_Part):
 
 def _given_or_waived(value: Any) -> str:
     """Which of both a value is meant to be, so that a wrong one is held against that alone."""
-    return "[waived]" if isinstance(value, Waived) or (isinstance(value, dict) and "waived" in value) else "[given]"
+    return "[waived]" if isinstance(value, WaivedRule) or (isinstance(value, dict) and "waived" in value) else "[given]"
 
 
 _Rule = TypeVar("_Rule", bound=_Part)
 _OrWaived = Annotated[
-    Annotated[_Rule, Tag("[given]")] | Annotated[Waived, Tag("[waived]")], Discriminator(_given_or_waived)
+    Annotated[_Rule, Tag("[given]")] | Annotated[WaivedRule, Tag("[waived]")], Discriminator(_given_or_waived)
 ]
 
 
@@ -105,7 +105,7 @@ class RobotRule(_Part):
     suites: tuple[str, ...] = ("real",)
 
 
-class Improvement(_Part):
+class ImprovementRule(_Part):
     """One of several effects of which at least one must be shown: of a metric, in all trials or in one slice."""
 
     metric: Metric = "success"
@@ -213,7 +213,7 @@ class GateConfig(_Part):
     alpha: float = Field(default=0.05, gt=0, lt=0.5)
     looks: Looks = "any"
     success: _OrWaived[SuccessRule]
-    improves: tuple[Improvement, ...] = ()
+    improves: tuple[ImprovementRule, ...] = ()
     floor: _OrWaived[FloorRule]
     robot: _OrWaived[RobotRule] = Field(default_factory=RobotRule)
     invariants: _OrWaived[InvariantRule] = Field(default_factory=InvariantRule)

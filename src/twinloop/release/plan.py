@@ -92,7 +92,7 @@ class StagePlan(JsonRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class EpisodeOutcome:
     """What became of an episode; ``shadow`` is how far the candidate's commands were off, where it was a shadow."""
 
     episode: int
@@ -103,7 +103,7 @@ class Told:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judgement:
+class StageDecision:
     """How a stage stands: going on, passed, or to be aborted, with a sentence and figures."""
 
     state: State
@@ -111,25 +111,25 @@ class Judgement:
     figures: Mapping[str, Any]
 
 
-def judge_shadow(plan: ShadowPlan, told: Sequence[Told]) -> Judgement:
+def judge_shadow(plan: ShadowPlan, told: Sequence[EpisodeOutcome]) -> StageDecision:
     """Whether a shadow stays near to the champion."""
     seen = [(one.episode, one.shadow) for one in told if one.shadow is not None]
     figures = {"episodes": len(seen), "of": plan.episodes, "largest": max((s["value"] for _, s in seen), default=None)}
     for episode, shadow in seen:
         if shadow["faults"]:
             reason = f"Episode {episode}: the shadow gave no command at {shadow['faults']} steps ({shadow['fault']})."
-            return Judgement(state="abort", reason=reason, figures=figures)
+            return StageDecision(state="abort", reason=reason, figures=figures)
         if shadow["value"] > plan.limit:
             reason = (
                 f"Episode {episode}: commands differ by {shadow['value']:.4g} at the {plan.quantile:g} quantile of its "
                 f"steps, most in {shadow['joint']}; the limit is {plan.limit:g}."
             )
-            return Judgement(state="abort", reason=reason, figures=figures)
+            return StageDecision(state="abort", reason=reason, figures=figures)
     state: State = "passed" if len(seen) >= plan.episodes else "going"
-    return Judgement(state=state, reason=f"{len(seen)} of {plan.episodes} episodes in shadow.", figures=figures)
+    return StageDecision(state=state, reason=f"{len(seen)} of {plan.episodes} episodes in shadow.", figures=figures)
 
 
-def judge_canary(plan: CanaryPlan, told: Sequence[Told]) -> Judgement:
+def judge_canary(plan: CanaryPlan, told: Sequence[EpisodeOutcome]) -> StageDecision:
     """Whether a canary broke no limit and is not shown to be worse than the champion beside it."""
     mine = [one for one in told if one.arm == "canary"]
     others = [one for one in told if one.arm == "champion"]
@@ -141,7 +141,7 @@ def judge_canary(plan: CanaryPlan, told: Sequence[Told]) -> Judgement:
     broken = next((one for one in mine if one.violations), None)
     if broken is not None:
         reason = f"Episode {broken.episode}: {broken.violations} control steps beyond a safety limit."
-        return Judgement(state="abort", reason=reason, figures=figures)
+        return StageDecision(state="abort", reason=reason, figures=figures)
     from twinloop.stats import decision_blocks
 
     wealth = canary_wealth(plan, [one.success for one in mine], [one.success for one in others])
@@ -152,9 +152,9 @@ def judge_canary(plan: CanaryPlan, told: Sequence[Told]) -> Judgement:
             f"{figures['champion']['successes']} of {len(others)} of the champion, p = {figures['p_worse']:.2g} "
             f"however often one looked."
         )
-        return Judgement(state="abort", reason=reason, figures=figures)
+        return StageDecision(state="abort", reason=reason, figures=figures)
     state: State = "passed" if len(mine) >= plan.episodes else "going"
-    return Judgement(state=state, reason=f"{len(mine)} of {plan.episodes} episodes as canary.", figures=figures)
+    return StageDecision(state=state, reason=f"{len(mine)} of {plan.episodes} episodes as canary.", figures=figures)
 
 
 def canary_wealth(plan: CanaryPlan, canary: ArrayLike, champion: ArrayLike) -> NDArray[np.float64]:

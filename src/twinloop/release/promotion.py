@@ -12,15 +12,15 @@ from twinloop.core.decision import GateDecision
 from twinloop.core.errors import CheckFailedError, InputError
 from twinloop.core.plain import JsonRecord
 from twinloop.release.plan import Stage, StagePlan
-from twinloop.release.registry import Registry
-from twinloop.release.stages import Stages, Standing, begin, enter
-from twinloop.release.version import Version
+from twinloop.release.registry import PolicyRegistry
+from twinloop.release.stages import CandidateStage, StageTracker, begin, enter
+from twinloop.release.version import PolicyVersion
 
 Target = Literal["shadow", "canary", "champion"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moved(JsonRecord):
+class StageChange(JsonRecord):
     """What a promotion or a rollback did: ``policy`` is now in ``stage``, where ``before`` was."""
 
     policy: str
@@ -30,13 +30,13 @@ class Moved(JsonRecord):
 
 
 def promote(
-    registry: Registry,
+    registry: PolicyRegistry,
     reference: str = "candidate",
     *,
     to: Target | None = None,
     force: bool = False,
     reason: str = "",
-) -> Moved:
+) -> StageChange:
     """Move a version one stage on: into shadow, into canary, or to be the champion.
 
     Args:
@@ -67,7 +67,7 @@ def promote(
                 f"The gate compared {version.reference} with {decision.champion or 'no champion'}, and the champion of "
                 f"{registry.deployment} is {champion or 'nobody'} now. Decide again against that one."
             )
-        standing = Stages(registry).of(version.reference)
+        standing = StageTracker(registry).of(version.reference)
         plan = _plan(standing, decision)
         stage = _allowed(plan, standing, decision, to, force=force)
         details = {"decision": None if decision is None else decision.hash, "forced": force, "reason": reason}
@@ -75,10 +75,10 @@ def promote(
             _crown(registry, connection, version.reference, champion, details)
         else:
             _send(registry, connection, version.reference, stage, plan, champion, details)
-    return Moved(policy=version.reference, stage=stage, before=champion, reason=reason)
+    return StageChange(policy=version.reference, stage=stage, before=champion, reason=reason)
 
 
-def rollback(registry: Registry, reason: str) -> Moved:
+def rollback(registry: PolicyRegistry, reason: str) -> StageChange:
     """Make the champion before this one the champion again, after checking every byte of it.
 
     Whoever is in shadow or canary is retired: its gate compared it with a champion that is none any more.
@@ -104,10 +104,10 @@ def rollback(registry: Registry, reason: str) -> Moved:
         enter(registry, connection, bad, "rolled back", reason=reason)
         enter(registry, connection, good, "champion")
         registry.write(connection, "rollback", good, moved, {"from": bad, "reason": reason})
-    return Moved(policy=good, stage="champion", before=bad, reason=reason)
+    return StageChange(policy=good, stage="champion", before=bad, reason=reason)
 
 
-def reigned(entries: Sequence[log.Entry]) -> list[str]:
+def reigned(entries: Sequence[log.AuditEntry]) -> list[str]:
     """The champions whom a rollback would go through, the present one last: a rollback takes the last one away."""
     found = list[str]()
     for entry in entries:
@@ -118,7 +118,7 @@ def reigned(entries: Sequence[log.Entry]) -> list[str]:
     return found
 
 
-def passed_gate(registry: Registry, version: Version) -> GateDecision:
+def passed_gate(registry: PolicyRegistry, version: PolicyVersion) -> GateDecision:
     """The newest decision about a version, which must be a yes that no rollback came after.
 
     Raises:
@@ -146,7 +146,7 @@ def passed_gate(registry: Registry, version: Version) -> GateDecision:
     return last
 
 
-def _plan(standing: Standing | None, decision: GateDecision | None) -> StagePlan:
+def _plan(standing: CandidateStage | None, decision: GateDecision | None) -> StagePlan:
     """What the gate's file asked for; a version that was forced in keeps what it had."""
     if decision is not None and decision.plan:
         return StagePlan.from_json(decision.plan)
@@ -154,7 +154,7 @@ def _plan(standing: Standing | None, decision: GateDecision | None) -> StagePlan
 
 
 def _allowed(
-    plan: StagePlan, standing: Standing | None, decision: GateDecision | None, to: Target | None, *, force: bool
+    plan: StagePlan, standing: CandidateStage | None, decision: GateDecision | None, to: Target | None, *, force: bool
 ) -> Stage:
     """The stage that a version may enter now.
 
@@ -186,7 +186,7 @@ def _allowed(
 
 
 def _send(
-    registry: Registry,
+    registry: PolicyRegistry,
     connection: sqlite3.Connection,
     policy: str,
     stage: Stage,
@@ -195,7 +195,7 @@ def _send(
     details: dict[str, Any],
 ) -> None:
     """Into shadow or canary, beside the champion that there must be."""
-    busy = Stages(registry).now
+    busy = StageTracker(registry).now
     if busy is not None and busy.policy != policy:
         raise InputError(
             f"{busy.policy} is in {busy.stage} of {registry.deployment}. One candidate at a time: let it end, or "
@@ -216,7 +216,7 @@ def _send(
 
 
 def _crown(
-    registry: Registry, connection: sqlite3.Connection, policy: str, champion: str | None, details: dict[str, Any]
+    registry: PolicyRegistry, connection: sqlite3.Connection, policy: str, champion: str | None, details: dict[str, Any]
 ) -> None:
     """Make a version the champion, and the champion the previous one."""
     enter(registry, connection, policy, "champion")
@@ -228,9 +228,9 @@ def _crown(
     registry.write(connection, "promote", policy, moved, {**details, "stage": "champion"})
 
 
-def _retire(registry: Registry, connection: sqlite3.Connection, why: str) -> dict[str, str | None]:
+def _retire(registry: PolicyRegistry, connection: sqlite3.Connection, why: str) -> dict[str, str | None]:
     """Take whoever is in shadow or canary out: what it is compared with changes."""
-    busy = Stages(registry).now
+    busy = StageTracker(registry).now
     if busy is None:
         return {}
     enter(registry, connection, busy.policy, "retired", reason=why)

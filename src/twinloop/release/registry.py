@@ -29,7 +29,7 @@ from twinloop.dataset.storage.snapshot import locked
 from twinloop.release.version import (
     MAIN,
     Alias,
-    Version,
+    PolicyVersion,
     aliases,
     check_name,
     describe,
@@ -151,7 +151,7 @@ def _protect(folder: Path) -> None:
 EVIDENCE = ".evidence"  # in policies/: evaluations that decisions rest on, by hash
 
 
-class Registry:
+class PolicyRegistry:
     """The policies of a workspace.
 
     Args:
@@ -207,7 +207,7 @@ class Registry:
         assert found is not None  # noqa: S101 - it was entered, or another process had entered it
         return found.reference
 
-    def version(self, reference: str) -> Version:
+    def version(self, reference: str) -> PolicyVersion:
         """What is recorded of a version, by alias, NAME@VERSION, NAME or the beginning of its hash.
 
         Raises:
@@ -238,7 +238,7 @@ class Registry:
 
         return open_policy(self.folder(reference))
 
-    def versions(self) -> list[Version]:
+    def versions(self) -> list[PolicyVersion]:
         """Every version, oldest first."""
         return versions(self.workspace.state)
 
@@ -246,7 +246,7 @@ class Registry:
         """What each alias of this deployment stands for."""
         return aliases(self.workspace.state, self.deployment)
 
-    def audit(self) -> list[log.Entry]:
+    def audit(self) -> list[log.AuditEntry]:
         """The log of this deployment, oldest first."""
         return log.entries(self.workspace.state, self.deployment)
 
@@ -341,11 +341,11 @@ class Registry:
         given = {**details, "aliases": dict(moved)}
         log.append(connection, who=self.who, action=action, policy=policy, deployment=self.deployment, details=given)
 
-    def _same(self, name: str, digest: str) -> Version | None:
+    def _same(self, name: str, digest: str) -> PolicyVersion | None:
         """The version of that name with exactly these files, which must still be there."""
         return next((one for one in self.versions() if one.name == name and one.hash == digest), None)
 
-    def _put_back(self, version: Version, folder: Path, files: Mapping[str, str]) -> None:
+    def _put_back(self, version: PolicyVersion, folder: Path, files: Mapping[str, str]) -> None:
         """Where the copy in the registry was harmed, the same files again heal it."""
         target = self.home / version.name / str(version.version)
         if different(target, version.record["files"]):

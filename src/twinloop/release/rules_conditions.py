@@ -17,9 +17,9 @@ from twinloop.core.decision import RuleVerdict
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.documents import read_json
 from twinloop.randomize import read_identified
-from twinloop.release.evidence import Evidence, Trial, of_suites
+from twinloop.release.evidence import EvidenceTrial, GateEvidence, of_suites
 from twinloop.release.gate_config import ContextRule, GateConfig, InvariantRule, LatencyRule, RegressionRule
-from twinloop.release.version import Trained
+from twinloop.release.version import TrainingRecord
 from twinloop.rollout.observing import offered_contract
 from twinloop.stats import clopper_pearson, least_values, quantile_upper
 from twinloop.tasks import open_task
@@ -28,7 +28,7 @@ from twinloop.twin import load_twin
 _SHOWN = 3
 
 
-def context_rule(rule: ContextRule, contract: Any, trained: Trained | None) -> RuleVerdict:
+def context_rule(rule: ContextRule, contract: Any, trained: TrainingRecord | None) -> RuleVerdict:
     """The contract fits, and the training data cover what is known of the place.
 
     Args:
@@ -77,7 +77,7 @@ def intervals(found: ParamDistribution, level: float) -> dict[str, tuple[float, 
 
 
 def _covered(
-    rule: ContextRule, folder: Path, verdict: partial[RuleVerdict], trained: Trained, figures: dict[str, Any]
+    rule: ContextRule, folder: Path, verdict: partial[RuleVerdict], trained: TrainingRecord, figures: dict[str, Any]
 ) -> RuleVerdict:
     """Whether every interval of the identify run in a folder lies within the range that was drawn."""
     found = ParamDistribution.from_json(read_identified(folder)["distribution"])
@@ -127,7 +127,7 @@ def _unlike(rule: ContextRule, contract: Any) -> list[str]:
     return Contract.from_json(contract).differences(offered)
 
 
-def invariant_rule(rule: InvariantRule, config: GateConfig, evidence: Evidence) -> RuleVerdict:
+def invariant_rule(rule: InvariantRule, config: GateConfig, evidence: GateEvidence) -> RuleVerdict:
     """No violation in any trial, few lost worlds, and success wherever there must be."""
     trials, must = evidence.candidate, rule.must_succeed
     asked = "no safety limit broken in any trial"
@@ -160,7 +160,7 @@ def invariant_rule(rule: InvariantRule, config: GateConfig, evidence: Evidence) 
 
 
 def regression_rule(
-    rule: RegressionRule, evidence: Evidence, stored: Sequence[str] | None, *, first: bool
+    rule: RegressionRule, evidence: GateEvidence, stored: Sequence[str] | None, *, first: bool
 ) -> RuleVerdict:
     """No stored scenario that the champion handles and the candidate does not.
 
@@ -192,7 +192,7 @@ def regression_rule(
     return verdict(verdict="yes", reason=reason, evidence=figures)
 
 
-def latency_rule(rule: LatencyRule, config: GateConfig, evidence: Evidence) -> RuleVerdict:
+def latency_rule(rule: LatencyRule, config: GateConfig, evidence: GateEvidence) -> RuleVerdict:
     """An upper limit of confidence of the quantile stays within the budget."""
     verdict = partial(
         RuleVerdict,
@@ -217,7 +217,7 @@ def latency_rule(rule: LatencyRule, config: GateConfig, evidence: Evidence) -> R
     return verdict(verdict="yes" if high <= rule.budget_s else "no", reason=reason, evidence=figures)
 
 
-def _handled(trials: Sequence[Trial], share: float) -> dict[str, bool]:
+def _handled(trials: Sequence[EvidenceTrial], share: float) -> dict[str, bool]:
     """Which scenarios, one a slice, are handled."""
     outcomes: dict[str, list[bool]] = {}
     for trial in trials:
@@ -225,7 +225,7 @@ def _handled(trials: Sequence[Trial], share: float) -> dict[str, bool]:
     return {name: sum(won) >= share * len(won) for name, won in outcomes.items()}
 
 
-def _named(trials: Sequence[Trial]) -> str:
+def _named(trials: Sequence[EvidenceTrial]) -> str:
     return _first_names(
         [f"{trial.slice}/{trial.key[3]}" + (f": {trial.reason}" if trial.reason else "") for trial in trials]
     )

@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.decision import RuleVerdict, Verdict
 from twinloop.core.plain import JsonRecord
-from twinloop.release.evidence import Evidence, Trial, in_turns, of_suites
-from twinloop.release.gate_config import FloorRule, GateConfig, Improvement, Looks, RobotRule, SuccessRule
+from twinloop.release.evidence import EvidenceTrial, GateEvidence, in_turns, of_suites
+from twinloop.release.gate_config import FloorRule, GateConfig, ImprovementRule, Looks, RobotRule, SuccessRule
 from twinloop.stats import MOST_PAIRS, PairedCounts, clopper_pearson, log_e_mean, mcnemar, paired_p_value
 
 Answer = Literal["shown", "against", "open"]
@@ -22,7 +22,7 @@ _HALVINGS = 12  # of the range in which a limit of confidence is sought: to 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
-class Paired(JsonRecord):
+class PairedEffect(JsonRecord):
     """What pairs say of mean(candidate) − mean(champion) against a margin.
 
     ``p_value`` is of "it is at most the margin", ``p_against`` of "it is more". ``low`` is the limit below which the
@@ -57,7 +57,7 @@ def compare(
     margin: float,
     alpha: float,
     looks: Looks,
-) -> Paired:
+) -> PairedEffect:
     """Test mean(candidate) − mean(champion) > ``margin`` on pairs.
 
     However often one looks: by betting with constant fractions on the differences (`stats.betting`), each slice in its
@@ -81,7 +81,7 @@ def compare(
     if looks == "once" and binary and len(off) <= MOST_PAIRS:
         p_value, p_against = _exact(a, b, margin)
         method = "McNemar's exact test" if margin == 0 else "exact unconditional test of pairs (Tango's statistic)"
-    return Paired(
+    return PairedEffect(
         margin=margin,
         alpha=alpha,
         pairs=len(off),
@@ -165,10 +165,10 @@ def _further(off: NDArray[np.float64], margin: float, alpha: float) -> int | Non
     return max(math.ceil(needed) - len(off), 0)
 
 
-Pairs = Sequence[tuple[Trial, Trial]]
+Pairs = Sequence[tuple[EvidenceTrial, EvidenceTrial]]
 
 
-def success_rules(rule: SuccessRule, config: GateConfig, evidence: Evidence) -> list[RuleVerdict]:
+def success_rules(rule: SuccessRule, config: GateConfig, evidence: GateEvidence) -> list[RuleVerdict]:
     """The candidate against the champion, over all trials and, where asked, in every slice."""
     pairs = evidence.pairs(rule.suites, rule.domain, config.regression_suites)
     asked = f"better than {config.champion} by more than {_points(rule.margin)}"
@@ -180,7 +180,7 @@ def success_rules(rule: SuccessRule, config: GateConfig, evidence: Evidence) -> 
     return found
 
 
-def robot_rule(rule: RobotRule, config: GateConfig, evidence: Evidence) -> RuleVerdict:
+def robot_rule(rule: RobotRule, config: GateConfig, evidence: GateEvidence) -> RuleVerdict:
     """Not worse by the margin in the trials on a robot alone; ``none`` where there are no such trials."""
     asked = f"on a robot not worse than {config.champion} by {_points(rule.within)} or more"
     there = evidence.on_robot(rule.suites, config.regression_suites)
@@ -194,7 +194,7 @@ def robot_rule(rule: RobotRule, config: GateConfig, evidence: Evidence) -> RuleV
     return _verdict("robot", asked, compared, config)
 
 
-def improvement_rule(config: GateConfig, evidence: Evidence) -> RuleVerdict:
+def improvement_rule(config: GateConfig, evidence: GateEvidence) -> RuleVerdict:
     """At least one of several effects, each tested at an equal part of α (Bonferroni)."""
     rows: list[dict[str, Any]] = []
     alpha = config.alpha / len(config.improves)
@@ -202,7 +202,9 @@ def improvement_rule(config: GateConfig, evidence: Evidence) -> RuleVerdict:
     for item in config.improves:
         pairs = [pair for pair in every if item.slice in (None, pair[0].slice, pair[0].key[2])]
         found = _compared(pairs, item.metric, item.better, alpha, config)
-        rows.append({"effect": _effect(item), **(found.to_json() if isinstance(found, Paired) else {"missing": found})})
+        rows.append(
+            {"effect": _effect(item), **(found.to_json() if isinstance(found, PairedEffect) else {"missing": found})}
+        )
     reason = "; ".join(
         f"{row['effect']}: {row['missing']}"
         if "missing" in row
@@ -218,7 +220,7 @@ def improvement_rule(config: GateConfig, evidence: Evidence) -> RuleVerdict:
     )
 
 
-def floor_rule(rule: FloorRule, config: GateConfig, evidence: Evidence) -> RuleVerdict:
+def floor_rule(rule: FloorRule, config: GateConfig, evidence: GateEvidence) -> RuleVerdict:
     """Every slice is shown to reach the floor: a limit of confidence does, not the share that was seen."""
     asked = f"every slice succeeds in {rule.success:.0%} of trials at least ({1 - config.alpha:.0%} confidence)"
     verdict = partial(RuleVerdict, rule="floor", asked=asked)
@@ -266,7 +268,7 @@ def _every_slice(rule: SuccessRule, config: GateConfig, pairs: Pairs) -> RuleVer
     rows: list[dict[str, Any]] = []
     for name in dict.fromkeys(mine.slice for mine, _ in pairs):
         found = _compared([pair for pair in pairs if pair[0].slice == name], "success", -margin, config.alpha, config)
-        assert isinstance(found, Paired)  # noqa: S101 - a slice that is named has trials, and success is never missing
+        assert isinstance(found, PairedEffect)  # noqa: S101 - a slice that is named has trials, and success is never missing
         rows.append({"slice": name, "answer": found.answer, **found.to_json()})
     if not rows:
         return verdict(verdict="missing", reason="there are no pairs")
@@ -281,7 +283,7 @@ def _every_slice(rule: SuccessRule, config: GateConfig, pairs: Pairs) -> RuleVer
     return verdict(verdict=said, reason=reason, evidence={"slices": rows})
 
 
-def _compared(pairs: Pairs, metric: str, margin: float, alpha: float, config: GateConfig) -> Paired | str:
+def _compared(pairs: Pairs, metric: str, margin: float, alpha: float, config: GateConfig) -> PairedEffect | str:
     """The test of some pairs, or what they lack."""
     if not pairs:
         return "there are no pairs of trials"
@@ -296,7 +298,7 @@ def _compared(pairs: Pairs, metric: str, margin: float, alpha: float, config: Ga
     return compare(a, b, names, margin=margin, alpha=alpha, looks=config.looks)
 
 
-def _verdict(rule: str, asked: str, found: Paired | str, config: GateConfig) -> RuleVerdict:
+def _verdict(rule: str, asked: str, found: PairedEffect | str, config: GateConfig) -> RuleVerdict:
     if isinstance(found, str):
         return RuleVerdict(rule=rule, verdict="missing", asked=asked, reason=found)
     reason = (
@@ -318,7 +320,7 @@ def _undecided(config: GateConfig) -> Verdict:
     return "missing" if config.looks == "any" else "no"
 
 
-def _effect(item: Improvement) -> str:
+def _effect(item: ImprovementRule) -> str:
     where = f" in {item.slice}" if item.slice else ""
     return f"{item.metric}{where} better{f' by {_points(item.better)}' if item.better else ''}"
 

@@ -17,18 +17,18 @@ from twinloop.core.errors import TwinloopError
 from twinloop.core.extension import raised
 from twinloop.hardware.call_thread import CallThread
 from twinloop.hardware.driver import RobotLostError
-from twinloop.release.envelope import Envelope, Motion, Ruling
+from twinloop.release.envelope import Envelope, EnvelopeDecision, RobotMotion
 from twinloop.release.running_policy import Decider
 from twinloop.release.running_robot import (
-    Event,
+    ControlStep,
+    EpisodeRun,
     EventKind,
-    Ran,
+    RobotObservation,
+    RunEvent,
     RunOptions,
-    Seen,
-    Spoken,
-    Step,
-    Told,
+    TimedRobot,
     Watcher,
+    WatcherReport,
 )
 
 Array = NDArray[np.float64]
@@ -49,12 +49,14 @@ class Runner:
         watchers: who looks on.
     """
 
-    def __init__(self, robot: Spoken, envelope: Envelope, decider: Decider, watchers: tuple[Watcher, ...] = ()) -> None:
+    def __init__(
+        self, robot: TimedRobot, envelope: Envelope, decider: Decider, watchers: tuple[Watcher, ...] = ()
+    ) -> None:
         self._robot, self._envelope, self._decider, self._watchers = robot, envelope, decider, watchers
         self._thread = CallThread(f"policy {decider.name}")
         self._period = envelope.limits.dt
 
-    def run(self, episode: int, options: RunOptions) -> Ran:
+    def run(self, episode: int, options: RunOptions) -> EpisodeRun:
         """Run one episode; what goes wrong underway is written down and ends it, and is never raised.
 
         Raises:
@@ -65,8 +67,8 @@ class Runner:
         self._begin(episode)  # first, since it may take long, and the robot is looked at right before it moves
         seen = self._robot.look()
         motion = self._envelope.begin(seen.reading)
-        going = _Going(self._robot, self._envelope, self._decider, self._thread, self._watchers, options)
-        return going.run(Ran(episode=episode, policy=self._decider.name), motion, seen)
+        going = _RunningEpisode(self._robot, self._envelope, self._decider, self._thread, self._watchers, options)
+        return going.run(EpisodeRun(episode=episode, policy=self._decider.name), motion, seen)
 
     def close(self) -> None:
         """End the thread that asks the policy."""
@@ -88,7 +90,7 @@ class Runner:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Asked:
+class _PendingCommand:
     """A question to the policy that is under way."""
 
     taken: float
@@ -96,7 +98,7 @@ class _Asked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Wanted:
+class _PolicyAnswer:
     """What the policy answered; ``command`` None where it did not, and ``missing`` says why."""
 
     command: Array | None = None
@@ -105,12 +107,12 @@ class _Wanted:
     missing: str = "no command in time"
 
 
-class _Going:
+class _RunningEpisode:
     """One episode under way."""
 
     def __init__(
         self,
-        robot: Spoken,
+        robot: TimedRobot,
         envelope: Envelope,
         decider: Decider,
         thread: CallThread,
@@ -120,12 +122,12 @@ class _Going:
         self._robot, self._envelope, self._decider, self._thread = robot, envelope, decider, thread
         self._watchers, self._options, self._period = watchers, options, envelope.limits.dt
         self._patience = envelope.watchdog_s if options.patience_s is None else options.patience_s
-        self._asked: _Asked | None = None
+        self._asked: _PendingCommand | None = None
         self._start = robot.clock.now()
         self._last_kind = ""
         self._columns = robot.environment_columns(decider.contract)
 
-    def run(self, ran: Ran, motion: Motion, seen: Seen) -> Ran:
+    def run(self, ran: EpisodeRun, motion: RobotMotion, seen: RobotObservation) -> EpisodeRun:
         """See `Runner.run`."""
         self._motion, self._seen, self._due = motion, seen, self._start
         for part in (self._drive, self._come_to_rest):
@@ -136,7 +138,7 @@ class _Going:
                 self._event(ran, "stopped", ran.reason)
         return ran
 
-    def _drive(self, ran: Ran) -> None:
+    def _drive(self, ran: EpisodeRun) -> None:
         """Take step after step until there is a reason to end."""
         fresh = True
         while len(ran.steps) < self._options.steps and not ran.trip:
@@ -151,20 +153,20 @@ class _Going:
         if ran.unsent > _FAILED_SHARE * len(ran.steps):
             self._trip(ran, "robot", f"the robot did not take {ran.unsent} of {len(ran.steps)} commands")
 
-    def _step(self, ran: Ran, *, fresh: bool) -> None:
+    def _step(self, ran: EpisodeRun, *, fresh: bool) -> None:
         clock, seen = self._robot.clock, self._seen
         if fresh:
             self._report(ran, self._motion, self._envelope.observed(self._motion, seen.reading, seen.taken))
-        wanted = self._wanted(ran, seen) if fresh else _Wanted(missing="the robot does not answer")
+        wanted = self._wanted(ran, seen) if fresh else _PolicyAnswer(missing="the robot does not answer")
         age = 0.0 if fresh else clock.now() - seen.taken
         ruling = self._envelope.judge(self._motion, wanted.command, seen.reading, age_s=age, missing=wanted.missing)
         when = clock.now() - self._start
         issued, sent = self._send(ran, ruling, when)
         self._log(ran, ruling, when)
-        told = self._watch(ran, seen, issued) if fresh else Told()
+        told = self._watch(ran, seen, issued) if fresh else WatcherReport()
         values = np.full(len(issued), np.nan) if wanted.command is None else wanted.command
         ran.steps.append(
-            Step(
+            ControlStep(
                 time_s=when,
                 seen=seen,
                 wanted=values if values.shape == issued.shape else np.full(len(issued), np.nan),
@@ -182,45 +184,45 @@ class _Going:
         if told.alarm:
             self._trip(ran, "alarm", told.alarm)
 
-    def _report(self, ran: Ran, before: Motion, after: Motion) -> None:
+    def _report(self, ran: EpisodeRun, before: RobotMotion, after: RobotMotion) -> None:
         """Keep the motion after a report of the robot's; where the report has stopped it, the episode is over."""
         self._motion = after
         if after.stopped and not before.stopped:
             self._trip(ran, "robot", after.stopped)
 
-    def _wanted(self, ran: Ran, seen: Seen) -> _Wanted:
+    def _wanted(self, ran: EpisodeRun, seen: RobotObservation) -> _PolicyAnswer:
         """The policy's command for this step, waited for no longer than the watchdog allows."""
         if self._motion.stopped:
-            return _Wanted(missing=self._motion.stopped)
+            return _PolicyAnswer(missing=self._motion.stopped)
         wrong = _not_finite(seen)
         if wrong:
-            return _Wanted(missing=f"{wrong} of the robot is not a number")
+            return _PolicyAnswer(missing=f"{wrong} of the robot is not a number")
         if self._asked is None:
-            self._asked = _Asked(taken=seen.taken, began=time.perf_counter())
+            self._asked = _PendingCommand(taken=seen.taken, began=time.perf_counter())
             shown = seen.shown(self._columns)
             self._thread.start(lambda: np.array(self._decider.act(shown), dtype=np.float64))
         answer = self._thread.wait(self._patience)
         asked = self._asked
         if answer is None:
-            return _Wanted(missing=f"no command in time: the policy has had {self._waited(asked):.2f} s")
+            return _PolicyAnswer(missing=f"no command in time: the policy has had {self._waited(asked):.2f} s")
         self._asked = None
         latency = self._waited(asked)
         if answer.error is not None:
             error = answer.error
             said = str(error) if isinstance(error, TwinloopError) else f"the policy failed: {raised(error)}"
             self._trip(ran, "policy", said)
-            return _Wanted(missing=said, latency_s=latency)
+            return _PolicyAnswer(missing=said, latency_s=latency)
         age = self._robot.clock.now() - asked.taken
         if age > self._envelope.settings.max_age_s:
             said = f"an answer after {latency:.2f} s, to an observation {age:.2f} s old, came too late to be used"
             self._event(ran, "late", said)
-            return _Wanted(missing="no command in time: the answer came too late to be used", latency_s=latency)
-        return _Wanted(command=answer.value, latency_s=latency, age_s=age)
+            return _PolicyAnswer(missing="no command in time: the answer came too late to be used", latency_s=latency)
+        return _PolicyAnswer(command=answer.value, latency_s=latency, age_s=age)
 
-    def _waited(self, asked: _Asked) -> float:
+    def _waited(self, asked: _PendingCommand) -> float:
         return time.perf_counter() - asked.began
 
-    def _send(self, ran: Ran, ruling: Ruling, when: float, *, tell: bool = True) -> tuple[Array, bool]:
+    def _send(self, ran: EpisodeRun, ruling: EnvelopeDecision, when: float, *, tell: bool = True) -> tuple[Array, bool]:
         """Issue what was ruled; returns the command that the robot holds then, and whether it took this one."""
         before, envelope = self._motion, self._envelope
         try:
@@ -236,7 +238,7 @@ class _Going:
             self._decider.sent(issued.copy())
         return issued, True
 
-    def _watch(self, ran: Ran, seen: Seen, issued: Array) -> Told:
+    def _watch(self, ran: EpisodeRun, seen: RobotObservation, issued: Array) -> WatcherReport:
         """What those who look on say; one that fails is told of once, and the robot goes on."""
         scores: dict[str, float] = {}
         alarm = ""
@@ -253,9 +255,9 @@ class _Going:
             for note in told.notes:
                 self._event(ran, "alarm", note)
             alarm = alarm or told.alarm
-        return Told(scores=scores, alarm=alarm)
+        return WatcherReport(scores=scores, alarm=alarm)
 
-    def _look(self, ran: Ran) -> bool:
+    def _look(self, ran: EpisodeRun) -> bool:
         """Take the next observation; the one before stays, and this returns False, where the robot gives none."""
         try:
             self._seen = self._robot.look()
@@ -264,7 +266,7 @@ class _Going:
             return False
         return True
 
-    def _next(self, ran: Ran) -> None:
+    def _next(self, ran: EpisodeRun) -> None:
         """Wait for the next control step; one that was missed is not made up for."""
         clock, self._due = self._robot.clock, self._due + self._period
         clock.wait_until(self._due)
@@ -277,7 +279,7 @@ class _Going:
             self._event(ran, "slow", f"the loop is {1e3 * behind:.0f} ms behind its clock")
         self._due = clock.now()
 
-    def _judge(self, ran: Ran, *, fresh: bool) -> None:
+    def _judge(self, ran: EpisodeRun, *, fresh: bool) -> None:
         if self._options.judge is None or not fresh:
             return
         try:
@@ -286,7 +288,7 @@ class _Going:
             self._event(ran, "robot", str(error))
         ran.steps[-1] = replace(ran.steps[-1], success=ran.success)
 
-    def _come_to_rest(self, ran: Ran) -> None:
+    def _come_to_rest(self, ran: EpisodeRun) -> None:
         """Brake along the stopping path; on the record where something went wrong."""
         reason = ran.reason or "the episode is over"
         for _ in range(_LONGEST_BRAKE):
@@ -298,7 +300,7 @@ class _Going:
             if ran.trip:
                 nothing = np.full(len(issued), np.nan)
                 ran.steps.append(
-                    Step(
+                    ControlStep(
                         time_s=when,
                         seen=self._seen,
                         wanted=nothing,
@@ -313,7 +315,7 @@ class _Going:
             self._next(ran)
             self._look(ran)
 
-    def _log(self, ran: Ran, ruling: Ruling, when: float) -> None:
+    def _log(self, ran: EpisodeRun, ruling: EnvelopeDecision, when: float) -> None:
         """An event where the envelope begins to do something else than at the step before."""
         rules = ", ".join(sorted({f"{cut.joint}/{cut.rule}" for cut in ruling.cuts}))
         kind = f"limited by {rules}" if ruling.kind == "limited" else ruling.kind
@@ -324,7 +326,7 @@ class _Going:
             self._event(ran, ruling.kind, said, when)
         self._last_kind = kind
 
-    def _trip(self, ran: Ran, kind: EventKind, reason: str) -> None:
+    def _trip(self, ran: EpisodeRun, kind: EventKind, reason: str) -> None:
         """End the episode for a reason, unless it has one to end for already."""
         if ran.trip:
             return
@@ -332,14 +334,14 @@ class _Going:
         if kind != "stopped":  # the envelope's own is on record already
             self._event(ran, kind, reason)
 
-    def _event(self, ran: Ran, kind: EventKind, message: str, when: float | None = None) -> None:
+    def _event(self, ran: EpisodeRun, kind: EventKind, message: str, when: float | None = None) -> None:
         moment = self._robot.clock.now() - self._start if when is None else when
         last = ran.events[-1] if ran.events else None
         if last is not None and (last.kind, last.message) == (kind, message):
             return  # it goes on
-        ran.events.append(Event(frame=len(ran.steps), time_s=moment, kind=kind, message=message))
+        ran.events.append(RunEvent(frame=len(ran.steps), time_s=moment, kind=kind, message=message))
 
 
-def _not_finite(seen: Seen) -> str:
+def _not_finite(seen: RobotObservation) -> str:
     """The first part of an observation that no policy should see, or ""."""
     return next((key for key, array in seen.arrays.items() if not np.isfinite(array).all()), "")

@@ -14,11 +14,11 @@ from twinloop.core.errors import InputError, TwinloopError
 from twinloop.core.extension import raised
 from twinloop.hardware.call_thread import CallThread
 from twinloop.release.monitor.calibration import read
-from twinloop.release.monitor.live import Monitor
+from twinloop.release.monitor.live import LiveMonitor
 from twinloop.release.running_policy import Decider, LocalDecider
-from twinloop.release.running_robot import Seen, Spoken, Told
+from twinloop.release.running_robot import RobotObservation, TimedRobot, WatcherReport
 from twinloop.release.shadow import ShadowLog
-from twinloop.release.stages import Stages
+from twinloop.release.stages import StageTracker
 from twinloop.twin import load_twin
 
 OnAlarm = Literal["stop", "log"]
@@ -34,7 +34,9 @@ class MonitorWatcher:
         on_alarm: whether an alarm ends the episode.
     """
 
-    def __init__(self, monitor: Monitor, decider: LocalDecider, robot: Spoken, *, on_alarm: OnAlarm = "stop") -> None:
+    def __init__(
+        self, monitor: LiveMonitor, decider: LocalDecider, robot: TimedRobot, *, on_alarm: OnAlarm = "stop"
+    ) -> None:
         self._monitor, self._decider, self._stops = monitor, decider, on_alarm == "stop"
         self._columns = robot.environment_columns(monitor.contract)
 
@@ -42,7 +44,7 @@ class MonitorWatcher:
         """See `running_steps.Watcher`."""
         self._monitor.begin(1)
 
-    def look(self, seen: Seen, command: NDArray[np.float64]) -> Told:
+    def look(self, seen: RobotObservation, command: NDArray[np.float64]) -> WatcherReport:
         """See `running_steps.Watcher`."""
         rows = {key: np.asarray(values)[None] for key, values in seen.arrays.items()}
         if ENVIRONMENT in rows:
@@ -50,14 +52,16 @@ class MonitorWatcher:
         told = self._monitor.look(rows, self._decider.acting, command[None], seen.reading[None])
         scores = {name: float(values[0]) for name, values in told.scores.items()}
         said = tuple(str(alarm) for alarm in told.alarms)
-        return Told(scores=scores, alarm=said[0] if said and self._stops else "", notes=() if self._stops else said)
+        return WatcherReport(
+            scores=scores, alarm=said[0] if said and self._stops else "", notes=() if self._stops else said
+        )
 
     def end(self, success: bool | None) -> list[str]:
         """An episode is over; what the course of all of them says, a sentence each."""
         return self._monitor.end(0, success=success)
 
 
-def open_watcher(folder: Path, decider: Decider, robot: Spoken, *, on_alarm: OnAlarm = "stop") -> MonitorWatcher:
+def open_watcher(folder: Path, decider: Decider, robot: TimedRobot, *, on_alarm: OnAlarm = "stop") -> MonitorWatcher:
     """The monitor in a folder, beside the policy that it was calibrated for.
 
     Raises:
@@ -70,7 +74,7 @@ def open_watcher(folder: Path, decider: Decider, robot: Spoken, *, on_alarm: OnA
             "folder or by name, or leave --monitor out."
         )
     calibration, _ = read(folder)
-    monitor = Monitor.open(folder, load_twin(calibration.origin.twin), policy_hash=decider.hash)
+    monitor = LiveMonitor.open(folder, load_twin(calibration.origin.twin), policy_hash=decider.hash)
     return MonitorWatcher(monitor, decider, robot, on_alarm=on_alarm)
 
 
@@ -90,7 +94,13 @@ class ShadowWatcher:
     """
 
     def __init__(
-        self, decider: Decider, robot: Spoken, stages: Stages, *, patience_s: float = 0.0, budget_s: float | None = None
+        self,
+        decider: Decider,
+        robot: TimedRobot,
+        stages: StageTracker,
+        *,
+        patience_s: float = 0.0,
+        budget_s: float | None = None,
     ) -> None:
         self._decider, self._stages, self._patience, self._budget = decider, stages, patience_s, budget_s
         self._columns = robot.environment_columns(decider.contract)
@@ -114,7 +124,7 @@ class ShadowWatcher:
         self._pending = None
         self.log = self._stages.shadow_log(self._decider.contract.action.names, budget_s=self._budget)
 
-    def look(self, seen: Seen, command: Array) -> Told:
+    def look(self, seen: RobotObservation, command: Array) -> WatcherReport:
         """See `running.Watcher`."""
         self._compare()
         if not self._thread.busy:
@@ -124,7 +134,7 @@ class ShadowWatcher:
         if self._patience:
             self._compare()
         last = self.log.steps[-1:]
-        return Told(scores={"shadow": last[0].largest} if last else {})
+        return WatcherReport(scores={"shadow": last[0].largest} if last else {})
 
     def close(self) -> None:
         """End its thread."""

@@ -16,7 +16,7 @@ from twinloop.release.envelope import Envelope
 
 if TYPE_CHECKING:
     from twinloop.policies.policy import Policy
-    from twinloop.release.registry import Registry
+    from twinloop.release.registry import PolicyRegistry
 
 
 Array = NDArray[np.float64]
@@ -55,11 +55,11 @@ class LocalDecider:
     """
 
     def __init__(self, policy: Policy, *, name: str, run_seed: int = 0) -> None:
-        from twinloop.policies.acting import Acting
+        from twinloop.policies.acting import PolicyLoop
 
-        self._policy, self._run_seed, self._make = policy, run_seed, Acting
+        self._policy, self._run_seed, self._make = policy, run_seed, PolicyLoop
         self.name, self.hash, self.contract = name, policy.hash, policy.contract
-        self.acting: Acting | None = None
+        self.acting: PolicyLoop | None = None
 
     def restart(self, episode: int) -> None:
         """See `Decider`."""
@@ -93,7 +93,7 @@ def open_local(folder: Path, *, name: str = "", run_seed: int = 0) -> LocalDecid
     return LocalDecider(open_policy(folder), name=name or str(folder), run_seed=run_seed)
 
 
-def open_saved(reference: str, registry: Registry | None, *, run_seed: int = 0) -> LocalDecider:
+def open_saved(reference: str, registry: PolicyRegistry | None, *, run_seed: int = 0) -> LocalDecider:
     """The policy that a folder holds, or a version or alias of the registry names, ready to act."""
     if Path(reference).is_dir():
         return open_local(Path(reference), run_seed=run_seed)
@@ -112,7 +112,7 @@ _PEAK = 1.875  # peak over mean speed of a minimum-jerk move
 _SHORTEST_S, _REST_S = 0.5, 0.5
 
 
-class Homing:
+class HomingMove:
     """See `running_policy.Decider`: a minimum-jerk move from where the joints read to be to ``home`` ``(n,)``."""
 
     name, hash = "home", ""

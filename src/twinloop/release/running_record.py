@@ -22,7 +22,7 @@ from twinloop.core.records import Episode, Provenance, SimEpisode, Source
 from twinloop.dataset.lerobot.writer import DatasetWriter
 from twinloop.dataset.side_tables import SideTable
 from twinloop.dataset.spec import CameraSpec, DatasetSpec, ReadingSpec
-from twinloop.release.running_robot import Ran
+from twinloop.release.running_robot import EpisodeRun
 
 STEPS, EVENTS, SCORES = "run/steps", "run/events", "run/scores"
 _NO_STATES = np.empty((0, 0))
@@ -66,7 +66,9 @@ class RunWriter:
         """Episodes written."""
         return 0 if self._writer is None else self._writer.episodes
 
-    def add(self, ran: Ran, *, policy_hash: str, success: bool | None, notes: Mapping[str, Any] | None = None) -> int:
+    def add(
+        self, ran: EpisodeRun, *, policy_hash: str, success: bool | None, notes: Mapping[str, Any] | None = None
+    ) -> int:
         """Write an episode that has frames; when this returns it is on the disk. Returns its ``episode_index``.
 
         Args:
@@ -122,7 +124,7 @@ class RunWriter:
             readings=(ReadingSpec(name=name, columns=seen, units=tuple(map(_unit, seen))),) if seen else (),
         )
 
-    def _log(self, ran: Ran) -> Episode:
+    def _log(self, ran: EpisodeRun) -> Episode:
         facts = self._facts
         return Episode(
             index=ran.episode,
@@ -137,7 +139,9 @@ class RunWriter:
             command=facts.offered.command,
         )
 
-    def _provenance(self, ran: Ran, policy_hash: str, success: bool | None, notes: Mapping[str, Any]) -> Provenance:
+    def _provenance(
+        self, ran: EpisodeRun, policy_hash: str, success: bool | None, notes: Mapping[str, Any]
+    ) -> Provenance:
         facts = self._facts
         run = {"policy": ran.policy, "policy_hash": policy_hash, "trip": ran.trip or ""}
         run |= {"envelope": ran.rulings, "unsent": ran.unsent}
@@ -163,12 +167,12 @@ class RunWriter:
             },
         )
 
-    def _environment(self, ran: Ran) -> dict[str, NDArray[np.float64]]:
+    def _environment(self, ran: EpisodeRun) -> dict[str, NDArray[np.float64]]:
         if not self._facts.offered.environment:
             return {}
         return {ENVIRONMENT: _carried_on(np.array([step.seen.arrays[ENVIRONMENT] for step in ran.steps]))}
 
-    def _pictures(self, ran: Ran) -> dict[str, NDArray[np.uint8]]:
+    def _pictures(self, ran: EpisodeRun) -> dict[str, NDArray[np.uint8]]:
         return {
             name: np.stack([step.seen.arrays[f"{IMAGES}{name}"] for step in ran.steps])
             for name in self._facts.offered.cameras
@@ -187,7 +191,7 @@ def _unit(name: str) -> str:
     return {"x": "m", "y": "m", "z": "m", "cos": "1", "sin": "1"}.get(name.rpartition(".")[2], "")
 
 
-def _tables(number: int, ran: Ran, joints: tuple[str, ...]) -> dict[str, SideTable]:
+def _tables(number: int, ran: EpisodeRun, joints: tuple[str, ...]) -> dict[str, SideTable]:
     steps = ran.steps
     columns = {
         "time_s": pa.array([step.time_s for step in steps], pa.float64()),

@@ -14,7 +14,7 @@ from twinloop.core.contract import ENVIRONMENT, IMAGES, STATE, Contract
 from twinloop.hardware.driver import CheckedClock, RobotDescription, RobotDriver, RobotLostError
 from twinloop.hardware.protocol import SEEN, Robot
 from twinloop.hardware.record import command_kind
-from twinloop.release.envelope import Ruling
+from twinloop.release.envelope import EnvelopeDecision
 
 Array = NDArray[np.float64]
 
@@ -35,7 +35,7 @@ def offered_contract(robot: Robot, *, hz: float, task: str = "") -> Contract:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class RobotObservation:
     """One observation: arrays by LeRobot's names without a world's axis, and when it was taken by the robot's clock."""
 
     arrays: Mapping[str, NDArray[Any]]
@@ -58,7 +58,7 @@ class Seen:
         return arrays
 
 
-class Spoken:
+class TimedRobot:
     """A robot that is spoken to from one thread, and waited for no longer than so many seconds.
 
     Args:
@@ -93,7 +93,7 @@ class Spoken:
         """
         self.driver.connect()
 
-    def look(self) -> Seen:
+    def look(self) -> RobotObservation:
         """What it observes now.
 
         Raises:
@@ -104,7 +104,7 @@ class Spoken:
         arrays: dict[str, NDArray[Any]] = {STATE: np.array([answer[key] for key in found.joint_keys])}
         if found.tracked_keys:
             arrays[ENVIRONMENT] = np.array([answer[key] for key in found.tracked_keys])
-        return Seen(arrays=arrays | {f"{IMAGES}{key}": answer[key] for key in found.cameras}, taken=taken)
+        return RobotObservation(arrays=arrays | {f"{IMAGES}{key}": answer[key] for key in found.cameras}, taken=taken)
 
     def send(self, command: Array) -> Array:
         """Issue a command ``(n,)`` in the robot's units; returns the one that the driver says it sent.
@@ -143,7 +143,7 @@ EventKind = Literal["held", "limited", "late", "stopped", "alarm", "policy", "ro
 
 
 @dataclass(frozen=True, kw_only=True)
-class Event:
+class RunEvent:
     """Something that happened at a frame: what kind, and a sentence."""
 
     frame: int
@@ -153,7 +153,7 @@ class Event:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class ControlStep:
     """One control step. ``wanted`` is NaN where no command came; ``latency_s`` is how long the policy took for it.
 
     ``age_s`` is how old the observation behind the command was when it was sent; ``scores`` are a monitor's. ``sent``
@@ -161,10 +161,10 @@ class Step:
     """
 
     time_s: float
-    seen: Seen
+    seen: RobotObservation
     wanted: Array
     issued: Array
-    ruling: Ruling
+    ruling: EnvelopeDecision
     latency_s: float
     age_s: float
     scores: Mapping[str, float] = field(default_factory=dict)
@@ -173,7 +173,7 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class WatcherReport:
     """What a watcher says of a step: its scores, an alarm that ends the episode, or "", and ``notes`` that do not."""
 
     scores: Mapping[str, float] = field(default_factory=dict)
@@ -188,7 +188,7 @@ class Watcher(Protocol):
         """An episode begins."""
         ...
 
-    def look(self, seen: Seen, command: Array) -> Told:
+    def look(self, seen: RobotObservation, command: Array) -> WatcherReport:
         """What it makes of an observation and of the command that was sent after it ``(n,)``."""
         ...
 
@@ -214,7 +214,7 @@ class RunOptions:
 
 
 @dataclass(kw_only=True)
-class Ran:
+class EpisodeRun:
     """What came of an episode: its steps, its events, and why it ended early, or "".
 
     ``trip`` says what kind of end that was: ``stopped`` by the envelope, an ``alarm``, ``policy`` or ``robot`` lost,
@@ -224,8 +224,8 @@ class Ran:
 
     episode: int
     policy: str
-    steps: list[Step] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
+    steps: list[ControlStep] = field(default_factory=list)
+    events: list[RunEvent] = field(default_factory=list)
     trip: EventKind | None = None
     reason: str = ""
     success: bool | None = None

@@ -33,7 +33,7 @@ _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:]*)(:[0-9]+)?", re.IGNORECASE)
 _log = logging.getLogger(__name__)
 
 
-class Gate:
+class RequestGuard:
     """An ASGI application that refuses requests, and lets no error of the application inside get out.
 
     Args:
@@ -190,8 +190,8 @@ class Application:
         return b"".join(parts)
 
 
-def create_app(app: Application, *, token: str | None, hosts: frozenset[str] | None) -> Gate:
-    """Return the ASGI application; ``token`` and ``hosts`` as `Gate`."""
+def create_app(app: Application, *, token: str | None, hosts: frozenset[str] | None) -> RequestGuard:
+    """Return the ASGI application; ``token`` and ``hosts`` as `RequestGuard`."""
     # No redirect, because it would lead to whatever the Host header names.
     web = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     sessions = app.sessions
@@ -232,7 +232,7 @@ def create_app(app: Application, *, token: str | None, hosts: frozenset[str] | N
         await stream.accept()
         await _serve_stream(stream, app)
 
-    return Gate(web, token=token, hosts=hosts)
+    return RequestGuard(web, token=token, hosts=hosts)
 
 
 async def _serve_stream(stream: WebSocket, app: Application) -> None:

@@ -17,7 +17,7 @@ from twinloop.core.files import atomic_open
 
 
 @dataclass(frozen=True, kw_only=True)
-class Divergence:
+class ShadowDifference:
     """One step: ``difference`` ``(k,)``, shadow minus champion, in the unit of the commands; NaN where it has none."""
 
     step: int
@@ -41,11 +41,11 @@ class ShadowLog:
     def __init__(self, names: Sequence[str] = (), *, quantile: float = 0.95, budget_s: float | None = None) -> None:
         self.names, self._quantile, self._budget = tuple(names), quantile, budget_s
         self._champion: list[NDArray[np.float64]] = []
-        self._steps: list[Divergence] = []
+        self._steps: list[ShadowDifference] = []
 
     def look(
         self, commands_champion: ArrayLike, commands_shadow: ArrayLike | None, *, latency_s: float | None = None
-    ) -> Divergence:
+    ) -> ShadowDifference:
         """Compare the commands of one step.
 
         Args:
@@ -68,13 +68,13 @@ class ShadowLog:
             fault = f"answered after {latency_s:.3g} s, {self._budget:g} s were allowed"
         off = meant - sent
         largest = float(np.abs(off).max()) if np.isfinite(off).all() else float("nan")
-        seen = Divergence(step=len(self._steps), difference=off, largest=largest, fault=fault)
+        seen = ShadowDifference(step=len(self._steps), difference=off, largest=largest, fault=fault)
         self._champion.append(sent)
         self._steps.append(seen)
         return seen
 
     @property
-    def steps(self) -> tuple[Divergence, ...]:
+    def steps(self) -> tuple[ShadowDifference, ...]:
         """Every step so far."""
         return tuple(self._steps)
 

@@ -20,8 +20,8 @@ from twinloop.core.errors import InputError
 from twinloop.core.files import dumps
 from twinloop.core.plain import JsonRecord
 from twinloop.core.seeds import uniforms
-from twinloop.release.plan import Arm, Judgement, Stage, StagePlan, Told, judge_canary, judge_shadow
-from twinloop.release.registry import Registry
+from twinloop.release.plan import Arm, EpisodeOutcome, Stage, StageDecision, StagePlan, judge_canary, judge_shadow
+from twinloop.release.registry import PolicyRegistry
 from twinloop.release.shadow import ShadowLog
 
 Word = Literal["go on", "abort"]
@@ -29,7 +29,7 @@ _STANDINGS = "SELECT policy, champion, stage, plan, run_seed, since, reason FROM
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing(JsonRecord):
+class CandidateStage(JsonRecord):
     """Where a candidate is: ``stage`` since ``since``, against ``champion``, and what its plan asks for."""
 
     policy: str
@@ -41,7 +41,7 @@ class Standing(JsonRecord):
     reason: str = ""
 
 
-class Stages:
+class StageTracker:
     """What a runner asks and tells while a candidate is in shadow or canary.
 
     Where no candidate is on its way, everything is the champion's.
@@ -50,11 +50,11 @@ class Stages:
         registry: of the workspace and deployment.
     """
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: PolicyRegistry) -> None:
         self.registry = registry
 
     @property
-    def now(self) -> Standing | None:
+    def now(self) -> CandidateStage | None:
         """The candidate that is in shadow or canary, if one is."""
         with self.registry.workspace.state.snapshot() as connection:
             return self._now(connection)
@@ -103,35 +103,35 @@ class Stages:
             if found is None:
                 return "go on"
             arm: Arm = _drawn(found, episode) if found.stage == "canary" else "champion"
-            told = Told(episode=episode, arm=arm, success=success, violations=violations, shadow=shadow)
+            told = EpisodeOutcome(episode=episode, arm=arm, success=success, violations=violations, shadow=shadow)
             self._insert(connection, found, told)
             judgement = self._judge(connection, found)
             if judgement.state != "going":
                 self._leave(connection, found, judgement)
         return "abort" if judgement.state == "abort" else "go on"
 
-    def judgement(self) -> Judgement | None:
+    def judgement(self) -> StageDecision | None:
         """How the present stage stands; None where no candidate is on its way."""
         with self.registry.workspace.state.snapshot() as connection:
             found = self._now(connection)
             return None if found is None else self._judge(connection, found)
 
-    def history(self) -> list[Standing]:
+    def history(self) -> list[CandidateStage]:
         """Every candidate of this deployment, in the order in which they last moved."""
         rows = self.registry.workspace.state.rows(f"{_STANDINGS} ORDER BY since, rowid", (self.registry.deployment,))
         return [_standing(tuple(row.values())) for row in rows]
 
-    def of(self, policy: str) -> Standing | None:
+    def of(self, policy: str) -> CandidateStage | None:
         """Where one version is; None where it never left offline."""
         return next((one for one in self.history() if one.policy == policy), None)
 
-    def _now(self, connection: sqlite3.Connection) -> Standing | None:
+    def _now(self, connection: sqlite3.Connection) -> CandidateStage | None:
         row = connection.execute(
             f"{_STANDINGS} AND stage IN ('shadow', 'canary')", (self.registry.deployment,)
         ).fetchone()
         return None if row is None else _standing(row)
 
-    def _insert(self, connection: sqlite3.Connection, found: Standing, told: Told) -> None:
+    def _insert(self, connection: sqlite3.Connection, found: CandidateStage, told: EpisodeOutcome) -> None:
         if found.stage == "shadow" and told.shadow is None:
             raise InputError(
                 f"Episode {told.episode}: {found.policy} is in shadow, and nothing is said of its commands. Give "
@@ -152,14 +152,16 @@ class Stages:
         values = (*key, told.arm, told.success, told.violations, shadow, now())
         connection.execute("INSERT INTO release_episodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
 
-    def _judge(self, connection: sqlite3.Connection, found: Standing) -> Judgement:
+    def _judge(self, connection: sqlite3.Connection, found: CandidateStage) -> StageDecision:
         rows = connection.execute(
             "SELECT episode, arm, success, violations, shadow FROM release_episodes "
             "WHERE deployment = ? AND policy = ? AND run_seed = ? AND stage = ? ORDER BY rowid",
             (self.registry.deployment, found.policy, found.run_seed, found.stage),
         ).fetchall()
         told = [
-            Told(episode=e, arm=arm, success=bool(won), violations=v, shadow=None if s is None else json.loads(s))
+            EpisodeOutcome(
+                episode=e, arm=arm, success=bool(won), violations=v, shadow=None if s is None else json.loads(s)
+            )
             for e, arm, won, v, s in rows
         ]
         if found.stage == "shadow" and found.plan.shadow is not None:
@@ -167,7 +169,7 @@ class Stages:
         assert found.plan.canary is not None  # noqa: S101 - a candidate enters only stages of its plan
         return judge_canary(found.plan.canary, told)
 
-    def _leave(self, connection: sqlite3.Connection, found: Standing, judgement: Judgement) -> None:
+    def _leave(self, connection: sqlite3.Connection, found: CandidateStage, judgement: StageDecision) -> None:
         """Into the next stage, or out."""
         aborted = judgement.state == "abort"
         following = found.plan.after(found.stage)
@@ -183,7 +185,12 @@ class Stages:
 
 
 def begin(
-    registry: Registry, connection: sqlite3.Connection, policy: str, stage: Stage, plan: StagePlan, champion: str | None
+    registry: PolicyRegistry,
+    connection: sqlite3.Connection,
+    policy: str,
+    stage: Stage,
+    plan: StagePlan,
+    champion: str | None,
 ) -> None:
     """Put a candidate into its first stage, within a transaction; the length of the log seeds who acts when."""
     run_seed = connection.execute("SELECT count(*) FROM release_audit").fetchone()[0]
@@ -193,7 +200,9 @@ def begin(
     )
 
 
-def enter(registry: Registry, connection: sqlite3.Connection, policy: str, stage: Stage, *, reason: str = "") -> None:
+def enter(
+    registry: PolicyRegistry, connection: sqlite3.Connection, policy: str, stage: Stage, *, reason: str = ""
+) -> None:
     """Put a version into a stage, within a transaction; one that was never sent anywhere has an empty plan."""
     connection.execute(
         "INSERT OR IGNORE INTO release_stages VALUES (?, ?, NULL, ?, '{}', 0, ?, NULL)",
@@ -205,15 +214,15 @@ def enter(registry: Registry, connection: sqlite3.Connection, policy: str, stage
     )
 
 
-def _drawn(found: Standing, episode: int) -> Arm:
+def _drawn(found: CandidateStage, episode: int) -> Arm:
     assert found.plan.canary is not None  # noqa: S101 - asked in canary only
     draw = float(uniforms(found.run_seed, f"canary/{found.policy}", [episode])[0, 0])
     return "canary" if draw < found.plan.canary.share else "champion"
 
 
-def _standing(row: Sequence[Any]) -> Standing:
+def _standing(row: Sequence[Any]) -> CandidateStage:
     policy, champion, stage, plan, run_seed, since, reason = row
-    return Standing(
+    return CandidateStage(
         policy=policy,
         champion=champion,
         stage=stage,

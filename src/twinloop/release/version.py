@@ -13,14 +13,14 @@ from typing import Any, Literal, get_args
 
 from twinloop import __version__
 from twinloop.catalog import Workspace
-from twinloop.catalog.state import State
+from twinloop.catalog.state import WorkspaceState
 from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
 from twinloop.core.plain import JsonRecord
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trained:
+class TrainingRecord:
     """What a policy saw while it was trained: simulated episodes, their twins, and the range of each parameter."""
 
     episodes: int
@@ -28,7 +28,7 @@ class Trained:
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
-def trained_on(workspace: Workspace, policy: str | None) -> Trained:
+def trained_on(workspace: Workspace, policy: str | None) -> TrainingRecord:
     """What the workspace knows of the data that trained a policy, and what its training went on from."""
     seen = "(SELECT DISTINCT episode_id FROM policy_episodes WHERE policy = ?)"
     twins = workspace.query(
@@ -39,7 +39,7 @@ def trained_on(workspace: Workspace, policy: str | None) -> Trained:
         f"SELECT name, min(value) AS low, max(value) AS high FROM params WHERE episode_id IN {seen} GROUP BY name",  # noqa: S608
         [policy or ""],
     ).to_pylist()
-    return Trained(
+    return TrainingRecord(
         episodes=sum(row["n"] for row in twins),
         twins=tuple(row["twin_hash"] for row in twins if row["twin_hash"]),
         ranges={row["name"]: (row["low"], row["high"]) for row in drawn},
@@ -55,7 +55,7 @@ _LEAST_PREFIX = 6  # digits of a hash
 
 
 @dataclass(frozen=True, kw_only=True)
-class Version(JsonRecord):
+class PolicyVersion(JsonRecord):
     """One immutable version. ``hash`` is of its files, ``policy`` of its weights and settings.
 
     ``record`` says what it is made of: ``files`` with their hashes, ``contract``, ``normalization``, ``datasets``,
@@ -78,19 +78,19 @@ class Version(JsonRecord):
         return f"{self.name}@{self.version}"
 
 
-def versions(state: State) -> list[Version]:
+def versions(state: WorkspaceState) -> list[PolicyVersion]:
     """Every version, oldest first."""
     rows = state.rows("SELECT * FROM policy_versions ORDER BY rowid")
-    return [Version(**{**row, "record": json.loads(row["record"])}) for row in rows]
+    return [PolicyVersion(**{**row, "record": json.loads(row["record"])}) for row in rows]
 
 
-def aliases(state: State, deployment: str) -> dict[str, str]:
+def aliases(state: WorkspaceState, deployment: str) -> dict[str, str]:
     """What each alias of a deployment stands for."""
     rows = state.rows("SELECT alias, policy FROM policy_aliases WHERE deployment = ?", (deployment,))
     return {row["alias"]: row["policy"] for row in rows}
 
 
-def _place(state: State, deployment: str, held: Mapping[str, str]) -> str:
+def _place(state: WorkspaceState, deployment: str, held: Mapping[str, str]) -> str:
     """Where an alias was looked for, and why there may be none."""
     place = f"the deployment {deployment}"
     if held:
@@ -101,7 +101,7 @@ def _place(state: State, deployment: str, held: Mapping[str, str]) -> str:
     return f"{place}, where nothing was promoted yet by `twinloop promote`"
 
 
-def resolve(state: State, reference: str, deployment: str = MAIN) -> Version:
+def resolve(state: WorkspaceState, reference: str, deployment: str = MAIN) -> PolicyVersion:
     """The version that is meant by an alias, ``DEPLOYMENT/ALIAS``, ``NAME@VERSION``, ``NAME@HASH``, ``NAME`` or a hash.
 
     Raises:
@@ -144,7 +144,7 @@ def person() -> str:
         return f"uid {os.getuid()}"
 
 
-def _meant(version: Version, name: str, tail: str) -> bool:
+def _meant(version: PolicyVersion, name: str, tail: str) -> bool:
     """Whether a beginning of a hash names this version."""
     prefix = tail if tail and version.name == name else name if not tail else ""
     hashes = (version.hash, version.policy or "")

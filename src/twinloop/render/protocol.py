@@ -41,7 +41,7 @@ Frames: TypeAlias = dict[str, NDArray[np.uint8]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Channel:
+class ImageChannel:
     """What a picture can say of each pixel: element type, numbers per pixel (none: one, without an axis), meaning."""
 
     dtype: np.dtype
@@ -49,11 +49,11 @@ class Channel:
     meaning: str
 
 
-def _channel(dtype: type, width: int | None, meaning: str) -> Channel:
-    return Channel(dtype=np.dtype(dtype), width=width, meaning=meaning)
+def _channel(dtype: type, width: int | None, meaning: str) -> ImageChannel:
+    return ImageChannel(dtype=np.dtype(dtype), width=width, meaning=meaning)
 
 
-CHANNELS: dict[str, Channel] = {
+CHANNELS: dict[str, ImageChannel] = {
     "rgb": _channel(np.uint8, 3, "sRGB"),
     "linear": _channel(
         np.float32,

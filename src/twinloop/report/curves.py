@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.headline import Headline
+from twinloop.core.headline import HeadlineMetric
 from twinloop.report.figure import BLUE, GREEN, GREY, INK, ORANGE, VIOLET, interval_bars, new_figure, set_layout
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 
-def history_curves(labels: Sequence[str], figures: Sequence[Headline]) -> Figure:
+def history_curves(labels: Sequence[str], figures: Sequence[HeadlineMetric]) -> Figure:
     """One figure of several runs in order, with its interval in each; a run that lacks it leaves a gap.
 
     Args:

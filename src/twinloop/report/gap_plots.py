@@ -35,7 +35,7 @@ _DASHES = ("dot", "dash", "dashdot", "longdash")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Curve:
+class ErrorCurve:
     """Errors by horizon and channel, ``(nbin, nchannel)`` each; ``low`` and ``high`` may be NaN."""
 
     name: str
@@ -48,9 +48,9 @@ def error_over_horizon(
     channels: Sequence[str],
     units: Sequence[str],
     edges: Array,
-    twins: Sequence[Curve],
-    baselines: Sequence[Curve],
-    floor: Curve | None,
+    twins: Sequence[ErrorCurve],
+    baselines: Sequence[ErrorCurve],
+    floor: ErrorCurve | None,
 ) -> Figure:
     """Error against the time since a window's beginning: a panel per channel, in which bad guesses may not fit.
 
@@ -108,7 +108,9 @@ def clip_series(times: Array, series: Mapping[str, Array], channel: str, unit: s
     return figure
 
 
-def _height(number: int, twins: Sequence[Curve], baselines: Sequence[Curve], floor: Curve | None) -> float:
+def _height(
+    number: int, twins: Sequence[ErrorCurve], baselines: Sequence[ErrorCurve], floor: ErrorCurve | None
+) -> float:
     """Room for the twins, the floor and the best guess; worse guesses may leave the panel."""
     best = min(baselines, key=lambda curve: np.nanmean(curve.estimate[:, number]), default=None)
     shown = [curve for curve in (*twins, floor, best) if curve is not None]
@@ -118,7 +120,7 @@ def _height(number: int, twins: Sequence[Curve], baselines: Sequence[Curve], flo
 def _line(
     figure: Figure,
     edges: Array,
-    curve: Curve,
+    curve: ErrorCurve,
     number: int,
     place: Mapping[str, int],
     style: Mapping[str, object],
@@ -140,7 +142,7 @@ def _line(
     )
 
 
-def _band(figure: Figure, edges: Array, curve: Curve, number: int, place: Mapping[str, int], colour: str) -> None:
+def _band(figure: Figure, edges: Array, curve: ErrorCurve, number: int, place: Mapping[str, int], colour: str) -> None:
     low, high = curve.low[:, number], curve.high[:, number]
     known = ~(np.isnan(low) | np.isnan(high))
     if not known.any():

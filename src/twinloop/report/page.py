@@ -31,7 +31,7 @@ _MEDIA = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "imag
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeyFigure:
+class KeyMetric:
     """One number with what a reader must know about it: its unit, and the data or the run it comes from."""
 
     label: str
@@ -41,7 +41,7 @@ class KeyFigure:
     tone: Tone | None = None
 
 
-class Report:
+class ReportPage:
     """A page that needs no network, reads in light and dark, and prints.
 
     Every method but `html` and `write` adds a block and returns the report, so that calls chain. All text is escaped.
@@ -67,7 +67,7 @@ class Report:
         self._blocks.extend(f"<p>{_escaped(paragraph)}</p>" for paragraph in paragraphs)
         return self
 
-    def figures(self, figures: Iterable[KeyFigure]) -> Self:
+    def figures(self, figures: Iterable[KeyMetric]) -> Self:
         """Add a row of key figures."""
         self._blocks.append(f'<dl class="figures">{"".join(_key_figure(figure) for figure in figures)}</dl>')
         return self
@@ -221,7 +221,7 @@ def _without_links(value: Any) -> Any:
     return _OTHER_TAG.sub("&lt;", value) if isinstance(value, str) and "<" in value else value
 
 
-def _key_figure(figure: KeyFigure) -> str:
+def _key_figure(figure: KeyMetric) -> str:
     tone = f' class="{figure.tone}"' if figure.tone else ""
     unit = f' <span class="unit">{_escaped(figure.unit)}</span>' if figure.unit else ""
     source = f'<dd class="source">{_escaped(figure.source)}</dd>' if figure.source else ""

@@ -1,27 +1,27 @@
 """Task × actor × parameters × backend → episodes, and back: the same states from what an episode records."""
 
-from twinloop.rollout.actor import Actor, Beginning, ExpertActor
+from twinloop.rollout.actor import Actor, EpisodeStart, ExpertActor
 from twinloop.rollout.episodes import BatchResult, run_batch, software_versions
-from twinloop.rollout.observing import Observation, Observer, Tracker, offered_contract
+from twinloop.rollout.observing import Observation, TrackerNoise, WorldObserver, offered_contract
 from twinloop.rollout.policy_actor import PolicyActor
-from twinloop.rollout.readings import BodySensors, Reading, reading_columns, reporting_sensors
-from twinloop.rollout.replay import Replay, initial_from_state, replay, replay_episode
+from twinloop.rollout.readings import BodySensors, SensorReading, reading_columns, reporting_sensors
+from twinloop.rollout.replay import ReplayStates, initial_from_state, replay, replay_episode
 from twinloop.rollout.substeps import PhysicsSteps, Restepper
 
 __all__ = [
     "Actor",
     "BatchResult",
-    "Beginning",
     "BodySensors",
+    "EpisodeStart",
     "ExpertActor",
     "Observation",
-    "Observer",
     "PhysicsSteps",
     "PolicyActor",
-    "Reading",
-    "Replay",
+    "ReplayStates",
     "Restepper",
-    "Tracker",
+    "SensorReading",
+    "TrackerNoise",
+    "WorldObserver",
     "initial_from_state",
     "offered_contract",
     "reading_columns",

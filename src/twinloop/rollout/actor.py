@@ -14,7 +14,7 @@ from twinloop.tasks import Task
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beginning:
+class EpisodeStart:
     """Where some worlds begin: their episode numbers ``(k,)``, drawn parameters and initial states.
 
     ``run_seed`` and ``attempt`` are, with the numbers, what chance within the worlds depends on.
@@ -35,7 +35,7 @@ class Actor(Protocol):
         """What the provenance calls it."""
         ...
 
-    def begin(self, worlds: Beginning) -> Controller:
+    def begin(self, worlds: EpisodeStart) -> Controller:
         """A fresh controller for worlds that begin there; it keeps nothing of earlier batches.
 
         What acts as a policy does must not look at the parameters, which no robot knows: they are there because what a
@@ -55,6 +55,6 @@ class ExpertActor:
         """The version of the script."""
         return self.task.expert_version
 
-    def begin(self, worlds: Beginning) -> Controller:
+    def begin(self, worlds: EpisodeStart) -> Controller:
         """See `Actor`."""
         return self.task.expert(worlds.initial)

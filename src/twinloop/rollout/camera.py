@@ -25,12 +25,12 @@ from twinloop.render import Fields
 from twinloop.render.cameras import intrinsics
 from twinloop.render.scene import camera_ids
 from twinloop.rollout.depth import sensor_settings
-from twinloop.sensors.camera import Camera, CameraModel, CameraSeeds
+from twinloop.sensors.camera import CameraModel, CameraPipeline, CameraSeeds
 from twinloop.sensors.camera.blur import blurred
 from twinloop.sensors.camera.lens import Lens
 from twinloop.sensors.camera.model import clock_of, lens_of, shutter_of
 from twinloop.sensors.camera.remap import Remap, rendered_view
-from twinloop.sensors.camera.shutter import CaptureClock, Captures, Shutter, captures, combine
+from twinloop.sensors.camera.shutter import CaptureClock, DeliveredCaptures, Shutter, captures, combine
 from twinloop.sensors.camera.stages import needs_chance
 from twinloop.twin import Twin
 
@@ -112,7 +112,7 @@ class TwinCamera:
         sensor[..., row, :] = 0.0  # a camera with a sensor size would have a pinhole of its own
         return {**fields, "cam_fovy": fovy, "cam_sensorsize": sensor}
 
-    def captures(self, time: NDArray[np.float64]) -> Captures:
+    def captures(self, time: NDArray[np.float64]) -> DeliveredCaptures:
         """What stands before the robot at each of the times ``(nstep,)`` in s, ``(1, nstep)`` each.
 
         Raises:
@@ -120,16 +120,16 @@ class TwinCamera:
         """
         return captures(time[None], self.clock, seeds=self.world.seeds, stream=f"sensor/{self.name}/captures")
 
-    def open(self) -> Camera:
+    def open(self) -> CameraPipeline:
         """The sensor behind the lens, at the beginning of the world.
 
         Raises:
             InputError: it has noise, and the world no seed path.
         """
         if not needs_chance(self.model):
-            return Camera(self.model)
+            return CameraPipeline(self.model)
         path = self.world.seed_path(f"The noise of {self.name} happens")
-        return Camera(self.model, CameraSeeds(path=path, sensor=self.name, serial=self.model.serial))
+        return CameraPipeline(self.model, CameraSeeds(path=path, sensor=self.name, serial=self.model.serial))
 
     def exposed(self, seconds: float) -> Shutter:
         """The shutter with an exposure."""

@@ -33,7 +33,7 @@ def subframes_needed(pixels: float, most: int) -> int:
     return min(most, 1 + math.ceil(pixels / _STRIDE))
 
 
-class PictureMotion:
+class ImageMotion:
     """Measures motion in the pictures of one camera of a model."""
 
     def __init__(self, model: mujoco.MjModel, camera: str) -> None:
@@ -123,7 +123,7 @@ class MovingWorld:
         return self.poses(asked), self.fields(steps)
 
 
-class CameraShots:
+class CameraCaptures:
     """One camera before one world, from the first control step to the last.
 
     A picture that stands before the robot at several steps is taken once. How often the world is looked at while it is
@@ -135,7 +135,7 @@ class CameraShots:
         self._draw, self._most = draw, most
         self._sensor = camera.open()
         self.captures = camera.captures(world.time)
-        self._motion = PictureMotion(world.model, camera.camera) if self._moves else None
+        self._motion = ImageMotion(world.model, camera.camera) if self._moves else None
         self._number, self._picture = -1, np.zeros((0, 0, 3), dtype=np.uint8)
 
     @property

@@ -18,7 +18,7 @@ from twinloop.core.params import ParamTable
 from twinloop.core.profile import span
 from twinloop.core.records import Provenance, SimEpisode
 from twinloop.core.units import UnitMap
-from twinloop.rollout.actor import Actor, Beginning, ExpertActor
+from twinloop.rollout.actor import Actor, EpisodeStart, ExpertActor
 from twinloop.rollout.sensing import joint_readings
 from twinloop.simulate import Backend, InitialState, Trajectories, open_backend, rollout
 from twinloop.tasks import Task
@@ -168,7 +168,7 @@ def run_batch(
         if initial is None:
             initial = task.reset(params, run_seed=run_seed, episodes=episodes, attempt=attempt)
         numbers = np.asarray(episodes, dtype=np.int64)
-        worlds = Beginning(numbers=numbers, params=params, initial=initial, run_seed=run_seed, attempt=attempt)
+        worlds = EpisodeStart(numbers=numbers, params=params, initial=initial, run_seed=run_seed, attempt=attempt)
         controller = actor.begin(worlds)
     with span("recording"):
         backend = backend or open_backend()

@@ -66,10 +66,10 @@ def lidar_scans(twin: Twin, episode: SimEpisode, sensor: str, *, caster: str = "
         UnknownNameError: no such sensor, or a device whose setting ``pattern`` is unknown.
         InputError: another kind of sensor, or an episode that cannot be stepped again.
     """
-    device = _Device.of(twin, recorded_params(twin, episode.provenance), sensor)
+    device = _LidarDevice.of(twin, recorded_params(twin, episode.provenance), sensor)
     parts: list[dict[str, NDArray]] = []
     if len(episode):
-        world = _World.of(twin, episode, caster)
+        world = _ResteppedWorld.of(twin, episode, caster)
         parts = [device.scan(world, number) for number in range(device.scan_count(world.duration))]
     schema = pa.schema([(name, kind) for name, (kind, _) in COLUMNS.items()], metadata=_metadata(twin, sensor))
     columns = [
@@ -99,7 +99,7 @@ def lidar_model(twin: Twin, table: ParamTable, sensor: str) -> tuple[Lidar, Beam
 
 
 @dataclass(frozen=True, kw_only=True)
-class _World:
+class _ResteppedWorld:
     """An episode made again between its control steps: when and where everything was, and how bright it is."""
 
     twin: Twin
@@ -110,7 +110,7 @@ class _World:
     reflectivity: NDArray[np.float64]
 
     @classmethod
-    def of(cls, twin: Twin, episode: SimEpisode, caster: str) -> _World:
+    def of(cls, twin: Twin, episode: SimEpisode, caster: str) -> _ResteppedWorld:
         steps = Restepper.of_episode(twin, episode).run()
         table = recorded_params(twin, episode.provenance)
         # A control step ends where the next begins.
@@ -140,7 +140,7 @@ class _World:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Device:
+class _LidarDevice:
     """A lidar at its site: the site's pose in its body, and the time on the device's clock when the episode begins."""
 
     pattern: BeamPattern
@@ -151,7 +151,7 @@ class _Device:
     began: float
 
     @classmethod
-    def of(cls, twin: Twin, table: ParamTable, sensor: str) -> _Device:
+    def of(cls, twin: Twin, table: ParamTable, sensor: str) -> _LidarDevice:
         pattern = lidar_model(twin, table, sensor)[1]
         site = twin.model.site(twin.spec.sensors[sensor].site or sensor)
         seeds = table.seed_path(f"What {sensor} loses and mistakes happens")
@@ -169,7 +169,7 @@ class _Device:
         """Scans that begin before the episode ends."""
         return int(np.ceil(duration * self.pattern.scan_rate - 1e-9))
 
-    def scan(self, world: _World, number: int) -> dict[str, NDArray]:
+    def scan(self, world: _ResteppedWorld, number: int) -> dict[str, NDArray]:
         """The points of one scan by column."""
         chance = frame_chance(world.table, self.sensor, np.array([number]))[0]
         begin, end = np.minimum(np.array([number, number + 1]) / self.pattern.scan_rate, world.duration)

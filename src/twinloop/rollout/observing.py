@@ -15,8 +15,8 @@ from twinloop.core.errors import InputError
 from twinloop.core.params import ParamTable
 from twinloop.core.seeds import uniforms
 from twinloop.core.units import UnitMap
-from twinloop.rollout.actor import Beginning
-from twinloop.rollout.sensing import Readings
+from twinloop.rollout.actor import EpisodeStart
+from twinloop.rollout.sensing import JointReadings
 from twinloop.tasks.protocol import Task, is_tracked
 from twinloop.twin import Twin
 
@@ -26,7 +26,7 @@ Photograph = Callable[[NDArray[np.float64], ParamTable], Mapping[str, NDArray[np
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tracker:
+class TrackerNoise:
     """How a tracker of a scene errs: ``noise``, standard deviation of a position per frame, and a fixed ``offset``.
 
     ``noise`` is in m (in rad of headings), ``offset`` ``(3,)`` in m: the tracker's frame against the robot's.
@@ -43,10 +43,10 @@ class Tracker:
         return seen
 
 
-PERFECT = Tracker()
+PERFECT = TrackerNoise()
 
 
-class Observer:
+class WorldObserver:
     """Observations of worlds that run under one controller: joint readings, what a tracker sees, pictures.
 
     An observation is what could be known when the command of its step is due: readings pass the same stages as in a
@@ -54,7 +54,7 @@ class Observer:
 
     Args:
         twin: whose worlds they are.
-        task: says what a tracker sees, if it is `tasks.protocol.Tracked`.
+        task: says what a tracker sees, if it is `tasks.protocol.TrackedTask`.
         worlds: where they begin.
         units: of joint readings; the twin's by default.
         tracker: how it errs.
@@ -67,10 +67,10 @@ class Observer:
         self,
         twin: Twin,
         task: Task,
-        worlds: Beginning,
+        worlds: EpisodeStart,
         *,
         units: UnitMap | None = None,
-        tracker: Tracker = PERFECT,
+        tracker: TrackerNoise = PERFECT,
         photograph: Photograph | None = None,
         nstep: int | None = None,
         parts: Sequence[Literal["state", "environment"]] = ("state", "environment"),
@@ -78,7 +78,7 @@ class Observer:
         self._task, self._worlds, self._tracker = task, worlds, tracker
         self._units, self._photograph = units or twin.units, photograph
         self._reads, self._tracks = "state" in parts, "environment" in parts and is_tracked(task)
-        self._readings = Readings(twin, len(worlds.numbers), task.nstep if nstep is None else nstep)
+        self._readings = JointReadings(twin, len(worlds.numbers), task.nstep if nstep is None else nstep)
 
     def look(self, states: NDArray[np.float64], step: int) -> Observation:
         """What is seen of all worlds in states ``(nworld, nstate)``, of which ``step`` is the number.

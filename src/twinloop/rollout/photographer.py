@@ -14,7 +14,7 @@ from twinloop.simulate.protocol import state_poses
 from twinloop.twin import Twin
 
 
-class Photographer:
+class WorldCamera:
     """A renderer for the worlds of a twin, opened when the first picture is asked for.
 
     Args:

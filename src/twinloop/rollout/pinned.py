@@ -23,7 +23,7 @@ from twinloop.core.files import sha256_json
 from twinloop.core.params import ParamTable, SeedPath
 from twinloop.core.records import SimEpisode, Source, frozen
 from twinloop.core.seeds import MOST_EPISODES
-from twinloop.rollout.actor import Beginning
+from twinloop.rollout.actor import EpisodeStart
 from twinloop.rollout.episodes import INITIAL_COMMAND
 from twinloop.rollout.replay import initial_from_state, recorded_params
 from twinloop.sensors.servo import encoder_command
@@ -37,7 +37,7 @@ _JOINT_WIDTH = {mujoco.mjtJoint.mjJNT_FREE: 7, mujoco.mjtJoint.mjJNT_BALL: 4}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Origin:
+class WorldOrigin:
     """Where a pinned world comes from: a folder or catalog, the episode in it, and who acted there."""
 
     source: Source = "sim"
@@ -88,7 +88,7 @@ class PinnedWorld:
     readings: NDArray[np.float64] | None = None
     draws: NDArray[np.float64] | None = None
     departs: tuple[str, ...] = ()
-    origin: Origin = field(default_factory=Origin)
+    origin: WorldOrigin = field(default_factory=WorldOrigin)
     meaning: str = ""
     evidence: Mapping[str, Any] = field(default_factory=dict[str, Any])
     versions: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -111,7 +111,7 @@ class PinnedWorld:
         twin_reference: str = "",
         reason: str = "",
         meaning: str = "",
-        origin: Origin | None = None,
+        origin: WorldOrigin | None = None,
     ) -> PinnedWorld:
         """A simulated episode, as its record has it: every bit of its beginning, parameters and commands.
 
@@ -149,7 +149,7 @@ class PinnedWorld:
             success=bool(record.success),
             reason=reason,
             commands=episode.commands,
-            origin=origin or Origin(source=record.source, actor=record.actor),
+            origin=origin or WorldOrigin(source=record.source, actor=record.actor),
             meaning=meaning,
             versions=record.versions,
         )
@@ -203,7 +203,7 @@ class PinnedWorld:
         chance: Chance = "varied",
         values: Mapping[str, Any] | None = None,
         uncertain: bool = True,
-    ) -> Beginning:
+    ) -> EpisodeStart:
         """Worlds to run under any actor with ``run_batch(…, episodes=b.numbers, initial=b.initial)``.
 
         World 0 is the pinned world itself, to the bit. Further ones have chance of their own (episode numbers that
@@ -235,7 +235,7 @@ class PinnedWorld:
         steps = {name: np.tile(row, (n, 1)) for name, row in self.params.steps.items() if name not in (values or {})}
         seeds = SeedPath.of(self.run_seed, numbers, self.attempt)
         table = ParamTable(names=self.params.names, values=rows, steps=steps, seeds=seeds)
-        return Beginning(
+        return EpisodeStart(
             numbers=numbers,
             params=table,
             initial=self._begun(twin, task, table, numbers),

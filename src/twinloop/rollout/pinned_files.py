@@ -19,7 +19,7 @@ from twinloop.core.errors import InputError
 from twinloop.core.files import sha256_json, write_bytes, write_text
 from twinloop.core.params import ParamTable, SeedPath
 from twinloop.core.yaml_documents import load_yaml
-from twinloop.rollout.pinned import INITIAL_ARRAYS, Origin, PinnedWorld, departing
+from twinloop.rollout.pinned import INITIAL_ARRAYS, PinnedWorld, WorldOrigin, departing
 from twinloop.simulate import InitialState
 from twinloop.tasks import Task
 from twinloop.twin import Twin
@@ -54,7 +54,7 @@ class _Origin(_Strict):
     actor: str = ""
 
 
-class _File(_Strict):
+class _ScenarioFile(_Strict):
     """``scenario.yaml``."""
 
     schema_: Literal[1] = Field(alias="schema")
@@ -129,9 +129,9 @@ def read_pinned(folder: Path) -> PinnedWorld:
     if not path.is_file():
         raise InputError(f"{folder} holds no {SCENARIO}, so it is no scenario. Give a folder that `scenario` wrote.")
     try:
-        said = _File.model_validate(load_yaml(path))
+        said = _ScenarioFile.model_validate(load_yaml(path))
     except ValidationError as error:
-        raise InputError(describe(error, where=str(path), model=_File)) from error
+        raise InputError(describe(error, where=str(path), model=_ScenarioFile)) from error
     arrays, names = _arrays(folder / ARRAYS)
     pinned = _made(said, arrays, names, folder)
     if said.hash != _hash(pinned):
@@ -179,7 +179,9 @@ def _arrays(path: Path) -> tuple[dict[str, NDArray[np.float64]], tuple[str, ...]
     return found, names
 
 
-def _made(said: _File, arrays: Mapping[str, NDArray[np.float64]], names: tuple[str, ...], folder: Path) -> PinnedWorld:
+def _made(
+    said: _ScenarioFile, arrays: Mapping[str, NDArray[np.float64]], names: tuple[str, ...], folder: Path
+) -> PinnedWorld:
     path = folder / ARRAYS
     missing = [key for key in ("params", *INITIAL_ARRAYS) if key not in arrays]
     if missing:
@@ -215,7 +217,7 @@ def _made(said: _File, arrays: Mapping[str, NDArray[np.float64]], names: tuple[s
             readings=arrays.get("readings"),
             draws=arrays.get("draws"),
             departs=tuple(said.parameters),
-            origin=Origin(**said.origin.model_dump()),
+            origin=WorldOrigin(**said.origin.model_dump()),
             meaning=said.meaning,
             evidence=said.evidence,
             versions=said.versions,

@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 from twinloop.core.contract import ENVIRONMENT
 from twinloop.core.errors import InputError
 from twinloop.core.units import UnitMap
-from twinloop.policies import Acting, Predicts
-from twinloop.rollout.actor import Beginning
-from twinloop.rollout.observing import PERFECT, Observation, Observer, Photograph, Tracker, offered_contract
+from twinloop.policies import PolicyLoop, Predictor
+from twinloop.rollout.actor import EpisodeStart
+from twinloop.rollout.observing import PERFECT, Observation, Photograph, TrackerNoise, WorldObserver, offered_contract
 from twinloop.simulate import Controller, Simulation
 from twinloop.tasks import Task
 from twinloop.twin import Twin
 
 
-class Hashed(Predicts, Protocol):
+class HashedPolicy(Predictor, Protocol):
     """A policy that says what it is."""
 
     @property
@@ -29,7 +29,7 @@ class Hashed(Predicts, Protocol):
         ...
 
 
-Watch = Callable[[Observation, Acting, NDArray[np.float64]], None]
+Watch = Callable[[Observation, PolicyLoop, NDArray[np.float64]], None]
 """Called at every step with the observation, the policy in the loop and its commands in the dataset's units."""
 
 
@@ -55,15 +55,15 @@ class PolicyActor:
         InputError: the policy's contract does not fit; says every difference.
     """
 
-    policy: Hashed
+    policy: HashedPolicy
     task: Task
     twin: Twin
     units: UnitMap | None = None
-    tracker: Tracker = PERFECT
+    tracker: TrackerNoise = PERFECT
     photograph: Photograph | None = None
     domain: str | None = None
     watch: Watch | None = None
-    latest: Acting | None = field(default=None, init=False)
+    latest: PolicyLoop | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         wanted = self.policy.contract
@@ -84,10 +84,10 @@ class PolicyActor:
         more = "" if self.tracker == PERFECT else f", {self.tracker}"
         return f"policy {self.policy.hash}{'' if self.domain is None else f', domain {self.domain}'}{more}"
 
-    def begin(self, worlds: Beginning) -> Controller:
+    def begin(self, worlds: EpisodeStart) -> Controller:
         """See `Actor`."""
         contract = self.policy.contract
-        acting = Acting(
+        acting = PolicyLoop(
             self.policy,
             len(worlds.numbers),
             worlds.run_seed,
@@ -97,7 +97,7 @@ class PolicyActor:
             command=contract.action.from_si(worlds.initial.command),
             on_refusal="hold",
         )
-        observer = Observer(
+        observer = WorldObserver(
             self.twin,
             self.task,
             worlds,
@@ -109,7 +109,7 @@ class PolicyActor:
         self.latest = acting
         return self._controller(observer, acting)
 
-    def _controller(self, observer: Observer, acting: Acting) -> Controller:
+    def _controller(self, observer: WorldObserver, acting: PolicyLoop) -> Controller:
         action, columns, watch = self.policy.contract.action, self._columns, self.watch
 
         def command(simulation: Simulation) -> NDArray[np.float64]:

@@ -31,7 +31,7 @@ _SAME_MOMENT = 1e-9  # s; a clock's moments and the sums of physics steps differ
 
 
 @dataclass(frozen=True, kw_only=True)
-class Signal:
+class SensedSignal:
     """A signal along physics steps: at the moments ``(n + 1,)`` between them, as it arrives there and as it leaves.
 
     What follows from forces jumps where a command begins to act. Nobody can know at that moment what comes after it,
@@ -42,12 +42,12 @@ class Signal:
     leaves: NDArray[np.float64]
 
     @classmethod
-    def of_state(cls, values: NDArray[np.float64]) -> Signal:
+    def of_state(cls, values: NDArray[np.float64]) -> SensedSignal:
         """A part of the state ``(n + 1, k)``, which does not jump."""
         return cls(arrives=values, leaves=values)
 
     @classmethod
-    def of_record(cls, rows: NDArray[np.float64], ends: NDArray[np.float64], rest: NDArray[np.float64]) -> Signal:
+    def of_record(cls, rows: NDArray[np.float64], ends: NDArray[np.float64], rest: NDArray[np.float64]) -> SensedSignal:
         """What is computed at the beginning of physics steps ``(nstep, substeps, k)`` and at the end of the last.
 
         ``ends`` is ``(nstep, k)``, and ``rest`` ``(k,)`` what was before the first.
@@ -57,31 +57,33 @@ class Signal:
         arrives = np.concatenate([rows[:, 1:], ends[:, None]], axis=1).reshape(len(leaves) - 1, *width)
         return cls(arrives=np.concatenate([rest[None], arrives]), leaves=leaves)
 
-    def part(self, columns: slice | NDArray[np.intp]) -> Signal:
+    def part(self, columns: slice | NDArray[np.intp]) -> SensedSignal:
         """Some of its columns."""
-        return Signal(arrives=self.arrives[:, columns], leaves=self.leaves[:, columns])
+        return SensedSignal(arrives=self.arrives[:, columns], leaves=self.leaves[:, columns])
 
 
 @dataclass(frozen=True, kw_only=True)
-class Motion:
+class SubstepMotion:
     """An episode at its physics steps, ``time`` ``(n + 1,)``."""
 
     time: NDArray[np.float64]
-    qpos: Signal
-    qvel: Signal
-    records: Mapping[str, Signal]
+    qpos: SensedSignal
+    qvel: SensedSignal
+    records: Mapping[str, SensedSignal]
 
     @classmethod
-    def of_steps(cls, made: PhysicsSteps, *, rest: Mapping[str, NDArray[np.float64]]) -> Motion:
+    def of_steps(cls, made: PhysicsSteps, *, rest: Mapping[str, NDArray[np.float64]]) -> SubstepMotion:
         """Of all control steps; ``rest`` is what each of their records was before the first."""
         return cls(
             time=_chained(made.time),
-            qpos=Signal.of_state(_chained(made.qpos)),
-            qvel=Signal.of_state(_chained(made.qvel)),
-            records={name: Signal.of_record(rows, made.ends[name], rest[name]) for name, rows in made.records.items()},
+            qpos=SensedSignal.of_state(_chained(made.qpos)),
+            qvel=SensedSignal.of_state(_chained(made.qvel)),
+            records={
+                name: SensedSignal.of_record(rows, made.ends[name], rest[name]) for name, rows in made.records.items()
+            },
         )
 
-    def sampled(self, signal: Signal, clock: SampleClock, bandwidth: NDArray[np.float64]) -> NDArray[np.float64]:
+    def sampled(self, signal: SensedSignal, clock: SampleClock, bandwidth: NDArray[np.float64]) -> NDArray[np.float64]:
         """A signal filtered and taken at a clock's moments, linear along each physics step."""
         smooth = low_pass(self.time[None], signal.leaves[None], bandwidth, ends=signal.arrives[None])[0]
         leaves = smooth if np.any(bandwidth > 0.0) else signal.leaves
@@ -116,7 +118,7 @@ _COLUMNS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class SensorReading:
     """What one sensor reported of one episode.
 
     ``frames`` ``(T, k)`` is the newest sample delivered at each frame. ``time`` ``(n,)`` is when each sample was taken,
@@ -171,7 +173,7 @@ class BodySensors:
         self.twin, self.names = twin, reporting_sensors(twin, names)
         self.model, self._places = _felt_model(twin, self.names)
 
-    def read(self, episode: SimEpisode) -> dict[str, Reading]:
+    def read(self, episode: SimEpisode) -> dict[str, SensorReading]:
         """Their readings of an episode, by name: a function of its record alone.
 
         Raises:
@@ -180,15 +182,15 @@ class BodySensors:
         """
         return self.read_world(Restepper.of_episode(self.twin, episode, model=self.model))
 
-    def read_world(self, world: Restepper) -> dict[str, Reading]:
+    def read_world(self, world: Restepper) -> dict[str, SensorReading]:
         """The same of one world whose record is at hand; it must run on this object's ``model``."""
         servos = any(self.twin.devices[name].kind == "servo" for name in self.names)
         record = ["sensordata", *(("actuator_force", VOLTAGE, TEMPERATURE) if servos else ())]
         made = world.run(record=record)
-        motion = Motion.of_steps(made, rest=world.before(record))
+        motion = SubstepMotion.of_steps(made, rest=world.before(record))
         return {name: self._read(name, world, motion, made) for name in self.names}
 
-    def _read(self, name: str, world: Restepper, motion: Motion, made: PhysicsSteps) -> Reading:
+    def _read(self, name: str, world: Restepper, motion: SubstepMotion, made: PhysicsSteps) -> SensorReading:
         params, kind = world.params, self.twin.devices[name].kind
         _check_steady(params, name)
         values = self.twin.sensor_values(params, name)
@@ -196,7 +198,7 @@ class BodySensors:
         clock = sample_clock(made.time[:, 0], end=float(world.time[-1]), period=1.0 / self.twin.control_hz, **timing)
         sense = {"imu": self._imu, "force_torque": self._force_torque, "servo": self._servo}[kind]
         reported = sense(name, values, params, motion, clock)
-        return Reading(
+        return SensorReading(
             frames=reported[clock.frame],
             time=clock.taken[clock.first :],
             delivered=clock.delivered[clock.first :],
@@ -204,7 +206,7 @@ class BodySensors:
         )
 
     def _imu(
-        self, name: str, values: dict[str, Any], params: ParamTable, motion: Motion, clock: SampleClock
+        self, name: str, values: dict[str, Any], params: ParamTable, motion: SubstepMotion, clock: SampleClock
     ) -> NDArray[np.float64]:
         unit = imu.Imu(**values)
         felt = motion.sampled(motion.records["sensordata"].part(self._places[name]), clock, values["bandwidth"])
@@ -213,7 +215,7 @@ class BodySensors:
         return np.concatenate([rate[0], force[0]], axis=1)
 
     def _force_torque(
-        self, name: str, values: dict[str, Any], params: ParamTable, motion: Motion, clock: SampleClock
+        self, name: str, values: dict[str, Any], params: ParamTable, motion: SubstepMotion, clock: SampleClock
     ) -> NDArray[np.float64]:
         sensor = force_torque.ForceTorque(**values)
         # MuJoCo gives what holds up the bodies beyond the site; a sensor reports what they put on it.
@@ -229,9 +231,9 @@ class BodySensors:
         )[0]
 
     def _servo(
-        self, name: str, values: dict[str, Any], params: ParamTable, motion: Motion, clock: SampleClock
+        self, name: str, values: dict[str, Any], params: ParamTable, motion: SubstepMotion, clock: SampleClock
     ) -> NDArray[np.float64]:
-        feedback, twin = servo.Servo(**values), self.twin
+        feedback, twin = servo.ServoFeedback(**values), self.twin
         truth = _motor_truth(twin, name, params, motion)
         felt = motion.sampled(truth, clock, values["bandwidth"])
         position = motion.sampled(motion.qpos.part(twin.encoder_qpos), clock, np.zeros(1))
@@ -271,7 +273,7 @@ def _motors(twin: Twin, name: str) -> tuple[NDArray[np.float64], NDArray[np.floa
     return np.array(kt), np.array(resistance), np.array(voltage)
 
 
-def _motor_truth(twin: Twin, name: str, params: ParamTable, motion: Motion) -> Signal:
+def _motor_truth(twin: Twin, name: str, params: ParamTable, motion: SubstepMotion) -> SensedSignal:
     """Speed, current, duty, voltage and temperature rise of each joint's servo side by side, ``(n + 1, 5 njoint)``."""
     kt, cold, nominal = _motors(twin, name)
     voltage = twin.column(params, "actuator", "voltage", nominal)
@@ -288,7 +290,7 @@ def _motor_truth(twin: Twin, name: str, params: ParamTable, motion: Motion) -> S
         current, duty = servo.motor_state(torque, turning, volts, kt=kt, resistance=warm)
         return np.stack([speed[:, twin.encoder_qvel], current, duty, volts, kelvin], axis=-1).reshape(len(torque), -1)
 
-    return Signal(arrives=of("arrives"), leaves=of("leaves"))
+    return SensedSignal(arrives=of("arrives"), leaves=of("leaves"))
 
 
 def _felt_model(twin: Twin, names: Sequence[str]) -> tuple[mujoco.MjModel, dict[str, slice]]:

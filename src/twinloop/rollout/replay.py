@@ -20,7 +20,7 @@ _BIT = mujoco.mjtState
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replay:
+class ReplayStates:
     """States of a replay beside the recorded ones, ``(T + 1, nstate)`` each."""
 
     states: NDArray[np.float64]
@@ -100,7 +100,7 @@ def recorded_params(twin: Twin, provenance: Provenance) -> ParamTable:
     return twin.table(1, provenance.params).with_steps(steps).with_seeds(seeds)
 
 
-def replay_episode(twin: Twin, episode: SimEpisode, *, backend: Backend | None = None) -> Replay:
+def replay_episode(twin: Twin, episode: SimEpisode, *, backend: Backend | None = None) -> ReplayStates:
     """An episode again from its provenance, first state and commands.
 
     Raises:
@@ -118,4 +118,4 @@ def replay_episode(twin: Twin, episode: SimEpisode, *, backend: Backend | None =
         raise InputError(f"Episode {episode.number} holds no {missing}, so it cannot be replayed.")
     initial = initial_from_state(twin, episode.states[0], command)
     states = replay(twin, recorded_params(twin, provenance), initial, episode.commands, backend=backend)
-    return Replay(states=states, recorded=np.asarray(episode.states))
+    return ReplayStates(states=states, recorded=np.asarray(episode.states))

@@ -142,7 +142,7 @@ def _encoded_alike(
     )
 
 
-class Readings:
+class JointReadings:
     """`rollout.sensing.joint_readings` step by step, for worlds that begin anew one by one.
 
     Readings that are late, or differ by chance from step to step, need the episode's past: it is kept where the

@@ -19,7 +19,7 @@ from twinloop.rollout.episodes import INITIAL_COMMAND
 from twinloop.rollout.replay import recorded_params
 from twinloop.simulate.command import CommandPath
 from twinloop.simulate.disturbance import Pushes
-from twinloop.simulate.drives import Drives, drive_world
+from twinloop.simulate.drives import DriveStages, drive_world
 from twinloop.simulate.protocol import STATE_SPEC, state_columns, state_poses
 from twinloop.twin import Twin
 
@@ -137,7 +137,7 @@ class Restepper:
         twin.fields(params, model=model).write_inplace(self._model, 0)
         self._data, self._seen = mujoco.MjData(self._model), mujoco.MjData(self._model)
         self._inputs = list(step_inputs(twin, params, self._initial, self._commands))
-        self._drives, self._next = Drives(twin, params), 0
+        self._drives, self._next = DriveStages(twin, params), 0
         self._poses: dict[int, tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
 
     @classmethod
@@ -197,7 +197,7 @@ class Restepper:
     def before(self, record: Sequence[str]) -> dict[str, NDArray[np.float64]]:
         """MjData fields, and what else `run` records, of the first state under what the robot was told before."""
         held = next(step_inputs(self.twin, self.params, self._initial, self._initial))
-        control, drives = held.controls[0], Drives(self.twin, self.params)
+        control, drives = held.controls[0], DriveStages(self.twin, self.params)
         changes = self.twin.stepped_fields(self.params, [0])
         if changes:
             changes.write_inplace(self._model, 0)
@@ -283,7 +283,7 @@ class Restepper:
         remembers = self._drives.active and self._drives.remembers
         if remembers:
             if step < self._next:
-                self._drives, self._next = Drives(self.twin, self.params), 0
+                self._drives, self._next = DriveStages(self.twin, self.params), 0
             for before in range(self._next, step):
                 self._advance(before, ())
         self._next = step + 1
@@ -337,7 +337,7 @@ class Restepper:
         return data
 
     @staticmethod
-    def _now(name: str, data: mujoco.MjData, drives: Drives) -> NDArray[np.float64] | None:
+    def _now(name: str, data: mujoco.MjData, drives: DriveStages) -> NDArray[np.float64] | None:
         """A field as it is now, not a copy; of the drives, None where they have no supply."""
         if name not in (VOLTAGE, TEMPERATURE):
             return np.asarray(getattr(data, name))

@@ -13,8 +13,8 @@ from typing import Any
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.params import ParamTable
-from twinloop.scenario.counterfactual import Attempt, Contrast, adjusted, contrast
-from twinloop.scenario.trials import Tried
+from twinloop.scenario.counterfactual import Attempt, CounterfactualEffect, adjusted, contrast
+from twinloop.scenario.trials import TrialOutcomes
 from twinloop.stats.two_by_two import Alternative
 from twinloop.twin import Twin
 from twinloop.twin.quantities import QUANTITIES, Quantity, path_patterns
@@ -22,7 +22,7 @@ from twinloop.twin.quantities.kinds import TERMS
 
 
 @dataclass(frozen=True, kw_only=True)
-class Term:
+class AblationTerm:
     """One term on one twin: ``neutral`` values of the parameters that make it up, ``(nworld,)`` or one number each."""
 
     name: str
@@ -53,7 +53,7 @@ def term_names() -> list[str]:
     return list(_declared())
 
 
-def terms_of(twin: Twin, chosen: Sequence[str] = (), *, pictures: bool = True) -> list[Term]:
+def terms_of(twin: Twin, chosen: Sequence[str] = (), *, pictures: bool = True) -> list[AblationTerm]:
     """The terms that a twin has parameters for.
 
     Args:
@@ -68,11 +68,11 @@ def terms_of(twin: Twin, chosen: Sequence[str] = (), *, pictures: bool = True) -
     for name in chosen:
         if name not in declared:
             raise UnknownNameError("term", name, declared, where="the terms that can be switched off")
-    found: list[Term] = []
+    found: list[AblationTerm] = []
     for name, kinds in declared.items():
         neutral, unseen = _neutral(twin, name), all(kind.visual or kind.stage == "sensing" for kind in kinds)
         if neutral and (name in chosen if chosen else pictures or not unseen):
-            found.append(Term(name=name, meaning=_meaning(name, kinds), neutral=neutral))
+            found.append(AblationTerm(name=name, meaning=_meaning(name, kinds), neutral=neutral))
     if not found:
         raise InputError(f"The twin {twin.name} has no parameter of {', '.join(chosen) or 'any term'}.")
     return found
@@ -104,7 +104,7 @@ def _few(kinds: Sequence[Quantity]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ablated:
+class TermEffect:
     """One term: what success becomes without it, and with it alone.
 
     ``without`` compares worlds without the term with worlds as they are: success gained says that the failure needs it.
@@ -112,10 +112,10 @@ class Ablated:
     that it is enough.
     """
 
-    term: Term
+    term: AblationTerm
     parameters: tuple[str, ...]
-    without: Contrast
-    alone: Contrast
+    without: CounterfactualEffect
+    alone: CounterfactualEffect
 
     @property
     def needed(self) -> float:
@@ -150,16 +150,18 @@ class Ablated:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ablation:
+class AblationResult:
     """What an ablation came to: worlds as they are, with every term off, and each term, the most needed first."""
 
-    base: Tried
-    bare: Tried
-    terms: tuple[Ablated, ...]
+    base: TrialOutcomes
+    bare: TrialOutcomes
+    terms: tuple[TermEffect, ...]
     idle: tuple[str, ...]
 
 
-def ablate(attempt: Attempt, base: Tried, own: ParamTable, terms: Sequence[Term], *, level: float = 0.95) -> Ablation:
+def ablate(
+    attempt: Attempt, base: TrialOutcomes, own: ParamTable, terms: Sequence[AblationTerm], *, level: float = 0.95
+) -> AblationResult:
     """Switch terms off one by one, and all but one.
 
     Terms are ranked by how much success is gained without them, then by how much is lost with them alone.
@@ -184,19 +186,21 @@ def ablate(attempt: Attempt, base: Tried, own: ParamTable, terms: Sequence[Term]
     off = {term.name: dict(term.neutral) for term in acting}
     bare = attempt(_joined(off, ()))
 
-    def switched(term: Term, what: str, before: Tried, after: Tried, side: Alternative) -> Contrast:
+    def switched(
+        term: AblationTerm, what: str, before: TrialOutcomes, after: TrialOutcomes, side: Alternative
+    ) -> CounterfactualEffect:
         return contrast(f"{term.name} {what}", [*term.neutral], 0.0, before, after, level=level, alternative=side)
 
     # One-sided: success that is gained without a term, and success that is lost with it alone.
     without = [switched(term, "without", base, attempt(off[term.name]), "greater") for term in acting]
     alone = [switched(term, "alone", bare, attempt(_joined(off, (term.name,))), "less") for term in acting]
     rows = [
-        Ablated(term=term, parameters=acts[term.name], without=one, alone=other)
+        TermEffect(term=term, parameters=acts[term.name], without=one, alone=other)
         for term, one, other in zip(acting, adjusted(without), adjusted(alone), strict=True)
     ]
     ranked = sorted(rows, key=lambda row: (-row.needed, -row.enough))
     idle = tuple(name for name, names in acts.items() if not names)
-    return Ablation(base=base, bare=bare, terms=tuple(ranked), idle=idle)
+    return AblationResult(base=base, bare=bare, terms=tuple(ranked), idle=idle)
 
 
 def _joined(off: Mapping[str, Mapping[str, float]], kept: Sequence[str]) -> dict[str, float]:

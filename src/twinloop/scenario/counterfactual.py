@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.params import ParamTable
-from twinloop.scenario.trials import Tried
+from twinloop.scenario.trials import TrialOutcomes
 from twinloop.stats import Interval, holm
 from twinloop.stats.matched import PairedCounts, mcnemar, paired_difference_interval
 from twinloop.stats.two_by_two import Alternative
@@ -25,7 +25,7 @@ _MOST_DOSES = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class What:
+class ParameterChange:
     """One question: these parameters, changed in this way, by each of these doses."""
 
     pattern: str
@@ -53,7 +53,7 @@ class What:
         return {name: change(table[name]) for name in self.names}
 
 
-def parse_what(text: str, twin: Twin) -> What:
+def parse_what(text: str, twin: Twin) -> ParameterChange:
     """``PATTERN=DOSES`` sets, ``PATTERN*=DOSES`` scales, ``PATTERN+=DOSES`` shifts, in SI units.
 
     Doses are numbers with commas between, or ``LOW..HIGH:COUNT``, evenly spaced (by ratio where the parameter is
@@ -75,7 +75,7 @@ def parse_what(text: str, twin: Twin) -> What:
         raise UnknownNameError("parameter", pattern, twin.params, where=f"twin {twin.name}")
     op = _SIGNS[sign]
     by_ratio = op == "scale" or all(twin.params[name].transform == "log" for name in names)
-    return What(pattern=pattern, names=names, op=op, doses=_doses(doses, text, by_ratio=by_ratio))
+    return ParameterChange(pattern=pattern, names=names, op=op, doses=_doses(doses, text, by_ratio=by_ratio))
 
 
 def _split(text: str) -> tuple[str, str, str] | None:
@@ -108,12 +108,12 @@ def _doses(text: str, whole: str, *, by_ratio: bool) -> tuple[float, ...]:
     return doses
 
 
-Attempt = Callable[[Mapping[str, Any]], Tried]
+Attempt = Callable[[Mapping[str, Any]], TrialOutcomes]
 """Tries all worlds with these parameters set, ``(n,)`` each; the same worlds and chance every time."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contrast:
+class CounterfactualEffect:
     """One change against none, over worlds that differ in nothing else.
 
     ``difference`` is the success rate with the change minus that without, with Tango's interval; ``p_value`` is
@@ -123,7 +123,7 @@ class Contrast:
     what: str
     names: tuple[str, ...]
     dose: float
-    tried: Tried
+    tried: TrialOutcomes
     pairs: PairedCounts
     difference: Interval
     p_value: float
@@ -152,7 +152,7 @@ class Contrast:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Crossing:
+class HalfSuccessDose:
     """Where success in half of the worlds is passed: between two neighbouring doses, the first of them ``low``."""
 
     what: str
@@ -165,12 +165,12 @@ def contrast(
     what: str,
     names: Sequence[str],
     dose: float,
-    base: Tried,
-    tried: Tried,
+    base: TrialOutcomes,
+    tried: TrialOutcomes,
     *,
     level: float,
     alternative: Alternative = "two-sided",
-) -> Contrast:
+) -> CounterfactualEffect:
     """A change against none, over worlds that the simulation lost in neither.
 
     Raises:
@@ -182,7 +182,7 @@ def contrast(
             f"{what}{dose:g}: the simulation lost every world with or without it, so there is nothing to compare. Try "
             "a smaller change."
         )
-    return Contrast(
+    return CounterfactualEffect(
         what=what,
         names=tuple(names),
         dose=dose,
@@ -193,15 +193,21 @@ def contrast(
     )
 
 
-def adjusted(contrasts: Sequence[Contrast]) -> list[Contrast]:
+def adjusted(contrasts: Sequence[CounterfactualEffect]) -> list[CounterfactualEffect]:
     """The same contrasts with p-values adjusted for how many there are."""
     values = holm([one.p_value for one in contrasts]) if contrasts else []
     return [replace(one, p_adjusted=float(p)) for one, p in zip(contrasts, values, strict=True)]
 
 
 def counterfactual(
-    attempt: Attempt, base: Tried, own: ParamTable, whats: Sequence[What], *, refine: int = 0, level: float = 0.95
-) -> tuple[list[Contrast], list[Crossing]]:
+    attempt: Attempt,
+    base: TrialOutcomes,
+    own: ParamTable,
+    whats: Sequence[ParameterChange],
+    *,
+    refine: int = 0,
+    level: float = 0.95,
+) -> tuple[list[CounterfactualEffect], list[HalfSuccessDose]]:
     """Every dose of every question against none.
 
     Args:
@@ -215,8 +221,8 @@ def counterfactual(
     Returns:
         The contrasts, by question and dose, and where each question's success rate passes one half.
     """
-    found: list[Contrast] = []
-    crossings: list[Crossing] = []
+    found: list[CounterfactualEffect] = []
+    crossings: list[HalfSuccessDose] = []
     for what in whats:
         rows = {dose: _at(attempt, base, own, what, dose, level) for dose in what.doses}
         crossing = _crossing(what, rows)
@@ -230,7 +236,9 @@ def counterfactual(
     return adjusted(found), crossings
 
 
-def _at(attempt: Attempt, base: Tried, own: ParamTable, what: What, dose: float, level: float) -> Contrast:
+def _at(
+    attempt: Attempt, base: TrialOutcomes, own: ParamTable, what: ParameterChange, dose: float, level: float
+) -> CounterfactualEffect:
     try:
         tried = attempt(what.values(own, dose))
     except InputError as error:
@@ -238,7 +246,7 @@ def _at(attempt: Attempt, base: Tried, own: ParamTable, what: What, dose: float,
     return contrast(what.text, what.names, dose, base, tried, level=level)
 
 
-def _crossing(what: What, rows: Mapping[float, Contrast]) -> Crossing | None:
+def _crossing(what: ParameterChange, rows: Mapping[float, CounterfactualEffect]) -> HalfSuccessDose | None:
     """The first two neighbouring doses on either side of success in half of the worlds."""
     doses = sorted(rows)
     rates = np.array([rows[dose].tried.successes / max(rows[dose].tried.trials, 1) for dose in doses])
@@ -246,15 +254,17 @@ def _crossing(what: What, rows: Mapping[float, Contrast]) -> Crossing | None:
     if not len(turns):
         return None
     at = int(turns[0])
-    return Crossing(what=what.text, low=doses[at], high=doses[at + 1], rates=(float(rates[at]), float(rates[at + 1])))
+    return HalfSuccessDose(
+        what=what.text, low=doses[at], high=doses[at + 1], rates=(float(rates[at]), float(rates[at + 1]))
+    )
 
 
-def _between(what: What, crossing: Crossing) -> float:
+def _between(what: ParameterChange, crossing: HalfSuccessDose) -> float:
     by_ratio = what.op == "scale" and min(crossing.low, crossing.high) > 0
     return float(np.sqrt(crossing.low * crossing.high)) if by_ratio else (crossing.low + crossing.high) / 2
 
 
-def series(contrasts: Sequence[Contrast], what: str, level: float) -> NDArray[np.float64]:
+def series(contrasts: Sequence[CounterfactualEffect], what: str, level: float) -> NDArray[np.float64]:
     """Dose, success rate and its interval's ends of one question, a row each."""
     chosen = [one for one in contrasts if one.what == what]
     rates = [one.tried.success_rate(level) for one in chosen]

@@ -27,7 +27,7 @@ _LOG_2PI = math.log(2.0 * math.pi)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Proposal:
+class ProposalMixture:
     """Normals with means and standard deviations ``(k, d)`` and shares ``(k,)``, and ``nominal`` of the plain draws.
 
     The plain share bounds every weight by 1 / ``nominal`` (Hesterberg, "Weighted average importance sampling and
@@ -40,7 +40,7 @@ class Proposal:
     nominal: float
 
     @classmethod
-    def plain(cls, axes: int) -> Proposal:
+    def plain(cls, axes: int) -> ProposalMixture:
         """The distribution that is asked about, alone."""
         return cls(mean=np.zeros((0, axes)), std=np.ones((0, axes)), share=np.zeros(0), nominal=1.0)
 
@@ -95,7 +95,7 @@ _STEP = 0.4  # standard deviation of a step from an elite, along the axes that f
 
 
 @dataclass(kw_only=True)
-class Archive:
+class FailureMap:
     """A map of two axes in `CELLS` × `CELLS` equally probable cells.
 
     ``rows`` is, by cell, the row of ``seen`` that stands for it: its most probable failure or, before there is one, its
@@ -103,20 +103,20 @@ class Archive:
     """
 
     axes: tuple[int, int]
-    seen: Seen
+    seen: ScoredPoints
     rows: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
 
     @classmethod
-    def of(cls, axes: tuple[int, int], seen: Seen) -> Archive:
+    def of(cls, axes: tuple[int, int], seen: ScoredPoints) -> FailureMap:
         """The archive of worlds that were run."""
         archive = cls(axes=axes, seen=seen)
         archive._enter(np.arange(len(seen)))
         return archive
 
-    def add(self, seen: Seen) -> None:
+    def add(self, seen: ScoredPoints) -> None:
         """Enter further worlds."""
         first = len(self.seen)
-        self.seen = Seen.joined([self.seen, seen])
+        self.seen = ScoredPoints.joined([self.seen, seen])
         self._enter(np.arange(first, len(self.seen)))
 
     @property
@@ -151,7 +151,7 @@ class Archive:
 
 
 def illuminate(
-    archive: Archive, try_: Try, active: NDArray[np.bool_], *, worlds: int, rounds: int, rng: np.random.Generator
+    archive: FailureMap, try_: Try, active: NDArray[np.bool_], *, worlds: int, rounds: int, rng: np.random.Generator
 ) -> None:
     """Look for failures in cells that have none, and for more probable ones in those that have: steps from elites.
 
@@ -167,13 +167,15 @@ def illuminate(
         archive.add(try_(np.where(active, chosen + step, chosen * rng.uniform(0.5, 1.0, (worlds, 1)) + 0.25 * step)))
 
 
-def active_axes(proposal: Proposal) -> NDArray[np.bool_]:
+def active_axes(proposal: ProposalMixture) -> NDArray[np.bool_]:
     """The axes along which a search has moved, ``(d,)``; all of them where it has not."""
     moved = (proposal.mean != 0.0).any(axis=0) if proposal.modes else np.zeros(proposal.axes, dtype=bool)
     return moved if moved.any() else np.ones(proposal.axes, dtype=bool)
 
 
-def map_axes(names: Sequence[str], asked: Sequence[str], proposal: Proposal, seen: Seen) -> tuple[int, int]:
+def map_axes(
+    names: Sequence[str], asked: Sequence[str], proposal: ProposalMixture, seen: ScoredPoints
+) -> tuple[int, int]:
     """Which two axes the map has: those asked for, then those along which failures lie farthest from the middle.
 
     Raises:
@@ -201,7 +203,7 @@ _FEWEST = 4  # draws that a mode rests on
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class ScoredPoints:
     """What became of points ``z`` ``(n, d)``: ``score`` ``(n,)``, lower is worse, and whether each ``failed``.
 
     ``lost`` worlds diverged: they are not counted as failures, and how many there are is said beside a rate.
@@ -216,7 +218,7 @@ class Seen:
         return len(self.z)
 
     @classmethod
-    def joined(cls, parts: list[Seen]) -> Seen:
+    def joined(cls, parts: list[ScoredPoints]) -> ScoredPoints:
         """All of them, one after the other."""
         names = [field.name for field in fields(cls)]
         return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
@@ -226,12 +228,12 @@ class Seen:
 _NEEDED = {"round_size": ("worlds per round", 4 * _FEWEST), "rounds": ("rounds", 0), "modes": ("modes", 1)}
 _NEEDED |= {"draws": ("draws", 2)}
 
-Try = Callable[[Array], Seen]
+Try = Callable[[Array], ScoredPoints]
 """Runs the worlds of points ``(n, d)``."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Search:
+class SearchOptions:
     """How a search goes: worlds per round, most rounds, modes of the proposal, worlds of the estimate."""
 
     round_size: int = 256
@@ -247,20 +249,20 @@ class Search:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class SearchResult:
     """What a search came to: the rate, the last proposal, all worlds that were run (``seen``; the ``fresh`` ones last).
 
     ``levels`` is, round by round, the score that the elite lay below and the share of the round that failed.
     """
 
     rate: WeightedRate
-    proposal: Proposal
-    seen: Seen
+    proposal: ProposalMixture
+    seen: ScoredPoints
     fresh: int
     levels: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
 
 
-def failure_rate(try_: Try, axes: int, search: Search, *, level: float = 0.95) -> Found:
+def failure_rate(try_: Try, axes: int, search: SearchOptions, *, level: float = 0.95) -> SearchResult:
     """Search for failures, and estimate how often they happen under the plain distribution.
 
     Args:
@@ -270,7 +272,7 @@ def failure_rate(try_: Try, axes: int, search: Search, *, level: float = 0.95) -
         level: of the interval.
     """
     rng = np.random.default_rng([search.seed, axes])
-    proposal, parts, levels = Proposal.plain(axes), list[Seen](), list[tuple[float, float]]()
+    proposal, parts, levels = ProposalMixture.plain(axes), list[ScoredPoints](), list[tuple[float, float]]()
     for _ in range(search.rounds):
         seen = try_(proposal.draw(search.round_size, rng))
         parts.append(seen)
@@ -282,11 +284,11 @@ def failure_rate(try_: Try, axes: int, search: Search, *, level: float = 0.95) -
         proposal = _moved(proposal, seen, elite, search.modes, rng)
     fresh = try_(proposal.draw(search.draws, rng))
     rate = weighted_rate(fresh.failed & ~fresh.lost, proposal.log_weight(fresh.z), level=level)
-    seen = Seen.joined([*parts, fresh])
-    return Found(rate=rate, proposal=proposal, seen=seen, fresh=len(fresh), levels=levels)
+    seen = ScoredPoints.joined([*parts, fresh])
+    return SearchResult(rate=rate, proposal=proposal, seen=seen, fresh=len(fresh), levels=levels)
 
 
-def _elite(seen: Seen, proposal: Proposal) -> tuple[NDArray[np.bool_], float]:
+def _elite(seen: ScoredPoints, proposal: ProposalMixture) -> tuple[NDArray[np.bool_], float]:
     """The worst worlds of a round: its failures or, where they are few, its lowest scores, and a few of every normal.
 
     The few keep a region of failures from being forgotten because another is reached first.
@@ -306,7 +308,9 @@ def _elite(seen: Seen, proposal: Proposal) -> tuple[NDArray[np.bool_], float]:
     return elite, threshold
 
 
-def _moved(proposal: Proposal, seen: Seen, elite: NDArray[np.bool_], modes: int, rng: np.random.Generator) -> Proposal:
+def _moved(
+    proposal: ProposalMixture, seen: ScoredPoints, elite: NDArray[np.bool_], modes: int, rng: np.random.Generator
+) -> ProposalMixture:
     """The proposal whose normals fit the elite, seen through the plain distribution."""
     z, logs = seen.z[elite], proposal.log_weight(seen.z[elite])
     if len(z) < 2 * _FEWEST:
@@ -326,7 +330,7 @@ def _moved(proposal: Proposal, seen: Seen, elite: NDArray[np.bool_], modes: int,
         stds.append(np.where(moving, np.clip(std, *_SPREAD), 1.0))
         shares.append(float(flat[mine].sum()))
     share = np.maximum(np.array(shares) / sum(shares), _LEAST / len(shares))
-    return Proposal(mean=np.stack(means), std=np.stack(stds), share=share / share.sum(), nominal=_NOMINAL)
+    return ProposalMixture(mean=np.stack(means), std=np.stack(stds), share=share / share.sum(), nominal=_NOMINAL)
 
 
 def _moving(z: Array, weights: Array) -> NDArray[np.bool_]:

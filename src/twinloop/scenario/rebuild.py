@@ -17,7 +17,7 @@ from twinloop.core.units import UnitMap
 from twinloop.randomize import Plan
 from twinloop.randomize.sources import default_draws, identified_draws
 from twinloop.rollout.episodes import software_versions
-from twinloop.rollout.pinned import Origin, PinnedWorld, departing
+from twinloop.rollout.pinned import PinnedWorld, WorldOrigin, departing
 from twinloop.sensors.servo import encoder_command, encoder_reading
 from twinloop.simulate import InitialState, open_backend, rollout
 from twinloop.tasks import Task
@@ -123,11 +123,11 @@ class LoggedEpisode:
     environment_names: tuple[str, ...]
     units: UnitMap
     hz: float
-    origin: Origin
+    origin: WorldOrigin
 
 
 @dataclass(frozen=True, kw_only=True)
-class Placement:
+class ObjectPlacement:
     """Where things stood at the beginning, as parameters of the twin, and how well that is known.
 
     ``values`` by parameter; ``spread`` is the standard deviation that the tracker's noise leaves in each, and
@@ -138,12 +138,12 @@ class Placement:
     spread: Mapping[str, float]
     frames: int
 
-    def with_table(self, height: float, spread: float) -> Placement:
+    def with_table(self, height: float, spread: float) -> ObjectPlacement:
         """The same on a table of another height, m."""
         return replace(self, values={**self.values, TABLE: height}, spread={**self.spread, TABLE: spread})
 
 
-def heights(log: LoggedEpisode, placed: Placement) -> dict[str, tuple[float, float]]:
+def heights(log: LoggedEpisode, placed: ObjectPlacement) -> dict[str, tuple[float, float]]:
     """How high the things that were placed stood before anything moved, and the standard deviation of that, m."""
     things = {name.split("/")[1] for name in placed.values if name.startswith("object/")}
     found: dict[str, tuple[float, float]] = {}
@@ -155,7 +155,7 @@ def heights(log: LoggedEpisode, placed: Placement) -> dict[str, tuple[float, flo
     return found
 
 
-def placement(log: LoggedEpisode, twin: Twin) -> Placement:
+def placement(log: LoggedEpisode, twin: Twin) -> ObjectPlacement:
     """Where things stood before anything moved them.
 
     ``NAME.x`` and ``NAME.y`` of a tracker become ``object/NAME/position/x`` and ``/y``, its heading
@@ -176,7 +176,7 @@ def placement(log: LoggedEpisode, twin: Twin) -> Placement:
     noise = {name: _noise(values) for name, values in seen.items()}
     frames = min(_still(values, noise[name]) for name, values in seen.items())
     frames = max(1, min(frames, round(_LONGEST_S * log.hz)))
-    return Placement(
+    return ObjectPlacement(
         values={name: float(values[:frames].mean()) for name, values in seen.items()},
         spread={name: noise[name] / np.sqrt(frames) for name in seen},
         frames=frames,
@@ -309,7 +309,7 @@ def _known(identified: ParamDistribution, twin: Twin) -> dict[str, float]:
 
 
 def _draws(
-    twin: Twin, identified: ParamDistribution | None, placed: Placement, ndraw: int, seed: int
+    twin: Twin, identified: ParamDistribution | None, placed: ObjectPlacement, ndraw: int, seed: int
 ) -> NDArray[np.float64]:
     """Rows ``(ndraw, nparam)`` of what is not known exactly."""
     skip = tuple(placed.values)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from twinloop.core.errors import InputError
-from twinloop.scenario.trials import Tried
+from twinloop.scenario.trials import TrialOutcomes
 from twinloop.stats import holm
 from twinloop.stats.matched import mcnemar
 
@@ -18,7 +18,7 @@ _LETTERS = frozenset("01x")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class RegressionVerdict:
     """One scenario: what it was, what it is now, and what that says.
 
     ``gained`` and ``lost`` count tries that turned to success and to failure. ``word``: success fell (``regressed``)
@@ -28,8 +28,8 @@ class Verdict:
 
     name: str
     word: Word
-    was: Tried
-    now: Tried | None
+    was: TrialOutcomes
+    now: TrialOutcomes | None
     gained: int = 0
     lost: int = 0
     p_fell: float = 1.0
@@ -56,7 +56,7 @@ class Verdict:
         }
 
 
-def expected(evidence: Any, name: str) -> tuple[str, Tried]:
+def expected(evidence: Any, name: str) -> tuple[str, TrialOutcomes]:
     """Who acted when a scenario was stored, and what the tries came to.
 
     Raises:
@@ -71,15 +71,15 @@ def expected(evidence: Any, name: str) -> tuple[str, Tried]:
     outcomes = str(stored["outcomes"])
     if not outcomes or not _LETTERS.issuperset(outcomes):
         raise InputError(f"Scenario {name}: evidence.expected.outcomes is {outcomes[:20]!r}, not of 0, 1 and x.")
-    return str(stored["reference"]), Tried.of_outcomes(outcomes, str(stored["actor"]))
+    return str(stored["reference"]), TrialOutcomes.of_outcomes(outcomes, str(stored["actor"]))
 
 
-def expectation(reference: str, tried: Tried) -> dict[str, Any]:
+def expectation(reference: str, tried: TrialOutcomes) -> dict[str, Any]:
     """What is stored of tries, so that later ones can be compared with them."""
     return {"reference": reference, **tried.to_json()}
 
 
-def compare(name: str, was: Tried, now: Tried, *, note: str = "") -> Verdict:
+def compare(name: str, was: TrialOutcomes, now: TrialOutcomes, *, note: str = "") -> RegressionVerdict:
     """What was and what is, try by try, without a verdict; see `judged`.
 
     Raises:
@@ -88,7 +88,7 @@ def compare(name: str, was: Tried, now: Tried, *, note: str = "") -> Verdict:
     counts = now.against(was)
     if counts is None:
         raise InputError(f"Scenario {name}: the simulation lost every world then or now. Check it with `twin check`.")
-    return Verdict(
+    return RegressionVerdict(
         name=name,
         word="unchanged",
         was=was,
@@ -101,7 +101,9 @@ def compare(name: str, was: Tried, now: Tried, *, note: str = "") -> Verdict:
     )
 
 
-def judged(rows: Sequence[Verdict], *, alpha: float = 0.05, real: Sequence[bool] = ()) -> list[Verdict]:
+def judged(
+    rows: Sequence[RegressionVerdict], *, alpha: float = 0.05, real: Sequence[bool] = ()
+) -> list[RegressionVerdict]:
     """Verdicts with an error rate over all scenarios (Holm).
 
     Args:
@@ -117,7 +119,7 @@ def judged(rows: Sequence[Verdict], *, alpha: float = 0.05, real: Sequence[bool]
     )
     known = dict(zip((row.name for row in rows), real, strict=True)) if real else {}
 
-    def word(row: Verdict) -> Word:
+    def word(row: RegressionVerdict) -> Word:
         if row.now is None:
             return "refused"
         if fell[row.name] <= alpha:

@@ -15,7 +15,7 @@ from twinloop.core.records import SimEpisode
 from twinloop.core.seeds import MOST_EPISODES
 from twinloop.randomize import Plan
 from twinloop.rollout import Actor, BatchResult, run_batch
-from twinloop.scenario.rare import Seen, Try
+from twinloop.scenario.rare import ScoredPoints, Try
 from twinloop.simulate import Backend
 from twinloop.tasks import Task
 from twinloop.tasks.protocol import is_staged
@@ -25,7 +25,7 @@ _EDGE = 1e-12  # probabilities are kept this far from 0 and 1, where a normal ha
 
 
 @dataclass(frozen=True, kw_only=True)
-class Given:
+class FixedPointDesign:
     """A design whose episodes lie where they are told: episode ``first + i`` at row ``i`` of ``points``, in (0, 1)."""
 
     kind: ClassVar[str] = "given"
@@ -76,7 +76,7 @@ class PlanSearch:
         self._plan, self._task, self._actor, self._backend = plan, task, actor, backend
         self._count, self._points = 0, list[NDArray[np.float64]]()
 
-    def __call__(self, z: NDArray[np.float64]) -> Seen:
+    def __call__(self, z: NDArray[np.float64]) -> ScoredPoints:
         """Run the worlds of these points."""
         first = self._count
         if first + len(z) > MOST_EPISODES:
@@ -84,7 +84,7 @@ class PlanSearch:
         self._points.append(z)
         self._count += len(z)
         cuts = [(z[a : a + _BATCH], first + a) for a in range(0, len(z), _BATCH)]
-        return Seen.joined([self._judged(part, self._run(part, number)) for part, number in cuts])
+        return ScoredPoints.joined([self._judged(part, self._run(part, number)) for part, number in cuts])
 
     def episode(self, z: NDArray[np.float64]) -> SimEpisode:
         """The world of a point ``(d,)`` that was run, run again: its record with states and commands.
@@ -106,7 +106,7 @@ class PlanSearch:
 
     def _placed(self, z: NDArray[np.float64], first: int) -> Plan:
         points = np.clip(ndtr(z), _EDGE, 1.0 - _EDGE)
-        return replace(self._plan, design=Given(points=points, first=first))
+        return replace(self._plan, design=FixedPointDesign(points=points, first=first))
 
     def _run(self, z: NDArray[np.float64], first: int) -> BatchResult:
         numbers, task, plan = list(range(first, first + len(z))), self._task, self._placed(z, first)
@@ -120,7 +120,7 @@ class PlanSearch:
             actor=self._actor,
         )
 
-    def _judged(self, z: NDArray[np.float64], batch: BatchResult) -> Seen:
+    def _judged(self, z: NDArray[np.float64], batch: BatchResult) -> ScoredPoints:
         lost, won = ~batch.trajectories.valid, batch.success
         far = np.where(batch.held.any(axis=1), 0.9, 0.5)  # of a task that does not say how far it came
         if is_staged(self._task):
@@ -128,7 +128,7 @@ class PlanSearch:
         undone = ~batch.held
         lasted = np.where(undone.any(axis=1), undone[:, ::-1].argmax(axis=1), batch.held.shape[1])
         score = np.where(won, 1.0 + lasted / batch.held.shape[1], np.minimum(far, 1.0))
-        return Seen(z=z, score=score, failed=~won & ~lost, lost=lost)
+        return ScoredPoints(z=z, score=score, failed=~won & ~lost, lost=lost)
 
 
 Array = NDArray[np.float64]
@@ -136,7 +136,7 @@ _TRIES = 8  # changes of each failure that are tried at once; our choice
 _SHRINK = 0.7  # what is left of an axis that cannot go back to the middle altogether; our choice
 
 
-def simplified(try_: Try, z: Array, *, rounds: int, rng: np.random.Generator) -> tuple[Array, Seen]:
+def simplified(try_: Try, z: Array, *, rounds: int, rng: np.random.Generator) -> tuple[Array, ScoredPoints]:
     """Failures ``z`` ``(k, d)`` as probable as they can be made: few axes off the middle, and those as little.
 
     Every round tries for each failure to set parts of its axes back, larger parts while that works and smaller ones
@@ -146,7 +146,7 @@ def simplified(try_: Try, z: Array, *, rounds: int, rng: np.random.Generator) ->
     Returns:
         The failures, and every world that was tried.
     """
-    best, part, seen = z.copy(), np.full(len(z), 0.5), list[Seen]()
+    best, part, seen = z.copy(), np.full(len(z), 0.5), list[ScoredPoints]()
     for number in range(rounds):
         shrink = number >= rounds - max(1, rounds // 4)
         candidates = np.stack([_changed(best[i], part[i], shrink, rng) for i in range(len(best))])
@@ -158,7 +158,7 @@ def simplified(try_: Try, z: Array, *, rounds: int, rng: np.random.Generator) ->
         better = np.isfinite(size.min(axis=1))
         best[better] = candidates[np.flatnonzero(better), chosen[better]]
         part = np.where(better, np.minimum(part * 1.2, 0.9), part * 0.6)
-    return best, Seen.joined(seen)
+    return best, ScoredPoints.joined(seen)
 
 
 def _changed(z: Array, part: float, shrink: bool, rng: np.random.Generator) -> Array:

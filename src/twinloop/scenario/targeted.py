@@ -16,14 +16,14 @@ WIDTH = 0.125
 
 
 @dataclass(frozen=True, kw_only=True)
-class Box:
+class TargetBox:
     """Ranges by parameter around a scenario, and parameters that keep the scenario's value because nothing is drawn."""
 
     ranges: Mapping[str, tuple[float, float]]
     fixed: tuple[str, ...]
 
 
-def box_around(pinned: PinnedWorld, twin: Twin, *, width: float = WIDTH, only: Sequence[str] = ()) -> Box:
+def box_around(pinned: PinnedWorld, twin: Twin, *, width: float = WIDTH, only: Sequence[str] = ()) -> TargetBox:
     """The box of a scenario's own parameters.
 
     A parameter with a default range gets ``width`` of it on either side of the scenario's value, within its physical
@@ -50,7 +50,7 @@ def box_around(pinned: PinnedWorld, twin: Twin, *, width: float = WIDTH, only: S
             "twin's default ranges instead: `randomization: default`."
         )
     ranges = {name: _range(twin, name, value, width) for name, value in chosen.items()}
-    return Box(ranges=ranges, fixed=tuple(name for name, (low, high) in ranges.items() if low == high))
+    return TargetBox(ranges=ranges, fixed=tuple(name for name, (low, high) in ranges.items() if low == high))
 
 
 def _range(twin: Twin, name: str, value: float, width: float) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
 from twinloop.rollout import Actor, run_batch
-from twinloop.rollout.actor import Beginning
+from twinloop.rollout.actor import EpisodeStart
 from twinloop.rollout.pinned import Chance, PinnedWorld
 from twinloop.simulate import Backend, open_backend, rollout
 from twinloop.stats import Interval, PairedCounts, clopper_pearson
@@ -23,7 +23,7 @@ LOGGED = "commands"  # what is said to have acted where the commands of the log 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tried:
+class TrialOutcomes:
     """What tries came to: ``success`` ``(n,)``, and ``valid`` ``(n,)``, false where the simulation lost a world.
 
     Try 0 is the pinned world itself. ``actor`` says who acted.
@@ -69,7 +69,7 @@ class Tried:
         self.success_rate(level)
         return clopper_pearson(self.failures, self.trials, level=level)
 
-    def against(self, base: Tried) -> PairedCounts | None:
+    def against(self, base: TrialOutcomes) -> PairedCounts | None:
         """Pairs of these tries (a) with those of the same worlds in ``base`` (b); None where none is valid in both."""
         n = min(len(self), len(base))
         both = self.valid[:n] & base.valid[:n]
@@ -100,7 +100,7 @@ class Tried:
         return "".join("x" if not valid else "01"[success] for success, valid in pairs)
 
     @classmethod
-    def of_outcomes(cls, outcomes: str, actor: str = "") -> Tried:
+    def of_outcomes(cls, outcomes: str, actor: str = "") -> TrialOutcomes:
         """The inverse of `outcomes`."""
         letters = np.array(list(outcomes), dtype="U1")
         return cls(actor=actor, success=letters == "1", valid=letters != "x")
@@ -116,7 +116,7 @@ def try_actor(
     chance: Chance = "varied",
     values: Mapping[str, Any] | None = None,
     backend: Backend | None = None,
-) -> Tried:
+) -> TrialOutcomes:
     """Let an actor act in a pinned world and worlds like it; see `PinnedWorld.beginning` for the arguments."""
     begun = pinned.beginning(n, twin=twin, task=task, chance=chance, values=values)
     backend = backend or open_backend()
@@ -134,14 +134,16 @@ def try_actor(
         )
         for part in _parts(begun)
     ]
-    return Tried(
+    return TrialOutcomes(
         actor=actor.name,
         success=np.concatenate([part.success for part in parts]),
         valid=np.concatenate([part.trajectories.valid for part in parts]),
     )
 
 
-def try_commands(pinned: PinnedWorld, twin: Twin, task: Task, n: int, *, backend: Backend | None = None) -> Tried:
+def try_commands(
+    pinned: PinnedWorld, twin: Twin, task: Task, n: int, *, backend: Backend | None = None
+) -> TrialOutcomes:
     """Issue the commands that were issued, whatever comes of it; see `PinnedWorld.beginning` for the arguments.
 
     Raises:
@@ -157,15 +159,15 @@ def try_commands(pinned: PinnedWorld, twin: Twin, task: Task, n: int, *, backend
         kept = ran.valid & ~np.array([bool(reason) for reason in part.initial.refused or [""] * len(ran.valid)])
         success.append(task.success(ran.states)[:, -1] & kept)
         valid.append(kept)
-    return Tried(actor=LOGGED, success=np.concatenate(success), valid=np.concatenate(valid))
+    return TrialOutcomes(actor=LOGGED, success=np.concatenate(success), valid=np.concatenate(valid))
 
 
-def _parts(begun: Beginning) -> list[Beginning]:
+def _parts(begun: EpisodeStart) -> list[EpisodeStart]:
     """A beginning in batches."""
     starts = range(0, len(begun.numbers), _BATCH)
     cuts = [np.arange(start, min(start + _BATCH, len(begun.numbers))) for start in starts]
     return [
-        Beginning(
+        EpisodeStart(
             numbers=begun.numbers[cut],
             params=begun.params.take(cut),
             initial=begun.initial.take(cut),

@@ -30,7 +30,7 @@ def has_numba() -> bool:
     return find_spec("numba") is not None
 
 
-class Compiled:
+class CompiledFunction:
     """A function that becomes machine code when it is first called; the code is kept on disk.
 
     It may call other compiled functions. ``plain`` is the function as written.
@@ -52,7 +52,7 @@ class Compiled:
         parts = [code.co_code, repr([value for value in code.co_consts if not isinstance(value, CodeType)])]
         for name in code.co_names:
             value = known.get(name)
-            if isinstance(value, Compiled):
+            if isinstance(value, CompiledFunction):
                 parts.append(value.stamp)
             elif isinstance(value, np.ndarray):
                 parts += [str(value.dtype), str(value.shape), value.tobytes()]
@@ -68,9 +68,9 @@ class Compiled:
         return self._machine
 
 
-def compiled(function: FunctionType) -> Compiled:
+def compiled(function: FunctionType) -> CompiledFunction:
     """Mark a function of numbers and arrays for compilation; numba is imported when it is first called."""
-    return Compiled(function)
+    return CompiledFunction(function)
 
 
 def _compile(plain: FunctionType, stamp: str) -> Callable[..., Any]:
@@ -78,7 +78,7 @@ def _compile(plain: FunctionType, stamp: str) -> Callable[..., Any]:
 
     names = dict(plain.__globals__)
     for name in plain.__code__.co_names:
-        if isinstance(names.get(name), Compiled):
+        if isinstance(names.get(name), CompiledFunction):
             names[name] = names[name].machine()
     function = FunctionType(plain.__code__, names, plain.__name__, plain.__defaults__, plain.__closure__)
     # Numba takes code from the disk by this name and by the time of this one file: what comes from others counts too.
@@ -89,7 +89,7 @@ def _compile(plain: FunctionType, stamp: str) -> Callable[..., Any]:
         return njit(nogil=True, error_model="numpy")(function)
 
 
-def over_rows(kernel: Compiled, rows: int, *arguments: Any) -> None:
+def over_rows(kernel: CompiledFunction, rows: int, *arguments: Any) -> None:
     """``kernel(first, last, *arguments)`` for bands that together are all ``rows``, on this process's cores.
 
     ``OMP_NUM_THREADS`` bounds how many, as it does for libraries with threads of their own.

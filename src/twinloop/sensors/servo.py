@@ -75,7 +75,7 @@ CHANCE = 2  # standard normal numbers that one sample of one servo takes
 
 
 @dataclass(frozen=True, kw_only=True)
-class Servo:
+class ServoFeedback:
     """The numbers of the servos' feedback in one world, or in each, ``(nworld,)``; the default is ideal.
 
     They are the parameters ``sensor/NAME/QUANTITY``, whose meanings and units stand in `twin.quantities`.
@@ -131,7 +131,7 @@ def motor_state(
 
 
 def servo_readings(
-    servo: Servo, truth: ArrayLike, position: ArrayLike, *, chance: ArrayLike | None = None
+    servo: ServoFeedback, truth: ArrayLike, position: ArrayLike, *, chance: ArrayLike | None = None
 ) -> NDArray[np.float64]:
     """What servos report of samples of the filtered truth.
 

@@ -12,18 +12,18 @@ from array_api_compat import array_namespace, to_device
 from array_api_compat import device as device_of
 from numpy.typing import ArrayLike, NDArray
 
-Array = Any  # of the library and on the device that an `Arrays` names
+Array = Any  # of the library and on the device that an `ArrayLibrary` names
 
 
 @dataclass(frozen=True)
-class Arrays:
+class ArrayLibrary:
     """An array library and one of its devices, in float64 like the host."""
 
     xp: ModuleType
     device: Any
 
     @classmethod
-    def of(cls, array: Array) -> Arrays:
+    def of(cls, array: Array) -> ArrayLibrary:
         """The library and device of an array."""
         return cls(array_namespace(array), device_of(array))
 
@@ -47,11 +47,11 @@ class Arrays:
 
 
 @functools.lru_cache(maxsize=1024)
-def _kept(arrays: Arrays, dtype: str, shape: tuple[int, ...], data: bytes) -> Array:
+def _kept(arrays: ArrayLibrary, dtype: str, shape: tuple[int, ...], data: bytes) -> Array:
     return arrays.asarray(np.frombuffer(data, dtype=dtype).reshape(shape))
 
 
-HOST = Arrays.of(np.zeros(0))
+HOST = ArrayLibrary.of(np.zeros(0))
 
 
 def to_host(array: Array) -> NDArray[Any]:

@@ -8,7 +8,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.dataset.export.streams import Bodies, Shape
+from twinloop.dataset.export.streams import BodyPoses, BodyShape
 from twinloop.simulate.protocol import state_poses
 
 _GEOM = mujoco.mjtGeom
@@ -23,11 +23,11 @@ _KINDS = {
 _HIDDEN = 3  # MuJoCo's viewer shows the geom groups 0 to 2
 
 
-def model_bodies(model: mujoco.MjModel, states: NDArray[np.float64]) -> Bodies:
+def model_bodies(model: mujoco.MjModel, states: NDArray[np.float64]) -> BodyPoses:
     """Return names, shapes and poses of all bodies but the world, from recorded states ``(T, nstate)``."""
     position, quaternion = _poses(model, states)
     names = tuple(model.body(i).name or f"body_{i}" for i in range(1, model.nbody))
-    return Bodies(names=names, position=position, quaternion=quaternion, shapes=tuple(_shapes(model)))
+    return BodyPoses(names=names, position=position, quaternion=quaternion, shapes=tuple(_shapes(model)))
 
 
 def _poses(model: mujoco.MjModel, states: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -43,12 +43,12 @@ def _poses(model: mujoco.MjModel, states: NDArray[np.float64]) -> tuple[NDArray[
     return position, quaternion
 
 
-def _shapes(model: mujoco.MjModel) -> Sequence[Shape]:
+def _shapes(model: mujoco.MjModel) -> Sequence[BodyShape]:
     """The geoms that MuJoCo's viewer shows, as shapes of their bodies; those of the world are named after it."""
     return [shape for geom in range(model.ngeom) if (shape := _shape(model, geom)) is not None]
 
 
-def _shape(model: mujoco.MjModel, geom: int) -> Shape | None:
+def _shape(model: mujoco.MjModel, geom: int) -> BodyShape | None:
     kind, rgba = _KINDS.get(int(model.geom_type[geom])), model.geom_rgba[geom]
     if kind is None or model.geom_group[geom] >= _HIDDEN or not rgba[3] or not model.geom_size[geom].any():
         return None
@@ -56,7 +56,7 @@ def _shape(model: mujoco.MjModel, geom: int) -> Shape | None:
         rgba = model.mat_rgba[material]
     body = int(model.geom_bodyid[geom])
     vertices, faces = _mesh(model, int(model.geom_dataid[geom])) if kind == "mesh" else (None, None)
-    return Shape(
+    return BodyShape(
         body=(model.body(body).name or f"body_{body}") if body else "world",
         kind=kind,  # pyright: ignore[reportArgumentType]
         size=tuple(model.geom_size[geom].tolist()),

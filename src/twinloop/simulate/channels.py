@@ -22,24 +22,24 @@ from twinloop.core.errors import InputError, LogError, UnknownNameError
 from twinloop.core.params import ParamTable
 from twinloop.core.records import Episode
 from twinloop.core.units import UnitMap
-from twinloop.simulate.open_loop import Motion
+from twinloop.simulate.open_loop import ReplayedMotion
 from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Channel:
+class MeasuredChannel:
     """One column that is measured and predicted, such as ``position/elbow`` or ``pose/cube/rx``."""
 
     name: str
     unit: str
 
 
-class Measure(Protocol):
+class ChannelKind(Protocol):
     """One kind of thing that is compared. ``records`` are the derived fields that a rollout must keep for it."""
 
-    channels: tuple[Channel, ...]
+    channels: tuple[MeasuredChannel, ...]
     records: tuple[str, ...]
 
     def measured(self, episode: Episode) -> Array:
@@ -54,7 +54,7 @@ class Measure(Protocol):
         """The columns ``(…, nframe, k)`` that would be predicted if ``other`` were there in place of what was kept."""
         ...
 
-    def predicted(self, run: Motion, table: ParamTable, kept: Array) -> Array:
+    def predicted(self, run: ReplayedMotion, table: ParamTable, kept: Array) -> Array:
         """The predicted columns ``(nworld, nframe, k)``; ``kept`` is ``(nworld, nframe, r)``."""
         ...
 
@@ -88,23 +88,23 @@ class BodyPose:
     def __init__(self, twin: Twin, body: str) -> None:
         self._signal, self._qpos = f"pose/{body}", free_joint(twin.model, body)[0]
         names = [("x", "m"), ("y", "m"), ("z", "m"), ("rx", "rad"), ("ry", "rad"), ("rz", "rad")]
-        self.channels = tuple(Channel(name=f"pose/{body}/{name}", unit=unit) for name, unit in names)
+        self.channels = tuple(MeasuredChannel(name=f"pose/{body}/{name}", unit=unit) for name, unit in names)
 
     def measured(self, episode: Episode) -> Array:
-        """See `Measure`."""
+        """See `ChannelKind`."""
         return at_frames(episode, self._signal)
 
     def compare(self, kept: Array) -> Array:
-        """See `Measure`."""
+        """See `ChannelKind`."""
         turned = np.where(np.isnan(kept[..., 3:6]), np.nan, 0.0)
         return np.concatenate([kept[..., :3], turned], axis=-1)
 
     def instead(self, kept: Array, other: Array) -> Array:
-        """See `Measure`."""
+        """See `ChannelKind`."""
         return _pose_columns(other, kept)
 
-    def predicted(self, run: Motion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
-        """See `Measure`."""
+    def predicted(self, run: ReplayedMotion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
+        """See `ChannelKind`."""
         return _pose_columns(run.qpos[..., self._qpos : self._qpos + 7], kept)
 
 
@@ -120,23 +120,24 @@ class BodyPoseError:
     def __init__(self, twin: Twin, body: str) -> None:
         self._pose = BodyPose(twin, body)
         self.channels = tuple(
-            Channel(name=f"pose_error/{body}/{name}", unit=unit) for name, unit in (("distance", "m"), ("angle", "rad"))
+            MeasuredChannel(name=f"pose_error/{body}/{name}", unit=unit)
+            for name, unit in (("distance", "m"), ("angle", "rad"))
         )
 
     def measured(self, episode: Episode) -> Array:
-        """See `Measure`."""
+        """See `ChannelKind`."""
         return self._pose.measured(episode)
 
     def compare(self, kept: Array) -> Array:
-        """See `Measure`."""
+        """See `ChannelKind`."""
         return np.where(np.isnan(kept[..., :1]), np.nan, np.zeros(2))
 
     def instead(self, kept: Array, other: Array) -> Array:
-        """See `Measure`."""
+        """See `ChannelKind`."""
         return _sizes(self._pose.instead(kept, other), kept)
 
-    def predicted(self, run: Motion, table: ParamTable, kept: Array) -> Array:
-        """See `Measure`."""
+    def predicted(self, run: ReplayedMotion, table: ParamTable, kept: Array) -> Array:
+        """See `ChannelKind`."""
         return _sizes(self._pose.predicted(run, table, kept), kept)
 
 
@@ -148,26 +149,26 @@ class BodyTwist:
     def __init__(self, twin: Twin, body: str) -> None:
         self._signal, self._qvel = f"twist/{body}", free_joint(twin.model, body)[1]
         names = [(f"v{axis}", "m/s") for axis in "xyz"] + [(f"w{axis}", "rad/s") for axis in "xyz"]
-        self.channels = tuple(Channel(name=f"twist/{body}/{name}", unit=unit) for name, unit in names)
+        self.channels = tuple(MeasuredChannel(name=f"twist/{body}/{name}", unit=unit) for name, unit in names)
 
     def measured(self, episode: Episode) -> Array:
-        """See `Measure`."""
+        """See `ChannelKind`."""
         return at_frames(episode, self._signal)
 
     def compare(self, kept: Array) -> Array:
-        """See `Measure`."""
+        """See `ChannelKind`."""
         return kept
 
     def instead(self, kept: Array, other: Array) -> Array:  # noqa: ARG002  # the protocol's
-        """See `Measure`."""
+        """See `ChannelKind`."""
         return other
 
-    def predicted(self, run: Motion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
-        """See `Measure`."""
+    def predicted(self, run: ReplayedMotion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
+        """See `ChannelKind`."""
         return run.qvel[..., self._qvel : self._qvel + 6]
 
 
-BODIES: Mapping[str, Callable[[Twin, str], Measure]] = {
+BODIES: Mapping[str, Callable[[Twin, str], ChannelKind]] = {
     "pose": BodyPose,
     "pose_error": BodyPoseError,
     "twist": BodyTwist,
@@ -222,7 +223,9 @@ _SENSORS = {
 }
 
 
-def measures(twin: Twin, kinds: Sequence[str], units: UnitMap | None, columns: Sequence[int]) -> tuple[Measure, ...]:
+def measures(
+    twin: Twin, kinds: Sequence[str], units: UnitMap | None, columns: Sequence[int]
+) -> tuple[ChannelKind, ...]:
     """What is compared, in order.
 
     Args:
@@ -239,7 +242,7 @@ def measures(twin: Twin, kinds: Sequence[str], units: UnitMap | None, columns: S
     return tuple(_measure(twin, kind, units, columns) for kind in kinds)
 
 
-def _measure(twin: Twin, kind: str, units: UnitMap | None, columns: Sequence[int]) -> Measure:
+def _measure(twin: Twin, kind: str, units: UnitMap | None, columns: Sequence[int]) -> ChannelKind:
     family, _, name = kind.partition("/")
     if kind in ("position", "velocity"):
         if units is None:
@@ -248,7 +251,7 @@ def _measure(twin: Twin, kind: str, units: UnitMap | None, columns: Sequence[int
     if family in BODIES and name:
         return BODIES[family](twin, name)
     if family == "place" and name:
-        return SitePlace(twin, name)
+        return SitePosition(twin, name)
     if family in _SENSORS and name:
         return SiteSensor(twin, family, name)
     raise UnknownNameError("kind of measurement", kind, _KINDS)
@@ -261,22 +264,22 @@ class JointPosition:
 
     def __init__(self, twin: Twin, units: UnitMap, columns: Sequence[int]) -> None:
         self._twin, self._units, self._columns = twin, units, list(columns)
-        self.channels = tuple(Channel(name=f"position/{unit.joint}", unit=unit.unit) for unit in units.joints)
+        self.channels = tuple(MeasuredChannel(name=f"position/{unit.joint}", unit=unit.unit) for unit in units.joints)
 
     def measured(self, episode: Episode) -> Array:
-        """See `Measure`."""
+        """See `ChannelKind`."""
         return episode.state[:, self._columns]
 
     def compare(self, kept: Array) -> Array:
-        """See `Measure`."""
+        """See `ChannelKind`."""
         return kept
 
     def instead(self, kept: Array, other: Array) -> Array:  # noqa: ARG002  # the protocol's
-        """See `Measure`."""
+        """See `ChannelKind`."""
         return other
 
-    def predicted(self, run: Motion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
-        """See `Measure`."""
+    def predicted(self, run: ReplayedMotion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
+        """See `ChannelKind`."""
         offset = self._twin.column(table, "sensor", "offset")[:, None]
         scale = self._twin.column(table, "sensor", "scale")[:, None]
         return self._units.from_si((run.qpos[..., self._twin.encoder_qpos] - offset) / scale)
@@ -289,22 +292,22 @@ class JointVelocity:
 
     def __init__(self, twin: Twin, units: UnitMap, columns: Sequence[int]) -> None:
         self._twin, self._columns = twin, list(columns)
-        self.channels = tuple(Channel(name=f"velocity/{unit.joint}", unit="rad/s") for unit in units.joints)
+        self.channels = tuple(MeasuredChannel(name=f"velocity/{unit.joint}", unit="rad/s") for unit in units.joints)
 
     def measured(self, episode: Episode) -> Array:
-        """See `Measure`."""
+        """See `ChannelKind`."""
         return at_frames(episode, "joint_velocity")[:, self._columns]
 
     def compare(self, kept: Array) -> Array:
-        """See `Measure`."""
+        """See `ChannelKind`."""
         return kept
 
     def instead(self, kept: Array, other: Array) -> Array:  # noqa: ARG002  # the protocol's
-        """See `Measure`."""
+        """See `ChannelKind`."""
         return other
 
-    def predicted(self, run: Motion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
-        """See `Measure`."""
+    def predicted(self, run: ReplayedMotion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
+        """See `ChannelKind`."""
         scale = self._twin.column(table, "sensor", "scale")[:, None]
         return run.qvel[..., self._twin.encoder_qvel] / scale
 
@@ -321,24 +324,24 @@ class _AtSite:
 
     def __init__(self, signal: str, unit: str) -> None:
         self._signal = signal
-        self.channels = tuple(Channel(name=f"{signal}/{axis}", unit=unit) for axis in "xyz")
+        self.channels = tuple(MeasuredChannel(name=f"{signal}/{axis}", unit=unit) for axis in "xyz")
 
     def measured(self, episode: Episode) -> Array:
-        """See `Measure`."""
+        """See `ChannelKind`."""
         return at_frames(episode, self._signal)
 
     def compare(self, kept: Array) -> Array:
-        """See `Measure`: a derived field says nothing yet at the first frame."""
+        """See `ChannelKind`: a derived field says nothing yet at the first frame."""
         silent = kept.copy()
         silent[..., 0, :] = np.nan
         return silent
 
     def instead(self, kept: Array, other: Array) -> Array:  # noqa: ARG002  # the protocol's
-        """See `Measure`."""
+        """See `ChannelKind`."""
         return other
 
 
-class SitePlace(_AtSite):
+class SitePosition(_AtSite):
     """Where a tracker sees a site of the model, such as the tool, in m in the frame of the world.
 
     It sees what encoders cannot: the zero of a joint, or play in its gear. One physics step behind, and not compared at
@@ -351,8 +354,8 @@ class SitePlace(_AtSite):
         super().__init__(f"place/{site}", "m")
         self._row = _site(twin, site)
 
-    def predicted(self, run: Motion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
-        """See `Measure`."""
+    def predicted(self, run: ReplayedMotion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
+        """See `ChannelKind`."""
         return run.records["site_xpos"][..., self._row, :]
 
 
@@ -372,6 +375,6 @@ class SiteSensor(_AtSite):
         super().__init__(f"{family}/{site}", unit)
         self._first = int(model.sensor_adr[found[0]])
 
-    def predicted(self, run: Motion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
-        """See `Measure`."""
+    def predicted(self, run: ReplayedMotion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
+        """See `ChannelKind`."""
         return run.records["sensordata"][..., self._first : self._first + 3]

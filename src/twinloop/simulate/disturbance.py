@@ -34,7 +34,7 @@ class Pushes:
         self._load(params)
 
     def _load(self, params: ParamTable) -> None:
-        self._pushes = {body: _Push(params, name) for name, body in self._bodies.items()}
+        self._pushes = {body: _BodyPush(params, name) for name, body in self._bodies.items()}
         self.active = self._stepped or any(push.acts for push in self._pushes.values())
 
     def wrenches(
@@ -67,7 +67,7 @@ class Pushes:
         self._load(params)
 
 
-class _Push:
+class _BodyPush:
     """One body's push in every world."""
 
     def __init__(self, params: ParamTable, body: str) -> None:

@@ -18,7 +18,7 @@ from twinloop.twin.quantities.joints import motor_joint
 
 
 @dataclass(kw_only=True)
-class Moment:
+class DriveState:
     """Between two physics steps; stages replace ``control``, ``back_emf`` and values of ``fields``, never write there.
 
     ``back_emf``, ``(nworld, nu)`` or ``(nu,)`` where all worlds have the presets', is kt²/R of the motors now in
@@ -35,7 +35,7 @@ class Moment:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Motors:
+class MotorConstants:
     """Constants of a robot's motors as their presets have them, ``(nu,)``; ``known`` is 1 where there are any, else 0.
 
     Where there are none the others are 1, and ``back_emf`` kt²/R is 0.
@@ -47,7 +47,7 @@ class Motors:
     voltage: Array
 
     @classmethod
-    def of(cls, twin: Twin) -> Motors:
+    def of(cls, twin: Twin) -> MotorConstants:
         """The motors of a twin; none where it has no robot."""
         joints = twin.robot.joints if twin.spec.robot else []
         motors = [servo.motor if servo else None for servo in twin.servos or (None,) * len(joints)]
@@ -65,7 +65,7 @@ class Motors:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wiring:
+class ActuatorDofs:
     """Indices between a robot's actuators and the degrees of freedom that they turn.
 
     ``dof`` ``(nu,)`` is each actuator's, on the motor's side of a gear. ``actuator`` ``(nv,)`` is the reverse, with
@@ -77,7 +77,7 @@ class Wiring:
     gear: Array
 
     @classmethod
-    def of(cls, twin: Twin, as_array: AsArray) -> Wiring:
+    def of(cls, twin: Twin, as_array: AsArray) -> ActuatorDofs:
         """The wiring of a twin; empty where it has no robot."""
         model = twin.model
         dof = np.zeros(0, dtype=np.int64) if twin.spec.robot is None else np.asarray(twin.motor_qvel, dtype=np.int64)
@@ -86,7 +86,7 @@ class Wiring:
         gear = model.actuator_gear[: len(dof), 0]
         return cls(dof=as_array(dof), actuator=as_array(actuator), gear=as_array(gear))
 
-    def motor_torque(self, moment: Moment) -> Array:
+    def motor_torque(self, moment: DriveState) -> Array:
         """What the motors' currents push with, ``(nworld, nu)``: MuJoCo's actuator force less the back-EMF's part."""
         return moment.force - moment.back_emf * self.at_motors(moment.qvel)
 
@@ -107,7 +107,7 @@ _LEAST_VOLTAGE = 0.01  # of the open voltage
 _STRENGTH = ("actuator_gainprm", "actuator_biasprm", "actuator_forcerange")
 
 
-class Supply:
+class SupplyVoltage:
     """Supply voltage that sags under load, windings that grow warm, motors other than the preset's.
 
     All scale gain and torque limit. Duty d and speed w of a motor follow from the step before: torque = kt/R · V · d,
@@ -124,7 +124,7 @@ class Supply:
     fields = (*_STRENGTH, "dof_damping")
     remembers = True
 
-    def __init__(self, twin: Twin, wiring: Wiring) -> None:
+    def __init__(self, twin: Twin, wiring: ActuatorDofs) -> None:
         self._twin, self._wiring = twin, wiring
         self._temperature: Array = None  # of the step before, as is the voltage; none before parameters are loaded
         self._voltage: Array = None
@@ -135,12 +135,12 @@ class Supply:
         return self._voltage, self._temperature
 
     def load(self, params: ParamTable, as_array: AsArray) -> bool:
-        """See `drives.Stage`."""
+        """See `drives.DriveStage`."""
         zeros = np.zeros(params.nworld)
         bus = params.get(BUS, zeros)
         if self._twin.spec.robot is None:
             return False
-        motors = Motors.of(self._twin)
+        motors = MotorConstants.of(self._twin)
 
         def column(quantity: str, default: ArrayLike | None = None) -> NDArray[np.float64]:
             return self._twin.column(params, "actuator", quantity, default)
@@ -174,13 +174,13 @@ class Supply:
         return used
 
     def begin(self, fresh: Array) -> None:
-        """See `drives.Stage`."""
+        """See `drives.DriveStage`."""
         xp = array_namespace(fresh)
         self._temperature = xp.where(fresh[:, None], self._values["rise"], self._temperature)
         self._voltage = xp.where(fresh[:, None], self._values["open"], self._voltage)
 
-    def apply(self, moment: Moment) -> None:
-        """See `drives.Stage`."""
+    def apply(self, moment: DriveState) -> None:
+        """See `drives.DriveStage`."""
         values, kt, cold = self._values, self._values["kt"], self._values["cold"]
         xp = array_namespace(moment.force)
         warm = cold * (1.0 + COPPER * self._temperature)
@@ -225,11 +225,11 @@ class SpeedLimit:
     fields = ("actuator_forcerange",)
     remembers = False
 
-    def __init__(self, twin: Twin, wiring: Wiring) -> None:
+    def __init__(self, twin: Twin, wiring: ActuatorDofs) -> None:
         self._twin, self._wiring = twin, wiring
 
     def load(self, params: ParamTable, as_array: AsArray) -> bool:
-        """See `drives.Stage`."""
+        """See `drives.DriveStage`."""
         if self._twin.spec.robot is None:
             return False
         speed = self._twin.column(params, "actuator", "no_load_speed")
@@ -237,17 +237,17 @@ class SpeedLimit:
         return bool(np.any(speed < NO_CURVE))
 
     def begin(self, fresh: Array) -> None:
-        """See `drives.Stage`."""
+        """See `drives.DriveStage`."""
 
-    def apply(self, moment: Moment) -> None:
-        """See `drives.Stage`."""
+    def apply(self, moment: DriveState) -> None:
+        """See `drives.DriveStage`."""
         xp = array_namespace(moment.qvel)
         used = self._wiring.at_motors(moment.qvel) * self._slope
         left = xp.stack([xp.clip(1.0 + used, 0.0, 1.0), xp.clip(1.0 - used, 0.0, 1.0)], axis=-1)
         moment.fields["actuator_forcerange"] = moment.fields["actuator_forcerange"] * left
 
 
-class Friction:
+class DriveFriction:
     """Dry friction beyond Coulomb's: larger at rest (Stribeck), and growing with what the actuator applies.
 
     friction = frictionloss (1 + (stiction − 1) exp(−(w/ws)²)) + load_friction |torque| (Stribeck 1902; the terms of
@@ -259,12 +259,12 @@ class Friction:
     remembers = True
     _QUANTITIES = ("stiction", "stribeck_velocity", "load_friction")
 
-    def __init__(self, twin: Twin, wiring: Wiring) -> None:
+    def __init__(self, twin: Twin, wiring: ActuatorDofs) -> None:
         self._model, self._wiring, self._twin = twin.model, wiring, twin
         self._joints = sorted({name.split("/")[1] for name in twin.params if name.startswith("joint/")})
 
     def load(self, params: ParamTable, as_array: AsArray) -> bool:
-        """See `drives.Stage`."""
+        """See `drives.DriveStage`."""
         values = {}
         for quantity in self._QUANTITIES:
             whole = np.full((params.nworld, self._model.nv), default_value("joint", quantity))
@@ -280,10 +280,10 @@ class Friction:
         return used
 
     def begin(self, fresh: Array) -> None:
-        """See `drives.Stage`."""
+        """See `drives.DriveStage`."""
 
-    def apply(self, moment: Moment) -> None:
-        """See `drives.Stage`."""
+    def apply(self, moment: DriveState) -> None:
+        """See `drives.DriveStage`."""
         xp = array_namespace(moment.qvel)
         part = moment.qvel / self._speed
         friction = moment.fields["dof_frictionloss"] * (1.0 + self._more * xp.exp(-(part * part)))
@@ -300,23 +300,23 @@ class LinkFeedback:
     fields: tuple[str, ...] = ()
     remembers = False
 
-    def __init__(self, twin: Twin, wiring: Wiring) -> None:
+    def __init__(self, twin: Twin, wiring: ActuatorDofs) -> None:
         self._twin, self._gear = twin, wiring.gear
         robot = twin.spec.robot
         self._used = bool(robot and robot.gears and robot.gears.feedback == "link" and robot.control == "position")
 
     def load(self, params: ParamTable, as_array: AsArray) -> bool:  # noqa: ARG002  # a matter of the twin, not the world
-        """See `drives.Stage`."""
+        """See `drives.DriveStage`."""
         if self._used:
             self._motor = as_array(np.asarray(self._twin.motor_qpos, dtype=np.int64))
             self._link = as_array(np.asarray(self._twin.joint_qpos, dtype=np.int64))
         return self._used
 
     def begin(self, fresh: Array) -> None:
-        """See `drives.Stage`."""
+        """See `drives.DriveStage`."""
 
-    def apply(self, moment: Moment) -> None:
-        """See `drives.Stage`."""
+    def apply(self, moment: DriveState) -> None:
+        """See `drives.DriveStage`."""
         xp = array_namespace(moment.qpos)
         motor, link = xp.take(moment.qpos, self._motor, axis=1), xp.take(moment.qpos, self._link, axis=1)
         moment.control = moment.control + self._gear * (motor - link)

@@ -20,7 +20,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.params import ParamTable
 from twinloop.simulate.command import Array, AsArray
-from twinloop.simulate.drive_stages import Friction, LinkFeedback, Moment, Motors, SpeedLimit, Supply, Wiring
+from twinloop.simulate.drive_stages import (
+    ActuatorDofs,
+    DriveFriction,
+    DriveState,
+    LinkFeedback,
+    MotorConstants,
+    SpeedLimit,
+    SupplyVoltage,
+)
 from twinloop.simulate.protocol import InitialState
 from twinloop.twin import Twin
 from twinloop.twin.quantities.actuators import FAMILY, MEMBER, rotor_rows
@@ -46,7 +54,7 @@ class Rotors:
         self._electric: Array = None
 
     def load(self, params: ParamTable, as_array: AsArray) -> bool:
-        """See `drives.Stage`."""
+        """See `drives.DriveStage`."""
         if f"{FAMILY}/{MEMBER}/{_THRUST[2]}" not in self._twin.params:
             return False
         columns = {name: self._column(params, name) for name in (*_THRUST, "lag", "second_lag")}
@@ -76,7 +84,7 @@ class Rotors:
         return electric, speed
 
     def begin(self, fresh: Array) -> None:
-        """See `drives.Stage`; worlds that begin anew in the middle of a run begin with what they are told first."""
+        """See `drives.DriveStage`; a world that is reset during a run starts with its first command."""
         if self._before is not None:  # the first beginning, which has a history
             self._before = None
             return
@@ -84,8 +92,8 @@ class Rotors:
         self._speed = xp.where(fresh[:, None], np.nan, self._speed)
         self._electric = xp.where(fresh[:, None], np.nan, self._electric)
 
-    def apply(self, moment: Moment) -> None:
-        """See `drives.Stage`."""
+    def apply(self, moment: DriveState) -> None:
+        """See `drives.DriveStage`."""
         xp, values = array_namespace(moment.control), self._values
         throttle = moment.control
         electric = xp.where(xp.isnan(self._electric), throttle, self._electric)
@@ -103,7 +111,7 @@ def _gain(xp: Array, lag: Array, step: Array) -> Array:
     return xp.where(lag > 0.0, 1.0 - xp.exp(-step / slow), 1.0)
 
 
-class Stage(Protocol):
+class DriveStage(Protocol):
     """One effect. ``fields`` are the model fields that it may change.
 
     ``remembers`` says that it depends on the physics steps before, beyond the state.
@@ -120,12 +128,12 @@ class Stage(Protocol):
         """Forget what the worlds where ``fresh`` ``(nworld,)`` did before."""
         ...
 
-    def apply(self, moment: Moment) -> None:
+    def apply(self, moment: DriveState) -> None:
         """Change the moment's control and fields for the coming physics step."""
         ...
 
 
-class Drives:
+class DriveStages:
     """The stages of a batch of worlds.
 
     Attributes:
@@ -143,16 +151,16 @@ class Drives:
     ) -> None:
         """Drives at rest; ``initial`` tells what they had been told before the beginning."""
         self._twin, self._params, self._as_array = twin, params, as_array
-        self._wiring = Wiring.of(twin, as_array)
-        self._back_emf = as_array(Motors.of(twin).back_emf)
-        self._stages: tuple[Stage, ...] = (
-            Supply(twin, self._wiring),
+        self._wiring = ActuatorDofs.of(twin, as_array)
+        self._back_emf = as_array(MotorConstants.of(twin).back_emf)
+        self._stages: tuple[DriveStage, ...] = (
+            SupplyVoltage(twin, self._wiring),
             SpeedLimit(twin, self._wiring),
-            Friction(twin, self._wiring),
+            DriveFriction(twin, self._wiring),
             LinkFeedback(twin, self._wiring),
             Rotors(twin, initial),
         )
-        self._used: dict[int, Stage] = {}
+        self._used: dict[int, DriveStage] = {}
         self._names = {name for name, param in twin.params.items() if param.quantity.stage == "drive"}
         self._fresh = np.ones(params.nworld, dtype=bool)
         self.step = np.zeros(params.nworld, dtype=np.int64)
@@ -179,7 +187,7 @@ class Drives:
 
         None where neither sags or warms in any world.
         """
-        return next((stage.now for stage in self._used.values() if isinstance(stage, Supply)), None)
+        return next((stage.now for stage in self._used.values() if isinstance(stage, SupplyVoltage)), None)
 
     def _load(self, params: ParamTable) -> None:
         """Parameters now in force. A stage that was needed once stays: its fields must be written back to neutral."""
@@ -213,7 +221,7 @@ class Drives:
                 stage.begin(fresh)
             force = array_namespace(force).where(fresh[:, None], 0.0 * control, force)
             self._fresh = np.zeros_like(self._fresh)
-        moment = Moment(
+        moment = DriveState(
             qpos=qpos,
             qvel=qvel,
             force=force,
@@ -238,7 +246,7 @@ class Drives:
 
 
 def drive_world(
-    drives: Drives, model: mujoco.MjModel, data: mujoco.MjData, control: NDArray[np.float64]
+    drives: DriveStages, model: mujoco.MjModel, data: mujoco.MjData, control: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Let the drives of a single world act on its model; returns the control ``(nu,)`` of the coming physics step."""
     changed, fields = drives.apply(

@@ -20,7 +20,7 @@ from twinloop.core.params import ParamTable
 from twinloop.core.profile import span
 from twinloop.simulate.command import DROP_RATE, JITTER, ControlClock, command_map
 from twinloop.simulate.disturbance import Pushes
-from twinloop.simulate.drives import Drives
+from twinloop.simulate.drives import DriveStages
 from twinloop.simulate.protocol import Backend, InitialState
 from twinloop.simulate.rollout import rollout
 from twinloop.simulate.threads import BackendThreads, make_batch
@@ -30,7 +30,7 @@ Array = NDArray[np.float64]
 _MOST_NUMBERS = 4_000_000  # of one call's records, all physics steps of all worlds: 32 MB
 
 
-class Motion(Protocol):
+class ReplayedMotion(Protocol):
     """What a replay gives: positions, velocities and derived fields at every frame, ``(nworld, nframe, …)``.
 
     ``invalid_step`` ``(nworld,)`` is the first control step after which a world could not be trusted, -1 for never.
@@ -58,8 +58,8 @@ class Motion(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frames:
-    """A `Motion` held in arrays."""
+class ReplayedFrames:
+    """A `ReplayedMotion` held in arrays."""
 
     qpos: Array
     qvel: Array
@@ -75,7 +75,7 @@ def open_loop(
     commands: Array,
     *,
     record: Sequence[str] = (),
-) -> Motion:
+) -> ReplayedMotion:
     """Run every world under commands ``(nworld, nstep, nu)``; ``record`` are derived fields, see `rollout`."""
     nstep = commands.shape[1]
     if not isinstance(backend, BackendThreads) or not _alike(twin, params):
@@ -103,7 +103,7 @@ def open_loop(
         for name in record:
             series[name][worlds] = again.records[name]
     qpos, qvel = series.pop("qpos"), series.pop("qvel")
-    return Frames(qpos=qpos, qvel=qvel, records=series, invalid_step=invalid)
+    return ReplayedFrames(qpos=qpos, qvel=qvel, records=series, invalid_step=invalid)
 
 
 def _alike(twin: Twin, params: ParamTable) -> bool:
@@ -112,7 +112,9 @@ def _alike(twin: Twin, params: ParamTable) -> bool:
         return False
     if twin.spec.robot is not None and (twin.column(params, "actuator", "delay") < 0).any():
         return False  # which `CommandPath` refuses
-    return ControlClock(twin, params).steady and not Pushes(twin, params).active and not Drives(twin, params).active
+    return (
+        ControlClock(twin, params).steady and not Pushes(twin, params).active and not DriveStages(twin, params).active
+    )
 
 
 def _run(batch: Batch, controls: Array, substeps: int, series: Mapping[str, Array]) -> None:

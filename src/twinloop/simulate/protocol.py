@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.params import ParamTable
 from twinloop.core.records import frozen
-from twinloop.simulate.arrays import Array, Arrays
+from twinloop.simulate.arrays import Array, ArrayLibrary
 from twinloop.twin import Twin
 
 # What is recorded of a world at every control step: enough to step on from it bit for bit with the recorded
@@ -185,7 +185,7 @@ class DeviceController(Protocol):
         """See `Controller`."""
         ...
 
-    def on(self, arrays: Arrays) -> Controller:
+    def on(self, arrays: ArrayLibrary) -> Controller:
         """The same controller at its beginning, for simulations that give and take those arrays."""
         ...
 

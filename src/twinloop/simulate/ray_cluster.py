@@ -51,7 +51,7 @@ class RayCluster:
         self.workers = workers or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[tuple[Item, Result]]:
-        """See `core.pool.Engine`."""
+        """See `core.pool.WorkEngine`."""
         task = self._ray.remote(num_cpus=1, max_retries=_RETRIES)(_run)
         pending: collections.deque[tuple[Item, Any]] = collections.deque()
         try:

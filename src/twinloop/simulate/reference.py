@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from twinloop.core.params import ParamTable
 from twinloop.simulate.command import CommandPath
 from twinloop.simulate.disturbance import Pushes
-from twinloop.simulate.drives import Drives, drive_world
+from twinloop.simulate.drives import DriveStages, drive_world
 from twinloop.simulate.protocol import OUT_OF_MEMORY, STATE_SPEC, InitialState
 from twinloop.twin import Twin
 
@@ -45,7 +45,7 @@ class SimulationReference:
         self._twin, self._params = twin, params
         self._worlds = [_begin(twin, params, initial, world) for world in range(self.nworld)]
         each = ([world] for world in range(self.nworld))
-        self._drives = [Drives(twin, params.take(row), initial=initial.take(row)) for row in each]
+        self._drives = [DriveStages(twin, params.take(row), initial=initial.take(row)) for row in each]
 
     @property
     def state(self) -> NDArray[np.float64]:
@@ -114,7 +114,7 @@ class SimulationReference:
         self._pushes.restart(self._params)
         for row, world in enumerate(index):
             self._worlds[world] = _begin(self._twin, params, initial, row)
-            self._drives[world] = Drives(self._twin, params.take([row]))
+            self._drives[world] = DriveStages(self._twin, params.take([row]))
 
     def warnings(self) -> NDArray[np.int64]:
         """See the protocol."""

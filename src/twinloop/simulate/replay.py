@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.params import ParamTable
-from twinloop.simulate.open_loop import Motion, open_loop
+from twinloop.simulate.open_loop import ReplayedMotion, open_loop
 from twinloop.simulate.protocol import Backend
 from twinloop.simulate.replay_logs import ReplayLogs
 from twinloop.twin import Twin
@@ -72,7 +72,7 @@ def _alike_in_length(lengths: NDArray[np.int64]) -> Iterator[NDArray[np.intp]]:
         order = order[count:]
 
 
-def replay_motion(backend: Backend, logs: ReplayLogs, params: ParamTable) -> Motion:
+def replay_motion(backend: Backend, logs: ReplayLogs, params: ParamTable) -> ReplayedMotion:
     """Where everything moves to in each window of one world, uncorrected: ``qpos`` is ``(nwindow, nframe, nq)``.
 
     Args:
@@ -85,7 +85,7 @@ def replay_motion(backend: Backend, logs: ReplayLogs, params: ParamTable) -> Mot
 
 def _run(
     backend: Backend, logs: ReplayLogs, params: ParamTable, local: NDArray[np.float64]
-) -> tuple[Motion, ParamTable]:
+) -> tuple[ReplayedMotion, ParamTable]:
     """The motion of every window of every world, worlds first, and the parameters of each."""
     table = with_conditions(logs, params)
     initial = logs.start.states(logs.twin, table, local.reshape(params.nworld * len(logs), -1))

@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 from twinloop.core.errors import InputError, LogError
 from twinloop.core.records import Episode
 from twinloop.core.units import UnitMap, require_joints
-from twinloop.simulate.channels import Channel, Measure, at_frames, first_held, measures
-from twinloop.simulate.replay_start import Start, read_starts
+from twinloop.simulate.channels import ChannelKind, MeasuredChannel, at_frames, first_held, measures
+from twinloop.simulate.replay_start import WindowStart, read_starts
 from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
@@ -71,8 +71,8 @@ class ReplayLogs:
     commands: Array
     measured: Array
     kept: tuple[Array, ...]
-    measures: tuple[Measure, ...]
-    start: Start
+    measures: tuple[ChannelKind, ...]
+    start: WindowStart
     conditions: Mapping[str, Array]
     numbers: tuple[int, ...]
     begins: Array
@@ -84,7 +84,7 @@ class ReplayLogs:
         return self.units.names
 
     @property
-    def channels(self) -> tuple[Channel, ...]:
+    def channels(self) -> tuple[MeasuredChannel, ...]:
         """What the last axis of ``measured`` is."""
         return tuple(channel for measure in self.measures for channel in measure.channels)
 

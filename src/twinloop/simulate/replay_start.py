@@ -23,7 +23,7 @@ _LOCAL = ("position", "rotation", "velocity", "spin")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Start:
+class WindowStart:
     """First states of windows, and which of their components a fit may correct.
 
     ``rest`` holds everything but the robot's joints, whose measured ``joints`` and ``speeds`` ``(nwindow, n)`` in SI
@@ -39,7 +39,7 @@ class Start:
     nposition: int
     sd: Array
 
-    def take(self, rows: NDArray[np.intp]) -> Start:
+    def take(self, rows: NDArray[np.intp]) -> WindowStart:
         """Some of the windows."""
         return replace(self, rest=self.rest.take(rows), joints=self.joints[rows], speeds=self.speeds[rows])
 
@@ -97,7 +97,7 @@ def read_starts(
     resting: bool,
     sd: Mapping[str, float],
     history: int,
-) -> Start:
+) -> WindowStart:
     """First states at frames of episodes.
 
     Args:
@@ -122,7 +122,7 @@ def read_starts(
     speeds = {e.index: _speeds(e, joints[e.index], columns) for e, _ in starts} if joints and not resting else {}
     dofs, nposition, widths = _corrected(twin, bodies if not n else [], sd)
     earlier = np.stack([_earlier(commands[e.index], frame, history) for e, frame in starts])
-    return Start(
+    return WindowStart(
         rest=replace(home, qpos=qpos, qvel=qvel, command=earlier[:, 0], earlier=earlier[:, 1:]),
         joints=np.stack([joints[e.index][frame] for e, frame in starts]) if n else np.zeros((len(starts), 0)),
         speeds=np.stack([speeds[e.index][frame] for e, frame in starts]) if speeds else np.zeros((len(starts), n)),

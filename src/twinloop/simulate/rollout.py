@@ -13,7 +13,7 @@ from twinloop.core.errors import InputError
 from twinloop.core.params import ParamTable
 from twinloop.core.profile import span
 from twinloop.core.registry import Registry
-from twinloop.simulate.arrays import HOST, Array, Arrays, to_host
+from twinloop.simulate.arrays import HOST, Array, ArrayLibrary, to_host
 from twinloop.simulate.protocol import (
     WARNINGS,
     Backend,
@@ -37,7 +37,7 @@ BACKENDS: Registry[Callable[..., Backend]] = Registry(
 )
 
 
-class Monitor:
+class DivergenceMonitor:
     """Notices worlds whose warning counters rise or whose state is no longer finite.
 
     It looks at a simulation's arrays where they are, on a device too, and brings nothing to the host until it is asked.
@@ -79,7 +79,7 @@ class Monitor:
 
     def restart(self, simulation: Simulation, worlds: ArrayLike) -> None:
         """Trust worlds again that the simulation has begun anew."""
-        index = Arrays.of(self._before).asarray(worlds)
+        index = ArrayLibrary.of(self._before).asarray(worlds)
         self._before[index] = simulation.warnings()[index]
         self._step[index] = -1
         self._kinds[index] = False
@@ -129,9 +129,9 @@ def rollout(
     _check_shapes(twin, params, initial, controller, nstep)
     simulation = backend.start(twin, params, initial, nstep, derived=record)
     seen, act = _where_it_lives(simulation, controller)
-    monitor, commands = Monitor(seen), _Series(seen.qpos, nstep, (twin.model.nu,))
-    states = _Series.begin(seen.state, nstep)
-    records = {name: _Series.begin(seen.derived(name), nstep) for name in record}
+    monitor, commands = DivergenceMonitor(seen), _RecordedSeries(seen.qpos, nstep, (twin.model.nu,))
+    states = _RecordedSeries.begin(seen.state, nstep)
+    records = {name: _RecordedSeries.begin(seen.derived(name), nstep) for name in record}
     for step in range(nstep):
         with span("expert"):
             command = act(step)
@@ -167,17 +167,17 @@ def _where_it_lives(
     return seen, lambda _: arrays.asarray(controller(simulation))
 
 
-class _Series:
+class _RecordedSeries:
     """One quantity over time, kept where it is computed and brought to the host once, at the end."""
 
     def __init__(self, like: Array, length: int, shape: tuple[int, ...]) -> None:
         """Room for ``length`` values of a shape, of the type and in the place of ``like``."""
-        arrays = Arrays.of(like)
+        arrays = ArrayLibrary.of(like)
         self._rows = arrays.xp.empty((like.shape[0], length, *shape), dtype=like.dtype, device=arrays.device)
         self._count = 0
 
     @classmethod
-    def begin(cls, first: Array, nstep: int) -> _Series:
+    def begin(cls, first: Array, nstep: int) -> _RecordedSeries:
         """A value now, and room for one after each step."""
         series = cls(first, nstep + 1, tuple(first.shape[1:]))
         series.put(first)

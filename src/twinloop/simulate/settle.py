@@ -29,7 +29,7 @@ _NOT_YET = ("push/", "timing/")  # what happens in an episode does not happen be
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settled:
+class SettledWorlds:
     """Worlds after their things have fallen.
 
     ``qpos`` ``(nworld, nq)`` at the moment a world came to rest, ``at_rest`` ``(nworld,)`` whether it did, ``time``
@@ -86,7 +86,7 @@ def settle(
     *,
     longest: float = 3.0,
     nthread: int = 0,
-) -> Settled:
+) -> SettledWorlds:
     """Let free bodies fall until they lie still, each world by itself, the robot held by its initial command.
 
     A world first runs with drag on what falls, which ends rolling and rocking soon. Once it is still, what fell is
@@ -121,7 +121,7 @@ def settle(
             break
     settled = qpos.copy()
     contacts = touching(twin, table, initial, settled)
-    return Settled(qpos=settled, at_rest=~np.isnan(time), time=time, contacts=contacts)
+    return SettledWorlds(qpos=settled, at_rest=~np.isnan(time), time=time, contacts=contacts)
 
 
 def _drag(twin: Twin, batch: Batch, joints: NDArray[np.intp]) -> NDArray[np.float64]:

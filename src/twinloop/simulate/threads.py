@@ -14,7 +14,7 @@ from twinloop.core.params import ParamTable
 from twinloop.core.profile import span
 from twinloop.simulate.command import CommandPath
 from twinloop.simulate.disturbance import Pushes, with_wrenches
-from twinloop.simulate.drives import Drives
+from twinloop.simulate.drives import DriveStages
 from twinloop.simulate.protocol import OUT_OF_MEMORY, STATE_SPEC, InitialState
 from twinloop.twin import Twin
 from twinloop.twin.fields import FieldValues
@@ -62,7 +62,7 @@ class SimulationThreads:
         self._pushes = Pushes(twin, params)
         self._twin, self._params, self._moved = twin, params, twin.moved(params)
         self.batch = make_batch(twin, params, initial, nthread)
-        self._drives = Drives(twin, params, initial=initial)
+        self._drives = DriveStages(twin, params, initial=initial)
         self._columns = _integration_columns(twin.model)
         self._stops = np.zeros(self.nworld, dtype=np.int64)
         self._derived = {name: self.batch.bind(name) for name in derived}

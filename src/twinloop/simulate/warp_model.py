@@ -54,7 +54,7 @@ def on_device(device: wp.Device) -> Generator[None]:
         yield
 
 
-class Graphs:
+class GraphCache:
     """Work that is done again and again, as graphs, on a CUDA device and on the CPU alike."""
 
     def __init__(self, device: wp.Device) -> None:
@@ -137,7 +137,7 @@ class WarpModel:
     """
 
     def __init__(self, twin: Twin, nworld: int) -> None:
-        self._twin, self._nworld, self._graphs = twin, nworld, Graphs(wp.get_device())
+        self._twin, self._nworld, self._graphs = twin, nworld, GraphCache(wp.get_device())
         self.host = copy.copy(twin.model)
         self.host.opt.disableflags &= ~int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
         self.host.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_NATIVECCD)

@@ -18,12 +18,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import UnknownNameError
 from twinloop.core.params import ParamTable
-from twinloop.simulate.arrays import Arrays, to_host
+from twinloop.simulate.arrays import ArrayLibrary, to_host
 from twinloop.simulate.command import CommandPath
 from twinloop.simulate.disturbance import Pushes
-from twinloop.simulate.drives import Drives
+from twinloop.simulate.drives import DriveStages
 from twinloop.simulate.protocol import WARNINGS, InitialState, state_columns
-from twinloop.simulate.warp_model import Graphs, WarpModel, on_device
+from twinloop.simulate.warp_model import GraphCache, WarpModel, on_device
 from twinloop.twin import Twin
 
 _BAD = {"qpos": "mjWARN_BADQPOS", "qvel": "mjWARN_BADQVEL", "qacc": "mjWARN_BADQACC"}
@@ -42,7 +42,7 @@ _OVERFLOWS = {
 }
 
 
-class Faults:
+class WarningCounters:
     """Counters ``(nworld, len(WARNINGS))`` since each world began, raised at most once per control step."""
 
     def __init__(self, nworld: int, device: torch.device) -> None:
@@ -113,14 +113,14 @@ class WarpWorlds:
     ) -> None:
         """``buffers`` are the contacts and the constraint rows that a world has room for."""
         self.nworld, self.step_index, self.substeps = initial.nworld, 0, twin.substeps
-        self.arrays = Arrays.of(torch.zeros(0, device=wp.device_to_torch(device)))
-        self._graphs = Graphs(device)
+        self.arrays = ArrayLibrary.of(torch.zeros(0, device=wp.device_to_torch(device)))
+        self._graphs = GraphCache(device)
         self.on, self._twin, self._params, self._moved = device, twin, params, twin.moved(params)
         self._commands = CommandPath(
             twin, params, initial.command, earlier=initial.earlier, as_array=self.arrays.asarray
         )
         self._pushes = Pushes(twin, params)
-        self._drives = Drives(twin, params, as_array=self.arrays.asarray)
+        self._drives = DriveStages(twin, params, as_array=self.arrays.asarray)
         with on_device(self.on):
             self.model = WarpModel(twin, self.nworld)
             if deterministic:
@@ -131,7 +131,7 @@ class WarpWorlds:
             self._wrenches: Any = None
         self._sizes = _derived_shapes(self.model.host, derived)
         self._columns = _columns(twin.model)
-        self._faults = Faults(self.nworld, self.arrays.device)
+        self._faults = WarningCounters(self.nworld, self.arrays.device)
         self._fresh = torch.zeros(self.nworld, dtype=torch.bool, device=self.arrays.device)
         self._write(params)
         # Still geoms are placed when fields are written, so theirs are never the first again.
@@ -300,7 +300,7 @@ class WarpWorlds:
             self._graphs.run(*self._physics(1))
 
     def _physics(self, count: int) -> tuple[str, Any, Callable[[], None]]:
-        """Some physics steps as work for `Graphs`."""
+        """Some physics steps as work for `GraphCache`."""
         return "physics", (count, self.model.version, self._wrenches is not None), lambda: self._substeps(count)
 
     def _substeps(self, count: int) -> None:
@@ -345,7 +345,7 @@ def bare_seconds(worlds: WarpWorlds, commands: NDArray[np.float64]) -> float:
 
     with on_device(worlds.on):
         rows: Any = wp.array(commands.swapaxes(0, 1).astype(np.float32), dtype=float)
-        graphs = Graphs(worlds.on)
+        graphs = GraphCache(worlds.on)
         graphs.prepare("physics", worlds.model.version, physics)
         wp.synchronize_device()
         began = time.perf_counter()

@@ -53,7 +53,7 @@ from twinloop.stats.mean_difference import (
     permutation_of_means,
     welch_test,
 )
-from twinloop.stats.neighbours import NeighbourFigures, precision_recall_density_coverage
+from twinloop.stats.neighbours import NeighbourMetrics, precision_recall_density_coverage
 from twinloop.stats.prediction_powered import (
     PairedTrials,
     control_variate,
@@ -64,7 +64,7 @@ from twinloop.stats.prediction_powered import (
 from twinloop.stats.proportion import clopper_pearson, wilson
 from twinloop.stats.ridge import ridge_predictions
 from twinloop.stats.sequential import (
-    Sequential,
+    SequentialTest,
     decision_blocks,
     log_e_rates,
     log_e_scores,
@@ -86,9 +86,9 @@ from twinloop.stats.series import (
     time_blocks,
 )
 from twinloop.stats.shares import (
+    JoiningOrders,
     SobolIndices,
     SobolTerms,
-    Walks,
     antithetic_walks,
     every_coalition,
     shapley,
@@ -107,7 +107,7 @@ from twinloop.stats.time_alignment import (
     raw_correlation,
     warped_correlation,
 )
-from twinloop.stats.two_by_two import TwoByTwo, barnard, difference_interval, exact_p_value, fisher
+from twinloop.stats.two_by_two import ContingencyTable, barnard, difference_interval, exact_p_value, fisher
 
 __all__ = [
     "MOST_PAIRS",
@@ -115,20 +115,20 @@ __all__ = [
     "Answer",
     "ClassifierTest",
     "ColumnDistances",
+    "ContingencyTable",
     "Equivalence",
     "GroupTest",
     "Interval",
+    "JoiningOrders",
     "KernelDistance",
-    "NeighbourFigures",
+    "NeighbourMetrics",
     "PairedCounts",
     "PairedTrials",
-    "Sequential",
+    "SequentialTest",
     "SobolIndices",
     "SobolTerms",
     "Spectrum",
     "TrialsNeeded",
-    "TwoByTwo",
-    "Walks",
     "allan_curve",
     "allan_noise",
     "antithetic_walks",

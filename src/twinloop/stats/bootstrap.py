@@ -212,7 +212,7 @@ _MOST_LEVERAGE = 1 - 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sandwich:
+class SandwichCovariance:
     """``covariance`` ``(p, p)`` of an estimate, and degrees of freedom ``(p,)`` of each parameter's t quantile.
 
     ``rank`` is how many directions C clusters can tell the spread of: C − 1 at most. ``influence`` ``(C, p)`` is what
@@ -225,7 +225,9 @@ class Sandwich:
     influence: Array
 
 
-def bias_reduced_sandwich(curvatures: ArrayLike, scores: ArrayLike, penalty: ArrayLike | None = None) -> Sandwich:
+def bias_reduced_sandwich(
+    curvatures: ArrayLike, scores: ArrayLike, penalty: ArrayLike | None = None
+) -> SandwichCovariance:
     """CR2 sandwich with Bell–McCaffrey degrees of freedom.
 
     Args:
@@ -249,7 +251,7 @@ def bias_reduced_sandwich(curvatures: ArrayLike, scores: ArrayLike, penalty: Arr
     influence = np.einsum("cij,cj->ci", adjust, gradient @ root) @ root.T
     inner = 2.0 * np.eye(p) - root.T @ parts.sum(axis=0) @ root  # the identity where there is no penalty
     df = np.array([_satterthwaite(adjust @ row, leverage, inner) for row in root])
-    return Sandwich(
+    return SandwichCovariance(
         covariance=influence.T @ influence,
         df=df,
         rank=int(np.linalg.matrix_rank(influence)) if count > p else min(count - 1, p),

@@ -25,7 +25,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class ChangePoint:
     """A change at row ``index`` (the first one after it), or none (``index`` 0, ``before`` equals ``after``).
 
     ``gain`` is the part of the squared residuals of the fit without a change that the change explains, 0 to 1.
@@ -37,7 +37,7 @@ class Change:
     gain: float
 
 
-def slope_change(x: ArrayLike, y: ArrayLike, *, least: int) -> Change:
+def slope_change(x: ArrayLike, y: ArrayLike, *, least: int) -> ChangePoint:
     """The row at which ``y = slope · x`` changes its slope, by least squares over all splits.
 
     Args:
@@ -51,12 +51,12 @@ def slope_change(x: ArrayLike, y: ArrayLike, *, least: int) -> Change:
     residual = float(np.sum((b - whole * a) ** 2))
     splits = np.arange(least, len(a) - least + 1)
     if not len(splits) or residual == 0:
-        return Change(index=0, before=float(whole), after=float(whole), gain=0.0)
+        return ChangePoint(index=0, before=float(whole), after=float(whole), gain=0.0)
     xx_left, xy_left = xx[splits - 1], xy[splits - 1]
     xx_right, xy_right = xx[-1] - xx_left, xy[-1] - xy_left
     explained = xy_left * _ratio(xy_left, xx_left) + xy_right * _ratio(xy_right, xx_right)
     best = int(np.argmax(explained))
-    return Change(
+    return ChangePoint(
         index=int(splits[best]),
         before=float(_ratio(xy_left, xx_left)[best]),
         after=float(_ratio(xy_right, xx_right)[best]),
@@ -69,7 +69,7 @@ def _ratio(numerator: NDArray[np.float64], denominator: NDArray[np.float64]) -> 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Matched:
+class MatchedMoments:
     """Moments of two lists that match one to one: their numbers in each, ``(n,)``, and how many each list has."""
 
     first: NDArray[np.intp]
@@ -83,7 +83,7 @@ class Matched:
         return 2.0 * len(self.first) / total if total else 1.0
 
 
-def match_moments(first: ArrayLike, second: ArrayLike, tolerance: float) -> Matched:
+def match_moments(first: ArrayLike, second: ArrayLike, tolerance: float) -> MatchedMoments:
     """The most pairs of moments that lie within ``tolerance``, none used twice, order kept.
 
     On a line, taking pairs from the left is the largest matching there is.
@@ -104,7 +104,7 @@ def match_moments(first: ArrayLike, second: ArrayLike, tolerance: float) -> Matc
         else:
             j += 1
     left, right = (np.array([pair[side] for pair in pairs], dtype=np.intp) for side in (0, 1))
-    return Matched(first=left, second=right, sizes=(len(one), len(other)))
+    return MatchedMoments(first=left, second=right, sizes=(len(one), len(other)))
 
 
 REFERENCE = 0.5  # k: half of a shift by one standard deviation, the textbook's choice

@@ -23,11 +23,11 @@ from numpy.typing import ArrayLike, NDArray
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import generator
 from twinloop.stats.bootstrap import stretched_percentile
-from twinloop.stats.discriminant import WIDE, Discriminant, Features, Learner, learner
+from twinloop.stats.discriminant import WIDE, Discriminant, DiscriminantFeatures, DiscriminantLearner, learner
 from twinloop.stats.interval import Interval, check_level
 from twinloop.stats.two_sample import (
     Array,
-    TwoSample,
+    TwoSampleRows,
     column_names,
     least_p_value,
     observed_labels,
@@ -51,7 +51,7 @@ class ClassifierTest:
     ``contributions`` ``(d,)`` say which columns give it away: their parts, by column, of the distance between both
     sides' held-out scores in standard deviations of these, which is their sum. ``scores`` are of the rows as given,
     held out, real ones first: positive looks real (NaN of the few whose episode fills no bundle, see
-    `TwoSample.bundled`). ``classifier`` is fitted to all rows, for scores of others.
+    `TwoSampleRows.bundled`). ``classifier`` is fitted to all rows, for scores of others.
     """
 
     columns: tuple[str, ...]
@@ -117,11 +117,11 @@ def classifier_test(
     names = column_names(columns, given.rows.shape[1])
     samples = given.bundled(seed=seed)
     fold = _folds(samples, folds, level if draws else None, seed)
-    expand = Features.of(samples.rows, quadratic=len(names) <= WIDE if quadratic is None else quadratic)
+    expand = DiscriminantFeatures.of(samples.rows, quadratic=len(names) <= WIDE if quadratic is None else quadratic)
     features = expand(samples.rows)
     learners = [learner(features, samples, fold != number) for number in range(fold.max() + 1)]
     scores, parts = _held_out(features, samples, fold, learners)
-    judge = _Judge(features=features, samples=samples, fold=fold, learners=tuple(learners))
+    judge = _EpisodeClassifier(features=features, samples=samples, fold=fold, learners=tuple(learners))
     auc, p_value = judge.auc(*observed_labels(samples))[0], float("nan")
     if draws:
         labels = relabellings(samples, draws, groups=fold, seed=seed)
@@ -145,7 +145,7 @@ def classifier_test(
     )
 
 
-def _folds(samples: TwoSample, most: int, level: float | None, seed: int) -> NDArray[np.intp]:
+def _folds(samples: TwoSampleRows, most: int, level: float | None, seed: int) -> NDArray[np.intp]:
     """Fold of each episode ``(C,)``: as many as asked, as episodes allow, and as the test leaves labels to exchange."""
     fewer = min(samples.nreal, samples.nsim)
     if most < _LEAST_FOLDS:
@@ -156,13 +156,13 @@ def _folds(samples: TwoSample, most: int, level: float | None, seed: int) -> NDA
     raise InputError(_too_few(samples, 1 - (level or 0.0)))
 
 
-def _deal(samples: TwoSample, count: int, seed: int) -> NDArray[np.intp]:
+def _deal(samples: TwoSampleRows, count: int, seed: int) -> NDArray[np.intp]:
     rng = generator(seed, "stats/classifier/folds")
     real = rng.permutation(samples.nreal) % count
     return np.concatenate([real, real if samples.paired else rng.permutation(samples.nsim) % count])
 
 
-def _least_p(samples: TwoSample, count: int) -> float:
+def _least_p(samples: TwoSampleRows, count: int) -> float:
     """The smallest p-value when labels are exchanged within so many folds."""
     if samples.paired:
         return least_p_value(samples.nreal, samples.nsim, paired=True)
@@ -171,7 +171,7 @@ def _least_p(samples: TwoSample, count: int) -> float:
     return (2 if samples.nreal == samples.nsim else 1) / ways
 
 
-def _too_few(samples: TwoSample, alpha: float) -> str:
+def _too_few(samples: TwoSampleRows, alpha: float) -> str:
     n, m = samples.nreal, samples.nsim
     if samples.paired:
         needed = next(k for k in range(_LEAST_FOLDS, 60) if 2.0 ** (1 - k) <= alpha)
@@ -188,7 +188,7 @@ def _too_few(samples: TwoSample, alpha: float) -> str:
 
 
 def _held_out(
-    features: Array, samples: TwoSample, fold: NDArray[np.intp], learners: Sequence[Learner]
+    features: Array, samples: TwoSampleRows, fold: NDArray[np.intp], learners: Sequence[DiscriminantLearner]
 ) -> tuple[Array, Array]:
     """Score of every row by the fit without its fold ``(n,)``, and each episode's mean by feature ``(C, f)``."""
     real, sim = observed_labels(samples)
@@ -211,13 +211,13 @@ def _within(scores: Array, real: NDArray[np.bool_]) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Judge:
+class _EpisodeClassifier:
     """Held-out areas under the curve for any weights of episodes, all fits and all rankings at once."""
 
     features: Array
-    samples: TwoSample
+    samples: TwoSampleRows
     fold: NDArray[np.intp]
-    learners: tuple[Learner, ...]
+    learners: tuple[DiscriminantLearner, ...]
 
     def auc(self, real: Array, sim: Array) -> Array:
         """Mean over folds ``(k,)`` for weights of episodes ``(k, C)`` as real and as simulated.
@@ -257,13 +257,13 @@ def weighted_auc(scores: Array, real: Array, sim: Array) -> Array:
     return np.divide(wins, pairs, out=np.full(len(pairs), np.nan), where=(pairs > 0) & ~np.isnan(scores).any(axis=0))
 
 
-def _auc(samples: TwoSample, found: float, drawn: Array, level: float) -> Interval:
+def _auc(samples: TwoSampleRows, found: float, drawn: Array, level: float) -> Interval:
     """The interval of a bootstrap that fits anew to every resample, less its bias: it learns from fewer episodes."""
     known = drawn[~np.isnan(drawn)]
     return _interval(samples, found, known - (known.mean() - found), level, (0.0, 1.0), "with fits of their own")
 
 
-def _accuracy(samples: TwoSample, scores: Array, boot: tuple[Array, Array], level: float) -> Interval:
+def _accuracy(samples: TwoSampleRows, scores: Array, boot: tuple[Array, Array], level: float) -> Interval:
     right = (scores > 0) == (samples.episode < samples.nreal)
     share = np.add.reduceat(right.astype(np.float64), samples.starts) / samples.sizes
     observed, drawn = (
@@ -273,7 +273,7 @@ def _accuracy(samples: TwoSample, scores: Array, boot: tuple[Array, Array], leve
     return _interval(samples, observed[0], drawn, level, (0.0, 1.0))
 
 
-def _contributions(samples: TwoSample, parts: Array, boot: tuple[Array, Array], level: float) -> Interval:
+def _contributions(samples: TwoSampleRows, parts: Array, boot: tuple[Array, Array], level: float) -> Interval:
     observed, drawn = (
         left @ parts / left.sum(axis=1, keepdims=True) - other @ parts / other.sum(axis=1, keepdims=True)
         for left, other in (observed_labels(samples), boot)
@@ -282,7 +282,7 @@ def _contributions(samples: TwoSample, parts: Array, boot: tuple[Array, Array], 
 
 
 def _interval(
-    samples: TwoSample,
+    samples: TwoSampleRows,
     found: ArrayLike,
     drawn: Array,
     level: float,
@@ -300,7 +300,7 @@ def _interval(
     )
 
 
-def _final(features: Array, samples: TwoSample, expand: Features) -> Discriminant:
+def _final(features: Array, samples: TwoSampleRows, expand: DiscriminantFeatures) -> Discriminant:
     known = learner(features, samples, np.ones(samples.nepisode, dtype=bool))
     coefficients, midpoint = known.directions(*observed_labels(samples))
     return Discriminant(features=expand, coefficients=coefficients[:, 0], midpoint=float(midpoint[0]))

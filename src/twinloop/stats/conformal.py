@@ -128,7 +128,7 @@ _SMOOTHED = 7  # steps over which centre and width are averaged: with tens of cu
 
 
 @dataclass(frozen=True, kw_only=True)
-class Envelope:
+class CurveBand:
     """Where curves lie at each time: ``centre`` and ``width`` ``(T,)``; later times are as the last."""
 
     centre: Array
@@ -150,7 +150,7 @@ class Envelope:
         return np.max(np.where(np.isnan(standard), -np.inf, standard), axis=1)
 
 
-def envelope(curves: ArrayLike) -> Envelope:
+def envelope(curves: ArrayLike) -> CurveBand:
     """Mean and standard deviation of curves ``(n, T)`` at each time, smoothed a little; NaN where one has ended.
 
     Times at which fewer than three curves, or fewer than half, have a value take the figures of the nearest other.
@@ -169,7 +169,7 @@ def envelope(curves: ArrayLike) -> Envelope:
     centre, width = np.nanmean(head, axis=0), np.nanstd(head, axis=0, ddof=1)
     centre, width = running_mean(centre, _SMOOTHED), np.sqrt(running_mean(width**2, _SMOOTHED))
     floor = max(_LEAST_WIDTH * float(width.mean()), 1e-9 * (1.0 + float(np.abs(centre).max())))
-    return Envelope(centre=centre, width=np.maximum(width, floor))
+    return CurveBand(centre=centre, width=np.maximum(width, floor))
 
 
 def least_curves(rate: float) -> int:

@@ -14,7 +14,7 @@ from scipy.linalg import eigh
 
 from twinloop.core.records import frozen
 from twinloop.core.seeds import generator
-from twinloop.stats.two_sample import Array, TwoSample, observed_labels, two_samples
+from twinloop.stats.two_sample import Array, TwoSampleRows, observed_labels, two_samples
 
 # Beyond so many standard deviations a value counts as so many: one wild row must not decide a direction.
 _CLIP = 5.0
@@ -24,7 +24,7 @@ _ROUND_OFF = 1e-9  # in standard deviations, which features are in
 
 
 @dataclass(frozen=True, kw_only=True)
-class Features:
+class DiscriminantFeatures:
     """Columns in standard deviations about their mean, clipped, and with ``quadratic`` their squares beside them.
 
     ``mean`` and ``sd`` ``(d,)`` are of both samples together, so that they know no labels; a constant column is 0.
@@ -35,7 +35,7 @@ class Features:
     quadratic: bool
 
     @classmethod
-    def of(cls, rows: Array, *, quadratic: bool) -> Features:
+    def of(cls, rows: Array, *, quadratic: bool) -> DiscriminantFeatures:
         """From the rows of both samples."""
         sd = rows.std(axis=0)
         constant = sd <= 1e-12 * (1e-300 + np.abs(rows).max(axis=0))
@@ -60,7 +60,7 @@ class Discriminant:
     ``coefficients`` by feature; a score is features · coefficients − ``midpoint``.
     """
 
-    features: Features
+    features: DiscriminantFeatures
     coefficients: Array
     midpoint: float
 
@@ -73,7 +73,7 @@ class Discriminant:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Learner:
+class DiscriminantLearner:
     """What is learned from features of some episodes before anybody says which are real.
 
     ``means`` ``(C, f)`` of each episode's features (zero for those held out), ``used`` ``(C,)``; ``inverse`` ``(f, f)``
@@ -101,7 +101,7 @@ class Learner:
         return np.divide(sums, total, out=np.full(sums.shape, np.nan), where=total > 0)
 
 
-def learner(features: Array, samples: TwoSample, used: NDArray[np.bool_]) -> Learner:
+def learner(features: Array, samples: TwoSampleRows, used: NDArray[np.bool_]) -> DiscriminantLearner:
     """Learn from features ``(n, f)`` of the episodes ``used`` ``(C,)``, each counting once."""
     rows = used[samples.episode]
     weight = rows / samples.sizes[samples.episode] / used.sum()
@@ -110,7 +110,7 @@ def learner(features: Array, samples: TwoSample, used: NDArray[np.bool_]) -> Lea
     values, vectors = eigh(covariance)
     ridge = _ridge(np.maximum(values, 0.0), _FREEDOM * int(used.sum()))
     means = np.add.reduceat(features, samples.starts, axis=0) / samples.sizes[:, None]
-    return Learner(means=means * used[:, None], used=used, inverse=(vectors / (values + ridge)) @ vectors.T)
+    return DiscriminantLearner(means=means * used[:, None], used=used, inverse=(vectors / (values + ridge)) @ vectors.T)
 
 
 def _ridge(values: Array, freedom: float) -> float:
@@ -131,7 +131,7 @@ _FOLDS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class CrossFit:
+class CrossFittedScores:
     """Held-out scores, positive where a row looks simulated, in standard deviations of held-out real rows.
 
     ``real`` ``(n,)`` and ``sim`` ``(m,)`` are about the mean of the real rows; ``real_parts`` ``(n, d)`` and
@@ -150,7 +150,7 @@ def cross_fit(
     *,
     real_clusters: ArrayLike,
     sim_clusters: ArrayLike,
-) -> CrossFit:
+) -> CrossFittedScores:
     """Score rows ``(n, d)`` and ``(m, d)`` of two samples, whole episodes held out in at most five folds.
 
     Args:
@@ -166,7 +166,7 @@ def cross_fit(
     count = max(2, min(_FOLDS, samples.nreal // 2, samples.nsim // 2))
     rng = generator(0, "stats/cross-fit/folds")
     fold = np.concatenate([rng.permutation(samples.nreal) % count, rng.permutation(samples.nsim) % count])
-    expand = Features.of(samples.rows, quadratic=samples.rows.shape[1] <= WIDE)
+    expand = DiscriminantFeatures.of(samples.rows, quadratic=samples.rows.shape[1] <= WIDE)
     features = expand(samples.rows)
     parts = np.empty_like(features)
     for number in range(count):
@@ -175,12 +175,12 @@ def cross_fit(
     ordered = np.empty((len(parts), samples.rows.shape[1]))
     ordered[samples.order] = expand.by_column(parts)
     n = samples.real_rows
-    return CrossFit(
+    return CrossFittedScores(
         real=ordered[:n].sum(axis=1), sim=ordered[n:].sum(axis=1), real_parts=ordered[:n], sim_parts=ordered[n:]
     )
 
 
-def _held_out(features: Array, samples: TwoSample, used: NDArray[np.bool_], rows: NDArray[np.bool_]) -> Array:
+def _held_out(features: Array, samples: TwoSampleRows, used: NDArray[np.bool_], rows: NDArray[np.bool_]) -> Array:
     """Parts of the scores of ``rows`` by the fit to the episodes ``used``."""
     known = learner(features, samples, used)
     real, sim = observed_labels(samples)

@@ -35,7 +35,7 @@ from twinloop.stats.interval import Interval, check_level
 from twinloop.stats.kernel_distance import Kernel, KernelDistance, kernel_distance, squared_distances
 from twinloop.stats.two_sample import (
     Array,
-    TwoSample,
+    TwoSampleRows,
     column_names,
     observed_labels,
     relabellings,
@@ -108,7 +108,7 @@ def gaussian(widths: ArrayLike) -> Kernel:
     return Kernel(name="MMD²", values=values, shifts=True)
 
 
-def median_distance(samples: TwoSample, *, seed: int = 0) -> float:
+def median_distance(samples: TwoSampleRows, *, seed: int = 0) -> float:
     """The median distance between rows, whichever sample they are of; 1 where all rows are equal.
 
     Of at most 1000 rows drawn at random. Where more than half of the distances are zero, the mean of the others.
@@ -284,7 +284,7 @@ def wasserstein(
     )
 
 
-def distribution_functions(samples: TwoSample, column: int) -> tuple[Array, Array]:
+def distribution_functions(samples: TwoSampleRows, column: int) -> tuple[Array, Array]:
     """Places ``(T,)`` and each episode's share of rows up to there ``(C, T)``."""
     values = samples.rows[:, column]
     grid = np.unique(values)
@@ -303,7 +303,7 @@ def _moved(grid: Array, functions: Array, real: ArrayLike, sim: ArrayLike) -> Ar
     return np.abs(weight @ functions[:, :-1]) @ np.diff(grid)
 
 
-def _interval(samples: TwoSample, found: Array, drawn: Array, p_value: Array, level: float) -> Interval:
+def _interval(samples: TwoSampleRows, found: Array, drawn: Array, p_value: Array, level: float) -> Interval:
     fewer = min(samples.nreal, samples.nsim)
     low, high = stretched_percentile(drawn, fewer, fewer - 1, level=level)
     bias = np.maximum(drawn.mean(axis=0) - found, 0.0)
@@ -317,7 +317,7 @@ def _interval(samples: TwoSample, found: Array, drawn: Array, p_value: Array, le
     )
 
 
-def _moments(samples: TwoSample) -> tuple[Array, Array]:
+def _moments(samples: TwoSampleRows) -> tuple[Array, Array]:
     """Mean and standard deviation of each side's columns ``(2, d)``, episodes counting equally."""
     weight = 1.0 / samples.sizes[samples.episode]
     split = samples.real_rows

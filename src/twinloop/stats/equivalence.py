@@ -24,7 +24,7 @@ from twinloop.stats.mean_difference import two_arms
 from twinloop.stats.sequential import decision_blocks, log_e_rates
 from twinloop.stats.two_by_two import (
     Alternative,
-    TwoByTwo,
+    ContingencyTable,
     exact_p_value,
     exact_p_values,
     fisher_p_values,
@@ -65,7 +65,7 @@ def check_margin(margin: float) -> None:
         )
 
 
-def equivalent_rates(table: TwoByTwo, *, margin: float) -> Equivalence:
+def equivalent_rates(table: ContingencyTable, *, margin: float) -> Equivalence:
     """Exact test that two success rates differ by less than ``margin``, with Farrington and Manning's statistic.
 
     Each one-sided p-value is the largest over all rates at the edge of the margin, so that its level is kept for any

@@ -9,7 +9,7 @@ import scipy  # its parts load when they are used
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError
-from twinloop.core.headline import Better, Headline
+from twinloop.core.headline import Better, HeadlineMetric
 from twinloop.core.plain import JsonRecord
 from twinloop.core.records import frozen
 
@@ -40,9 +40,9 @@ class Interval(JsonRecord):
 
     def headline(
         self, name: str, at: int | tuple[int, ...] = (), *, unit: str = "", better: Better = "lower", meaning: str = ""
-    ) -> Headline:
+    ) -> HeadlineMetric:
         """One element as a figure that a measurement ends in; ``at`` is its place, () of a single number."""
-        return Headline(
+        return HeadlineMetric(
             name=name,
             estimate=float(self.estimate[at]),
             low=float(self.low[at]),

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from twinloop.core.seeds import generator
 from twinloop.stats.bootstrap import stretched_percentile
 from twinloop.stats.interval import Interval, check_level
-from twinloop.stats.two_sample import Array, TwoSample, observed_labels, relabellings, require_episodes, resampled
+from twinloop.stats.two_sample import Array, TwoSampleRows, observed_labels, relabellings, require_episodes, resampled
 
 # From here on blocks are float32, twice as fast; a kernel value is then right to 1e-6 of the largest, and its mean over
 # 10⁷ pairs and more to far less than the spread between episodes.
@@ -80,7 +80,7 @@ class KernelDistance:
 
 
 def kernel_distance(
-    samples: TwoSample,
+    samples: TwoSampleRows,
     kernel: Kernel,
     *,
     level: float,
@@ -152,7 +152,7 @@ class EpisodeSums:
         return self.pairs / np.outer(sizes, sizes)
 
 
-def episode_sums(samples: TwoSample, kernel: Kernel) -> EpisodeSums:
+def episode_sums(samples: TwoSampleRows, kernel: Kernel) -> EpisodeSums:
     """Sum a symmetric kernel over all pairs of rows, episode by episode, a block of rows at a time.
 
     Memory is a block of rows against all, at most 64 MB, and the matrix of episodes.
@@ -198,7 +198,7 @@ def _add_sums(
         pairs[place[1].T, place[0].T] += sums.T
 
 
-def _distances(samples: TwoSample, sums: EpisodeSums, real: Array, sim: Array) -> Array:
+def _distances(samples: TwoSampleRows, sums: EpisodeSums, real: Array, sim: Array) -> Array:
     """Distances ``(k,)`` of weighted episodes ``(k, C)``: a mean over pairs that may be compared."""
     kernel = sums.means(samples.sizes) * samples.comparable
     of_real, of_sim = real @ kernel, sim @ kernel
@@ -208,7 +208,7 @@ def _distances(samples: TwoSample, sums: EpisodeSums, real: Array, sim: Array) -
     return within_real + within_sim - 2 * across
 
 
-def _pooled(samples: TwoSample, sums: EpisodeSums) -> float:
+def _pooled(samples: TwoSampleRows, sums: EpisodeSums) -> float:
     """The unbiased estimate over all pairs of different rows (Gretton et al. 2012, eq. 3)."""
     r, n = samples.nreal, samples.real_rows
     m = len(samples.rows) - n
@@ -219,7 +219,7 @@ def _pooled(samples: TwoSample, sums: EpisodeSums) -> float:
     return float(within_real + within_sim - 2 * sums.pairs[:r, r:].sum() / (n * m))
 
 
-def subsets_sd(samples: TwoSample, sums: EpisodeSums, *, rows: int, count: int, seed: int = 0) -> float:
+def subsets_sd(samples: TwoSampleRows, sums: EpisodeSums, *, rows: int, count: int, seed: int = 0) -> float:
     """Standard deviation of the distance over subsets of whole episodes of about so many rows a side.
 
     What is published beside KID (Bińkowski et al. 2018: 100 subsets of 1000 pictures), with episodes kept whole.

@@ -18,12 +18,12 @@ from scipy.special import gammaln, ndtri, stdtrit, xlogy
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import generator
 from twinloop.stats.interval import Interval, check_level
-from twinloop.stats.two_by_two import Alternative, TwoByTwo, check_difference
+from twinloop.stats.two_by_two import Alternative, ContingencyTable, check_difference
 
 Array = NDArray[np.float64]
 
 
-def stratified_exact(tables: Sequence[TwoByTwo]) -> float:
+def stratified_exact(tables: Sequence[ContingencyTable]) -> float:
     """Two-sided exact p-value of equal rates within every stratum; with one stratum it is Fisher's.
 
     Given the successes of each stratum, those of arm a are a sum of hypergeometric counts (Birch, J. R. Stat. Soc. B
@@ -46,7 +46,7 @@ def stratified_exact(tables: Sequence[TwoByTwo]) -> float:
     return float(min(chance[chance <= seen * (1 + 1e-7)].sum(), 1.0))
 
 
-def mantel_haenszel(tables: Sequence[TwoByTwo], *, level: float = 0.95) -> Interval:
+def mantel_haenszel(tables: Sequence[ContingencyTable], *, level: float = 0.95) -> Interval:
     """The common difference p_a − p_b within strata, with Sato's interval (Biometrics 45, 1989).
 
     Weights are n_a n_b / (n_a + n_b); the variance holds both for many small strata and for few large ones. It is
@@ -73,7 +73,7 @@ def mantel_haenszel(tables: Sequence[TwoByTwo], *, level: float = 0.95) -> Inter
     return Interval.of(estimate, ends[0], ends[1], level=level, method=method)
 
 
-def _some(tables: Sequence[TwoByTwo]) -> None:
+def _some(tables: Sequence[ContingencyTable]) -> None:
     if not tables:
         raise InputError("No condition has trials of both policies. Try both in the same conditions.")
 

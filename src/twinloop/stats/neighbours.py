@@ -23,14 +23,14 @@ from twinloop.core.plain import JsonRecord
 from twinloop.stats.bootstrap import bootstrap_mean
 from twinloop.stats.interval import Interval
 from twinloop.stats.kernel_distance import squared_distances
-from twinloop.stats.two_sample import Array, TwoSample, relabellings, two_samples
+from twinloop.stats.two_sample import Array, TwoSampleRows, relabellings, two_samples
 
 _BLOCK_BYTES = 64e6
 _FIGURES = ("precision", "recall", "density", "coverage")
 
 
 @dataclass(frozen=True, kw_only=True)
-class NeighbourFigures(JsonRecord):
+class NeighbourMetrics(JsonRecord):
     """Precision, recall, density and coverage with intervals.
 
     ``floor`` holds, by figure, the mean where labels of episodes are exchanged: what is seen where there is no gap;
@@ -57,7 +57,7 @@ def precision_recall_density_coverage(
     level: float = 0.95,
     draws: int = 0,
     seed: int = 0,
-) -> NeighbourFigures:
+) -> NeighbourMetrics:
     """The four figures of rows ``(n, d)`` and ``(m, d)``, all of which depend on how many rows and episodes there are.
 
     Intervals are bootstrapped over the episodes that are judged (simulated ones for precision and density, real ones
@@ -90,10 +90,10 @@ def precision_recall_density_coverage(
             relabelled = np.array([row[name] for row in drawn])
             floor[name] = -float(relabelled.mean())
             p_value[name] = float(labels.p_value(-judged[name].mean(), relabelled))
-    return NeighbourFigures(**figures, k=k, floor=floor, p_value=p_value)
+    return NeighbourMetrics(**figures, k=k, floor=floor, p_value=p_value)
 
 
-def _refuse_few(samples: TwoSample, k: int) -> None:
+def _refuse_few(samples: TwoSampleRows, k: int) -> None:
     for name, sizes in (("real", samples.sizes[: samples.nreal]), ("simulated", samples.sizes[samples.nreal :])):
         others = int(sizes.sum() - sizes.max())
         if not 1 <= k <= others:
@@ -103,7 +103,7 @@ def _refuse_few(samples: TwoSample, k: int) -> None:
             )
 
 
-def _judge(samples: TwoSample, is_real: NDArray[np.bool_], k: int) -> dict[str, Array]:
+def _judge(samples: TwoSampleRows, is_real: NDArray[np.bool_], k: int) -> dict[str, Array]:
     """Each figure's mean in every episode that it judges."""
     real_row = is_real[samples.episode]
     rows, episode = samples.rows - samples.rows.mean(axis=0), samples.episode

@@ -38,7 +38,7 @@ _NEIGHBOUR = 5  # to which the distance is
 
 
 @dataclass(frozen=True, kw_only=True)
-class Space:
+class WhitenedReference:
     """Reference rows in whitened axes: columns standardized and clipped, covariance shrunk, principal axes.
 
     ``mean`` and ``sd`` ``(d,)``; ``whiten`` ``(d, k)`` the first axes, to unit variance; ``inverse`` ``(d, d)`` of the
@@ -53,7 +53,7 @@ class Space:
     clusters: NDArray[np.int64]
 
     @classmethod
-    def of(cls, rows: Array, clusters: NDArray[np.int64]) -> Space:
+    def of(cls, rows: Array, clusters: NDArray[np.int64]) -> WhitenedReference:
         """From reference rows ``(n, d)``; a constant column counts by how far others leave it."""
         mean, sd = rows.mean(axis=0), rows.std(axis=0)
         sd = np.where(sd <= 1e-9 * (1e-12 + np.abs(rows).max(axis=0)), np.maximum(np.abs(mean), 1.0) * 1e-3, sd)
@@ -105,7 +105,7 @@ class Space:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Novelty:
+class NoveltyScores:
     """How far out clusters are.
 
     ``names`` ``(c,)`` of the new clusters, ``scores`` ``(c,)`` by the fit to all references, ``p_values`` ``(c,)``;
@@ -118,7 +118,7 @@ class Novelty:
     p_values: Array
     row_scores: Array
     reference: Array
-    space: Space
+    space: WhitenedReference
 
 
 def novelty(
@@ -129,7 +129,7 @@ def novelty(
     clusters: ArrayLike,
     kind: Kind = "neighbours",
     seed: int = 0,
-) -> Novelty:
+) -> NoveltyScores:
     """How far out every cluster of rows ``(m, d)`` is among reference rows ``(n, d)``.
 
     Args:
@@ -153,14 +153,14 @@ def novelty(
     held_out, beaten = np.empty(len(names)), np.zeros(len(new))
     for number in range(_FOLDS):
         out = fold[place] == number
-        space = Space.of(known[~out], label[~out])
+        space = WhitenedReference.of(known[~out], label[~out])
         mine = _means(space.score(known[out], kind), place[out], len(names))[fold == number]
         theirs = _means(space.score(given, kind), of, len(new))
         held_out[fold == number] = mine
         beaten += np.sum(mine[None, :] >= theirs[:, None], axis=1)
-    space = Space.of(known, label)
+    space = WhitenedReference.of(known, label)
     row_scores = space.score(given, kind)
-    return Novelty(
+    return NoveltyScores(
         names=new,
         scores=_means(row_scores, of, len(new)),
         p_values=(1.0 + beaten) / (len(names) + 1.0),
@@ -217,7 +217,7 @@ LEAST_VALUES = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fence:
+class ValueFence:
     """Where values of one kind lie: ``median``, and the ends ``low`` and ``high`` beyond which one stands out."""
 
     median: float
@@ -230,7 +230,7 @@ class Fence:
         return 2 * self.low - self.median, 2 * self.high - self.median
 
 
-def fence(values: ArrayLike, *, least: float = 0.0, stretch: float = 1.0) -> Fence:
+def fence(values: ArrayLike, *, least: float = 0.0, stretch: float = 1.0) -> ValueFence:
     """The fence of values ``(n,)``, NaN left out.
 
     Args:
@@ -247,7 +247,7 @@ def fence(values: ArrayLike, *, least: float = 0.0, stretch: float = 1.0) -> Fen
         raise InputError(f"{len(known)} values tell no quarter of their likes; a fence needs {LEAST_VALUES}.")
     low, median, high = np.quantile(known, (0.25, 0.5, 0.75))
     reach = stretch * _REACH
-    return Fence(
+    return ValueFence(
         median=float(median),
         low=float(median - max(reach * (median - low), least)),
         high=float(median + max(reach * (high - median), least)),

@@ -178,7 +178,7 @@ _DOUBT = 1.0  # squares of simulated scores, without covariance, that β has as 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rectified:
+class RectifiedValues:
     """Values ``(…, n)`` with the real mean, the coefficients ``(…, n)`` they were made with, and their bounds."""
 
     values: Array
@@ -197,7 +197,7 @@ class Rectified:
 
 def rectified(
     real: ArrayLike, sim: ArrayLike, more: ArrayLike, *, known: tuple[ArrayLike, ArrayLike] | None = None
-) -> Rectified:
+) -> RectifiedValues:
     """Real scores, rectified by simulation with coefficients from the trials before each.
 
     Args:
@@ -219,10 +219,10 @@ def rectified(
     share = k // n
     mean = h[..., : share * n].reshape(*h.shape[:-1], n, share).mean(axis=-1)
     beta = _coefficients(f, g, known) * share / (share + 1)
-    return Rectified(values=f - beta * (g - mean), beta=beta)
+    return RectifiedValues(values=f - beta * (g - mean), beta=beta)
 
 
-def log_e_prediction_powered(values: Rectified, mean: ArrayLike, *, alpha: float) -> Array:
+def log_e_prediction_powered(values: RectifiedValues, mean: ArrayLike, *, alpha: float) -> Array:
     """Logarithm of the wealth against a real mean of ``mean`` after each trial, ``(…, n)``."""
     return log_e_adaptive(values.values, mean, alpha=alpha, low=values.low, high=values.high)
 

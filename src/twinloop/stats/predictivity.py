@@ -14,7 +14,13 @@ from twinloop.core.errors import InputError
 from twinloop.core.seeds import generator
 from twinloop.stats import ranking
 from twinloop.stats.interval import Interval, check_level
-from twinloop.stats.ranking import Scores, draw_differences, draw_population, draw_true_scores, population_figures
+from twinloop.stats.ranking import (
+    PolicyScoreMatrix,
+    draw_differences,
+    draw_population,
+    draw_true_scores,
+    population_figures,
+)
 
 Array = NDArray[np.float64]
 _PAIRS = 2_000_000  # numbers held at once
@@ -24,7 +30,7 @@ _NO_GAP_INTERVAL = "no interval we tried held for few policies (docs/predictivit
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictivityFigure:
+class PredictivityMetric:
     """One figure and two intervals.
 
     ``estimate`` is what publications print, from the means as they are; NaN where it does not exist, with the
@@ -56,18 +62,18 @@ class PredictivityFigure:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predictivity:
+class PredictivityMetrics:
     """Figures of one set of policies.
 
     ``best_policy`` is the chance that the policy the simulation ranks first is truly the best of these in reality, and
     ``noise_share`` ``(2,)`` which part of the spread of real and simulated means is noise of their trials.
     """
 
-    figures: tuple[PredictivityFigure, ...]
+    figures: tuple[PredictivityMetric, ...]
     best_policy: float
     noise_share: tuple[float, float]
 
-    def __getitem__(self, name: str) -> PredictivityFigure:
+    def __getitem__(self, name: str) -> PredictivityMetric:
         """The figure of that name."""
         return next(figure for figure in self.figures if figure.name == name)
 
@@ -80,7 +86,7 @@ class Predictivity:
         }
 
 
-class _Kind(NamedTuple):
+class _MetricKind(NamedTuple):
     """A figure and how it is computed of scores."""
 
     name: str
@@ -90,28 +96,34 @@ class _Kind(NamedTuple):
 
 
 _KINDS = (
-    _Kind("pearson", ranking.pearson, "higher", "linear correlation of real and simulated scores (SRCC)"),
-    _Kind("spearman", ranking.spearman, "higher", "correlation of ranks"),
-    _Kind("kendall", ranking.kendall, "higher", "pairs ordered alike less pairs ordered otherwise, as a share (τ-b)"),
-    _Kind("mmrv", ranking.mmrv, "lower", "mean over policies of the largest real score at stake in a wrong order"),
-    _Kind(
+    _MetricKind("pearson", ranking.pearson, "higher", "linear correlation of real and simulated scores (SRCC)"),
+    _MetricKind("spearman", ranking.spearman, "higher", "correlation of ranks"),
+    _MetricKind(
+        "kendall", ranking.kendall, "higher", "pairs ordered alike less pairs ordered otherwise, as a share (τ-b)"
+    ),
+    _MetricKind(
+        "mmrv", ranking.mmrv, "lower", "mean over policies of the largest real score at stake in a wrong order"
+    ),
+    _MetricKind(
         "pairwise_accuracy",
         ranking.pairwise_accuracy,
         "higher",
         "share of pairs of policies whose better one the simulation names",
     ),
-    _Kind(
+    _MetricKind(
         "best_agrees",
         ranking.best_agrees,
         "higher",
         "whether (of others: how often) the simulation's best policy is the real best",
     ),
-    _Kind("regret", ranking.regret, "lower", "real score lost by taking the simulation's best policy"),
+    _MetricKind("regret", ranking.regret, "lower", "real score lost by taking the simulation's best policy"),
 )
 _ORDERED = ("pearson", "spearman", "kendall", "pairwise_accuracy")  # of what is equal there is no order
 
 
-def predictivity(*, real: Scores, sim: Scores, level: float = 0.95, draws: int = 4000, seed: int = 0) -> Predictivity:
+def predictivity(
+    *, real: PolicyScoreMatrix, sim: PolicyScoreMatrix, level: float = 0.95, draws: int = 4000, seed: int = 0
+) -> PredictivityMetrics:
     """Correlations, ranking figures and distances of real and simulated scores ``(P,)`` of the same policies.
 
     Args:
@@ -137,7 +149,7 @@ def predictivity(*, real: Scores, sim: Scores, level: float = 0.95, draws: int =
     ]
     gaps = np.abs(draw_differences(real=real, sim=sim, draws=draws, rng=rng)).mean(axis=-1)
     picked = int(np.argmax(sim.mean))
-    return Predictivity(
+    return PredictivityMetrics(
         figures=(*figures, _bias(real, sim, level), _absolute_gap(real, sim, gaps, level)),
         best_policy=float(np.mean(np.argmax(true_r, axis=-1) == picked)),
         noise_share=(_noise_share(real), _noise_share(sim)),
@@ -145,19 +157,19 @@ def predictivity(*, real: Scores, sim: Scores, level: float = 0.95, draws: int =
 
 
 def _figure(
-    kind: _Kind,
-    real: Scores,
-    sim: Scores,
+    kind: _MetricKind,
+    real: PolicyScoreMatrix,
+    sim: PolicyScoreMatrix,
     others: Array,
     true_r: Array,
     true_s: Array,
     reason: str,
     level: float,
-) -> PredictivityFigure:
+) -> PredictivityMetric:
     value = np.array(np.nan) if reason else kind.of_scores(real=real.mean, sim=sim.mean)
     these = _in_portions(kind.of_scores, true_r, true_s)
     known, method = _method(real, sim, _MODEL)
-    return PredictivityFigure(
+    return PredictivityMetric(
         name=kind.name,
         estimate=float(value),
         corrected=np.nan if reason else float(np.median(others)),
@@ -185,7 +197,7 @@ def _quantiles(value: Array, draws: Array | None, level: float, method: str, rea
     return Interval.of(value, low, high, level=level, method=reason or method)
 
 
-def _bias(real: Scores, sim: Scores, level: float) -> PredictivityFigure:
+def _bias(real: PolicyScoreMatrix, sim: PolicyScoreMatrix, level: float) -> PredictivityMetric:
     """Differences are observed without bias, so Student's interval over policies has the noise of trials in it."""
     differences = sim.mean - real.mean
     n, value = len(differences), differences.mean()
@@ -193,7 +205,7 @@ def _bias(real: Scores, sim: Scores, level: float) -> PredictivityFigure:
     known, method = _method(real, sim, "normal, binomial trials")
     half = ndtri((1 + level) / 2) * error if known else np.nan
     wide = stdtrit(n - 1, (1 + level) / 2) * differences.std(ddof=1) / np.sqrt(n)
-    return PredictivityFigure(
+    return PredictivityMetric(
         name="bias",
         estimate=float(value),
         corrected=float(value),
@@ -204,10 +216,10 @@ def _bias(real: Scores, sim: Scores, level: float) -> PredictivityFigure:
     )
 
 
-def _absolute_gap(real: Scores, sim: Scores, draws: Array, level: float) -> PredictivityFigure:
+def _absolute_gap(real: PolicyScoreMatrix, sim: PolicyScoreMatrix, draws: Array, level: float) -> PredictivityMetric:
     value = ranking.absolute_gap(real=real.mean, sim=sim.mean)
     known, method = _method(real, sim, _MODEL)
-    return PredictivityFigure(
+    return PredictivityMetric(
         name="absolute_gap",
         estimate=float(value),
         corrected=float(np.median(draws)) if known else float(value),
@@ -218,7 +230,7 @@ def _absolute_gap(real: Scores, sim: Scores, draws: Array, level: float) -> Pred
     )
 
 
-def _method(real: Scores, sim: Scores, method: str) -> tuple[bool, str]:
+def _method(real: PolicyScoreMatrix, sim: PolicyScoreMatrix, method: str) -> tuple[bool, str]:
     """Whether noise of trials is known at all, and how the interval is made of what is."""
     if real.known and sim.known:
         return True, method
@@ -227,7 +239,7 @@ def _method(real: Scores, sim: Scores, method: str) -> tuple[bool, str]:
     return False, _UNKNOWN
 
 
-def _equal(real: Scores, sim: Scores) -> str:
+def _equal(real: PolicyScoreMatrix, sim: PolicyScoreMatrix) -> str:
     """Why there is no order to speak of; "" where there is one."""
     for side, word in ((real, "real"), (sim, "simulated")):
         if np.ptp(side.mean) <= 1e-12:
@@ -236,6 +248,6 @@ def _equal(real: Scores, sim: Scores) -> str:
     return ""
 
 
-def _noise_share(side: Scores) -> float:
+def _noise_share(side: PolicyScoreMatrix) -> float:
     spread = float(np.var(side.mean, ddof=1))
     return min(float(np.mean(side.variance)) / spread, 1.0) if spread > 0 else float(side.known)

@@ -146,7 +146,7 @@ def _chosen(sim: Array) -> Array:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scores:
+class PolicyScoreMatrix:
     """Means of scores in [0, 1] of P policies, and the number of successes-or-failures that would be as sure.
 
     ``mean`` ``(..., P)``. ``trials`` ``(..., P)`` is the number of trials where a score is 0 or 1; scores that vary
@@ -169,7 +169,7 @@ class Scores:
             raise InputError("A mean score of no trials is none. Leave that policy out, or say how many trials it had.")
 
     @classmethod
-    def of_trials(cls, samples: Sequence[ArrayLike]) -> Scores:
+    def of_trials(cls, samples: Sequence[ArrayLike]) -> PolicyScoreMatrix:
         """From the scores of each policy's trials ``(n_i,)``.
 
         Where scores are not all 0 or 1 their variance is estimated, with one success-or-failure added so that a few
@@ -179,7 +179,7 @@ class Scores:
         return cls(mean=frozen([row.mean() for row in rows]), trials=frozen([_worth(row) for row in rows]))
 
     @classmethod
-    def of_table(cls, mean: ArrayLike, trials: ArrayLike, deviation: ArrayLike | None = None) -> Scores:
+    def of_table(cls, mean: ArrayLike, trials: ArrayLike, deviation: ArrayLike | None = None) -> PolicyScoreMatrix:
         """From a published table: means, numbers of trials, and the standard deviation between trials if it is given.
 
         Without one, trials are taken as successes or failures, which vary most of all scores with that mean.
@@ -192,7 +192,7 @@ class Scores:
         return cls(mean=means, trials=np.where(np.isnan(pooled), counts, pooled))
 
     @classmethod
-    def averaged(cls, parts: Sequence[Scores]) -> Scores:
+    def averaged(cls, parts: Sequence[PolicyScoreMatrix]) -> PolicyScoreMatrix:
         """Scores averaged over tasks, every task with the same weight."""
         mean = np.mean([part.mean for part in parts], axis=0)
         variance = np.sum([part.variance for part in parts], axis=0) / len(parts) ** 2
@@ -201,9 +201,9 @@ class Scores:
         worth = np.divide(smooth * (1 - smooth), variance, out=np.full(mean.shape, np.nan), where=known)
         return cls(mean=mean, trials=worth)
 
-    def chosen(self, rows: Sequence[int]) -> Scores:
+    def chosen(self, rows: Sequence[int]) -> PolicyScoreMatrix:
         """The scores of some policies, in that order."""
-        return Scores(mean=self.mean[..., rows], trials=self.trials[..., rows])
+        return PolicyScoreMatrix(mean=self.mean[..., rows], trials=self.trials[..., rows])
 
     @property
     def known(self) -> bool:
@@ -232,13 +232,13 @@ class PolicyScores:
     """Real and simulated scores of the same ``policies`` in one ``task`` ("" where it has no name)."""
 
     policies: tuple[str, ...]
-    real: Scores
-    sim: Scores
+    real: PolicyScoreMatrix
+    sim: PolicyScoreMatrix
     task: str = ""
 
 
-def score_intervals(scores: Scores, *, level: float = 0.95) -> Interval:
-    """Wilson's score interval of each mean, with its trials as counted in `Scores`; no ends where they are unknown."""
+def score_intervals(scores: PolicyScoreMatrix, *, level: float = 0.95) -> Interval:
+    """Wilson's score interval of each mean, with the trials of `PolicyScoreMatrix`; without them, no interval."""
     check_level(level)
     low, high = wilson_ends(scores.mean, scores.trials, level)
     return Interval.of(
@@ -271,7 +271,7 @@ _GRID = np.concatenate([np.linspace(-0.995, 0.9, 39), [0.93, 0.96, 0.98, 0.99, 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Population:
+class ScorePopulation:
     """Draws ``(..., D)`` of the means, variances and covariance of true scores of policies like these.
 
     Of the noise of trials the means have what the observed ones have; variances and covariance are without it.
@@ -289,7 +289,9 @@ class Population:
         return self.both / np.sqrt(self.real * self.sim)
 
 
-def draw_population(*, real: Scores, sim: Scores, draws: int, rng: np.random.Generator) -> Population:
+def draw_population(
+    *, real: PolicyScoreMatrix, sim: PolicyScoreMatrix, draws: int, rng: np.random.Generator
+) -> ScorePopulation:
     """Draw populations that the observed means may come from.
 
     Raises:
@@ -313,7 +315,7 @@ def draw_population(*, real: Scores, sim: Scores, draws: int, rng: np.random.Gen
     open_ = (true_r <= 0) | (true_s <= 0)  # noise explains all there is: nothing is known of a correlation
     true_r, true_s = (np.maximum(x, np.maximum(_LEFT * y, 1e-12)) for x, y in ((true_r, noise_r), (true_s, noise_s)))
     most = _LARGEST * np.sqrt(true_r * true_s)
-    return Population(
+    return ScorePopulation(
         mean_real=r.mean(axis=-1)[..., None] + c11 * z1,
         mean_sim=s.mean(axis=-1)[..., None] + c21 * z1 + c22 * z2,
         real=true_r,
@@ -323,7 +325,7 @@ def draw_population(*, real: Scores, sim: Scores, draws: int, rng: np.random.Gen
 
 
 def draw_true_scores(
-    population: Population, *, real: Scores, sim: Scores, rng: np.random.Generator
+    population: ScorePopulation, *, real: PolicyScoreMatrix, sim: PolicyScoreMatrix, rng: np.random.Generator
 ) -> tuple[Array, Array]:
     """Draws ``(..., D, P)`` of the true scores of these policies, given their trials and a population they belong to.
 
@@ -351,7 +353,7 @@ def draw_true_scores(
     return true_r, true_s
 
 
-def draw_differences(*, real: Scores, sim: Scores, draws: int, rng: np.random.Generator) -> Array:
+def draw_differences(*, real: PolicyScoreMatrix, sim: PolicyScoreMatrix, draws: int, rng: np.random.Generator) -> Array:
     """Draws ``(..., D, P)`` of true differences simulated − real of these policies, by a model of them alone."""
     seen, noise = sim.mean - real.mean, (real.variance + sim.variance)[..., None, :]
     policies, shape = seen.shape[-1], (*seen.shape[:-1], draws)
@@ -365,7 +367,7 @@ def draw_differences(*, real: Scores, sim: Scores, draws: int, rng: np.random.Ge
 
 
 @dataclass(frozen=True, kw_only=True)
-class Expected:
+class ExpectedMetrics:
     """Expected figures of P policies from a population, by its correlation, in standard deviations of real scores."""
 
     correlation: Array
@@ -378,7 +380,7 @@ class Expected:
         return np.interp(correlation, self.correlation, getattr(self, name))
 
 
-def population_figures(population: Population, policies: int) -> dict[str, Array]:
+def population_figures(population: ScorePopulation, policies: int) -> dict[str, Array]:
     """The figures of `twinloop.stats.ranking` that populations imply, of true scores of that many policies, by name.
 
     Kendall's τ is 2/π asin ρ and Spearman's 6/π asin ρ/2 in a normal population (Greiner 1909, Pearson 1907). Scores in
@@ -397,16 +399,16 @@ def population_figures(population: Population, policies: int) -> dict[str, Array
 
 
 @functools.cache
-def expected_figures(policies: int) -> Expected:
+def expected_figures(policies: int) -> ExpectedMetrics:
     """Expected figures of that many policies without noise of trials, from simulated populations."""
     draws = int(np.clip(400_000 // policies**2, 20, 4_000))
     z1, z2 = generator(0, "stats/ranking/expected").standard_normal((2, draws, policies))
     sims = [rho * z1 + np.sqrt(1 - rho**2) * z2 for rho in _GRID]
     table = [np.array([float(f(real=z1, sim=sim).mean()) for sim in sims]) for f in (mmrv, regret, best_agrees)]
-    return Expected(correlation=_GRID, mmrv=table[0], regret=table[1], best_agrees=table[2])
+    return ExpectedMetrics(correlation=_GRID, mmrv=table[0], regret=table[1], best_agrees=table[2])
 
 
-def _off_lattice(side: Scores, draws: int, rng: np.random.Generator) -> Array:
+def _off_lattice(side: PolicyScoreMatrix, draws: int, rng: np.random.Generator) -> Array:
     """Means ``(..., D, P)`` spread over the step of their lattice, 1 / n, so that equal ones are not so for certain."""
     step = np.where(np.isnan(side.trials), 0.0, 1.0 / side.trials)[..., None, :]
     return side.mean[..., None, :] + step * rng.uniform(-0.5, 0.5, (*side.mean.shape[:-1], draws, side.mean.shape[-1]))

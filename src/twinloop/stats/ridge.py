@@ -61,7 +61,7 @@ _FOLDS, _INNER = 5, 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Logistic:
+class LogisticRidge:
     """P(yes) = 1 / (1 + exp(−(intercept + Σ coefficient · (column − mean) / sd))); a constant column counts as 0."""
 
     intercept: float
@@ -80,7 +80,7 @@ class Logistic:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CrossValidated:
+class CrossValidatedPrediction:
     """``held_out`` ``(n,)``: the probability of each row by a fit that did not see it; ``auc`` of them, by row.
 
     ``model`` is fitted to all rows, for others.
@@ -88,10 +88,10 @@ class CrossValidated:
 
     held_out: Array
     auc: Interval
-    model: Logistic
+    model: LogisticRidge
 
 
-def fit_logistic(rows: ArrayLike, outcome: ArrayLike, penalty: float) -> Logistic:
+def fit_logistic(rows: ArrayLike, outcome: ArrayLike, penalty: float) -> LogisticRidge:
     """Newton's method on −log likelihood / n + ``penalty`` / 2 · |coefficients|², columns standardized."""
     x, y = np.asarray(rows, dtype=np.float64), np.asarray(outcome, dtype=np.float64)
     mean, sd = x.mean(axis=0), x.std(axis=0)
@@ -108,12 +108,12 @@ def fit_logistic(rows: ArrayLike, outcome: ArrayLike, penalty: float) -> Logisti
         weights -= step / max(1.0, float(np.abs(step).max()) / 2.0)
         if float(np.abs(step).max()) < _DONE:
             break
-    return Logistic(intercept=float(weights[0]), coefficients=weights[1:], mean=mean, sd=sd, penalty=penalty)
+    return LogisticRidge(intercept=float(weights[0]), coefficients=weights[1:], mean=mean, sd=sd, penalty=penalty)
 
 
 def cross_validated_logistic(
     rows: ArrayLike, outcome: ArrayLike, *, level: float = 0.95, draws: int = 1000, seed: int = 0
-) -> CrossValidated:
+) -> CrossValidatedPrediction:
     """Predict an outcome from rows, one row an episode, each by those of four other folds of five.
 
     Args:
@@ -139,7 +139,7 @@ def cross_validated_logistic(
         penalty = _penalty(x[rest], y[rest], seed + 1 + number)
         held_out[~rest] = fit_logistic(x[rest], y[rest], penalty).probability(x[~rest])
     final = fit_logistic(x, y, _penalty(x, y, seed))
-    return CrossValidated(
+    return CrossValidatedPrediction(
         held_out=held_out, auc=auc_interval(held_out, y, level=level, draws=draws, seed=seed), model=final
     )
 

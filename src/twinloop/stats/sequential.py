@@ -47,7 +47,7 @@ _GRID = 401  # hypotheses between −1 and 1 from which a confidence sequence is
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sequential(JsonRecord):
+class SequentialTest(JsonRecord):
     """What the trials so far say of p_a − p_b against ``difference``, and what they said at each block before.
 
     ``log_e`` ``(nblock,)`` is the logarithm of the wealth after each block, ``p_value`` ``(nblock,)`` the running
@@ -89,7 +89,7 @@ def sequential_rates(
     alternative: Alternative = "two-sided",
     level: float = 0.95,
     gamma: float = GAMMA,
-) -> Sequential:
+) -> SequentialTest:
     """The test and the confidence sequence of one sequence of blocks.
 
     Args:
@@ -242,7 +242,7 @@ def sequential_pairs(
     difference: float = 0.0,
     alternative: Alternative = "two-sided",
     level: float = 0.95,
-) -> Sequential:
+) -> SequentialTest:
     """The test and the confidence sequence of mean(a) − mean(b) for one sequence of pairs ``(npair,)``.
 
     Raises:
@@ -279,7 +279,7 @@ def sequential_scores(
     difference: float = 0.0,
     alternative: Alternative = "two-sided",
     level: float = 0.95,
-) -> Sequential:
+) -> SequentialTest:
     """The test and the confidence sequence of mean(a) − mean(b) for one sequence of pairs ``(npair,)``.
 
     Raises:
@@ -327,11 +327,11 @@ def _sequential(
     difference: float,
     alternative: Alternative,
     method: str,
-) -> Sequential:
+) -> SequentialTest:
     """The test of one sequence, and the confidence sequence of the hypotheses on a grid that it does not refuse."""
     log_e, shifts = log_e_against(difference), np.linspace(-1, 1, grid)[1:-1]
     low, high = kept_range(shifts, log_e_against(shifts), alpha=1 - level)
-    return Sequential(
+    return SequentialTest(
         log_e=log_e,
         p_value=running_p(log_e),
         low=low,

@@ -73,7 +73,7 @@ def _weights(nplayer: int) -> Array:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Walks:
+class JoiningOrders:
     """Orders of joining, ``(nwalk, n)``, the second half of them the first half reversed.
 
     ``coalitions`` ``(k, n)`` are those that the walks pass, each once, the empty one first and the full one last;
@@ -85,7 +85,7 @@ class Walks:
     steps: NDArray[np.intp]
 
 
-def antithetic_walks(nplayer: int, pairs: int, *, seed: int = 0, stream: str = "stats/shapley") -> Walks:
+def antithetic_walks(nplayer: int, pairs: int, *, seed: int = 0, stream: str = "stats/shapley") -> JoiningOrders:
     """Random orders, each of ``pairs`` and its reverse.
 
     Raises:
@@ -104,11 +104,13 @@ def antithetic_walks(nplayer: int, pairs: int, *, seed: int = 0, stream: str = "
     fresh = np.append(True, (flat[size_first][1:] != flat[size_first][:-1]).any(axis=1))
     number = np.empty(len(flat), dtype=np.intp)
     number[size_first] = np.cumsum(fresh) - 1
-    return Walks(orders=orders, coalitions=flat[size_first][fresh], steps=number.reshape(len(orders), nplayer + 1))
+    return JoiningOrders(
+        orders=orders, coalitions=flat[size_first][fresh], steps=number.reshape(len(orders), nplayer + 1)
+    )
 
 
-def shapley_of_walks(values: ArrayLike, walks: Walks) -> Array:
-    """Contributions ``(pair, n, …)`` by pair of walks, from values ``(k, …)`` of `Walks.coalitions`.
+def shapley_of_walks(values: ArrayLike, walks: JoiningOrders) -> Array:
+    """Contributions ``(pair, n, …)`` by pair of walks, from values ``(k, …)`` of `JoiningOrders.coalitions`.
 
     The mean over pairs estimates the Shapley values without bias; each pair alone adds up to v(all) − v(none).
     """
@@ -124,7 +126,7 @@ _LEAST_CLUSTERS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shares:
+class ShapleyShares:
     """Shares ``(m, k)`` with intervals, and two-sided p-values ``(m, k)`` of the hypothesis that a share is 0.
 
     ``replicates`` ``(ndraw, m, k)`` are the shares when clusters, and what else they rest on, are drawn again; none
@@ -156,7 +158,7 @@ class Shares:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Deviations:
+class ShareDeviations:
     """What else shares rest on besides clusters: ``values`` ``(n, m, k)`` whose sums of products are its covariance.
 
     ``df`` are its degrees of freedom.
@@ -166,7 +168,7 @@ class Deviations:
     df: float
 
     @classmethod
-    def of_draws(cls, drawn: ArrayLike, *, df: float = np.inf) -> Deviations:
+    def of_draws(cls, drawn: ArrayLike, *, df: float = np.inf) -> ShareDeviations:
         """Of shares ``(n, m, k)`` that n draws of something uncertain gave: its spread is that of one draw.
 
         ``df`` are the degrees of freedom of the covariance that was drawn from: a variance that was estimated twice
@@ -177,23 +179,23 @@ class Deviations:
         return cls(values=(table - table.mean(axis=0)) / np.sqrt(own), df=1 / (1 / own + 1 / df))
 
     @classmethod
-    def of_mean(cls, sampled: ArrayLike) -> Deviations:
+    def of_mean(cls, sampled: ArrayLike) -> ShareDeviations:
         """Of shares that are the mean of n samples ``(n, m, k)``: its spread is that of the mean."""
         one = cls.of_draws(sampled)
         return cls(values=one.values / np.sqrt(len(one.values)), df=one.df)
 
-    def rows(self, groups: ArrayLike) -> Deviations:
+    def rows(self, groups: ArrayLike) -> ShareDeviations:
         """Of sums of shares: ``groups`` ``(g, m)`` says how often each counts in which."""
-        return Deviations(
+        return ShareDeviations(
             values=np.einsum("gm,nmk->ngk", np.asarray(groups, dtype=np.float64), self.values), df=self.df
         )
 
-    def column(self, number: int) -> Deviations:
+    def column(self, number: int) -> ShareDeviations:
         """Of one column of the shares."""
-        return Deviations(values=self.values[..., [number]], df=self.df)
+        return ShareDeviations(values=self.values[..., [number]], df=self.df)
 
-    def __add__(self, other: Deviations) -> Deviations:
-        return Deviations(values=np.concatenate([self.values, other.values]), df=min(self.df, other.df))
+    def __add__(self, other: ShareDeviations) -> ShareDeviations:
+        return ShareDeviations(values=np.concatenate([self.values, other.values]), df=min(self.df, other.df))
 
 
 def ratios(parts: ArrayLike, whole: ArrayLike, mix: ArrayLike | None = None) -> Array:
@@ -212,11 +214,11 @@ def shares(
     whole: ArrayLike,
     *,
     mix: ArrayLike | None = None,
-    deviations: Deviations | None = None,
+    deviations: ShareDeviations | None = None,
     level: float = 0.95,
     draws: int = 2000,
     seed: int = 0,
-) -> Shares:
+) -> ShapleyShares:
     """Shares of a whole when clusters are drawn again.
 
     Percentiles of the bootstrap over clusters, stretched for few of them (`stretched_percentile`). What the parts rest
@@ -255,15 +257,17 @@ def shares(
     method = "bootstrap over clusters" + ("" if deviations is None else ", widened by draws of what it rests on")
     interval = Interval.of(estimate, low, high, level=level, method=method)
     p_values = _p_values(estimate, np.hypot(own, more), freedom)
-    return Shares(interval=interval, p_values=p_values, replicates=values)
+    return ShapleyShares(interval=interval, p_values=p_values, replicates=values)
 
 
-def unsure(parts: ArrayLike, whole: ArrayLike, *, mix: ArrayLike | None = None, level: float, reason: str) -> Shares:
+def unsure(
+    parts: ArrayLike, whole: ArrayLike, *, mix: ArrayLike | None = None, level: float, reason: str
+) -> ShapleyShares:
     """The shares of a single cluster: without intervals (NaN), for a reason that the method says."""
     estimate = ratios(parts, whole, mix)
     unknown = np.full_like(estimate, np.nan)
     interval = Interval.of(estimate, unknown, unknown, level=level, method=reason)
-    return Shares(interval=interval, p_values=unknown, replicates=np.zeros((0, *estimate.shape)))
+    return ShapleyShares(interval=interval, p_values=unknown, replicates=np.zeros((0, *estimate.shape)))
 
 
 def _divided(parts: Array, whole: Array, mix: ArrayLike | None) -> Array:

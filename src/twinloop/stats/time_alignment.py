@@ -217,7 +217,7 @@ _LEAST_OF_SHORTER, _LEAST_OF_LONGER = 0.75, 1 / 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Aligned:
+class AlignedPairs:
     """Pairs ``(m, 2)`` laid over each other: least root mean square difference ``(m,)`` over what they share.
 
     ``shift`` ``(m,)`` in frames: frame t of the first is like frame t + shift of the second.
@@ -254,7 +254,7 @@ def nearest_pairs(rows: ArrayLike, neighbours: int) -> Pairs:
     return np.unique(both, axis=0)
 
 
-def aligned_distances(series: ArrayLike, lengths: ArrayLike, pairs: ArrayLike) -> Aligned:
+def aligned_distances(series: ArrayLike, lengths: ArrayLike, pairs: ArrayLike) -> AlignedPairs:
     """Lay the two series of every pair over each other at every shift.
 
     Args:
@@ -275,7 +275,7 @@ def aligned_distances(series: ArrayLike, lengths: ArrayLike, pairs: ArrayLike) -
         first, second = chosen[part].T
         apart, at = _laid_over(values[first], values[second], inside[first], inside[second], padded)
         distance[part], shift[part] = apart, at
-    return Aligned(pairs=chosen, distance=distance, shift=shift)
+    return AlignedPairs(pairs=chosen, distance=distance, shift=shift)
 
 
 def _laid_over(

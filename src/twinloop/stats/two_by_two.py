@@ -34,7 +34,7 @@ _CHUNK = 2_000_000  # numbers held at once while tails are summed
 
 
 @dataclass(frozen=True, kw_only=True)
-class TwoByTwo:
+class ContingencyTable:
     """Successes of two arms, ``successes_a`` of ``trials_a`` against ``successes_b`` of ``trials_b``.
 
     Raises:
@@ -59,9 +59,9 @@ class TwoByTwo:
         """p_a − p_b as seen."""
         return self.successes_a / self.trials_a - self.successes_b / self.trials_b
 
-    def swapped(self) -> TwoByTwo:
+    def swapped(self) -> ContingencyTable:
         """The arms in the other order."""
-        return TwoByTwo(
+        return ContingencyTable(
             successes_a=self.successes_b,
             trials_a=self.trials_b,
             successes_b=self.successes_a,
@@ -107,7 +107,7 @@ def score_statistic(
     return np.where(variance > _TIE**2, off / np.sqrt(np.maximum(variance, _TIE**2)), infinite)
 
 
-def exact_p_value(table: TwoByTwo, *, difference: float = 0.0, alternative: Alternative = "two-sided") -> float:
+def exact_p_value(table: ContingencyTable, *, difference: float = 0.0, alternative: Alternative = "two-sided") -> float:
     """P-value of the hypothesis p_a − p_b = ``difference`` (at most it for ``greater``, at least for ``less``).
 
     Two-sided it counts tables whose statistic is as far from zero on either side, as scipy's does. A table of
@@ -122,12 +122,12 @@ def exact_p_value(table: TwoByTwo, *, difference: float = 0.0, alternative: Alte
     return largest_tail(extreme, difference)
 
 
-def barnard(table: TwoByTwo, *, alternative: Alternative = "two-sided") -> float:
+def barnard(table: ContingencyTable, *, alternative: Alternative = "two-sided") -> float:
     """Barnard's unconditional exact p-value of p_a = p_b."""
     return exact_p_value(table, alternative=alternative)
 
 
-def fisher(table: TwoByTwo, *, alternative: Alternative = "two-sided") -> float:
+def fisher(table: ContingencyTable, *, alternative: Alternative = "two-sided") -> float:
     """Fisher's conditional exact p-value of p_a = p_b; two-sided it sums tables that are at most as probable."""
     rows = [
         [table.successes_a, table.trials_a - table.successes_a],
@@ -239,7 +239,9 @@ _SCAN = 25  # differences at which the exact tail is looked at before the first 
 _HALVINGS = 15  # to 3e-6 of the difference
 
 
-def difference_interval(table: TwoByTwo, *, level: float = 0.95, method: DifferenceMethod = "newcombe") -> Interval:
+def difference_interval(
+    table: ContingencyTable, *, level: float = 0.95, method: DifferenceMethod = "newcombe"
+) -> Interval:
     """Interval of p_a − p_b.
 
     Args:
@@ -262,7 +264,7 @@ def difference_interval(table: TwoByTwo, *, level: float = 0.95, method: Differe
     return Interval.of(table.difference, low, high, level=level, method=said)
 
 
-def _newcombe(table: TwoByTwo, level: float) -> tuple[float, float, str]:
+def _newcombe(table: ContingencyTable, level: float) -> tuple[float, float, str]:
     a = wilson(table.successes_a, table.trials_a, level=level)
     b = wilson(table.successes_b, table.trials_b, level=level)
     down = np.hypot(a.estimate - a.low, b.high - b.estimate)
@@ -270,7 +272,7 @@ def _newcombe(table: TwoByTwo, level: float) -> tuple[float, float, str]:
     return table.difference - float(down), table.difference + float(up), "Newcombe hybrid score"
 
 
-def _agresti_caffo(table: TwoByTwo, level: float) -> tuple[float, float, str]:
+def _agresti_caffo(table: ContingencyTable, level: float) -> tuple[float, float, str]:
     z = float(ndtri((1 + level) / 2))
     n_a, n_b = table.trials_a + 2, table.trials_b + 2
     p_a, p_b = (table.successes_a + 1) / n_a, (table.successes_b + 1) / n_b
@@ -278,19 +280,19 @@ def _agresti_caffo(table: TwoByTwo, level: float) -> tuple[float, float, str]:
     return max(p_a - p_b - half, -1.0), min(p_a - p_b + half, 1.0), "Agresti–Caffo"
 
 
-def _clopper_pearson(table: TwoByTwo, level: float) -> tuple[float, float, str]:
+def _clopper_pearson(table: ContingencyTable, level: float) -> tuple[float, float, str]:
     a = clopper_pearson(table.successes_a, table.trials_a, level=level**0.5)
     b = clopper_pearson(table.successes_b, table.trials_b, level=level**0.5)
     return float(a.low - b.high), float(a.high - b.low), "two Clopper–Pearson intervals"
 
 
-def _chan_zhang(table: TwoByTwo, level: float) -> tuple[float, float, str]:
+def _chan_zhang(table: ContingencyTable, level: float) -> tuple[float, float, str]:
     tail = (1 - level) / 2
     low, high = _exact_low(table, tail), -_exact_low(table.swapped(), tail)
     return low, high, "Chan–Zhang exact unconditional"
 
 
-def _exact_low(table: TwoByTwo, tail: float) -> float:
+def _exact_low(table: ContingencyTable, tail: float) -> float:
     """The smallest difference that the exact one-sided test at ``tail`` does not refuse as too small."""
     if table.difference <= -1 + _TIE:
         return -1.0
@@ -312,6 +314,6 @@ def _exact_low(table: TwoByTwo, tail: float) -> float:
     return refused
 
 
-def _tail_at(table: TwoByTwo, difference: float) -> float:
+def _tail_at(table: ContingencyTable, difference: float) -> float:
     """The largest chance, at this difference, of a table that speaks as much for a larger one."""
     return 1.0 if difference >= 1.0 else exact_p_value(table, difference=difference, alternative="greater")

@@ -27,7 +27,7 @@ _ASKED = 200  # episodes a side up to which the number that a test needs is look
 
 
 @dataclass(frozen=True, kw_only=True)
-class TwoSample:
+class TwoSampleRows:
     """Rows of both samples, real episodes first, the rows of an episode together.
 
     ``rows`` ``(n, d)``; ``episode`` ``(n,)`` numbers the episodes 0 … C − 1 in that order, of which the first ``nreal``
@@ -79,7 +79,7 @@ class TwoSample:
             count -= np.einsum("kc,kc->k", left, right[:, partner])
         return count
 
-    def bundled(self, *, seed: int = 0) -> TwoSample:
+    def bundled(self, *, seed: int = 0) -> TwoSampleRows:
         """The same rows with episodes bundled at random, all bundles of one size, so that `MOST_EPISODES` remain.
 
         Bundles of exchangeable episodes are exchangeable, so that tests keep their level. The few episodes that fill no
@@ -112,7 +112,7 @@ class TwoSample:
 
 def two_samples(
     real: ArrayLike, sim: ArrayLike, *, real_clusters: ArrayLike, sim_clusters: ArrayLike, paired: bool = False
-) -> TwoSample:
+) -> TwoSampleRows:
     """Check two samples and lay their rows out by episode.
 
     Args:
@@ -138,7 +138,7 @@ def two_samples(
         raise InputError(f"Episodes {', '.join(map(str, lone[:8]))} have no partner. Give pairs, or compare unpaired.")
     label = np.concatenate([real_label, len(real_names) + sim_label])
     order = np.argsort(label, kind="stable")
-    return TwoSample(
+    return TwoSampleRows(
         rows=np.concatenate([real_rows, sim_rows])[order],
         episode=label[order],
         sizes=np.bincount(label),
@@ -194,7 +194,7 @@ def least_p_value(nreal: int, nsim: int, *, paired: bool = False) -> float:
     return (2 if nreal == nsim else 1) / math.comb(nreal + nsim, nreal)
 
 
-def require_episodes(samples: TwoSample, level: float) -> None:
+def require_episodes(samples: TwoSampleRows, level: float) -> None:
     """Refuse a test that could not come out significant whatever the data.
 
     Raises:
@@ -227,7 +227,7 @@ Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Relabellings:
+class EpisodeRelabellings:
     """Which episodes count as real, ``real`` ``(ndraw, C)``; all possible ones where ``exact``, identity included."""
 
     real: Mask
@@ -268,8 +268,8 @@ class Relabellings:
 
 
 def relabellings(
-    samples: TwoSample, draws: int, *, groups: NDArray[np.intp] | None = None, seed: int = 0
-) -> Relabellings:
+    samples: TwoSampleRows, draws: int, *, groups: NDArray[np.intp] | None = None, seed: int = 0
+) -> EpisodeRelabellings:
     """Relabelled episodes, as many real ones as there are: all ways where they are at most ``draws``, else drawn.
 
     With ``groups`` ``(C,)`` labels are exchanged within each group only. Of pairs, both labels are swapped.
@@ -282,12 +282,12 @@ def relabellings(
     c, r = samples.nepisode, samples.nreal
     if samples.paired:
         swapped, exact = _swaps(r, draws, seed)
-        return Relabellings(real=np.concatenate([~swapped, swapped], axis=1), exact=exact)
+        return EpisodeRelabellings(real=np.concatenate([~swapped, swapped], axis=1), exact=exact)
     if groups is None and math.comb(c, r) <= draws:
         chosen = np.array(list(itertools.combinations(range(c), r)))
         real = np.zeros((len(chosen), c), dtype=bool)
         np.put_along_axis(real, chosen, values=True, axis=1)
-        return Relabellings(real=real, exact=True)
+        return EpisodeRelabellings(real=real, exact=True)
     group = np.zeros(c, dtype=np.intp) if groups is None else groups
     rng = generator(seed, "stats/two-sample/relabel")
     real = np.zeros((draws, c), dtype=bool)
@@ -295,7 +295,7 @@ def relabellings(
         members = np.flatnonzero(group == number)
         count = int(np.sum(members < r))
         real[:, members] = np.argsort(rng.random((draws, len(members))), axis=1) < count
-    return Relabellings(real=real, exact=False)
+    return EpisodeRelabellings(real=real, exact=False)
 
 
 def _swaps(npair: int, draws: int, seed: int) -> tuple[Mask, bool]:
@@ -304,7 +304,7 @@ def _swaps(npair: int, draws: int, seed: int) -> tuple[Mask, bool]:
     return generator(seed, "stats/two-sample/swap").random((draws, npair)) < 0.5, False
 
 
-def resampled(samples: TwoSample, draws: int, *, seed: int = 0) -> tuple[Array, Array]:
+def resampled(samples: TwoSampleRows, draws: int, *, seed: int = 0) -> tuple[Array, Array]:
     """How often each episode is drawn in each bootstrap resample: real ``(draws, C)`` and simulated ``(draws, C)``.
 
     Each side is drawn with replacement, pairs together; episodes of the other side have 0. Resamples of one episode
@@ -320,7 +320,7 @@ def resampled(samples: TwoSample, draws: int, *, seed: int = 0) -> tuple[Array, 
     return real[several], sim[several]
 
 
-def observed_labels(samples: TwoSample) -> tuple[Array, Array]:
+def observed_labels(samples: TwoSampleRows) -> tuple[Array, Array]:
     """Weights of the samples as they are: real ``(1, C)`` and simulated ``(1, C)``."""
     real = (np.arange(samples.nepisode) < samples.nreal).astype(np.float64)[None]
     return real, 1.0 - real

@@ -14,7 +14,7 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.params import ParamTable
 from twinloop.core.seeds import uniforms
 from twinloop.simulate import InitialState
-from twinloop.simulate.arrays import Arrays
+from twinloop.simulate.arrays import ArrayLibrary
 from twinloop.simulate.command import command_map
 from twinloop.tasks.kinematics import Chain
 from twinloop.twin import Twin
@@ -108,7 +108,7 @@ class ServoTracker:
             gravity: torques that hold it there, ``(nworld, k)``.
             max_step: largest change of a command in one control step, rad.
         """
-        there = Arrays.of(command).asarray
+        there = ArrayLibrary.of(command).asarray
         self._stiffness, self._lag, self._gain = (there(values) for values in (servo.stiffness, servo.lag, servo.gain))
         self._low, self._high = there(servo.command_low), there(servo.command_high)
         self._max_step = max_step

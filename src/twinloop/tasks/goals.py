@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.simulate.protocol import state_columns
-from twinloop.tasks.pick_and_place import PickAndPlace, Scene
-from twinloop.tasks.protocol import Goal, Task, Verdict, is_staged, is_tracked
+from twinloop.tasks.pick_and_place import PickAndPlace, SceneFeatures
+from twinloop.tasks.protocol import Goal, GoalState, Task, is_staged, is_tracked
 from twinloop.tasks.registry import open_task, task_names
 from twinloop.twin import Twin
 
@@ -48,7 +48,7 @@ class TaskGoal:
         self.truth = task.environment
         self._past: list[list[NDArray[np.float64]]] = [[] for _ in range(num_envs)]
 
-    def look(self, states: NDArray[np.float64], envs: NDArray[np.intp], *, begin: ArrayLike = False) -> Verdict:
+    def look(self, states: NDArray[np.float64], envs: NDArray[np.intp], *, begin: ArrayLike = False) -> GoalState:
         """See `Goal`."""
         for env, state, first in zip(envs, states, np.broadcast_to(begin, len(envs)), strict=True):
             self._past[env] = [state.copy()] if first else [*self._past[env], state.copy()]
@@ -59,7 +59,7 @@ class TaskGoal:
             past = np.stack([self._past[env] for env in envs[rows]])
             success[rows] = self.task.success(past)[:, -1]
             potential[rows] = self.task.progress(past)[:, -1] if is_staged(self.task) else 0.0
-        return Verdict(success=success, potential=potential, truth=self.truth(states))
+        return GoalState(success=success, potential=potential, truth=self.truth(states))
 
 
 class _TabletopGoal:
@@ -77,7 +77,7 @@ class _TabletopGoal:
         """See `Goal`."""
         return self._truth(states, self.task.scene(states))
 
-    def _truth(self, states: NDArray[np.float64], scene: Scene) -> NDArray[np.float64]:
+    def _truth(self, states: NDArray[np.float64], scene: SceneFeatures) -> NDArray[np.float64]:
         qpos, qvel, thing = states[:, self._qpos], states[:, self._qvel], self.task.object
         parts = [scene.tool, qpos[:, thing.qpos : thing.qpos + 7], qvel[:, thing.qvel : thing.qvel + 6]]
         return np.concatenate([*parts, scene.object - scene.tool, scene.target - scene.object], axis=1)
@@ -95,7 +95,7 @@ class PickAndPlaceGoal(_TabletopGoal):
         super().__init__(task)
         self._watch = task.watch(num_envs)
 
-    def look(self, states: NDArray[np.float64], envs: NDArray[np.intp], *, begin: ArrayLike = False) -> Verdict:
+    def look(self, states: NDArray[np.float64], envs: NDArray[np.intp], *, begin: ArrayLike = False) -> GoalState:
         """See `Goal`."""
         scene, config = self.task.scene(states), self.task.config
         success = self._watch.look(scene, envs, begin=begin)
@@ -105,7 +105,7 @@ class PickAndPlaceGoal(_TabletopGoal):
         reach = np.where(there, 1.0, _nearness(_norm(scene.tool - scene.object)))
         lift = np.where(lifted, 1.0, np.clip(self._watch.rise[envs] / config.lifted, 0.0, 1.0))
         carry = np.where(lifted, _nearness(away), 0.0)
-        return Verdict(success=success, potential=reach + lift + carry, truth=self._truth(states, scene))
+        return GoalState(success=success, potential=reach + lift + carry, truth=self._truth(states, scene))
 
 
 class ReachGoal(_TabletopGoal):
@@ -120,13 +120,13 @@ class ReachGoal(_TabletopGoal):
         self.instruction = f"Move the gripper above the {task.config.object}."
         self._streak = np.zeros(num_envs, dtype=np.int64)
 
-    def look(self, states: NDArray[np.float64], envs: NDArray[np.intp], *, begin: ArrayLike = False) -> Verdict:
+    def look(self, states: NDArray[np.float64], envs: NDArray[np.intp], *, begin: ArrayLike = False) -> GoalState:
         """See `Goal`."""
         scene = self.task.scene(states)
         distance = _norm(scene.object + np.array([0.0, 0.0, self.task.config.lift_height]) - scene.tool)
         self._streak[envs] = np.where(distance <= _REACHED, np.where(begin, 0, self._streak[envs]) + 1, 0)
         success = np.isfinite(states).all(axis=-1) & (self._streak[envs] >= self.task.rest_steps)
-        return Verdict(success=success, potential=_nearness(distance), truth=self._truth(states, scene))
+        return GoalState(success=success, potential=_nearness(distance), truth=self._truth(states, scene))
 
 
 _REACH = "reach"  # a goal of its own in the worlds of pick and place

@@ -18,7 +18,7 @@ _FLAT = {int(mujoco.mjtGeom.mjGEOM_BOX), int(mujoco.mjtGeom.mjGEOM_PLANE)}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Surface:
+class GroundPlane:
     """A plane per world: a ``point`` on it, its upward unit ``normal`` and ``quaternion`` (wxyz), ``(nworld, …)``."""
 
     geom: int
@@ -27,7 +27,7 @@ class Surface:
     quaternion: NDArray[np.float64]
 
     @classmethod
-    def of(cls, twin: Twin, params: ParamTable, geom: str) -> Surface:
+    def of(cls, twin: Twin, params: ParamTable, geom: str) -> GroundPlane:
         """The top of a box, or a plane, that stands still in the world.
 
         Raises:
@@ -50,9 +50,9 @@ class Surface:
         half = size[:, 2:] if model.geom_type[index] == mujoco.mjtGeom.mjGEOM_BOX else np.zeros((params.nworld, 1))
         return cls(geom=index, point=position + half * normal, normal=normal, quaternion=quaternion)
 
-    def take(self, worlds: NDArray[np.intp]) -> Surface:
+    def take(self, worlds: NDArray[np.intp]) -> GroundPlane:
         """The surfaces of some worlds."""
-        return Surface(
+        return GroundPlane(
             geom=self.geom, point=self.point[worlds], normal=self.normal[worlds], quaternion=self.quaternion[worlds]
         )
 
@@ -97,8 +97,8 @@ def stand(
 class Ground:
     """The support of every world beside that of the model as it was compiled. Where both agree, nothing changes."""
 
-    surface: Surface
-    nominal: Surface
+    surface: GroundPlane
+    nominal: GroundPlane
 
     @classmethod
     def of(cls, twin: Twin, params: ParamTable) -> Ground | None:
@@ -107,7 +107,7 @@ class Ground:
         model = twin.model
         if support not in {model.geom(i).name for i in range(model.ngeom)} or model.geom_bodyid[model.geom(support).id]:
             return None
-        return cls(surface=Surface.of(twin, params, support), nominal=Surface.of(twin, twin.table(1), support))
+        return cls(surface=GroundPlane.of(twin, params, support), nominal=GroundPlane.of(twin, twin.table(1), support))
 
     @cached_property
     def moved(self) -> NDArray[np.bool_]:

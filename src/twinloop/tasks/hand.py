@@ -19,7 +19,7 @@ _POINTS_DOWN = 0.7  # cosine: the home pose must point the hand within 45 deg of
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hand:
+class GripperHand:
     """A gripper that can grasp from above.
 
     ``approach`` and ``opening`` are (axis index, sign) in the tool site's frame: the way it reaches, and the way its
@@ -37,7 +37,7 @@ class Hand:
     closed: float
 
     @classmethod
-    def of(cls, twin: Twin) -> Hand:
+    def of(cls, twin: Twin) -> GripperHand:
         """Read the hand of a twin's robot from its model.
 
         Raises:
@@ -124,7 +124,7 @@ _SOLID = np.array([1, 0, 0, 0, 0, 0], dtype=np.uint8)  # groups that a ray sees
 _TALLEST = 3.0  # heights of the nominal object that they reach over
 
 
-def object_fits(twin: Twin, hand: Hand, name: str, *, tips: float = 0.0) -> Constraint:
+def object_fits(twin: Twin, hand: GripperHand, name: str, *, tips: float = 0.0) -> Constraint:
     """The object's wider horizontal side is narrower than the open jaws over its height, and no palm is in its way.
 
     A factor on its size that is no parameter of the twin is 1.
@@ -147,7 +147,7 @@ def object_fits(twin: Twin, hand: Hand, name: str, *, tips: float = 0.0) -> Cons
     return Constraint(name=FITS, names=names, holds=holds)
 
 
-def jaw_openings(twin: Twin, hand: Hand, tallest: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def jaw_openings(twin: Twin, hand: GripperHand, tallest: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The narrowest distance of the open jaws over heights from their tips, both in m.
 
     Measured by rays from the tool site's line along the direction of opening, because a hinged jaw stands oblique.

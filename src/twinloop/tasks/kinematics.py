@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
 from twinloop.core.records import frozen
-from twinloop.simulate.arrays import Arrays
+from twinloop.simulate.arrays import ArrayLibrary
 
 _ZERO = 1e-12  # constants of a transform below this are rounding of an exact zero
 
@@ -76,7 +76,7 @@ class Chain:
 
     def pose(self, q: NDArray[np.float64]) -> ChainPose:
         """Where the chain is at joint positions ``(nworld, k)``, rad or m."""
-        arrays = Arrays.of(q)
+        arrays = ArrayLibrary.of(q)
         xp = arrays.xp
         turned = q - arrays.constant(self._zero)
         cosine, sine = xp.cos(turned), xp.sin(turned)
@@ -106,7 +106,7 @@ class Chain:
 
     def jacobian(self, pose: ChainPose) -> NDArray[np.float64]:
         """Velocity of the tool (linear, then angular) per joint velocity, ``(nworld, 6, k)``."""
-        arrays = Arrays.of(pose.position)
+        arrays = ArrayLibrary.of(pose.position)
         xp, hinge = arrays.xp, arrays.constant(self._hinge)[:, None]
         linear = xp.where(hinge, cross(pose.axes, pose.position[:, None] - pose.anchors), pose.axes)
         angular = xp.where(hinge, pose.axes, 0.0 * pose.axes)
@@ -118,7 +118,7 @@ class Chain:
         Bodies that the model compensates (``gravcomp``) weigh nothing. Parts that hang off the chain, such as
         fingers, count where the reference position had them.
         """
-        arrays = Arrays.of(pose.position)
+        arrays = ArrayLibrary.of(pose.position)
         xp, masses = arrays.xp, arrays.constant(self._weights)
         onwards = arrays.constant(np.triu(np.ones((self.njoint, self.njoint))))  # each joint and those after it
         carried = xp.matmul(onwards, masses)

@@ -16,10 +16,10 @@ from twinloop.simulate import Controller, InitialState
 from twinloop.simulate.protocol import state_columns
 from twinloop.tasks.arm import Arm, mocap_row
 from twinloop.tasks.ground import FreeBody, Ground, stand
-from twinloop.tasks.hand import FITS, Hand, object_fits
+from twinloop.tasks.hand import FITS, GripperHand, object_fits
 from twinloop.tasks.pick_and_place_config import NAME, PickAndPlaceConfig
 from twinloop.tasks.pick_and_place_expert import PickAndPlaceExpert
-from twinloop.tasks.pick_and_place_moments import Placing, failure_class, phases
+from twinloop.tasks.pick_and_place_moments import PlacementSeries, failure_class, phases
 from twinloop.tasks.placement import place_clutter
 from twinloop.tasks.predicates import above_plane, best, ever, held_for, in_disc, slower_than
 from twinloop.twin import Twin
@@ -39,7 +39,7 @@ class PickAndPlace:
         self.config = config or PickAndPlaceConfig.of(twin)
         self._arm = Arm(twin)
         self.chain, self.servo = self._arm.chain, self._arm.servo
-        self.hand = Hand.of(twin)
+        self.hand = GripperHand.of(twin)
         self.object = FreeBody.of(twin, self.config.object)
         self._target = mocap_row(twin, self.config.target)
         self.nstep = round(self.config.duration * twin.control_hz)
@@ -111,7 +111,7 @@ class PickAndPlace:
         """Control steps for which a placed object must have been left at rest."""
         return max(1, round(self.config.rest_time * self.twin.control_hz))
 
-    def scene(self, states: NDArray[np.float64]) -> Scene:
+    def scene(self, states: NDArray[np.float64]) -> SceneFeatures:
         """What success looks at in recorded states ``(…, nstate)``, each on its own."""
         config = self.config
         finite = np.asarray(np.isfinite(states).all(axis=-1))
@@ -123,7 +123,7 @@ class PickAndPlace:
         tool = tool.reshape(centre.shape)
         height = above_plane(centre, target, turn[..., 4 * self._target : 4 * self._target + 4])
         still = slower_than(qvel[..., self.object.qvel : self.object.qvel + 6], config.rest_speed, config.rest_spin)
-        return Scene(
+        return SceneFeatures(
             object=centre,
             target=target,
             tool=tool,
@@ -152,28 +152,28 @@ class PickAndPlace:
         parts = [scene.tool, scene.object, scene.target, np.cos(heading)[..., None], np.sin(heading)[..., None]]
         return np.concatenate(parts, axis=-1)
 
-    def watch(self, nworld: int) -> PlacementWatch:
+    def watch(self, nworld: int) -> PlacementSuccess:
         """`success` for worlds that are still running."""
-        return PlacementWatch(self.config, self.rest_steps, nworld)
+        return PlacementSuccess(self.config, self.rest_steps, nworld)
 
     def expert(self, initial: InitialState) -> Controller:
         """See the protocol."""
         return PickAndPlaceExpert(self, initial)
 
     def phases(self, states: NDArray[np.float64], fps: float) -> Sequence[tuple[str, int | None]]:
-        """See `twinloop.tasks.protocol.Explained`."""
+        """See `twinloop.tasks.protocol.PhasedTask`."""
         return phases(self._placing(states, fps))
 
     def failure(self, states: NDArray[np.float64], fps: float) -> tuple[str, str] | None:
-        """See `twinloop.tasks.protocol.Explained`."""
+        """See `twinloop.tasks.protocol.PhasedTask`."""
         placing = self._placing(states, fps)
         return None if placing.done[-1] else failure_class(placing, fps)
 
-    def _placing(self, states: NDArray[np.float64], fps: float) -> Placing:
+    def _placing(self, states: NDArray[np.float64], fps: float) -> PlacementSeries:
         scene, hand = self.scene(states), self.hand
         qpos = states[:, state_columns(self.twin.model, int(mujoco.mjtState.mjSTATE_QPOS))]
         moves = np.gradient(scene.tool, axis=0) * fps
-        return Placing(
+        return PlacementSeries(
             distance=np.linalg.norm(scene.tool - scene.object, axis=1),
             rise=scene.height - scene.height[0],
             opening=(qpos[:, hand.joint_qpos] - hand.closed) / (hand.open - hand.closed),
@@ -227,7 +227,7 @@ class PickAndPlace:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scene:
+class SceneFeatures:
     """What can be said of each state alone, all of the same leading shape.
 
     Positions ``(…, 3)`` in m of the object's centre, the target and the tool site; ``height`` is the object's above
@@ -243,7 +243,7 @@ class Scene:
     left: NDArray[np.bool_]
 
 
-class PlacementWatch:
+class PlacementSuccess:
     """`PickAndPlace.success` state by state; worlds may begin anew one by one.
 
     ``lifted`` ``(nworld,)`` says which objects have been lifted since their world began, ``rise`` how high each is now
@@ -255,7 +255,7 @@ class PlacementWatch:
         self._streak, self._resting = np.zeros(nworld, dtype=np.int64), np.zeros(nworld)
         self.lifted, self.rise = np.zeros(nworld, dtype=bool), np.zeros(nworld)
 
-    def look(self, scene: Scene, worlds: NDArray[np.intp], *, begin: ArrayLike = False) -> NDArray[np.bool_]:
+    def look(self, scene: SceneFeatures, worlds: NDArray[np.intp], *, begin: ArrayLike = False) -> NDArray[np.bool_]:
         """Whether the task is done in some worlds at their next state, one row of ``scene`` each.
 
         Args:

@@ -15,17 +15,17 @@ from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
 from twinloop.simulate import InitialState, Simulation
-from twinloop.simulate.arrays import HOST, Arrays
+from twinloop.simulate.arrays import HOST, ArrayLibrary
 from twinloop.tasks.arm import ServoModel, ServoTracker, column_order
 from twinloop.tasks.ground import FreeBody
-from twinloop.tasks.hand import Hand
+from twinloop.tasks.hand import GripperHand
 from twinloop.tasks.kinematics import Chain
 from twinloop.tasks.pick_and_place_config import PickAndPlaceConfig
 from twinloop.tasks.reaching import GraspFrame, joint_step, tool_error
 from twinloop.twin import Twin
 
 
-class Phase(IntEnum):
+class ExpertPhase(IntEnum):
     """What the hand does, in order."""
 
     APPROACH = 0
@@ -54,14 +54,14 @@ _TIP_CLEARANCE = 0.003  # m between finger tips and table at the grasp
 _YAW_PERIOD = np.pi / 2  # a box can be held by either pair of sides
 
 
-class Workplace(Protocol):
+class ExpertScene(Protocol):
     """What the script asks of its task; see `PickAndPlace` for what each is."""
 
     twin: Twin
     config: PickAndPlaceConfig
     chain: Chain
     servo: ServoModel
-    hand: Hand
+    hand: GripperHand
     object: FreeBody
 
     @property
@@ -84,7 +84,7 @@ class PickAndPlaceExpert:
     Positions that `simulation.qpos` gives, and commands that go back, are ``arrays``.
     """
 
-    def __init__(self, task: Workplace, initial: InitialState, arrays: Arrays = HOST) -> None:
+    def __init__(self, task: ExpertScene, initial: InitialState, arrays: ArrayLibrary = HOST) -> None:
         self._task, self._initial, self._arrays, self._xp = task, initial, arrays, arrays.xp
         config, chain, hz = task.config, task.chain, task.twin.control_hz
         home, self._home_command = task.home
@@ -131,7 +131,7 @@ class PickAndPlaceExpert:
         self._start, self._goal = self._planned.position, self._planned.position
         self._turns = there(np.zeros((initial.nworld, 2)))  # of the hand at the start and at the end of the path
 
-    def on(self, arrays: Arrays) -> PickAndPlaceExpert:
+    def on(self, arrays: ArrayLibrary) -> PickAndPlaceExpert:
         """See `simulate.protocol.DeviceController`."""
         return PickAndPlaceExpert(self._task, self._initial, arrays)
 
@@ -174,10 +174,10 @@ class PickAndPlaceExpert:
 
     def _finger_command(self) -> NDArray[np.float64]:
         xp, hand = self._xp, self._task.hand
-        gripped = (self._phase >= Phase.CLOSE) & (self._phase <= Phase.LOWER)
+        gripped = (self._phase >= ExpertPhase.CLOSE) & (self._phase <= ExpertPhase.LOWER)
         now = self._command[:, hand.actuator]
         aim = xp.where(gripped, xp.full_like(now, hand.closed), hand.open)
-        aim = xp.where(self._phase == Phase.HOME, float(self._home_command[hand.actuator]), aim)
+        aim = xp.where(self._phase == ExpertPhase.HOME, float(self._home_command[hand.actuator]), aim)
         return now + xp.clip(aim - now, -self._finger_step, self._finger_step)
 
     def _change_phase(self, qpos: NDArray[np.float64], miss: NDArray[np.float64]) -> None:
@@ -185,7 +185,7 @@ class PickAndPlaceExpert:
         xp = self._xp
         late = self._elapsed - self._duration
         done = (late >= 0.0) & ((miss < _ARRIVED) | (late >= xp.take(self._patience, self._phase)))
-        done = (done & (self._phase < Phase.HOME)) | (self._phase < 0)
+        done = (done & (self._phase < ExpertPhase.HOME)) | (self._phase < 0)
         if self._arrays.on_host and not xp.any(done):  # asking would make a device wait
             return
         self._phase = xp.where(done, self._phase + 1, self._phase)
@@ -211,21 +211,21 @@ class PickAndPlaceExpert:
         over_target = now + _at_height(self._target - centre, 0.0)
         sink = self._rest + self._rise + _DROP - centre[:, 2]
         goals = {
-            Phase.APPROACH: _at_height(grasp, self._hover + ground),
-            Phase.DESCEND: grasp,
-            Phase.CLOSE: now,
-            Phase.LIFT: _at_height(now, lift),
-            Phase.CARRY: _at_height(over_target, lift),
-            Phase.LOWER: _at_height(over_target, now[:, 2] + sink),
-            Phase.OPEN: now,
-            Phase.RETREAT: _at_height(now - self._aside(now, kept), lift),
-            Phase.HOME: xp.zeros_like(now) + self._home_position,
+            ExpertPhase.APPROACH: _at_height(grasp, self._hover + ground),
+            ExpertPhase.DESCEND: grasp,
+            ExpertPhase.CLOSE: now,
+            ExpertPhase.LIFT: _at_height(now, lift),
+            ExpertPhase.CARRY: _at_height(over_target, lift),
+            ExpertPhase.LOWER: _at_height(over_target, now[:, 2] + sink),
+            ExpertPhase.OPEN: now,
+            ExpertPhase.RETREAT: _at_height(now - self._aside(now, kept), lift),
+            ExpertPhase.HOME: xp.zeros_like(now) + self._home_position,
         }
         goal = now
         for phase, value in goals.items():
             goal = xp.where((self._phase == phase)[:, None], value, goal)
-        aim = xp.where(self._phase <= Phase.DESCEND, turn, kept)
-        return goal, xp.where(self._phase == Phase.HOME, 0.0, aim)
+        aim = xp.where(self._phase <= ExpertPhase.DESCEND, turn, kept)
+        return goal, xp.where(self._phase == ExpertPhase.HOME, 0.0, aim)
 
     def _ground(self, position: NDArray[np.float64]) -> NDArray[np.float64]:
         """How high above the model's own the table of each world is below some positions ``(nworld, 3)``."""

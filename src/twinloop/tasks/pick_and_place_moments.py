@@ -20,7 +20,7 @@ _OPENING = 0.05  # of the hand's stroke: less is an encoder's step or a finger t
 
 
 @dataclass(frozen=True, kw_only=True)
-class Placing:
+class PlacementSeries:
     """A pick and place as series over states ``(T + 1,)``.
 
     ``distance`` of tool and object (m), ``rise`` of the object above its first height (m), ``opening`` of the hand
@@ -116,7 +116,7 @@ class Placing:
         return None if quick is None else self.opening_again + _last(total[: quick + 1] < 0.1 * float(total.max()))
 
 
-def phases(placing: Placing) -> list[tuple[str, int | None]]:
+def phases(placing: PlacementSeries) -> list[tuple[str, int | None]]:
     """Return the phases by what hand and object did, and the state at which each begins."""
     starts = [("reach", 0), ("grasp", placing.closing)]
     if placing.held is not None:
@@ -127,7 +127,7 @@ def phases(placing: Placing) -> list[tuple[str, int | None]]:
     return starts
 
 
-def failure_class(placing: Placing, fps: float) -> tuple[str, str]:
+def failure_class(placing: PlacementSeries, fps: float) -> tuple[str, str]:
     """The class of an episode that did not end in success, and why."""
     nearest = float(placing.distance.min())
     if placing.reached is None:
@@ -148,7 +148,7 @@ def failure_class(placing: Placing, fps: float) -> tuple[str, str]:
     return _class_of_placed(placing, fps)
 
 
-def _class_of_placed(placing: Placing, fps: float) -> tuple[str, str]:
+def _class_of_placed(placing: PlacementSeries, fps: float) -> tuple[str, str]:
     """The class of an episode whose object was lifted and not lost."""
     over = placing.aside[-1] <= placing.radius
     low = abs(float(placing.rise[-1])) <= placing.tolerance

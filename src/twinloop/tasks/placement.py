@@ -17,7 +17,7 @@ from twinloop.core.seeds import uniforms
 from twinloop.simulate import InitialState
 from twinloop.simulate.settle import Contacts, settle
 from twinloop.simulate.threads import make_batch
-from twinloop.tasks.ground import Surface
+from twinloop.tasks.ground import GroundPlane
 from twinloop.twin import Twin
 from twinloop.twin.scene_spec import ClutterSpec
 
@@ -103,14 +103,14 @@ _ASIDE = 0.5  # of its radius that something is dropped beside the line of sight
 
 
 @dataclass(frozen=True, kw_only=True)
-class Keep:
+class KeepOut:
     """What clutter keeps away from: ``points`` ``(nworld, 2)`` by name, and free joints of things that stay put."""
 
     points: Mapping[str, NDArray[np.float64]]
     joints: tuple[int, ...]
 
     @classmethod
-    def of(cls, twin: Twin, initial: InitialState) -> Keep:
+    def of(cls, twin: Twin, initial: InitialState) -> KeepOut:
         """Away from every free body that is none of the scene's, and from everything placed by hand (mocap)."""
         model = twin.model
         slots = set() if twin.scene is None else {int(body) for body in twin.scene.bodies}
@@ -122,12 +122,12 @@ class Keep:
             points[model.body(int(body)).name] = initial.mocap_pos[:, int(model.body_mocapid[body]), :2]
         return cls(points=points, joints=joints)
 
-    def take(self, worlds: NDArray[np.intp]) -> Keep:
+    def take(self, worlds: NDArray[np.intp]) -> KeepOut:
         """The same for some worlds."""
-        return Keep(points={name: rows[worlds] for name, rows in self.points.items()}, joints=self.joints)
+        return KeepOut(points={name: rows[worlds] for name, rows in self.points.items()}, joints=self.joints)
 
 
-class Drop:
+class ClutterDrop:
     """A draw for some worlds.
 
     Attributes:
@@ -136,13 +136,13 @@ class Drop:
         visible: part of an object that is seen, ``(nworld,)`` by object.
     """
 
-    def __init__(self, twin: Twin, params: ParamTable, initial: InitialState, keep: Keep) -> None:
+    def __init__(self, twin: Twin, params: ParamTable, initial: InitialState, keep: KeepOut) -> None:
         if twin.scene is None:
             raise ValueError("a twin without a scene has no clutter")
         self._twin, self._scene, self._params, self._initial, self._keep = twin, twin.scene, params, initial, keep
         self._there = self._scene.present(params)
         self._radius = self._scene.of_choice(params, "radius")
-        self._surface = Surface.of(twin, params, self._scene.spec.support)
+        self._surface = GroundPlane.of(twin, params, self._scene.spec.support)
         self.qpos = initial.qpos.copy()
         self.reasons = [""] * initial.nworld
         self.visible: dict[str, NDArray[np.float64]] = {}
@@ -323,11 +323,11 @@ def place_clutter(
     run_seed: int,
     episodes: Sequence[int],
     attempt: int = 0,
-    keep: Keep | None = None,
+    keep: KeepOut | None = None,
 ) -> InitialState:
     """Worlds with the clutter of their scene lying still where it fell; others as they are.
 
-    A draw is refused for the reasons that `Drop` knows, and drawn again up to ``TRIALS`` times. A world is a function
+    A draw is refused for the reasons of `ClutterDrop`, and drawn again up to ``TRIALS`` times. A world is a function
     of its parameters, the run seed, its episode number and the attempt. The notes ``scene/trials`` and
     ``scene/visible/<object>`` of the result say how many draws it took and which part of an object is seen.
 
@@ -339,7 +339,7 @@ def place_clutter(
     scene = twin.scene
     if scene is None or not scene.spec.clutter:
         return initial
-    keep = keep or Keep.of(twin, initial)
+    keep = keep or KeepOut.of(twin, initial)
     numbers = np.asarray(episodes)
     waiting = np.flatnonzero(scene.present(params)[:, scene.clutter].any(axis=1))
     qpos, notes = initial.qpos.copy(), {"scene/trials": np.zeros(initial.nworld)}
@@ -348,7 +348,7 @@ def place_clutter(
     for trial in range(TRIALS):
         if not len(waiting):
             break
-        drop = Drop(twin, params.take(waiting), initial.take(waiting), keep.take(waiting))
+        drop = ClutterDrop(twin, params.take(waiting), initial.take(waiting), keep.take(waiting))
         drop.fall(run_seed=run_seed, episodes=numbers[waiting], attempt=attempt, trial=trial)
         qpos[waiting] = drop.qpos
         notes["scene/trials"][waiting] += 1

@@ -45,7 +45,7 @@ class Task(Protocol):
         ...
 
 
-class Tracked(Task, Protocol):
+class TrackedTask(Task, Protocol):
     """A task that says what a tracker of its scene sees: LeRobot's ``observation.environment_state``."""
 
     environment_names: tuple[str, ...]
@@ -55,12 +55,12 @@ class Tracked(Task, Protocol):
         ...
 
 
-def is_tracked(task: Task) -> TypeGuard[Tracked]:
+def is_tracked(task: Task) -> TypeGuard[TrackedTask]:
     """Whether a task offers what a tracker sees, which is no duty of a task."""
     return hasattr(task, "environment_names") and hasattr(task, "environment")
 
 
-class Staged(Task, Protocol):
+class ProgressTask(Task, Protocol):
     """A task that says how far it has come, beside whether it is done."""
 
     def progress(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -68,12 +68,12 @@ class Staged(Task, Protocol):
         ...
 
 
-def is_staged(task: Task) -> TypeGuard[Staged]:
+def is_staged(task: Task) -> TypeGuard[ProgressTask]:
     """Whether a task offers its progress, which is no duty of a task."""
     return hasattr(task, "progress")
 
 
-class Explained(Task, Protocol):
+class PhasedTask(Task, Protocol):
     """A task that names the phases of an episode, and the stage at which an episode without success failed."""
 
     def phases(self, states: NDArray[np.float64], fps: float) -> Sequence[tuple[str, int | None]]:
@@ -88,13 +88,13 @@ class Explained(Task, Protocol):
         ...
 
 
-def is_explained(task: Task | None) -> TypeGuard[Explained]:
+def is_explained(task: Task | None) -> TypeGuard[PhasedTask]:
     """Return whether a task offers phases and failures, which is no duty of a task."""
     return hasattr(task, "phases") and hasattr(task, "failure")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class GoalState:
     """What a goal says of one state of each of k worlds: success and potential ``(k,)``, and the truth ``(k, n)``."""
 
     success: NDArray[np.bool_]
@@ -118,7 +118,7 @@ class Goal(Protocol):
         """Return what only a simulator knows of the scene in states ``(k, nstate)``: ``(k, n)``."""
         ...
 
-    def look(self, states: NDArray[np.float64], envs: NDArray[np.intp], *, begin: ArrayLike = False) -> Verdict:
+    def look(self, states: NDArray[np.float64], envs: NDArray[np.intp], *, begin: ArrayLike = False) -> GoalState:
         """Judge the next state of some worlds, one row of ``states`` each.
 
         Args:

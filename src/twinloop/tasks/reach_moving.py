@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from twinloop.core.params import ParamTable
 from twinloop.core.seeds import uniforms
 from twinloop.simulate import Controller, InitialState, Simulation
-from twinloop.simulate.arrays import HOST, Arrays
+from twinloop.simulate.arrays import HOST, ArrayLibrary
 from twinloop.simulate.protocol import state_columns
 from twinloop.tasks.arm import Arm, ServoTracker, column_order, mocap_row
 from twinloop.tasks.predicates import best, held_for
@@ -34,7 +34,9 @@ GoalPosition = Callable[[NDArray[np.float64], NDArray[np.float64], NDArray[np.fl
 class ReachMovingExpert:
     """See `simulate.protocol.Controller`; built by `ReachMoving.expert`."""
 
-    def __init__(self, arm: Arm, initial: InitialState, target: int, goal: GoalPosition, arrays: Arrays = HOST) -> None:
+    def __init__(
+        self, arm: Arm, initial: InitialState, target: int, goal: GoalPosition, arrays: ArrayLibrary = HOST
+    ) -> None:
         self._arguments = arm, initial, target, goal
         self._arm, self._arrays, self._goal = arm, arrays, goal
         chain, there, hz = arm.chain, arrays.asarray, arm.twin.control_hz
@@ -54,7 +56,7 @@ class ReachMovingExpert:
             max_step=self._step_limit,
         )
 
-    def on(self, arrays: Arrays) -> ReachMovingExpert:
+    def on(self, arrays: ArrayLibrary) -> ReachMovingExpert:
         """See `simulate.protocol.DeviceController`."""
         return ReachMovingExpert(*self._arguments, arrays)
 
@@ -167,12 +169,12 @@ class ReachMoving:
         return np.concatenate([tool, goal_position(centre, turn, sound[..., self._time[0]])], axis=-1)
 
     def phases(self, states: NDArray[np.float64], fps: float) -> Sequence[tuple[str, int | None]]:  # noqa: ARG002
-        """See `twinloop.tasks.protocol.Explained`."""
+        """See `twinloop.tasks.protocol.PhasedTask`."""
         near = self._near(states)
         return [("approach", 0), ("follow", int(np.argmax(near)) if near.any() else None)]
 
     def failure(self, states: NDArray[np.float64], fps: float) -> tuple[str, str] | None:
-        """See `twinloop.tasks.protocol.Explained`."""
+        """See `twinloop.tasks.protocol.PhasedTask`."""
         if self.success(states[None])[0, -1]:
             return None
         gap, near = self._gap(states), self._near(states)

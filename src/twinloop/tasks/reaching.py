@@ -6,8 +6,8 @@ import numpy as np
 from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
-from twinloop.simulate.arrays import Arrays
-from twinloop.tasks.hand import Hand
+from twinloop.simulate.arrays import ArrayLibrary
+from twinloop.tasks.hand import GripperHand
 from twinloop.tasks.kinematics import Chain, ChainPose, cross
 
 Columns = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
@@ -28,7 +28,7 @@ class GraspFrame:
     """
 
     def __init__(
-        self, chain: Chain, hand: Hand, home: NDArray[np.float64], *, tilt: float, heights: tuple[float, float]
+        self, chain: Chain, hand: GripperHand, home: NDArray[np.float64], *, tilt: float, heights: tuple[float, float]
     ):
         """``tilt`` (rad) is reached at the upper of ``heights`` (m); at the lower one the hand is vertical."""
         pose = chain.pose(home[None, chain.qpos])
@@ -57,7 +57,7 @@ class GraspFrame:
         low, high = self._heights
         angle = self._tilt * xp.clip((position[:, 2] - low) / (high - low), 0.0, 1.0)
         cosine, sine = xp.cos(angle)[:, None], xp.sin(angle)[:, None]
-        up = Arrays.of(position).constant([0.0, 0.0, 1.0])
+        up = ArrayLibrary.of(position).constant([0.0, 0.0, 1.0])
         approach = sine * outward - cosine * up
         flat = self.opening(position, turn)
         along = (flat[:, 0] * outward[:, 0] + flat[:, 1] * outward[:, 1])[:, None]
@@ -95,7 +95,7 @@ def joint_step(
         error: see `tool_error`.
         posture: step towards a preferred posture, ``(nworld, k)``, followed where the tool leaves a choice.
     """
-    arrays = Arrays.of(error)
+    arrays = ArrayLibrary.of(error)
     xp = arrays.xp
     weight = arrays.constant([1.0] * 3 + [_ROTATION_WEIGHT] * 3)
     gain = arrays.constant([1.0] * 3 + [_ROTATION_GAIN] * 3)

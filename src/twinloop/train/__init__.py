@@ -1,7 +1,7 @@
 """Policies from data: the mixture, the loop, adaptation to a real robot.
 
 `train.run.train` goes from a configuration to a policy's folder; it needs torch, which is loaded when it is called.
-What adaptation adds (``train/adapt.py``, ``train/align.py``, ``train/pixels.py``) comes in as `Additions` of
+What adaptation adds (``train/adapt.py``, ``train/align.py``, ``train/pixels.py``) comes in as `TrainingAdditions` of
 `train.run.train`; LeRobot's own policies are trained by ``train/lerobot.py``.
 """
 
@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from twinloop.policies.opening import require_torch
-from twinloop.train.additions import Additions
+from twinloop.train.additions import TrainingAdditions
 from twinloop.train.config import CurriculumConfig, DomainConfig, SourceConfig, TrainConfig, read_config
 
 if TYPE_CHECKING:
     from twinloop.policies.policy import Policy
-    from twinloop.train.prepared import Prepared
-    from twinloop.train.run import Trained
+    from twinloop.train.prepared import TrainingSetup
+    from twinloop.train.run import TrainingResult
 
 
 def train(
@@ -27,10 +27,10 @@ def train(
     *,
     workspace: Path | None = None,
     resume: bool = False,
-    prepared: Prepared | None = None,
+    prepared: TrainingSetup | None = None,
     base: Policy | None = None,
-    additions: Callable[[Policy, Prepared], Additions] | None = None,
-) -> Trained:
+    additions: Callable[[Policy, TrainingSetup], TrainingAdditions] | None = None,
+) -> TrainingResult:
     """Train a policy and write it into a folder; see `train.run.train`.
 
     Raises:
@@ -43,11 +43,11 @@ def train(
 
 
 __all__ = [
-    "Additions",
     "CurriculumConfig",
     "DomainConfig",
     "SourceConfig",
     "TrainConfig",
+    "TrainingAdditions",
     "read_config",
     "train",
 ]

@@ -12,12 +12,12 @@ from torch.nn.utils import parametrize  # pyright: ignore[reportMissingImports]
 
 from twinloop.core.seeds import stream_key
 from twinloop.policies.policy import DOMAIN, Policy
-from twinloop.train.additions import SOURCE, Additions, Batch
-from twinloop.train.align import Aligned, Diagnosis, aligned
+from twinloop.train.additions import SOURCE, Batch, TrainingAdditions
+from twinloop.train.align import AlignmentDiagnosis, AlignmentTerm, aligned
 from twinloop.train.holdout import SourceError
 from twinloop.train.pixels import like_real
-from twinloop.train.prepared import Prepared
-from twinloop.train.samples import Samples
+from twinloop.train.prepared import TrainingSetup
+from twinloop.train.samples import SampleBatches
 
 
 class LowRank(nn.Module):
@@ -93,7 +93,7 @@ def _with_low_rank(policy: Policy, rank: int, seed: int) -> list[nn.Parameter]:
 Transform = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 
 
-def configured(policy: Policy, prepared: Prepared) -> Additions:
+def configured(policy: Policy, prepared: TrainingSetup) -> TrainingAdditions:
     """What a run's configuration adds; the policy is the one at the start, and is made ready to be adapted.
 
     Raises:
@@ -101,7 +101,7 @@ def configured(policy: Policy, prepared: Prepared) -> Additions:
     """
     config = prepared.config
     if config.adapt is None and config.align is None and config.pixels is None:
-        return Additions()
+        return TrainingAdditions()
     terms: dict[str, Callable[[Policy, Batch], Tensor]] = {}
     facts: dict[str, Any] = {}
     moving = list[nn.Parameter](policy.parameters())
@@ -114,7 +114,7 @@ def configured(policy: Policy, prepared: Prepared) -> Additions:
     diagnosis = None
     if config.align is not None:
         terms["align"] = aligned(policy, prepared, config.align)
-        diagnosis = Diagnosis(prepared)
+        diagnosis = AlignmentDiagnosis(prepared)
         facts["align"] = config.align.model_dump(mode="json")
     transforms = list[Transform]()
     if policy.settings.domains and config.adapt is not None:
@@ -122,12 +122,12 @@ def configured(policy: Policy, prepared: Prepared) -> Additions:
     if config.pixels is not None:
         transforms.append(like_real(prepared, config.pixels))
         facts["pixels"] = config.pixels.model_dump(mode="json")
-    return Additions(
+    return TrainingAdditions(
         parameters=lambda _: _groups(moving, terms, decays=config.adapt is None),
         transform=_chained(transforms) if transforms else None,
         terms=terms,
         before_saving=merged,
-        watch=_Watch(diagnosis, beginning=config.adapt is not None),
+        watch=_AdaptationRecord(diagnosis, beginning=config.adapt is not None),
         facts=facts,
     )
 
@@ -135,7 +135,7 @@ def configured(policy: Policy, prepared: Prepared) -> Additions:
 def _groups(moving: Sequence[nn.Parameter], terms: Mapping[str, Any], *, decays: bool) -> list[dict[str, Any]]:
     """What the optimizer moves; weights that begin somewhere do not decay to zero."""
     groups: list[dict[str, Any]] = [{"params": list(moving), **({} if decays else {"weight_decay": 0.0})}]
-    own = [p for term in terms.values() if isinstance(term, Aligned) for p in term.parameters()]
+    own = [p for term in terms.values() if isinstance(term, AlignmentTerm) for p in term.parameters()]
     return [*groups, {"params": own}] if own else groups
 
 
@@ -148,7 +148,7 @@ def _chained(transforms: Sequence[Transform]) -> Transform:
     return run
 
 
-def _tokens(policy: Policy, prepared: Prepared) -> Transform:
+def _tokens(policy: Policy, prepared: TrainingSetup) -> Transform:
     """Tokens that the base knows for sources of those names; for others its default if they are real, else unknown."""
     settings = policy.settings
     names = [source.name if source.name in settings.domains else None if source.real else ""
@@ -161,14 +161,14 @@ def _tokens(policy: Policy, prepared: Prepared) -> Transform:
     return run
 
 
-class _Watch:
+class _AdaptationRecord:
     """The held-out errors and the alignment at the start, and what became of them."""
 
-    def __init__(self, diagnosis: Diagnosis | None, *, beginning: bool) -> None:
+    def __init__(self, diagnosis: AlignmentDiagnosis | None, *, beginning: bool) -> None:
         self._diagnosis, self._beginning = diagnosis, beginning
         self._before: list[dict[str, Any]] | None = None
 
-    def __call__(self, policy: Policy, samples: Samples, errors: Sequence[SourceError]) -> Mapping[str, Any]:
+    def __call__(self, policy: Policy, samples: SampleBatches, errors: Sequence[SourceError]) -> Mapping[str, Any]:
         facts: dict[str, Any] = {}
         if self._diagnosis is not None:
             facts |= self._diagnosis(policy, samples, errors)

@@ -2,7 +2,7 @@
 
 The loop knows these three places and nothing of methods. ``train/adapt.py`` (fine-tuning: full, head, low-rank,
 L2 to the start), ``train/align.py`` (feature alignment) and ``train/pixels.py`` (pixel statistics) make an
-`Additions`; an adversarial or a progressive method needs no other place.
+`TrainingAdditions`; an adversarial or a progressive method needs no other place.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from twinloop.policies.policy import Policy
     from twinloop.train.holdout import SourceError
-    from twinloop.train.samples import Samples
+    from twinloop.train.samples import SampleBatches
 
 SOURCE = "source"  # key of a batch: the number of each sample's source (n,)
 
@@ -24,7 +24,7 @@ Batch = Mapping[str, "torch.Tensor"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Additions:
+class TrainingAdditions:
     """What a run does besides plain behaviour cloning.
 
     Attributes:
@@ -43,5 +43,5 @@ class Additions:
     transform: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]] | None = None
     terms: Mapping[str, Callable[[Policy, Batch], torch.Tensor]] = field(default_factory=dict)
     before_saving: Callable[[Policy], Policy] | None = None
-    watch: Callable[[Policy, Samples, Sequence[SourceError]], Mapping[str, Any]] | None = None
+    watch: Callable[[Policy, SampleBatches, Sequence[SourceError]], Mapping[str, Any]] | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)

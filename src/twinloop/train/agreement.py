@@ -15,7 +15,7 @@ from twinloop.core.contract import ACTION, ENVIRONMENT, IMAGES, STATE, Contract
 from twinloop.core.errors import InputError, TwinloopError, UnitsError, UnknownNameError
 from twinloop.core.units import DEGREES, METRES, RADIANS, JointUnit, UnitMap
 from twinloop.dataset.lerobot.reader import DatasetReader
-from twinloop.train.sources import Source
+from twinloop.train.sources import TrainingSource
 from twinloop.twin import load_twin
 
 UNKNOWN = "unknown"
@@ -25,7 +25,7 @@ _ANOTHER_SCALE = 1e-6  # relative difference from which on two unit maps are two
 
 
 @dataclass(frozen=True, kw_only=True)
-class Side:
+class DatasetColumns:
     """One folder: its joint columns as they lie there, and what is known of their units."""
 
     folder: Path
@@ -33,9 +33,9 @@ class Side:
     state: UnitMap | None
 
 
-def side_of(reader: DatasetReader, said: Sequence[str] | str | None, with_state: bool) -> Side:
+def side_of(reader: DatasetReader, said: Sequence[str] | str | None, with_state: bool) -> DatasetColumns:
     """The units of a folder's columns; ``said`` is what a person says of a folder that does not say them."""
-    return Side(
+    return DatasetColumns(
         folder=reader.path,
         action=_columns_units(reader, ACTION, said),
         state=_columns_units(reader, STATE, said) if with_state else None,
@@ -71,7 +71,7 @@ def _of_word(joint: str, unit: str) -> JointUnit:
     return JointUnit(joint=joint, unit=unit, scale=scale, offset=offset)
 
 
-def as_first(side: Side, first: Side) -> Side:
+def as_first(side: DatasetColumns, first: DatasetColumns) -> DatasetColumns:
     """Units that a person named mean what they mean in the first folder: a name says nothing of where zero is."""
 
     def like(mine: UnitMap | None, theirs: UnitMap | None) -> UnitMap | None:
@@ -82,10 +82,10 @@ def as_first(side: Side, first: Side) -> Side:
         return UnitMap(joints=tuple(rows), source=mine.source)
 
     action = like(side.action, first.action)
-    return Side(folder=side.folder, action=action or side.action, state=like(side.state, first.state))
+    return DatasetColumns(folder=side.folder, action=action or side.action, state=like(side.state, first.state))
 
 
-def check_units(first: Side, side: Side) -> None:
+def check_units(first: DatasetColumns, side: DatasetColumns) -> None:
     """Refuse a folder whose numbers cannot be made those of the first one.
 
     Raises:
@@ -139,12 +139,12 @@ _INPUTS = {"state": STATE, "environment": ENVIRONMENT}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Agreed:
+class CommonFeatures:
     """What holds for all folders. ``keys`` are the features to read; pictures are not among them."""
 
     contract: Contract
     keys: tuple[str, ...]
-    sides: Mapping[Path, Side]
+    sides: Mapping[Path, DatasetColumns]
     columns: Mapping[Path, Sequence[int]]
     notes: tuple[str, ...]
 
@@ -168,12 +168,12 @@ class Agreed:
 
 
 def agree(
-    sources: Sequence[Source],
+    sources: Sequence[TrainingSource],
     readers: Mapping[Path, DatasetReader],
     *,
     inputs: Sequence[str] | None = None,
     task: str = "",
-) -> Agreed:
+) -> CommonFeatures:
     """What the folders of all sources have in common, or why they cannot be trained on together.
 
     Args:
@@ -222,7 +222,7 @@ def agree(
         for folder, one in readers.items()
     }
     read = tuple(key for key in (*keys, ACTION) if not key.startswith(IMAGES))
-    return Agreed(contract=contract, keys=read, sides=sides, columns=columns, notes=tuple(notes))
+    return CommonFeatures(contract=contract, keys=read, sides=sides, columns=columns, notes=tuple(notes))
 
 
 def _inputs(readers: Mapping[Path, DatasetReader], wanted: Sequence[str] | None) -> tuple[list[str], list[str]]:

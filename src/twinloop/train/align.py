@@ -24,10 +24,10 @@ from twinloop.stats.classifier import classifier_test
 from twinloop.stats.distances import mmd
 from twinloop.train.additions import SOURCE, Batch
 from twinloop.train.config import AlignConfig
-from twinloop.train.data import Data, Ints
+from twinloop.train.data import Ints, TrainingFrames
 from twinloop.train.holdout import SourceError
-from twinloop.train.prepared import Prepared
-from twinloop.train.samples import Samples
+from twinloop.train.prepared import TrainingSetup
+from twinloop.train.samples import SampleBatches
 
 _FEWEST = 2  # samples of a kind in a batch: one has no covariance and no pair
 _WIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the median distance: powers of two as in Long et al., ICML 2015
@@ -67,7 +67,7 @@ class Mmd(nn.Module):
         return within[0] + within[1] - 2 * (one @ kernel @ other) / (one.sum() * other.sum())
 
 
-class Aligned(nn.Module):
+class AlignmentTerm(nn.Module):
     """A term of the loss that grows in: ``weight`` · min(1, step / warm-up) · method(features, real).
 
     ``method`` is a module ``(features (n, d), real (n,) bool) -> number``; what it learns itself is trained with the
@@ -94,7 +94,7 @@ class Aligned(nn.Module):
 METHODS: Registry[Callable[[int], nn.Module]] = Registry("alignment", {"coral": Coral, "mmd": Mmd}, files=True)
 
 
-def aligned(policy: Policy, prepared: Prepared, config: AlignConfig) -> Aligned:
+def aligned(policy: Policy, prepared: TrainingSetup, config: AlignConfig) -> AlignmentTerm:
     """The term that a configuration asks for; weights of its own are drawn by the run's seed.
 
     Raises:
@@ -119,7 +119,7 @@ def aligned(policy: Policy, prepared: Prepared, config: AlignConfig) -> Aligned:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(prepared.config.seed)
         method = _method(config.method, _feature_size(policy))
-    made = Aligned(method, real, weight=config.weight, warmup=round(config.warmup * prepared.config.steps))
+    made = AlignmentTerm(method, real, weight=config.weight, warmup=round(config.warmup * prepared.config.steps))
     return made.to(next(policy.parameters()).device)
 
 
@@ -171,20 +171,20 @@ _PAIR = 2
 _RESAMPLES = 500
 
 
-class Diagnosis:
+class AlignmentDiagnosis:
     """Called before the first step and after the last; the second time it returns ``{"alignment": …}``.
 
     ``before`` and ``after`` hold MMD² of held-out features and the area under the curve of a linear probe, with
     intervals over episodes, the CORAL distance as a share of the covariances, and the held-out real error.
     """
 
-    def __init__(self, prepared: Prepared) -> None:
+    def __init__(self, prepared: TrainingSetup) -> None:
         self._data, self._seed = prepared.data, prepared.config.seed
         real = np.array([prepared.data.episodes[place].real for place in prepared.held_out], dtype=bool)
         self._real, self._sim = (prepared.held_out[mine][:_MOST_EPISODES] for mine in (real, ~real))
         self._before: dict[str, Any] | None = None
 
-    def __call__(self, policy: Policy, samples: Samples, errors: Sequence[SourceError]) -> Mapping[str, Any]:
+    def __call__(self, policy: Policy, samples: SampleBatches, errors: Sequence[SourceError]) -> Mapping[str, Any]:
         """See the class."""
         if min(len(self._real), len(self._sim)) < _PAIR:
             why = (
@@ -200,7 +200,7 @@ class Diagnosis:
             return {}
         return {"alignment": {"before": self._before, "after": now, **verdict(self._before, now)}}
 
-    def _measured(self, policy: Policy, samples: Samples) -> dict[str, Any]:
+    def _measured(self, policy: Policy, samples: SampleBatches) -> dict[str, Any]:
         real, real_of = _features(policy, samples, self._data, self._real)
         sim, sim_of = _features(policy, samples, self._data, self._sim)
         given = {"real_clusters": real_of, "sim_clusters": sim_of, "seed": self._seed, "resamples": _RESAMPLES}
@@ -250,7 +250,7 @@ def coral_share(real: Floats, sim: Floats) -> float:
     return float(np.linalg.norm(one - other) / whole) if whole > 0 else 0.0
 
 
-def _features(policy: Policy, samples: Samples, data: Data, episodes: Ints) -> tuple[Floats, Ints]:
+def _features(policy: Policy, samples: SampleBatches, data: TrainingFrames, episodes: Ints) -> tuple[Floats, Ints]:
     """Features of frames spread over episodes ``(n, d)``, and whose each is ``(n,)``."""
     spread = [np.linspace(data.first[e], data.last[e], _PER_EPISODE).round().astype(np.int64) for e in episodes]
     frames = np.concatenate([np.unique(mine) for mine in spread])

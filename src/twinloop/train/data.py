@@ -19,7 +19,7 @@ from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.policies.settings import Settings
 from twinloop.policies.statistics import LAST_COMMAND, ColumnStatistics, Statistics, relative_actions
 from twinloop.train.agreement import agree
-from twinloop.train.sources import Listed, Source
+from twinloop.train.sources import ListedEpisode, TrainingSource
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -27,7 +27,7 @@ _SUCCESS = "next.success"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Data:
+class TrainingFrames:
     """Every frame of every episode, one after the other.
 
     ``columns`` holds ``action`` ``(N, k)`` and what the policy is to see of ``observation.state`` ``(N, k)`` and
@@ -39,8 +39,8 @@ class Data:
     first: Ints
     last: Ints
     source_of: Ints
-    episodes: tuple[Listed, ...]
-    sources: tuple[Source, ...]
+    episodes: tuple[ListedEpisode, ...]
+    sources: tuple[TrainingSource, ...]
     contract: Contract
     notes: tuple[str, ...] = ()
 
@@ -66,7 +66,7 @@ class Data:
         return f"episode {listed.index} frame {within} of source {source.name} ({data_file(listed)})"
 
 
-def data_file(listed: Listed) -> Path:
+def data_file(listed: ListedEpisode) -> Path:
     """The file that an episode's frames lie in."""
     reader = DatasetReader(listed.folder)
     row = reader.row(listed.index)
@@ -75,12 +75,12 @@ def data_file(listed: Listed) -> Path:
 
 
 def load(
-    sources: Sequence[Source],
+    sources: Sequence[TrainingSource],
     *,
     inputs: Sequence[str] | None = None,
     task: str = "",
     keep_failures: bool = False,
-) -> Data:
+) -> TrainingFrames:
     """Read the frames of all sources into memory; pictures stay where they lie.
 
     Args:
@@ -96,9 +96,9 @@ def load(
     """
     readers = {folder: DatasetReader(folder) for folder in dict.fromkeys(e.folder for s in sources for e in s.episodes)}
     agreed = agree(sources, readers, inputs=inputs, task=task)
-    files = {folder: _Frames(reader, agreed.keys) for folder, reader in readers.items()}
+    files = {folder: _FolderFrames(reader, agreed.keys) for folder, reader in readers.items()}
     parts: dict[str, list[Floats]] = {key: [] for key in agreed.keys}
-    source_of, episodes = list[int](), list[Listed]()
+    source_of, episodes = list[int](), list[ListedEpisode]()
     wanted = [(number, listed) for number, source in enumerate(sources) for listed in source.episodes]
     for number, listed in track(wanted, label="reading episodes"):
         arrays, succeeded = files[listed.folder].episode(listed)
@@ -111,7 +111,7 @@ def load(
     _require_each(sources, source_of)
     lengths = np.array([len(values) for values in parts[ACTION]], dtype=np.int64)
     last = np.cumsum(lengths) - 1
-    return Data(
+    return TrainingFrames(
         columns={key: np.concatenate(values) for key, values in parts.items()},
         first=last + 1 - lengths,
         last=last,
@@ -123,7 +123,7 @@ def load(
     )
 
 
-def _require_each(sources: Sequence[Source], source_of: Sequence[int]) -> None:
+def _require_each(sources: Sequence[TrainingSource], source_of: Sequence[int]) -> None:
     for number, source in enumerate(sources):
         if number not in source_of:
             raise InputError(
@@ -132,7 +132,7 @@ def _require_each(sources: Sequence[Source], source_of: Sequence[int]) -> None:
             )
 
 
-class _Frames:
+class _FolderFrames:
     """The frames of one folder; a data file is read once, though it holds many episodes."""
 
     def __init__(self, reader: DatasetReader, keys: Sequence[str]) -> None:
@@ -141,7 +141,7 @@ class _Frames:
         self._places = _places(reader)
         self._open: tuple[Path, pa.Table, NDArray[np.int64]] | None = None
 
-    def episode(self, listed: Listed) -> tuple[dict[str, NDArray[np.float64]], bool | None]:
+    def episode(self, listed: ListedEpisode) -> tuple[dict[str, NDArray[np.float64]], bool | None]:
         """The features of an episode ``(T, n)``, and whether its last frame says that it succeeded."""
         chunk, file, length = self._places[listed.index]
         path = layout.inside(
@@ -171,7 +171,7 @@ class _Frames:
             self._open = (path, table, of)
         return self._open[1:]
 
-    def _finite(self, rows: pa.Table, key: str, listed: Listed) -> NDArray[np.float64]:
+    def _finite(self, rows: pa.Table, key: str, listed: ListedEpisode) -> NDArray[np.float64]:
         where = f"{self._reader.path}: {key} of episode {listed.index}"
         values = numbers(rows[key], where=where).reshape(len(rows), -1)
         bad = np.argwhere(~np.isfinite(values))
@@ -202,7 +202,9 @@ _TAILS = (0.01, 0.99)  # as `policies.statistics`
 _MOST_CHUNKS = 20_000  # frames whose relative chunks are measured: quantiles of 1 % then rest on 200
 
 
-def measure(data: Data, episodes: Ints, share: ArrayLike, settings: Settings, *, whose: str = POOLED) -> Statistics:
+def measure(
+    data: TrainingFrames, episodes: Ints, share: ArrayLike, settings: Settings, *, whose: str = POOLED
+) -> Statistics:
     """The statistics of what is trained on.
 
     Args:
@@ -256,13 +258,13 @@ def _quantile(sorted_: NDArray[np.float64], below: NDArray[np.float64], tail: fl
     return np.take_along_axis(sorted_, place[None], axis=0)[0]
 
 
-def _weights(data: Data, frames: Ints, share: NDArray[np.float64]) -> NDArray[np.float64]:
+def _weights(data: TrainingFrames, frames: Ints, share: NDArray[np.float64]) -> NDArray[np.float64]:
     source = data.source_of[data.episode_of(frames)]
     counts = np.bincount(source, minlength=len(share))
     return (share / np.maximum(counts, 1))[source]
 
 
-def _relative(data: Data, frames: Ints, share: NDArray[np.float64], chunk: int) -> ColumnStatistics:
+def _relative(data: TrainingFrames, frames: Ints, share: NDArray[np.float64], chunk: int) -> ColumnStatistics:
     """Of the commands of chunks relative to the newest readings; those beyond an episode's end do not count."""
     frames = frames[:: max(1, len(frames) // _MOST_CHUNKS)]
     ahead = frames[:, None] + np.arange(chunk)

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from twinloop.core.contract import ACTION
 from twinloop.core.errors import InputError
 from twinloop.stats import bootstrap_mean
-from twinloop.train.data import Data, Ints
+from twinloop.train.data import Ints, TrainingFrames
 
 if TYPE_CHECKING:
     from twinloop.policies.policy import Policy
-    from twinloop.train.samples import Samples
+    from twinloop.train.samples import SampleBatches
 
 _FEW = 5  # episodes that a source needs for one of them to be held out
 _MOST_FRAMES = 2000  # of a source that are scored: neighbours in time tell little that is new
@@ -26,7 +26,7 @@ _RESAMPLES, _LEVEL = 2000, 0.95  # of intervals
 _PAIR = 2
 
 
-def split(data: Data, holdout: float, seed: int) -> tuple[Ints, Ints]:
+def split(data: TrainingFrames, holdout: float, seed: int) -> tuple[Ints, Ints]:
     """Episodes to train on and episodes held out.
 
     Of each source the share ``holdout`` is held out, two at least so that there is an interval, but never more than
@@ -111,7 +111,7 @@ class Holdout:
         scale: deviation of each joint's commands ``(k,)`` in the training data.
     """
 
-    def __init__(self, data: Data, episodes: Ints, scale: NDArray[np.float64]) -> None:
+    def __init__(self, data: TrainingFrames, episodes: Ints, scale: NDArray[np.float64]) -> None:
         self._data, self._scale = data, np.where(scale > 0, scale, 1.0)
         self._frames = {
             number: _thinned(data.frames_of(episodes[data.source_of[episodes] == number]))
@@ -126,7 +126,7 @@ class Holdout:
         real = [source.name for source in sources if source.real]
         return tuple(real or [source.name for source in sources])
 
-    def errors(self, policy: Policy, samples: Samples) -> list[SourceError]:
+    def errors(self, policy: Policy, samples: SampleBatches) -> list[SourceError]:
         """The error on each source that has held-out episodes."""
         return [self._of_source(policy, samples, number, frames) for number, frames in self._frames.items()]
 
@@ -134,7 +134,7 @@ class Holdout:
         """The number that is to go down: the mean of the judges' scaled errors."""
         return float(np.mean([error.scaled for error in errors if error.source in self.judges]))
 
-    def _of_source(self, policy: Policy, samples: Samples, number: int, frames: Ints) -> SourceError:
+    def _of_source(self, policy: Policy, samples: SampleBatches, number: int, frames: Ints) -> SourceError:
         sums, counts = [], []
         for start in range(0, len(frames), _AT_ONCE):
             total, steps = _differences(policy, samples, frames[start : start + _AT_ONCE])
@@ -158,7 +158,7 @@ class Holdout:
         )
 
 
-def _differences(policy: Policy, samples: Samples, frames: Ints) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def _differences(policy: Policy, samples: SampleBatches, frames: Ints) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Of each frame the summed absolute differences ``(n, k)`` over the steps carried out, and how many they are."""
     import torch  # pyright: ignore[reportMissingImports]
 

@@ -25,14 +25,14 @@ from twinloop.core.contract import ENVIRONMENT, IMAGES, STATE, Contract
 from twinloop.core.documents import read_json
 from twinloop.core.errors import CheckFailedError, InputError
 from twinloop.core.files import sha256_json, write_json
-from twinloop.dataset.edit.source import Source as Opened
+from twinloop.dataset.edit.source import EditSource as Opened
 from twinloop.dataset.lerobot.reader import DatasetReader
-from twinloop.policies.folder import Card
+from twinloop.policies.folder import PolicyCard
 from twinloop.train.agreement import agree
 from twinloop.train.config import TrainConfig
-from twinloop.train.lerobot_mixture import Materialized, materialize
+from twinloop.train.lerobot_mixture import MaterializedDataset, materialize
 from twinloop.train.lerobot_policy import SIDE, require_lerobot, save_lerobot
-from twinloop.train.sources import Source, open_sources
+from twinloop.train.sources import TrainingSource, open_sources
 
 PREFIX = "lerobot:"
 DATASET, RUN = "dataset", "run"
@@ -115,7 +115,7 @@ _LAST_LINES = 12  # of the program's output, in a message
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeRobotTrained:
+class LeRobotTrainingResult:
     """A policy's folder, LeRobot's last checkpoint, the figures of ``result.json``, where each episode lies, by id."""
 
     folder: Path
@@ -131,7 +131,7 @@ def train_lerobot(
     python: Path | None = None,
     workspace: Path | None = None,
     resume: bool = False,
-) -> LeRobotTrained:
+) -> LeRobotTrainingResult:
     """Write the mixture, run ``lerobot-train`` on it, and make a policy of its last checkpoint.
 
     The mixture lies in ``OUTPUT.lerobot/dataset``, LeRobot's own run in ``OUTPUT.lerobot/run``; once there is a policy,
@@ -156,7 +156,7 @@ def train_lerobot(
     sources = open_sources(config.sources, workspace=workspace, keep_failures=config.keep_failures)
     contract = _contract(sources, config)
     if resume:
-        mixture = Materialized.read(work)
+        mixture = MaterializedDataset.read(work)
     else:
         mixture = materialize(
             sources,
@@ -203,10 +203,10 @@ def train_lerobot(
     )
     write_json(output / "result.json", figures)
     folders = {episode.episode_id: episode.folder for source in sources for episode in source.episodes}
-    return LeRobotTrained(folder=output, checkpoint=checkpoint, figures=figures, folders=folders)
+    return LeRobotTrainingResult(folder=output, checkpoint=checkpoint, figures=figures, folders=folders)
 
 
-def _contract(sources: Sequence[Source], config: TrainConfig) -> Contract:
+def _contract(sources: Sequence[TrainingSource], config: TrainConfig) -> Contract:
     """What the policy will see and command: as for our own kinds, by what the sources have in common."""
     folders = dict.fromkeys(episode.folder for source in sources for episode in source.episodes)
     readers = {folder: DatasetReader(folder) for folder in folders}
@@ -225,10 +225,10 @@ def _trained(
         raise
 
 
-def _card(name: str, figures: Mapping[str, Any], version: str) -> Card:
+def _card(name: str, figures: Mapping[str, Any], version: str) -> PolicyCard:
     columns = ("name", "episodes", "written", "frames", "real", "share_realized")
     provenance = {key: figures[key] for key in ("config_hash", "data_hash", "seed", "steps", "seconds", "command")}
-    return Card(
+    return PolicyCard(
         name=name,
         data=tuple({key: row[key] for key in columns} for row in figures["sources"]),
         provenance={"lerobot": version, **provenance},

@@ -14,19 +14,19 @@ from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError
 from twinloop.core.files import write_json
 from twinloop.core.seeds import generator
-from twinloop.dataset.edit.documents import Operation
-from twinloop.dataset.edit.rows import Item, transform
-from twinloop.dataset.edit.source import Source as Opened
-from twinloop.dataset.edit.writing import Settings, write_items
+from twinloop.dataset.edit.documents import EditOperation
+from twinloop.dataset.edit.rows import SourceEpisode, transform
+from twinloop.dataset.edit.source import EditSource as Opened
+from twinloop.dataset.edit.writing import EditSettings, write_items
 from twinloop.train.mixture import shares
-from twinloop.train.sources import Source
+from twinloop.train.sources import TrainingSource
 
 _FILE = "mixture.json"
 _OBSERVATION = "observation."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Materialized:
+class MaterializedDataset:
     """What was written: a row by source, the episodes' names with how often each is there, and what to know."""
 
     rows: tuple[dict[str, Any], ...]
@@ -51,13 +51,13 @@ class Materialized:
 
 
 def materialize(
-    sources: Sequence[Source],
+    sources: Sequence[TrainingSource],
     output: Path,
     *,
     sim_fraction: float | None = None,
     seed: int = 0,
     observed: Collection[str] | None = None,
-) -> Materialized:
+) -> MaterializedDataset:
     """Write one LeRobot v3.0 folder whose frames have the sources' shares as nearly as whole episodes allow.
 
     The source that has most frames for its share is there once; of the others whole rounds, and of the next round
@@ -80,7 +80,7 @@ def materialize(
     if observed is not None:
         for one in opened.values():
             one.keep([key for key in one.features if not key.startswith(_OBSERVATION) or key in observed])
-    items = [[Item(source=opened[e.folder], index=e.index) for e in source.episodes] for source in sources]
+    items = [[SourceEpisode(source=opened[e.folder], index=e.index) for e in source.episodes] for source in sources]
     lengths = [np.array([item.length for item in mine], dtype=np.int64) for mine in items]
     frames = np.array([mine.sum() for mine in lengths], dtype=np.float64)
     share = shares(sources, sim_fraction, frames)
@@ -96,12 +96,12 @@ def materialize(
         for copy in range(count)
     ]
     said = {"shares": {source.name: float(part) for source, part in zip(sources, share, strict=True)}, "seed": seed}
-    made = write_items(written, output, Settings(common=True), Operation(name="mixture", parameters=said))
+    made = write_items(written, output, EditSettings(common=True), EditOperation(name="mixture", parameters=said))
     counts: dict[str, int] = {}
     for source, times in zip(sources, often, strict=True):
         for episode, count in zip(source.episodes, times.tolist(), strict=True):
             counts[episode.episode_id] = counts.get(episode.episode_id, 0) + count
-    return Materialized(rows=_rows(sources, lengths, often, share), episodes=counts, notes=made.notes)
+    return MaterializedDataset(rows=_rows(sources, lengths, often, share), episodes=counts, notes=made.notes)
 
 
 def repeats(lengths: NDArray[np.int64], wanted: float, chance: np.random.Generator) -> NDArray[np.int64]:
@@ -117,7 +117,7 @@ def repeats(lengths: NDArray[np.int64], wanted: float, chance: np.random.Generat
 
 
 def _rows(
-    sources: Sequence[Source],
+    sources: Sequence[TrainingSource],
     lengths: Sequence[NDArray[np.int64]],
     often: Sequence[NDArray[np.int64]],
     share: NDArray[np.float64],

@@ -32,7 +32,7 @@ from twinloop.core.documents import MOST_JSON_BYTES, open_regular, parse_json, r
 from twinloop.core.errors import CheckFailedError, InputError, MissingDependencyError
 from twinloop.core.extension import PICKLE_SUFFIXES
 from twinloop.core.files import sha256_file, sha256_json, write_bytes, write_json
-from twinloop.policies.folder import CONFIG, README, RESTORE, SCHEMA, Card, read_config, render_card
+from twinloop.policies.folder import CONFIG, README, RESTORE, SCHEMA, PolicyCard, read_config, render_card
 from twinloop.policies.settings import CommonSettings
 from twinloop.policies.statistics import vector_sizes
 from twinloop.train.lerobot_side import ACTION, FEATURES, SEEDS, receive, send
@@ -79,7 +79,7 @@ class LeRobotEndedError(CheckFailedError):
     """LeRobot's interpreter ended, or could not open the checkpoint, or its policy raised."""
 
 
-class Child:
+class LeRobotProcess:
     """LeRobot's interpreter with one checkpoint open, until this object is gone or closed.
 
     Args:
@@ -208,7 +208,7 @@ class LeRobotPolicy:
         require_registered_steps(folder / CHECKPOINT)
         interpreter, self.version = require_lerobot()
         self._sizes = vector_sizes(self.contract, last_command=False)
-        self._child = Child(interpreter, folder / CHECKPOINT, os.environ.get(DEVICE, "cpu"))
+        self._child = LeRobotProcess(interpreter, folder / CHECKPOINT, os.environ.get(DEVICE, "cpu"))
 
     @property
     def kind(self) -> str:
@@ -287,7 +287,7 @@ def open_lerobot(folder: Path) -> LeRobotPolicy:
     return LeRobotPolicy(folder, read_config(folder))
 
 
-def save_lerobot(checkpoint: Path, folder: Path, contract: Contract, *, instruction: str = "", card: Card) -> str:
+def save_lerobot(checkpoint: Path, folder: Path, contract: Contract, *, instruction: str = "", card: PolicyCard) -> str:
     """Make a policy's folder of a checkpoint of LeRobot's; returns the policy's hash.
 
     Args:

@@ -64,7 +64,7 @@ def _exactly(stream: BinaryIO, count: int) -> bytes:
     return data
 
 
-class Served:
+class ServedCheckpoint:
     """A checkpoint of LeRobot's with its own processors, which predicts chunks of commands.
 
     Args:
@@ -165,7 +165,7 @@ def _batch(seen: Arrays, task: str) -> dict[str, Any]:
 def serve(folder: str, device: str, reading: BinaryIO, writing: BinaryIO) -> None:
     """Answer requests until the other side is gone; whatever a policy raises is an answer too."""
     try:
-        served = Served(folder, device)
+        served = ServedCheckpoint(folder, device)
     except Exception as error:  # noqa: BLE001 - LeRobot's, told to the other side
         send(writing, "error", message=f"{type(error).__name__}: {error}")
         return

@@ -25,19 +25,19 @@ from twinloop.core.errors import CheckFailedError, InputError
 from twinloop.core.files import dumps, write_bytes
 from twinloop.core.seeds import generator, stream_key
 from twinloop.policies.policy import DOMAIN, Policy
-from twinloop.train.additions import SOURCE, Additions
+from twinloop.train.additions import SOURCE, TrainingAdditions
 from twinloop.train.config import CHECKPOINT, RESULT, TrainConfig
-from twinloop.train.data import Data, Ints
+from twinloop.train.data import Ints, TrainingFrames
 from twinloop.train.holdout import Holdout, SourceError
-from twinloop.train.mixture import Mixture
-from twinloop.train.samples import Samples
+from twinloop.train.mixture import FrameMixture
+from twinloop.train.samples import SampleBatches
 
 _SCHEMA = 1
 _KEY = "twinloop"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checkpoint:
+class TrainingCheckpoint:
     """``tensors`` by name and ``facts`` in plain values."""
 
     tensors: Mapping[str, Tensor]
@@ -64,7 +64,7 @@ def write_checkpoint(folder: Path, groups: Mapping[str, Mapping[str, Tensor]], f
     write_bytes(folder / CHECKPOINT, safetensors.torch.save(tensors, metadata=said))
 
 
-def read_checkpoint(folder: Path) -> Checkpoint:
+def read_checkpoint(folder: Path) -> TrainingCheckpoint:
     """The folder's checkpoint.
 
     Raises:
@@ -90,7 +90,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         ) from error
     if facts.get("schema") != _SCHEMA:
         raise InputError(f"{path} has schema {facts.get('schema')}, this version reads {_SCHEMA}. Update twinloop.")
-    return Checkpoint(tensors=tensors, facts=facts)
+    return TrainingCheckpoint(tensors=tensors, facts=facts)
 
 
 def learning_rate(step: int, *, steps: int, peak: float, warmup: float) -> float:
@@ -110,7 +110,7 @@ _NAMED = 5  # frames that a message names
 
 
 @dataclass
-class Progress:
+class TrainingProgress:
     """What has happened so far, in plain values; a checkpoint holds all of it."""
 
     step: int = 0
@@ -125,7 +125,7 @@ class Progress:
     count: int = 0
 
 
-class Loop:
+class TrainingLoop:
     """One training run, from wherever it stands to its end.
 
     Args:
@@ -144,19 +144,19 @@ class Loop:
         self,
         policy: Policy,
         *,
-        data: Data,
-        samples: Samples,
-        mixture: Mixture,
+        data: TrainingFrames,
+        samples: SampleBatches,
+        mixture: FrameMixture,
         holdout: Holdout | None,
         config: TrainConfig,
         folder: Path,
         facts: dict[str, Any],
-        additions: Additions | None = None,
+        additions: TrainingAdditions | None = None,
     ) -> None:
         self.policy, self.config, self.mixture, self.holdout = policy, config, mixture, holdout
-        self.progress = Progress()
+        self.progress = TrainingProgress()
         self.samples, self._data, self._folder, self._facts = samples, data, folder, facts
-        self._additions = additions or Additions()
+        self._additions = additions or TrainingAdditions()
         self._learning: dict[str, Any] = {
             n: term for n, term in self._additions.terms.items() if isinstance(term, torch.nn.Module)
         }
@@ -205,7 +205,7 @@ class Loop:
         facts = {**self._facts, "progress": vars(self.progress), "mixture": self.mixture.state()}
         write_checkpoint(self._folder, groups, facts)
 
-    def restore(self, checkpoint: Checkpoint) -> None:
+    def restore(self, checkpoint: TrainingCheckpoint) -> None:
         """Go on from a checkpoint.
 
         Raises:
@@ -227,7 +227,7 @@ class Loop:
             slots.setdefault(int(place), {})[what] = value
         self._optimizer.load_state_dict({**self._optimizer.state_dict(), "state": slots})
         said = checkpoint.facts["progress"]
-        self.progress = Progress(**{**said, "losses": [tuple(row) for row in said["losses"]]})
+        self.progress = TrainingProgress(**{**said, "losses": [tuple(row) for row in said["losses"]]})
         self.mixture.restore(checkpoint.facts["mixture"])
 
     def errors(self) -> list[SourceError]:

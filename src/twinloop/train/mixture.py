@@ -17,12 +17,12 @@ from numpy.typing import ArrayLike, NDArray
 from twinloop.core.errors import InputError, TwinloopError
 from twinloop.core.seeds import generator
 from twinloop.train.config import CurriculumConfig
-from twinloop.train.data import Data, Ints
-from twinloop.train.sources import Listed, Source
+from twinloop.train.data import Ints, TrainingFrames
+from twinloop.train.sources import ListedEpisode, TrainingSource
 from twinloop.twin import load_twin
 
 
-def strengths(episodes: Sequence[Listed]) -> NDArray[np.float64]:
+def strengths(episodes: Sequence[ListedEpisode]) -> NDArray[np.float64]:
     """Of each episode ``(E,)``, from 0 (nominal) to 1: the root mean square over the parameters that vary.
 
     Each parameter counts by its distance from nominal as a share of the largest such distance among the episodes of the
@@ -58,7 +58,7 @@ _STAGES = 10  # steps in which a curriculum widens
 _ROUND_OFF = 1e-9  # of a sample: shares such as 1/3 are not exact in float64
 
 
-def shares(sources: Sequence[Source], sim_fraction: float | None, frames: ArrayLike) -> NDArray[np.float64]:
+def shares(sources: Sequence[TrainingSource], sim_fraction: float | None, frames: ArrayLike) -> NDArray[np.float64]:
     """Each source's share of every batch, ``(S,)``, adding up to 1.
 
     Weights that are given count; without any, frames do. ``sim_fraction`` is what all simulated sources have together.
@@ -94,7 +94,7 @@ def shares(sources: Sequence[Source], sim_fraction: float | None, frames: ArrayL
     return made
 
 
-class Shares:
+class BatchShares:
     """How many samples of each source are in the next batch.
 
     Args:
@@ -133,7 +133,7 @@ class Shares:
         return chosen
 
 
-class Mixture:
+class FrameMixture:
     """Frames that make each batch: each source's in an order of chance, every one before any comes again.
 
     Args:
@@ -149,7 +149,7 @@ class Mixture:
 
     def __init__(
         self,
-        data: Data,
+        data: TrainingFrames,
         share: ArrayLike,
         batch: int,
         *,
@@ -162,11 +162,12 @@ class Mixture:
         chosen = np.arange(len(data.episodes)) if episodes is None else np.asarray(episodes, dtype=np.int64)
         self.share = np.asarray(share, dtype=np.float64)
         self.drawn = np.zeros(len(self.share), dtype=np.int64)
-        self._shares, self._seed, self._steps, self._at = Shares(share, batch), seed, steps, 0
+        self._shares, self._seed, self._steps, self._at = BatchShares(share, batch), seed, steps, 0
         self._curriculum = curriculum
         strength = np.zeros(len(data.episodes)) if strength is None else np.asarray(strength, dtype=np.float64)
         self._pools = [
-            _Pool(data, chosen[data.source_of[chosen] == n], strength, seed, n) for n in range(len(self.share))
+            _ShuffledFrames(data, chosen[data.source_of[chosen] == n], strength, seed, n)
+            for n in range(len(self.share))
         ]
 
     def next(self) -> Ints:
@@ -198,10 +199,12 @@ class Mixture:
         return begin + (1 - begin) * grown
 
 
-class _Pool:
+class _ShuffledFrames:
     """One source's frames, dealt like cards: shuffled, dealt to the end, shuffled again."""
 
-    def __init__(self, data: Data, episodes: Ints, strength: NDArray[np.float64], seed: int, number: int) -> None:
+    def __init__(
+        self, data: TrainingFrames, episodes: Ints, strength: NDArray[np.float64], seed: int, number: int
+    ) -> None:
         self._data, self._stream, self._seed = data, f"train/mixture/{number}", seed
         self._episodes = episodes[np.argsort(strength[episodes], kind="stable")]
         self._stage, self._shuffles, self._dealt = -1.0, 0, 0

@@ -20,7 +20,7 @@ from twinloop.core.seeds import generator
 from twinloop.train.additions import SOURCE
 from twinloop.train.config import PixelsConfig
 from twinloop.train.data import Ints
-from twinloop.train.prepared import Prepared
+from twinloop.train.prepared import TrainingSetup
 from twinloop.train.samples import open_caches
 
 _EPISODES = 32  # of a kind whose pictures are measured: each is decoded whole
@@ -35,7 +35,7 @@ class PixelMethod(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moments:
+class MomentMatching:
     """Each channel shifted and scaled so that mean and deviation, ``(3,)`` each, go from the simulated to the real.
 
     The channelwise part of Reinhard et al., "Color transfer between images", 2001, with the statistics of all pictures
@@ -46,7 +46,7 @@ class Moments:
     real: tuple[Tensor, Tensor]
 
     @classmethod
-    def of(cls, real: Tensor, sim: Tensor) -> Moments:
+    def of(cls, real: Tensor, sim: Tensor) -> MomentMatching:
         """Measured on pictures ``(…, 3)``."""
         return cls(sim=_moments(sim), real=_moments(real))
 
@@ -57,7 +57,7 @@ class Moments:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fda:
+class FourierAdaptation:
     """The amplitudes of low frequencies from a real picture drawn at random; phases and all else stay.
 
     Yang & Soatto, "FDA: Fourier domain adaptation for semantic segmentation", CVPR 2020. Low are those with fewer than
@@ -70,7 +70,7 @@ class Fda:
     low: Tensor
 
     @classmethod
-    def of(cls, real: Tensor, beta: float) -> Fda:
+    def of(cls, real: Tensor, beta: float) -> FourierAdaptation:
         """Measured on pictures ``(K, h, w, 3)``."""
         height, width = real.shape[1:3]
         most = beta * min(height, width)
@@ -88,7 +88,7 @@ class Fda:
         return torch.fft.irfft2(spectrum, s=pictures.shape[2:4]).movedim(2, -1)
 
 
-def like_real(prepared: Prepared, config: PixelsConfig) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
+def like_real(prepared: TrainingSetup, config: PixelsConfig) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
     """The transform of batches that a configuration asks for, with statistics of training pictures, drawn by the seed.
 
     Raises:
@@ -102,7 +102,9 @@ def like_real(prepared: Prepared, config: PixelsConfig) -> Callable[[dict[str, T
     methods: dict[str, PixelMethod] = {}
     for camera, cache in open_caches(data).items():
         real, sim = (torch.from_numpy(cache.read(frames[kind])) for kind in ("real", "sim"))
-        methods[camera] = Moments.of(real, sim) if config.method == "moments" else Fda.of(real, config.beta)
+        methods[camera] = (
+            MomentMatching.of(real, sim) if config.method == "moments" else FourierAdaptation.of(real, config.beta)
+        )
     return changed(methods, simulated)
 
 
@@ -133,7 +135,7 @@ def _moments(pictures: Tensor) -> tuple[Tensor, Tensor]:
     return mean, torch.where(deviation > 1e-3, deviation, 1.0)
 
 
-def _frames(prepared: Prepared, count: int, *, real: bool) -> Ints:
+def _frames(prepared: TrainingSetup, count: int, *, real: bool) -> Ints:
     """Training frames of one kind, spread over some of its episodes."""
     data = prepared.data
     mine = np.array(

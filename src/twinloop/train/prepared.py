@@ -15,14 +15,14 @@ from twinloop.core.errors import InputError
 from twinloop.policies.folder import CONFIG, RESTORE, read_config
 from twinloop.policies.settings import read_settings
 from twinloop.train.config import AdaptConfig, TrainConfig
-from twinloop.train.data import Data, Ints, load
+from twinloop.train.data import Ints, TrainingFrames, load
 from twinloop.train.holdout import split
 from twinloop.train.mixture import shares
 from twinloop.train.sources import open_sources
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class TrainingRecipe:
     """Steps, samples in each, the highest learning rate, and settings of the policy that differ from its own.
 
     Where the policy sees pictures, ``batch_pictures`` samples are in each: they weigh a hundred times as much.
@@ -37,16 +37,18 @@ class Recipe:
 
 # Absolute errors and long pieces of a chunk: the scripted expert waits at times, and a policy that soon looks again
 # does not know that it has waited. Chosen by success on one task, pick and place with the SO-101.
-RECIPES: Mapping[str, Recipe] = {
-    "mlp": Recipe(steps=5000, batch=256, lr=1e-3, settings={"loss": "l1", "chunk_size": 32, "n_action_steps": 24}),
-    "act": Recipe(steps=5000, batch=64, lr=1e-3),
-    "flow": Recipe(steps=10_000, batch=256, lr=1e-3, settings={"n_action_steps": 16}),
+RECIPES: Mapping[str, TrainingRecipe] = {
+    "mlp": TrainingRecipe(
+        steps=5000, batch=256, lr=1e-3, settings={"loss": "l1", "chunk_size": 32, "n_action_steps": 24}
+    ),
+    "act": TrainingRecipe(steps=5000, batch=64, lr=1e-3),
+    "flow": TrainingRecipe(steps=10_000, batch=256, lr=1e-3, settings={"n_action_steps": 16}),
 }
 
 
-def recipe(kind: str) -> Recipe:
+def recipe(kind: str) -> TrainingRecipe:
     """The recipe of a kind; of one that is not ours, the regression's without its settings."""
-    return RECIPES.get(kind, Recipe(steps=5000, batch=256, lr=1e-3))
+    return RECIPES.get(kind, TrainingRecipe(steps=5000, batch=256, lr=1e-3))
 
 
 # A tenth of the rate of a new policy, and few steps: of ten demonstrations more make the held-out error grow, whatever
@@ -112,11 +114,11 @@ def _inputs(contract: Contract) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepared:
+class TrainingSetup:
     """What a run is made of before its first step. Episodes are places in ``data.episodes``."""
 
     config: TrainConfig
-    data: Data
+    data: TrainingFrames
     training: Ints
     held_out: Ints
     share: NDArray[np.float64]
@@ -143,7 +145,7 @@ def resolved(config: TrainConfig) -> TrainConfig:
     return config.model_copy(update={**said, "settings": settings.model_dump(mode="json", exclude={"kind"})})
 
 
-def _with_recipe(usual: Recipe, given: Mapping[str, Any]) -> dict[str, Any]:
+def _with_recipe(usual: TrainingRecipe, given: Mapping[str, Any]) -> dict[str, Any]:
     """The recipe's settings with those given; pieces of a chunk are no longer than a chunk that was asked for."""
     made = {**usual.settings, **given}
     if "n_action_steps" not in given and isinstance(given.get("chunk_size"), int) and "n_action_steps" in made:
@@ -151,7 +153,7 @@ def _with_recipe(usual: Recipe, given: Mapping[str, Any]) -> dict[str, Any]:
     return made
 
 
-def prepare(config: TrainConfig, workspace: Path | None = None) -> Prepared:
+def prepare(config: TrainConfig, workspace: Path | None = None) -> TrainingSetup:
     """Read the data of a resolved configuration and divide it; raises as `train.run.train`."""
     sources = open_sources(config.sources, workspace=workspace, keep_failures=config.keep_failures)
     data = load(sources, inputs=config.inputs, task=config.task, keep_failures=config.keep_failures)
@@ -163,4 +165,4 @@ def prepare(config: TrainConfig, workspace: Path | None = None) -> Prepared:
     if not config.batch:
         usual = recipe(config.policy)
         config = config.model_copy(update={"batch": usual.batch_pictures if data.contract.cameras else usual.batch})
-    return Prepared(config=config, data=data, training=training, held_out=held_out, share=share)
+    return TrainingSetup(config=config, data=data, training=training, held_out=held_out, share=share)

@@ -20,25 +20,29 @@ from twinloop.core.contract import ACTION
 from twinloop.core.errors import InputError, MissingDependencyError
 from twinloop.core.files import sha256_json, write_json
 from twinloop.dataset.storage.snapshot import locked
-from twinloop.policies.folder import Card
+from twinloop.policies.folder import PolicyCard
 from twinloop.policies.opening import new_policy, open_policy
 from twinloop.policies.policy import Policy
 from twinloop.policies.settings import read_settings
 from twinloop.train.adapt import configured
-from twinloop.train.additions import Additions
+from twinloop.train.additions import TrainingAdditions
 from twinloop.train.config import CHECKPOINT, RESULT, TrainConfig
-from twinloop.train.data import Data, measure
+from twinloop.train.data import TrainingFrames, measure
 from twinloop.train.holdout import Holdout, SourceError
-from twinloop.train.loop import Loop, read_checkpoint
-from twinloop.train.mixture import Mixture, strengths
-from twinloop.train.prepared import Prepared, prepare, resolved
-from twinloop.train.samples import Samples, open_caches
+from twinloop.train.loop import TrainingLoop, read_checkpoint
+from twinloop.train.mixture import FrameMixture, strengths
+from twinloop.train.prepared import TrainingSetup, prepare, resolved
+from twinloop.train.samples import SampleBatches, open_caches
 
 _NO_SCORE = "nothing is held out, so no error is known and nothing can stop early"
 
 
 def figures_of(
-    prepared: Prepared, policy: Policy, loop: Loop, errors: Sequence[SourceError], additions: Additions
+    prepared: TrainingSetup,
+    policy: Policy,
+    loop: TrainingLoop,
+    errors: Sequence[SourceError],
+    additions: TrainingAdditions,
 ) -> dict[str, Any]:
     """What ``result.json`` holds.
 
@@ -85,7 +89,7 @@ def figures_of(
     }
 
 
-def _sources(prepared: Prepared, drawn: NDArray[np.int64]) -> list[dict[str, Any]]:
+def _sources(prepared: TrainingSetup, drawn: NDArray[np.int64]) -> list[dict[str, Any]]:
     data, rows = prepared.data, []
     lengths = data.last - data.first + 1
     for number, source in enumerate(data.sources):
@@ -109,7 +113,7 @@ def _sources(prepared: Prepared, drawn: NDArray[np.int64]) -> list[dict[str, Any
     return rows
 
 
-def card_of(name: str, figures: Mapping[str, Any]) -> Card:
+def card_of(name: str, figures: Mapping[str, Any]) -> PolicyCard:
     """The model card of a policy, from the figures of its run."""
     columns = ("name", "hash", "episodes", "held_out", "frames", "real", "share_realized")
     metrics = {
@@ -130,7 +134,7 @@ def card_of(name: str, figures: Mapping[str, Any]) -> Card:
     if figures["adaptation"].get("base_hash"):
         provenance["base_hash"] = figures["adaptation"]["base_hash"]
     rows = tuple({key: row[key] for key in columns} for row in figures["sources"])
-    return Card(name=name, data=rows, provenance=provenance, metrics=metrics, notes=tuple(figures["notes"]))
+    return PolicyCard(name=name, data=rows, provenance=provenance, metrics=metrics, notes=tuple(figures["notes"]))
 
 
 def said_error(unit: str, row: Mapping[str, Any]) -> str:
@@ -139,14 +143,14 @@ def said_error(unit: str, row: Mapping[str, Any]) -> str:
     return f"{row['estimate']:.3g}{between} {unit}"
 
 
-def data_hash(data: Data) -> str:
+def data_hash(data: TrainingFrames) -> str:
     """Names what is trained on: episodes by source, and the columns that are read of them."""
     names = [(data.sources[int(s)].name, e.episode_id) for s, e in zip(data.source_of, data.episodes, strict=True)]
     return sha256_json([names, sorted(data.columns), data.frames])
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trained:
+class TrainingResult:
     """A policy that was trained, the folder it lies in, and the figures of ``result.json``."""
 
     policy: Policy
@@ -160,10 +164,10 @@ def train(
     *,
     workspace: Path | None = None,
     resume: bool = False,
-    prepared: Prepared | None = None,
+    prepared: TrainingSetup | None = None,
     base: Policy | None = None,
-    additions: Callable[[Policy, Prepared], Additions] | None = None,
-) -> Trained:
+    additions: Callable[[Policy, TrainingSetup], TrainingAdditions] | None = None,
+) -> TrainingResult:
     """Train a policy and write it, with ``result.json``, into a folder.
 
     Args:
@@ -210,10 +214,10 @@ def train(
         policy.save(output, card_of(output.name, figures))
         write_json(output / RESULT, figures)
         (output / CHECKPOINT).unlink(missing_ok=True)
-        return Trained(policy=policy, folder=output, figures=figures)
+        return TrainingResult(policy=policy, folder=output, figures=figures)
 
 
-def _policy(prepared: Prepared, base: Policy | None) -> Policy:
+def _policy(prepared: TrainingSetup, base: Policy | None) -> Policy:
     config, data = prepared.config, prepared.data
     if base is not None:
         unlike = base.contract.differences(data.contract)
@@ -230,9 +234,11 @@ def _policy(prepared: Prepared, base: Policy | None) -> Policy:
     return new_policy(config.policy, data.contract, settings, statistics, seed=config.seed)
 
 
-def _loop(prepared: Prepared, policy: Policy, additions: Additions, folder: Path, base: Policy | None) -> Loop:
+def _loop(
+    prepared: TrainingSetup, policy: Policy, additions: TrainingAdditions, folder: Path, base: Policy | None
+) -> TrainingLoop:
     config, data = prepared.config, prepared.data
-    samples = Samples(
+    samples = SampleBatches(
         data,
         n_obs_steps=policy.n_obs_steps,
         chunk_size=policy.chunk_size,
@@ -240,7 +246,7 @@ def _loop(prepared: Prepared, policy: Policy, additions: Additions, folder: Path
         pictures=open_caches(data),
         device=config.device,
     )
-    mixture = Mixture(
+    mixture = FrameMixture(
         data,
         prepared.share,
         config.batch,
@@ -253,7 +259,7 @@ def _loop(prepared: Prepared, policy: Policy, additions: Additions, folder: Path
     scale = data.columns[ACTION][data.frames_of(prepared.training)].std(axis=0, dtype=np.float64)
     holdout = Holdout(data, prepared.held_out, scale) if len(prepared.held_out) else None
     facts = {"configuration": config.hash, "data": data_hash(data)} | ({"base": base.hash} if base is not None else {})
-    return Loop(
+    return TrainingLoop(
         policy, data=data, samples=samples, mixture=mixture, holdout=holdout, config=config, folder=folder,
         facts=facts, additions=additions,
     )  # fmt: skip

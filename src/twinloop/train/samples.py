@@ -21,15 +21,15 @@ from twinloop.core.errors import DatasetError, InputError
 from twinloop.dataset.media.picture_sources import open_pictures
 from twinloop.policies.policy import IS_PAD
 from twinloop.policies.statistics import LAST_COMMAND
-from twinloop.train.data import Data, Ints
-from twinloop.train.sources import Listed
+from twinloop.train.data import Ints, TrainingFrames
+from twinloop.train.sources import ListedEpisode
 
 Pictures = NDArray[np.uint8]
 _AT_ONCE = 256  # frames decoded at a time, 60 MB of 240x320
 
 
-class PictureCache:
-    """One camera's pictures of all frames of a `Data`, ``(N, height, width, 3)`` uint8 in a file.
+class ImageCache:
+    """One camera's pictures of all frames of a `TrainingFrames`, ``(N, height, width, 3)`` uint8 in a file.
 
     An episode is decoded when one of its frames is first asked for; from then on its pictures are read from the file,
     which the operating system keeps in memory as far as there is room.
@@ -43,7 +43,7 @@ class PictureCache:
         InputError: the file would not fit on the disk.
     """
 
-    def __init__(self, data: Data, camera: str, size: tuple[int, int]) -> None:
+    def __init__(self, data: TrainingFrames, camera: str, size: tuple[int, int]) -> None:
         self._data, self._camera, self._size = data, camera, size
         shape = (data.frames, *size, 3)
         try:
@@ -92,19 +92,19 @@ class PictureCache:
             self._pictures[first + start : first + start + len(rows)] = pictures
         self._there[episode] = True
 
-    def _reader(self, listed: Listed) -> Callable[[Sequence[int]], Pictures]:
+    def _reader(self, listed: ListedEpisode) -> Callable[[Sequence[int]], Pictures]:
         if listed.folder not in self._sets:
             episodes = open_pictures(listed.folder, self._camera).episodes
             self._sets[listed.folder] = {episode.name: episode.read for episode in episodes}
         return self._sets[listed.folder][f"episode {listed.index}"]
 
 
-def open_caches(data: Data) -> dict[str, PictureCache]:
+def open_caches(data: TrainingFrames) -> dict[str, ImageCache]:
     """A cache for each camera of the data's contract; empty where the policy sees no pictures."""
-    return {camera: PictureCache(data, camera, size) for camera, size in data.contract.cameras.items()}
+    return {camera: ImageCache(data, camera, size) for camera, size in data.contract.cameras.items()}
 
 
-class Samples:
+class SampleBatches:
     """Batches of samples by the frames that they are of, as tensors on one device.
 
     Before an episode begins, its first observation stands; after it ends, its last command, marked in
@@ -122,12 +122,12 @@ class Samples:
 
     def __init__(
         self,
-        data: Data,
+        data: TrainingFrames,
         *,
         n_obs_steps: int,
         chunk_size: int,
         last_command: bool = False,
-        pictures: Mapping[str, PictureCache] | None = None,
+        pictures: Mapping[str, ImageCache] | None = None,
         device: str = "cpu",
     ) -> None:
         self._columns = {key: torch.from_numpy(np.ascontiguousarray(v)).to(device) for key, v in data.columns.items()}

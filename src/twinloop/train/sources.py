@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from twinloop.catalog import Workspace
-from twinloop.catalog.episode_rows import Folder, read_rows
+from twinloop.catalog.episode_rows import FolderMetadata, read_rows
 from twinloop.catalog.label_checks import YES
 from twinloop.catalog.naming import selected
 from twinloop.core.errors import InputError, UnknownNameError
@@ -24,7 +24,7 @@ _COLUMNS = ["episode_id", "episode_index", "source", "success", "valid", "twin",
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listed:
+class ListedEpisode:
     """One episode that may be trained on, of which no frame is read yet.
 
     ``success`` is None where nobody said. ``params`` are the parameters that were drawn for it, in SI.
@@ -47,12 +47,12 @@ class Listed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class TrainingSource:
     """Episodes that share a weight, under a name; ``units`` are what the person said of them."""
 
     name: str
     config: SourceConfig
-    episodes: tuple[Listed, ...]
+    episodes: tuple[ListedEpisode, ...]
 
     @property
     def real(self) -> bool:
@@ -62,7 +62,7 @@ class Source:
 
 def open_sources(
     configs: Sequence[SourceConfig], *, workspace: Path | None = None, keep_failures: bool = False
-) -> list[Source]:
+) -> list[TrainingSource]:
     """The episodes of each source: valid ones, and those not known to have failed unless they are asked for.
 
     Args:
@@ -86,7 +86,7 @@ def open_sources(
                 f"{sum(not e.valid for e in listed)} are invalid. Take failures too with --keep-failures, or give "
                 "other data."
             )
-        made.append(Source(name=config.name or _name(config.data), config=config, episodes=kept))
+        made.append(TrainingSource(name=config.name or _name(config.data), config=config, episodes=kept))
     return _distinct(made)
 
 
@@ -94,7 +94,7 @@ def _name(data: str) -> str:
     return "query" if _STATEMENT.match(data) else Path(data).name or data
 
 
-def _distinct(sources: list[Source]) -> list[Source]:
+def _distinct(sources: list[TrainingSource]) -> list[TrainingSource]:
     """Sources with a name each: those given alike are counted, those named alike refused."""
     names = [source.name for source in sources]
     named = [source.config.name for source in sources if source.config.name]
@@ -108,7 +108,7 @@ def _distinct(sources: list[Source]) -> list[Source]:
     ]
 
 
-def _listed(config: SourceConfig, workspace: Path | None) -> list[Listed]:
+def _listed(config: SourceConfig, workspace: Path | None) -> list[ListedEpisode]:
     data, folder = config.data, Path(config.data)
     if (folder / layout.INFO).is_file():
         return _chosen(_of_folder(folder, config.kind), config)
@@ -138,7 +138,7 @@ def _selected(held: Workspace, sql: str) -> list[str]:
     return ids
 
 
-def _chosen(listed: list[Listed], config: SourceConfig) -> list[Listed]:
+def _chosen(listed: list[ListedEpisode], config: SourceConfig) -> list[ListedEpisode]:
     if config.episodes is None:
         return listed
     for index in config.episodes:
@@ -147,8 +147,8 @@ def _chosen(listed: list[Listed], config: SourceConfig) -> list[Listed]:
     return [listed[index] for index in dict.fromkeys(config.episodes)]
 
 
-def _of_folder(path: Path, kind: str) -> list[Listed]:
-    folder = Folder.at(path, path.resolve().name, DatasetReader(path).info, kind)
+def _of_folder(path: Path, kind: str) -> list[ListedEpisode]:
+    folder = FolderMetadata.at(path, path.resolve().name, DatasetReader(path).info, kind)
     files = sorted(file.relative_to(path).as_posix() for file in (path / "meta" / "episodes").glob("*/*.parquet"))
     rows = read_rows(folder, files)
     params = _by_episode(rows.params)
@@ -158,8 +158,8 @@ def _of_folder(path: Path, kind: str) -> list[Listed]:
 
 def _one(
     path: Path, row: Mapping[str, Any], params: Mapping[str, Mapping[str, float]], label: bool | None = None
-) -> Listed:
-    return Listed(
+) -> ListedEpisode:
+    return ListedEpisode(
         folder=path,
         index=int(row["episode_index"]),
         episode_id=str(row["episode_id"]),
@@ -179,7 +179,7 @@ def _by_episode(params: pa.Table) -> dict[str, dict[str, float]]:
     return found
 
 
-def _of_workspace(held: Workspace, ids: Sequence[str]) -> list[Listed]:
+def _of_workspace(held: Workspace, ids: Sequence[str]) -> list[ListedEpisode]:
     """Episodes by name, in the order of the names; what a label says of their success comes first."""
     chosen = {"ids": list(ids)}
     among = "WHERE episode_id IN (SELECT unnest($ids))"
@@ -189,7 +189,7 @@ def _of_workspace(held: Workspace, ids: Sequence[str]) -> list[Listed]:
     labels = held.query(f"SELECT episode_id, value FROM consensus {among} AND kind = 'success'", chosen)  # noqa: S608
     said = {str(row["episode_id"]): row["value"] == YES for row in labels.to_pylist() if row["value"] is not None}
     folders = {batch: held.folder(batch) for batch in dict.fromkeys(str(row["batch"]) for row in rows)}
-    found: dict[str, Listed] = {}
+    found: dict[str, ListedEpisode] = {}
     for row in rows:
         name = str(row["episode_id"])
         found.setdefault(name, _one(folders[row["batch"]], row, params, said.get(name)))

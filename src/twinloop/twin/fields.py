@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.params import ParamTable
 from twinloop.twin.params import Param
-from twinloop.twin.quantities import Slot, find_quantities, model_field, nominal_value, rows
+from twinloop.twin.quantities import FieldSlot, find_quantities, model_field, nominal_value, rows
 from twinloop.twin.quantities.kinds import Compute
 
 
@@ -60,7 +60,7 @@ def field_values(
         and param.name in table
         and (param.name in always or np.any(table[param.name] != param.nominal))
     ]
-    writer = _Writer(model, table)
+    writer = _FieldWriter(model, table)
     for param, slot in _slots(moved, "assign"):
         writer.slot(param, slot)
     for compute, group in _groups(moved):
@@ -83,7 +83,7 @@ def sharing_fields(params: Iterable[Param], names: Container[str]) -> list[Param
         chosen = near
 
 
-def _slots(params: Iterable[Param], rule: str) -> Iterable[tuple[Param, Slot]]:
+def _slots(params: Iterable[Param], rule: str) -> Iterable[tuple[Param, FieldSlot]]:
     return ((param, slot) for param in params for slot in param.quantity.slots if slot.rule == rule)
 
 
@@ -96,7 +96,7 @@ def _groups(params: Iterable[Param]) -> Iterable[tuple[Compute, list[Param]]]:
     return ((compute, group) for (compute, _, _), group in groups.items())
 
 
-class _Writer:
+class _FieldWriter:
     def __init__(self, model: mujoco.MjModel, table: ParamTable) -> None:
         self.model, self.table = model, table
         self.arrays: dict[str, NDArray] = {}
@@ -106,7 +106,7 @@ class _Writer:
             self.arrays[name] = np.repeat(model_field(self.model, name)[None], self.table.nworld, axis=0)
         return self.arrays[name]
 
-    def slot(self, param: Param, slot: Slot) -> None:
+    def slot(self, param: Param, slot: FieldSlot) -> None:
         index = rows(self.model, param.quantity, param.target, slot.field)
         values = self.table[param.name]
         field = self.field(slot.field)
@@ -123,7 +123,7 @@ class _Writer:
 class _Target:
     """See `quantities.kinds.Target`."""
 
-    def __init__(self, writer: _Writer, group: list[Param]) -> None:
+    def __init__(self, writer: _FieldWriter, group: list[Param]) -> None:
         self._writer, self._kind, self.name = writer, group[0].quantity, group[0].target
         self._fields = {field for param in group for field in param.quantity.writes}
         for field in sorted(self._fields):

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.twin.quantities.joints import GEAR, MOTOR
-from twinloop.twin.servos import Servo
+from twinloop.twin.servos import ServoSpec
 from twinloop.twin.spec import RobotSpec
 
 # The motor side's own body needs some mass to compile; its inertia is the joint's armature, its weight nothing.
@@ -41,14 +41,14 @@ _LARGEST_PHASE = 1.0  # rad per physics step of its natural vibration; MuJoCo in
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gear:
+class JointGear:
     """One joint's gear: play from flank to flank (rad or m), and stiffness (N·m/rad or N/m), None for rigid flanks."""
 
     backlash: float
     stiffness: float | None = None
 
 
-def robot_gears(robot: RobotSpec | None, servos: Sequence[Servo | None], *, where: str) -> dict[str, Gear]:
+def robot_gears(robot: RobotSpec | None, servos: Sequence[ServoSpec | None], *, where: str) -> dict[str, JointGear]:
     """The gears that a robot section asks for, by joint; none where it has no ``gears``.
 
     Raises:
@@ -68,7 +68,7 @@ def robot_gears(robot: RobotSpec | None, servos: Sequence[Servo | None], *, wher
                 f"{where}: nobody says how much play the gear of {joint} has. Give robot.gears.backlash in rad or m, "
                 "or name a servo whose preset says it."
             )
-        gears[joint] = Gear(backlash=value, stiffness=stiffness.get(joint))
+        gears[joint] = JointGear(backlash=value, stiffness=stiffness.get(joint))
     return gears
 
 
@@ -80,7 +80,9 @@ def _by_joint(given: float | dict[str, float] | None, robot: RobotSpec, where: s
     return {joint: named.get(joint, named.get("*", 0.0)) for joint in robot.joints if joint in named or "*" in named}
 
 
-def add_gears(mjspec: mujoco.MjSpec, gears: Mapping[str, Gear], *, bearing: float = BEARING, where: str = "") -> None:
+def add_gears(
+    mjspec: mujoco.MjSpec, gears: Mapping[str, JointGear], *, bearing: float = BEARING, where: str = ""
+) -> None:
     """Split joints of a model into motor and link, in place; keyframes keep their poses, gears amid their play.
 
     Args:
@@ -172,7 +174,7 @@ def _yielding_alike(model: mujoco.MjModel, dof: int) -> NDArray[np.float64]:
     return solimp
 
 
-def _join(mjspec: mujoco.MjSpec, model: mujoco.MjModel, name: str, gear: Gear, where: str) -> None:
+def _join(mjspec: mujoco.MjSpec, model: mujoco.MjModel, name: str, gear: JointGear, where: str) -> None:
     half = max(gear.backlash, _LEAST_PLAY) / 2
     tendon = mjspec.add_tendon(
         name=GEAR.format(name),

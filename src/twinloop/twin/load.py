@@ -16,12 +16,12 @@ from twinloop.core.registry import Registry
 from twinloop.core.units import DEGREES, METRES, NORMALIZED, PERCENT, RADIANS
 from twinloop.core.yaml_documents import load_yaml
 from twinloop.twin.compiling import compile_model, prepare
-from twinloop.twin.devices import Device, mark_sensors, sensor_params, twin_devices
+from twinloop.twin.devices import SensingDevice, mark_sensors, sensor_params, twin_devices
 from twinloop.twin.gear import add_gears, robot_gears
 from twinloop.twin.model_limits import ENGINE_ERRORS, check_model_file, check_options
 from twinloop.twin.params import expand_params
-from twinloop.twin.scene import Scene
-from twinloop.twin.scene_build import Layout, build_scene
+from twinloop.twin.scene import SceneSlots
+from twinloop.twin.scene_build import SceneLayout, build_scene
 from twinloop.twin.servos import add_servos, apply_servos, nominals, robot_servos
 from twinloop.twin.spec import ParamSpec, RobotSpec, TwinSpec, parse_spec
 from twinloop.twin.twin import Twin
@@ -188,7 +188,7 @@ def compile_twin(spec: TwinSpec, model_path: Path, *, where: str, folder: Path |
         add_gears(mjspec, gears, where=where)
     model = _compile(mjspec, model_path)
     _require_memory(model, model_path)
-    scene = Scene(layout=layout, model=model) if layout else None
+    scene = SceneSlots(layout=layout, model=model) if layout else None
     _check_names(spec, model, where)
     _check_sensors(spec, devices, model, where)
     declared = [*(scene.param_specs() if scene else []), *sensor_params(devices), *spec.params]
@@ -209,7 +209,7 @@ def compile_twin(spec: TwinSpec, model_path: Path, *, where: str, folder: Path |
     )
 
 
-def _build_scene(mjspec: mujoco.MjSpec, spec: TwinSpec, folder: Path, where: str) -> Layout | None:
+def _build_scene(mjspec: mujoco.MjSpec, spec: TwinSpec, folder: Path, where: str) -> SceneLayout | None:
     if spec.scene is None:
         return None
     return build_scene(mjspec, spec.scene, folder, like=spec.objects[0] if spec.objects else None, where=where)
@@ -283,7 +283,7 @@ def _check_names(spec: TwinSpec, model: mujoco.MjModel, where: str) -> None:
 _PLACES = {"camera": "camera", "depth": "camera", "servo": ""}
 
 
-def _check_sensors(spec: TwinSpec, devices: Mapping[str, Device], model: mujoco.MjModel, where: str) -> None:
+def _check_sensors(spec: TwinSpec, devices: Mapping[str, SensingDevice], model: mujoco.MjModel, where: str) -> None:
     """A camera looks from a camera of the model, what is carried sits at a site; a servo's feedback is the robot's."""
     for name, device in devices.items():
         needed = _PLACES.get(device.kind, "site")

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.params import ParamTable
-from twinloop.twin.scene_build import Layout, Slot, add_geoms
+from twinloop.twin.scene_build import SceneLayout, SceneSlot, add_geoms
 from twinloop.twin.scene_spec import SceneSpec
 from twinloop.twin.spec import ParamSpec
 
@@ -32,10 +32,10 @@ _MASKS = ("geom_contype", "geom_conaffinity")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scene:
+class SceneSlots:
     """What was built into a compiled model, and how worlds choose from it."""
 
-    layout: Layout
+    layout: SceneLayout
     model: mujoco.MjModel
 
     @property
@@ -139,7 +139,7 @@ def _whole(table: ParamTable, name: str, most: int) -> NDArray[np.int64]:
 class _Rows:
     """The rows of a slot, and the values that each of its shapes gives them, ``(nshape, …)``."""
 
-    def __init__(self, model: mujoco.MjModel, slot: Slot, catalogue: mujoco.MjModel, layout: Layout) -> None:
+    def __init__(self, model: mujoco.MjModel, slot: SceneSlot, catalogue: mujoco.MjModel, layout: SceneLayout) -> None:
         self._body = model.body(slot.body).id
         self._geoms = np.flatnonzero(model.geom_bodyid == self._body)
         self.extents = np.stack([shape.extents for shape in slot.shapes])
@@ -186,7 +186,7 @@ def _padded(values: NDArray, owners: list[NDArray[np.intp]], width: int, unused:
     return rows
 
 
-def _catalogue(slot: Slot) -> mujoco.MjModel:
+def _catalogue(slot: SceneSlot) -> mujoco.MjModel:
     """A model in which every shape of a slot is a body of its own, which says what its geometry and inertia are."""
     spec = mujoco.MjSpec()
     for index, shape in enumerate(slot.shapes):

@@ -20,10 +20,10 @@ import numpy as np
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.seeds import generator
 from twinloop.twin.scene_spec import LARGEST, ClutterSpec, ObjectSpec, SceneSpec, ShapeSpec
-from twinloop.twin.shapes import PRIMITIVES, Piece, Shape, bounds, fitted, primitive, procedural, read_piece
+from twinloop.twin.shapes import PRIMITIVES, ConvexPart, ObjectShape, bounds, fitted, primitive, procedural, read_piece
 
 
-def expand(spec: ShapeSpec, folder: Path, *, where: str) -> list[Shape]:
+def expand(spec: ShapeSpec, folder: Path, *, where: str) -> list[ObjectShape]:
     """The shapes of one entry: ``count`` of them, a function of the entry and its files alone.
 
     Raises:
@@ -32,7 +32,7 @@ def expand(spec: ShapeSpec, folder: Path, *, where: str) -> list[Shape]:
     return [_shape(spec, index, folder, f"{where} ({spec.name or spec.shape})") for index in range(spec.count)]
 
 
-def _shape(spec: ShapeSpec, index: int, folder: Path, where: str) -> Shape:
+def _shape(spec: ShapeSpec, index: int, folder: Path, where: str) -> ObjectShape:
     rng = generator(spec.seed, f"scene/{spec.name or spec.shape}", index)
     low, high = spec.scale
     try:
@@ -46,7 +46,7 @@ def _shape(spec: ShapeSpec, index: int, folder: Path, where: str) -> Shape:
         raise InputError(f"{where}: the mesh is {largest:.4g} m large. If its file is in mm, say `size:` in m.")
     volume = sum(piece.volume for piece in pieces)
     name = spec.name or spec.shape
-    return Shape(
+    return ObjectShape(
         name=name if spec.count == 1 else f"{name}_{index}",
         pieces=pieces,
         extents=high_corner - low_corner,
@@ -55,7 +55,7 @@ def _shape(spec: ShapeSpec, index: int, folder: Path, where: str) -> Shape:
     )
 
 
-def _pieces(spec: ShapeSpec, index: int, factor: float, folder: Path, where: str) -> tuple[Piece, ...]:
+def _pieces(spec: ShapeSpec, index: int, factor: float, folder: Path, where: str) -> tuple[ConvexPart, ...]:
     extents = spec.extents(factor)
     if spec.shape == "mesh":
         read = tuple(read_piece(folder / name, accept_hull=spec.hull, where=where) for name in spec.files)
@@ -91,24 +91,24 @@ GEOM_TYPES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slot:
+class SceneSlot:
     """A body of the scene, the shapes it may have, and the clutter group it belongs to (none: always there).
 
     ``meshes`` is what the names of its meshes begin with.
     """
 
     body: str
-    shapes: tuple[Shape, ...]
+    shapes: tuple[ObjectShape, ...]
     meshes: str
     group: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class SceneLayout:
     """What was built into a model, and the collision bits of what is there."""
 
     spec: SceneSpec
-    slots: tuple[Slot, ...]
+    slots: tuple[SceneSlot, ...]
     contype: int
     conaffinity: int
 
@@ -117,7 +117,7 @@ class Layout:
         return tuple(i for i, slot in enumerate(self.slots) if slot.group == name)
 
 
-def build_scene(mjspec: mujoco.MjSpec, spec: SceneSpec, folder: Path, *, like: str | None, where: str) -> Layout:
+def build_scene(mjspec: mujoco.MjSpec, spec: SceneSpec, folder: Path, *, like: str | None, where: str) -> SceneLayout:
     """Add the bodies of a scene to a model that is not yet compiled.
 
     Args:
@@ -134,11 +134,11 @@ def build_scene(mjspec: mujoco.MjSpec, spec: SceneSpec, folder: Path, *, like: s
     _check_geom(mjspec, spec.support, where)
     _check_bodies(mjspec, spec, where)
     contact = _contact(mjspec, spec.like or like, where)
-    slots: list[Slot] = []
+    slots: list[SceneSlot] = []
     for thing in spec.objects:
         _check_on(mjspec, spec.support, thing, where)
         shapes = tuple(expand(thing, folder, where=f"{where}: scene.objects"))
-        slots.append(Slot(body=thing.name, shapes=shapes, meshes=f"objects/{thing.name}"))
+        slots.append(SceneSlot(body=thing.name, shapes=shapes, meshes=f"objects/{thing.name}"))
         place = (*thing.position, _top(mjspec, spec.support) + shapes[0].extents[2] / 2)
         _add_body(mjspec, slots[-1], place, contact, rolling=spec.rolling, there=True)
         mjspec.worldbody.bodies[-1].quat = [math.cos(thing.yaw / 2), 0.0, 0.0, math.sin(thing.yaw / 2)]
@@ -146,7 +146,7 @@ def build_scene(mjspec: mujoco.MjSpec, spec: SceneSpec, folder: Path, *, like: s
         slots += _clutter(mjspec, name, clutter, sets, contact, spec.rolling, where)
     _extend_keys(mjspec, len(slots))
     default = mjspec.default.geom
-    return Layout(
+    return SceneLayout(
         spec=spec,
         slots=tuple(slots),
         contype=int(contact.get("contype", default.contype)),
@@ -158,11 +158,11 @@ def _clutter(
     mjspec: mujoco.MjSpec,
     name: str,
     clutter: ClutterSpec,
-    sets: dict[str, tuple[Shape, ...]],
+    sets: dict[str, tuple[ObjectShape, ...]],
     contact: dict[str, Any],
     rolling: float,
     where: str,
-) -> list[Slot]:
+) -> list[SceneSlot]:
     if not sets.get(clutter.set):
         raise UnknownNameError("set", clutter.set, sets, where=f"{where}: scene.clutter.{name}")
     if clutter.occlude:
@@ -175,7 +175,7 @@ def _clutter(
             if wanted not in names:
                 raise UnknownNameError(kind, wanted, names, where=place)
     shapes, meshes = sets[clutter.set], f"sets/{clutter.set}"
-    slots = [Slot(body=f"{name}_{i}", shapes=shapes, meshes=meshes, group=name) for i in range(clutter.count[1])]
+    slots = [SceneSlot(body=f"{name}_{i}", shapes=shapes, meshes=meshes, group=name) for i in range(clutter.count[1])]
     for i, slot in enumerate(slots):
         _add_body(mjspec, slot, (_APART * i, 0.0, _PARKED), contact, rolling=rolling, there=False)
         mjspec.add_text(name=f"scene/shape/{slot.body}", data=clutter.set)
@@ -189,7 +189,7 @@ def mesh_names(prefix: str, shape: int, pieces: Iterable[object]) -> list[str]:
 
 
 def add_geoms(
-    body: mujoco.MjsBody, mjspec: mujoco.MjSpec, shape: Shape, index: int, prefix: str
+    body: mujoco.MjsBody, mjspec: mujoco.MjSpec, shape: ObjectShape, index: int, prefix: str
 ) -> list[mujoco.MjsGeom]:
     """Give a body the pieces of a shape, mass in proportion to volume."""
     _add_meshes(mjspec, shape, index, prefix)
@@ -211,7 +211,7 @@ def add_geoms(
 
 def _add_body(
     mjspec: mujoco.MjSpec,
-    slot: Slot,
+    slot: SceneSlot,
     place: tuple[float, float, float],
     contact: dict[str, Any],
     *,
@@ -235,7 +235,7 @@ def _add_body(
             geom.contype, geom.conaffinity, geom.rgba[3] = 0, 0, 0.0
 
 
-def _add_meshes(mjspec: mujoco.MjSpec, shape: Shape, index: int, prefix: str) -> None:
+def _add_meshes(mjspec: mujoco.MjSpec, shape: ObjectShape, index: int, prefix: str) -> None:
     existing = {mesh.name for mesh in mjspec.meshes}
     for piece, name in zip(shape.pieces, mesh_names(prefix, index, shape.pieces), strict=True):
         if piece.vertices is not None and name not in existing:

@@ -24,14 +24,14 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Sourced(_Strict):
+class SourcedNumber(_Strict):
     """A number and where it is from."""
 
     value: float
     source: str
 
 
-class Servo(_Strict):
+class ServoSpec(_Strict):
     """One kind of servo or joint drive; SI units, at the output of its gear. What is not known is None.
 
     A position servo with ``kt`` and ``resistance`` follows the voltage law at the head of ``servos.yaml``: back-EMF
@@ -41,33 +41,33 @@ class Servo(_Strict):
     name: str
     description: str
     control: Literal["position", "torque"]
-    torque_limit: Sourced
-    damping: Sourced
-    frictionloss: Sourced
-    armature: Sourced
-    voltage: Sourced | None = None
-    kt: Sourced | None = None
-    resistance: Sourced | None = None
-    kp: Sourced | None = None
-    firmware_gain: Sourced | None = None
-    viscous: Sourced | None = None
-    no_load_speed: Sourced | None = None
-    encoder_counts: Sourced | None = None
-    gear_ratio: Sourced | None = None
-    backlash: Sourced | None = None
-    thermal_resistance: Sourced | None = None
-    thermal_time: Sourced | None = None
+    torque_limit: SourcedNumber
+    damping: SourcedNumber
+    frictionloss: SourcedNumber
+    armature: SourcedNumber
+    voltage: SourcedNumber | None = None
+    kt: SourcedNumber | None = None
+    resistance: SourcedNumber | None = None
+    kp: SourcedNumber | None = None
+    firmware_gain: SourcedNumber | None = None
+    viscous: SourcedNumber | None = None
+    no_load_speed: SourcedNumber | None = None
+    encoder_counts: SourcedNumber | None = None
+    gear_ratio: SourcedNumber | None = None
+    backlash: SourcedNumber | None = None
+    thermal_resistance: SourcedNumber | None = None
+    thermal_time: SourcedNumber | None = None
 
     @property
-    def motor(self) -> Motor | None:
+    def motor(self) -> MotorSpec | None:
         """The motor's constants, where the preset has them all."""
         if self.voltage is None or self.kt is None or self.resistance is None:
             return None
-        return Motor(voltage=self.voltage.value, kt=self.kt.value, resistance=self.resistance.value)
+        return MotorSpec(voltage=self.voltage.value, kt=self.kt.value, resistance=self.resistance.value)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Motor:
+class MotorSpec:
     """A DC motor behind its gear: supply ``voltage`` (V), ``kt`` (N·m/A, V·s/rad), ``resistance`` (ohm)."""
 
     voltage: float
@@ -76,7 +76,7 @@ class Motor:
 
 
 @cache
-def servo_presets() -> Mapping[str, Servo]:
+def servo_presets() -> Mapping[str, ServoSpec]:
     """Every preset by name."""
     rows: dict[str, dict[str, Any]] = load_yaml(_PRESETS)
     presets = {}
@@ -84,13 +84,13 @@ def servo_presets() -> Mapping[str, Servo]:
         whole = {**rows.get(row.get("base", ""), {}), **row, "name": name}
         whole.pop("base", None)
         try:
-            presets[name] = Servo.model_validate(whole)
+            presets[name] = ServoSpec.model_validate(whole)
         except ValidationError as error:
-            raise InputError(describe(error, where=f"{_PRESETS.name}: {name}", model=Servo)) from error
+            raise InputError(describe(error, where=f"{_PRESETS.name}: {name}", model=ServoSpec)) from error
     return presets
 
 
-def robot_servos(robot: RobotSpec | None, *, where: str) -> tuple[Servo | None, ...]:
+def robot_servos(robot: RobotSpec | None, *, where: str) -> tuple[ServoSpec | None, ...]:
     """The preset of each joint of a robot, None where it names none.
 
     Raises:
@@ -117,7 +117,7 @@ def robot_servos(robot: RobotSpec | None, *, where: str) -> tuple[Servo | None, 
     return servos
 
 
-def apply_servos(mjspec: mujoco.MjSpec, robot: RobotSpec, servos: tuple[Servo | None, ...]) -> None:
+def apply_servos(mjspec: mujoco.MjSpec, robot: RobotSpec, servos: tuple[ServoSpec | None, ...]) -> None:
     """Write presets into a model's joints and actuators; a joint without an actuator gets one."""
     joints = {joint.name: joint for joint in mjspec.joints}
     actuators = {actuator.name: actuator for actuator in mjspec.actuators}
@@ -134,7 +134,7 @@ def apply_servos(mjspec: mujoco.MjSpec, robot: RobotSpec, servos: tuple[Servo | 
         mjspec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
 
 
-def _write(actuator: mujoco.MjsActuator, joint: mujoco.MjsJoint, servo: Servo) -> None:
+def _write(actuator: mujoco.MjsActuator, joint: mujoco.MjsJoint, servo: ServoSpec) -> None:
     joint.damping = np.array([servo.damping.value, 0.0, 0.0])
     joint.frictionloss, joint.armature = servo.frictionloss.value, servo.armature.value
     limit = servo.torque_limit.value
@@ -152,7 +152,7 @@ def _write(actuator: mujoco.MjsActuator, joint: mujoco.MjsJoint, servo: Servo) -
         actuator.ctrllimited, actuator.ctrlrange = mujoco.mjtLimited.mjLIMITED_TRUE, command
 
 
-def nominals(robot: RobotSpec | None, servos: tuple[Servo | None, ...]) -> dict[str, float]:
+def nominals(robot: RobotSpec | None, servos: tuple[ServoSpec | None, ...]) -> dict[str, float]:
     """Nominal values of parameters that stand in a preset and in no model, by path."""
     if robot is None:
         return {}

@@ -30,7 +30,7 @@ _EQUAL = 1e-6  # relative: extents that differ by less were meant to be equal
 
 
 @dataclass(frozen=True, kw_only=True)
-class Piece:
+class ConvexPart:
     """One convex part: a primitive with MuJoCo's half sizes, or the hull of ``vertices`` ``(n, 3)`` in m."""
 
     kind: Kind
@@ -69,11 +69,11 @@ class Piece:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class ObjectShape:
     """A thing: its convex pieces, bounding box ``extents`` (m), mass (kg) and colour."""
 
     name: str
-    pieces: tuple[Piece, ...]
+    pieces: tuple[ConvexPart, ...]
     extents: NDArray[np.float64]
     mass: float
     rgba: tuple[float, float, float, float]
@@ -87,7 +87,7 @@ class Shape:
         return sum(piece.volume for piece in self.pieces)
 
 
-def primitive(kind: str, extents: ArrayLike) -> tuple[Piece, ...]:
+def primitive(kind: str, extents: ArrayLike) -> tuple[ConvexPart, ...]:
     """One of `PRIMITIVES` that fills a bounding box; cylinders and capsules stand upright.
 
     Raises:
@@ -104,7 +104,7 @@ def primitive(kind: str, extents: ArrayLike) -> tuple[Piece, ...]:
             raise InputError(f"A capsule stands upright: its height of {z:g} m must exceed its diameter of {x:g} m.")
     else:
         size = (x / 2, y / 2, z / 2)
-    return (Piece(kind=kind, size=np.array(size), position=np.zeros(3)),)
+    return (ConvexPart(kind=kind, size=np.array(size), position=np.zeros(3)),)
 
 
 def _equal(kind: str, values: tuple[float, ...]) -> None:
@@ -113,13 +113,13 @@ def _equal(kind: str, values: tuple[float, ...]) -> None:
         raise InputError(f"A {kind} needs {what}, given {', '.join(f'{v:g}' for v in values)} m. Use an ellipsoid.")
 
 
-def hull(vertices: NDArray[np.float64]) -> Piece:
+def hull(vertices: NDArray[np.float64]) -> ConvexPart:
     """The convex piece of some points."""
     corners = vertices[ConvexHull(vertices).vertices]
-    return Piece(kind="mesh", size=np.zeros(3), position=np.zeros(3), vertices=corners)
+    return ConvexPart(kind="mesh", size=np.zeros(3), position=np.zeros(3), vertices=corners)
 
 
-def prism(rng: np.random.Generator, *, sides: int | None = None, taper: float | None = None) -> tuple[Piece, ...]:
+def prism(rng: np.random.Generator, *, sides: int | None = None, taper: float | None = None) -> tuple[ConvexPart, ...]:
     """A regular prism of 3 to 8 sides whose top is ``taper`` times its base (0.4 to 1 where not given)."""
     sides = int(rng.integers(3, 9)) if sides is None else sides
     taper = float(rng.uniform(0.4, 1.0)) if taper is None else taper
@@ -129,7 +129,7 @@ def prism(rng: np.random.Generator, *, sides: int | None = None, taper: float | 
     return (hull(np.concatenate([base, top])),)
 
 
-def polyhedron(rng: np.random.Generator, *, corners: int | None = None) -> tuple[Piece, ...]:
+def polyhedron(rng: np.random.Generator, *, corners: int | None = None) -> tuple[ConvexPart, ...]:
     """The hull of 8 to 16 points near a sphere: a stone."""
     corners = int(rng.integers(8, 17)) if corners is None else corners
     direction = rng.normal(size=(corners, 3))
@@ -137,7 +137,7 @@ def polyhedron(rng: np.random.Generator, *, corners: int | None = None) -> tuple
     return (hull(direction * rng.uniform(0.8, 1.0, size=(corners, 1))),)
 
 
-def superquadric(rng: np.random.Generator, *, exponents: tuple[float, float] | None = None) -> tuple[Piece, ...]:
+def superquadric(rng: np.random.Generator, *, exponents: tuple[float, float] | None = None) -> tuple[ConvexPart, ...]:
     """A convex superellipsoid with exponents (north–south, east–west) in (0, 2], drawn from 0.2 to 1.8.
 
     A. H. Barr, "Superquadrics and angle-preserving transformations" (1981): near 0 a box, 1 an ellipsoid, 2 an
@@ -161,7 +161,7 @@ def superquadric(rng: np.random.Generator, *, exponents: tuple[float, float] | N
     return (hull(np.unique(np.round(points.reshape(-1, 3), 12), axis=0)),)
 
 
-def ell(rng: np.random.Generator, *, thickness: float | None = None) -> tuple[Piece, ...]:
+def ell(rng: np.random.Generator, *, thickness: float | None = None) -> tuple[ConvexPart, ...]:
     """An L of two boxes; ``thickness`` of its arms over the extents (0.3 to 0.5 where not given)."""
     part = float(rng.uniform(0.3, 0.5)) if thickness is None else thickness
     foot = _box((-1.0, -1.0, -1.0), (1.0, 1.0, -1.0 + 2 * part))
@@ -169,7 +169,7 @@ def ell(rng: np.random.Generator, *, thickness: float | None = None) -> tuple[Pi
     return foot, arm
 
 
-def mug(rng: np.random.Generator, *, wall: float | None = None) -> tuple[Piece, ...]:
+def mug(rng: np.random.Generator, *, wall: float | None = None) -> tuple[ConvexPart, ...]:
     """A cup with a handle: a round wall of wedges, a floor, and a handle of three bars; ``wall`` over the radius."""
     wall = float(rng.uniform(0.1, 0.2)) if wall is None else wall
     step = 2 * np.pi / _WALLS
@@ -177,7 +177,7 @@ def mug(rng: np.random.Generator, *, wall: float | None = None) -> tuple[Piece, 
     angle = step * np.arange(_WALLS)
     ring = np.stack([np.cos(angle), np.sin(angle)], axis=1)
 
-    def slab(outline: NDArray[np.float64], low: float, high: float) -> Piece:
+    def slab(outline: NDArray[np.float64], low: float, high: float) -> ConvexPart:
         return hull(np.concatenate([np.c_[outline, np.full(len(outline), z)] for z in (low, high)]))
 
     pieces = [slab(ring, -1.0, floor)]
@@ -193,12 +193,12 @@ def mug(rng: np.random.Generator, *, wall: float | None = None) -> tuple[Piece, 
     return tuple(pieces)
 
 
-def _box(low: tuple[float, float, float], high: tuple[float, float, float]) -> Piece:
+def _box(low: tuple[float, float, float], high: tuple[float, float, float]) -> ConvexPart:
     a, b = np.array(low), np.array(high)
-    return Piece(kind="box", size=(b - a) / 2, position=(a + b) / 2)
+    return ConvexPart(kind="box", size=(b - a) / 2, position=(a + b) / 2)
 
 
-PROCEDURAL: dict[str, Callable[..., tuple[Piece, ...]]] = {
+PROCEDURAL: dict[str, Callable[..., tuple[ConvexPart, ...]]] = {
     "prism": prism,
     "polyhedron": polyhedron,
     "superquadric": superquadric,
@@ -207,7 +207,7 @@ PROCEDURAL: dict[str, Callable[..., tuple[Piece, ...]]] = {
 }
 
 
-def fitted(pieces: tuple[Piece, ...], extents: ArrayLike) -> tuple[Piece, ...]:
+def fitted(pieces: tuple[ConvexPart, ...], extents: ArrayLike) -> tuple[ConvexPart, ...]:
     """Pieces scaled per axis and centred so that together they fill a bounding box of these extents."""
     low, high = bounds(pieces)
     scale = np.asarray(extents, dtype=np.float64) / (high - low)
@@ -215,19 +215,19 @@ def fitted(pieces: tuple[Piece, ...], extents: ArrayLike) -> tuple[Piece, ...]:
     return tuple(_moved(piece, scale, centre) for piece in pieces)
 
 
-def bounds(pieces: tuple[Piece, ...]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def bounds(pieces: tuple[ConvexPart, ...]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Lowest and highest corner of the bounding box."""
     corners = np.concatenate(list(_corners(pieces)))
     return corners.min(axis=0), corners.max(axis=0)
 
 
-def _corners(pieces: tuple[Piece, ...]) -> Iterator[NDArray[np.float64]]:
+def _corners(pieces: tuple[ConvexPart, ...]) -> Iterator[NDArray[np.float64]]:
     for piece in pieces:
         vertices = np.array([-piece.reach, piece.reach]) if piece.vertices is None else piece.vertices
         yield vertices + piece.position
 
 
-def _moved(piece: Piece, scale: NDArray[np.float64], centre: NDArray[np.float64]) -> Piece:
+def _moved(piece: ConvexPart, scale: NDArray[np.float64], centre: NDArray[np.float64]) -> ConvexPart:
     position = (piece.position - centre) * scale
     if piece.vertices is not None:
         vertices = piece.vertices * scale + position
@@ -237,7 +237,7 @@ def _moved(piece: Piece, scale: NDArray[np.float64], centre: NDArray[np.float64]
 
 def procedural(
     kind: str, extents: ArrayLike, *, seed: int, index: int = 0, **options: float | int | tuple[float, float]
-) -> tuple[Piece, ...]:
+) -> tuple[ConvexPart, ...]:
     """A procedural shape: a function of its kind, seed, index and options alone."""
     return fitted(PROCEDURAL[kind](generator(seed, f"shape/{kind}", index), **options), extents)
 
@@ -245,7 +245,7 @@ def procedural(
 _CONVEX = 0.97  # of the hull's volume: the rest is the faceting of round parts
 
 
-def read_piece(path: Path, *, accept_hull: bool, where: str) -> Piece:
+def read_piece(path: Path, *, accept_hull: bool, where: str) -> ConvexPart:
     """The convex piece in a mesh file (STL, OBJ, MSH), in the file's own coordinates.
 
     Args:

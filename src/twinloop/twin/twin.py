@@ -13,14 +13,14 @@ from numpy.typing import ArrayLike, NDArray
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.params import ParamTable
 from twinloop.core.units import UnitMap, unit_map_from_ranges
-from twinloop.twin.devices import Device
+from twinloop.twin.devices import SensingDevice
 from twinloop.twin.fields import FieldValues, field_values, sharing_fields
 from twinloop.twin.params import Param
 from twinloop.twin.quantities import default_value
 from twinloop.twin.quantities.joints import motor_joint
 from twinloop.twin.quantities.sensing import SENSING
-from twinloop.twin.scene import Scene
-from twinloop.twin.servos import Servo, nominals
+from twinloop.twin.scene import SceneSlots
+from twinloop.twin.servos import ServoSpec, nominals
 from twinloop.twin.spec import RobotSpec, TwinSpec
 from twinloop.twin.textures import add_texture_pool
 
@@ -42,9 +42,9 @@ class Twin:
     params: Mapping[str, Param]
     hash: str
     mjspec: mujoco.MjSpec = field(repr=False)
-    servos: tuple[Servo | None, ...] = ()
-    scene: Scene | None = None
-    devices: Mapping[str, Device] = field(default_factory=dict)
+    servos: tuple[ServoSpec | None, ...] = ()
+    scene: SceneSlots | None = None
+    devices: Mapping[str, SensingDevice] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -185,7 +185,7 @@ class Twin:
         visual: bool = False,
         always: Container[str] = (),
     ) -> FieldValues:
-        """Model fields of every world of a table; see `twin.fields.field_values` and `twin.scene.Scene`."""
+        """Model fields of every world of a table; see `twin.fields.field_values` and `twin.scene.SceneSlots`."""
         values = field_values(model or self.model, self.params.values(), table, visual=visual, always=always)
         if self.scene is None:
             return values

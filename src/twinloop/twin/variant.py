@@ -12,7 +12,7 @@ from twinloop.twin.devices import mark_sensors, sensor_params, twin_devices
 from twinloop.twin.gear import add_gears, robot_gears
 from twinloop.twin.params import expand_params
 from twinloop.twin.quantities.sensing import SENSOR_TEXT
-from twinloop.twin.scene import Scene
+from twinloop.twin.scene import SceneSlots
 from twinloop.twin.servos import nominals
 from twinloop.twin.spec import GearSpec, ParamSpec, SensorSpec
 from twinloop.twin.twin import Twin
@@ -43,7 +43,7 @@ def gearing(twin: Twin, gears: GearSpec) -> Twin:
     add_gears(mjspec, robot_gears(robot, twin.servos or (None,) * len(robot.joints), where=twin.name), where=twin.name)
     model = compile_model(mjspec)
     spec = twin.spec.model_copy(update={"robot": robot})
-    scene = None if twin.scene is None else Scene(layout=twin.scene.layout, model=model)
+    scene = None if twin.scene is None else SceneSlots(layout=twin.scene.layout, model=model)
     rows = [*(scene.param_specs() if scene else []), *sensor_params(twin.devices), *spec.params]
     params = expand_params(model, rows, where=twin.name, nominals=nominals(robot, twin.servos))
     name = "+".join([twin.hash, "gears", *changed_suffix(model)])

@@ -10,11 +10,11 @@ import numpy as np
 from scipy.spatial.transform import Rotation
 
 from benchmarks.error_rates.logs.planted.defect import Log, Planted, defect
-from twinloop.core.records import Signal
+from twinloop.core.records import LoggedSignal
 
 
 def _signals(
-    log: Log, prefix: str, change: Callable[[Mapping[str, Signal], str], Mapping[str, Signal]]
+    log: Log, prefix: str, change: Callable[[Mapping[str, LoggedSignal], str], Mapping[str, LoggedSignal]]
 ) -> Planted | None:
     """Every episode with a signal changed, the first of its kind."""
     name = next((name for name in log[0].signals if name.startswith(prefix)), None)
@@ -57,7 +57,7 @@ def _in_g(log: Log, _random: np.random.Generator) -> Planted | None:
 
 @defect("acceleration without gravity", "gravity_missing")
 def _no_gravity(log: Log, _random: np.random.Generator) -> Planted | None:
-    def change(signals: Mapping[str, Signal], name: str) -> Mapping[str, Signal]:
+    def change(signals: Mapping[str, LoggedSignal], name: str) -> Mapping[str, LoggedSignal]:
         values = signals[name].values
         size = np.linalg.norm(values, axis=1, keepdims=True)
         return {name: replace(signals[name], values=values - 9.80665 * values / np.where(size > 0, size, 1.0))}
@@ -72,7 +72,7 @@ def _gyro_degrees(log: Log, _random: np.random.Generator) -> Planted | None:
 
 @defect("quaternions as xyzw", "quaternion_order", also=("velocity_sign", "velocity_unlike"))
 def _xyzw(log: Log, _random: np.random.Generator) -> Planted | None:
-    def change(signals: Mapping[str, Signal], name: str) -> Mapping[str, Signal]:
+    def change(signals: Mapping[str, LoggedSignal], name: str) -> Mapping[str, LoggedSignal]:
         return {name: replace(signals[name], values=signals[name].values[:, [0, 1, 2, 4, 5, 6, 3]])}
 
     return _signals(log, "pose/", change)
@@ -80,7 +80,7 @@ def _xyzw(log: Log, _random: np.random.Generator) -> Planted | None:
 
 @defect("quaternions not of unit length", "quaternion_norm")
 def _norm(log: Log, _random: np.random.Generator) -> Planted | None:
-    def change(signals: Mapping[str, Signal], name: str) -> Mapping[str, Signal]:
+    def change(signals: Mapping[str, LoggedSignal], name: str) -> Mapping[str, LoggedSignal]:
         return {name: replace(signals[name], values=signals[name].values * [1, 1, 1, 1.1, 1.1, 1.1, 1.1])}
 
     return _signals(log, "pose/", change)
@@ -88,7 +88,7 @@ def _norm(log: Log, _random: np.random.Generator) -> Planted | None:
 
 @defect("positions in mm", "velocity_unit", "pose_unit", also=("pose_unit", "velocity_unit"))
 def _millimetres(log: Log, _random: np.random.Generator) -> Planted | None:
-    def change(signals: Mapping[str, Signal], name: str) -> Mapping[str, Signal]:
+    def change(signals: Mapping[str, LoggedSignal], name: str) -> Mapping[str, LoggedSignal]:
         return {name: replace(signals[name], values=signals[name].values * [1e3, 1e3, 1e3, 1, 1, 1, 1])}
 
     return _signals(log, "pose/", change)
@@ -96,7 +96,7 @@ def _millimetres(log: Log, _random: np.random.Generator) -> Planted | None:
 
 @defect("angular velocity in the world's axes", "twist_axes", also=("velocity_unlike",))
 def _world_axes(log: Log, _random: np.random.Generator) -> Planted | None:
-    def change(signals: Mapping[str, Signal], name: str) -> Mapping[str, Signal]:
+    def change(signals: Mapping[str, LoggedSignal], name: str) -> Mapping[str, LoggedSignal]:
         pose = signals[f"pose/{name.removeprefix('twist/')}"]
         values = signals[name].values.copy()
         values[:, 3:] = Rotation.from_quat(pose.values[:, 3:], scalar_first=True).apply(values[:, 3:])

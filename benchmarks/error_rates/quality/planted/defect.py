@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from benchmarks.error_rates.quality.planted.edited import Edited
 from twinloop.curate.motion import motion_of
-from twinloop.curate.recording import Recording
+from twinloop.curate.recording import RecordedEpisode
 
-Plant = Callable[[Recording, float, np.random.Generator], Edited | None]
+Plant = Callable[[RecordedEpisode, float, np.random.Generator], Edited | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ def defect(
     return register
 
 
-def moving_joint(recording: Recording, random: np.random.Generator) -> int | None:
+def moving_joint(recording: RecordedEpisode, random: np.random.Generator) -> int | None:
     """A joint that moves well, both measured and by command."""
     raw = recording.raw
     if raw.command != "position" or raw.action.shape != raw.state.shape:
@@ -54,7 +54,7 @@ def moving_joint(recording: Recording, random: np.random.Generator) -> int | Non
     return int(random.choice(found)) if len(found) else None
 
 
-def moving_frame(recording: Recording, random: np.random.Generator, *, frames: int = 1) -> int | None:
+def moving_frame(recording: RecordedEpisode, random: np.random.Generator, *, frames: int = 1) -> int | None:
     """A frame from which on most joints move briskly for so many frames."""
     motion = motion_of(recording)
     brisk = motion.speed > np.median(motion.speed[motion.moving]) if motion.moving.any() else motion.moving
@@ -64,6 +64,6 @@ def moving_frame(recording: Recording, random: np.random.Generator, *, frames: i
     return int(random.choice(found)) if len(found) else None
 
 
-def reach(recording: Recording) -> NDArray[np.float64]:
+def reach(recording: RecordedEpisode) -> NDArray[np.float64]:
     """Ranges of the joints' columns in this episode, ``(n,)``."""
     return np.ptp(recording.raw.state, axis=0)

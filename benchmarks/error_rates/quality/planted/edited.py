@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.records import Provenance
-from twinloop.curate.recording import Array, Pictures, Recording
+from twinloop.curate.recording import Array, Pictures, RecordedEpisode
 from twinloop.dataset.logs.importers.protocol import RawEpisode
 
 Made = TypeVar("Made")
 _LOOKS = "looks/"
 
 
-class Edited(Recording):
+class Edited(RecordedEpisode):
     """An episode that is another one but for what is changed.
 
     Args:
@@ -33,7 +33,7 @@ class Edited(Recording):
 
     def __init__(
         self,
-        of: Recording,
+        of: RecordedEpisode,
         *,
         raw: Callable[[RawEpisode], RawEpisode] | None = None,
         states: Callable[[Array], Array] | None = None,
@@ -58,12 +58,12 @@ class Edited(Recording):
 
     @property
     def frames(self) -> int:
-        """See `Recording`."""
+        """See `RecordedEpisode`."""
         return self._of.frames if self._rows is None else len(self._rows)
 
     @functools.cached_property
     def raw(self) -> RawEpisode:
-        """See `Recording`."""
+        """See `RecordedEpisode`."""
         made = writable(self._of.raw)
         if self._rows is not None:
             made = taken(made, self._rows)
@@ -71,25 +71,25 @@ class Edited(Recording):
 
     @functools.cached_property
     def states(self) -> Array | None:
-        """See `Recording`."""
+        """See `RecordedEpisode`."""
         kept = self._of.states
         return kept if kept is None or self._states is None else self._states(kept.copy())
 
     @functools.cached_property
     def provenance(self) -> Provenance | None:
-        """See `Recording`."""
+        """See `RecordedEpisode`."""
         kept = self._of.provenance
         return kept if kept is None or self._provenance is None else self._provenance(kept)
 
     def pictures(self, camera: str, frames: Sequence[int] | None = None) -> Pictures:
-        """See `Recording`."""
+        """See `RecordedEpisode`."""
         chosen = list(range(self.frames)) if frames is None else list(frames)
         if "pictures" not in self.touched:
             return self._of.pictures(camera, chosen)
         return self._whole(camera)[chosen]
 
-    def fact(self, name: str, make: Callable[[Recording], Made]) -> Made:
-        """See `Recording`; what pictures look like is known where they are the same."""
+    def fact(self, name: str, make: Callable[[RecordedEpisode], Made]) -> Made:
+        """See `RecordedEpisode`; what pictures look like is known where they are the same."""
         if name.startswith(_LOOKS) and "pictures" not in self.touched:
             return self._of.fact(name, make)
         return super().fact(name, make)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from benchmarks.error_rates.quality.planted.defect import Defect, defect, moving_joint, reach
 from benchmarks.error_rates.quality.planted.edited import Edited
 from twinloop.core.records import Provenance
-from twinloop.curate.recording import Array, Recording
+from twinloop.curate.recording import Array, RecordedEpisode
 from twinloop.dataset.logs.importers.protocol import RawEpisode
 from twinloop.simulate.protocol import state_columns
 from twinloop.stats import delayed
@@ -22,7 +22,7 @@ _BIT = mujoco.mjtState
 Columns = tuple[NDArray[np.intp], NDArray[np.intp]]
 
 
-def _free(recording: Recording) -> Columns | None:
+def _free(recording: RecordedEpisode) -> Columns | None:
     """Columns of the first free body's position and velocity in the states."""
     if recording.states is None or recording.provenance is None:
         return None
@@ -35,7 +35,7 @@ def _free(recording: Recording) -> Columns | None:
     return qpos[place : place + 3], qvel[dof : dof + 6]
 
 
-def _resting(recording: Recording, columns: Columns, random: np.random.Generator, frames: int) -> int | None:
+def _resting(recording: RecordedEpisode, columns: Columns, random: np.random.Generator, frames: int) -> int | None:
     """A frame from which on the body rests for so long."""
     states = recording.states
     assert states is not None
@@ -46,7 +46,7 @@ def _resting(recording: Recording, columns: Columns, random: np.random.Generator
 
 
 @defect(PHYSICS, "object teleports", (3.0, 10.0, 50.0), "mm", "physics/teleport")
-def _teleport(recording: Recording, size: float, random: np.random.Generator) -> Edited | None:
+def _teleport(recording: RecordedEpisode, size: float, random: np.random.Generator) -> Edited | None:
     columns = _free(recording)
     if columns is None or recording.states is None:
         return None
@@ -61,7 +61,7 @@ def _teleport(recording: Recording, size: float, random: np.random.Generator) ->
 
 
 @defect(PHYSICS, "object floats", (0.1, 0.3, 1.0), "s", "physics/float")
-def _float(recording: Recording, size: float, random: np.random.Generator) -> Edited | None:
+def _float(recording: RecordedEpisode, size: float, random: np.random.Generator) -> Edited | None:
     columns, frames = _free(recording), max(1, round(size * recording.fps))
     at = None if columns is None else _resting(recording, columns, random, frames)
     if columns is None or at is None:
@@ -76,7 +76,7 @@ def _float(recording: Recording, size: float, random: np.random.Generator) -> Ed
 
 
 @defect(PHYSICS, "object pushed into the table", (2.0, 5.0, 10.0), "mm", "physics/penetration")
-def _sunk(recording: Recording, size: float, random: np.random.Generator) -> Edited | None:
+def _sunk(recording: RecordedEpisode, size: float, random: np.random.Generator) -> Edited | None:
     columns = _free(recording)
     at = None if columns is None else _resting(recording, columns, random, 5)
     if columns is None or at is None:
@@ -90,7 +90,7 @@ def _sunk(recording: Recording, size: float, random: np.random.Generator) -> Edi
 
 
 @defect(PHYSICS, "joint gains speed from nothing", (1.0, 3.0, 10.0), "rad/s", "physics/energy")
-def _kick(recording: Recording, size: float, random: np.random.Generator) -> Edited | None:
+def _kick(recording: RecordedEpisode, size: float, random: np.random.Generator) -> Edited | None:
     if recording.states is None or recording.provenance is None:
         return None
     twin = load_twin(recording.provenance.twin)
@@ -105,7 +105,7 @@ def _kick(recording: Recording, size: float, random: np.random.Generator) -> Edi
 
 
 @defect(PHYSICS, "recorded gain is not the one simulated", (1.01, 1.05, 1.2), "times", "physics/next_state")
-def _gain(recording: Recording, size: float, random: np.random.Generator) -> Edited | None:
+def _gain(recording: RecordedEpisode, size: float, random: np.random.Generator) -> Edited | None:
     names = sorted(name for name in recording.params if name.endswith("/kp"))
     if not names:
         return None
@@ -121,7 +121,7 @@ def _gain(recording: Recording, size: float, random: np.random.Generator) -> Edi
     PHYSICS, "motion sped up", (1.5, 2.0, 3.0), "times",
     "physics/torque", "physics/velocity", "physics/acceleration", "physics/jerk", "physics/replay",
 )  # fmt: skip
-def _faster(recording: Recording, size: float, _random: np.random.Generator) -> Edited | None:
+def _faster(recording: RecordedEpisode, size: float, _random: np.random.Generator) -> Edited | None:
     rows = np.arange(0, recording.frames, size, dtype=np.float64)
 
     def change(raw: RawEpisode) -> RawEpisode:
@@ -141,7 +141,7 @@ def _resampled(values: Array, at: NDArray[np.intp], rows: Array) -> Array:
     PHYSICS, "joint jerks aside and back", (0.05, 0.15, 0.4), "of its range",
     "physics/acceleration", "physics/jerk", "physics/torque", "physics/velocity",
 )  # fmt: skip
-def _jolt(recording: Recording, size: float, random: np.random.Generator) -> Edited | None:
+def _jolt(recording: RecordedEpisode, size: float, random: np.random.Generator) -> Edited | None:
     joint = moving_joint(recording, random)
     if joint is None:
         return None
@@ -156,7 +156,7 @@ def _jolt(recording: Recording, size: float, random: np.random.Generator) -> Edi
 
 
 @defect(PHYSICS, "joint beyond its range", (0.1, 0.2, 0.5), "of its range", "physics/joint_range")
-def _beyond(recording: Recording, size: float, random: np.random.Generator) -> Edited | None:
+def _beyond(recording: RecordedEpisode, size: float, random: np.random.Generator) -> Edited | None:
     record = recording.provenance
     if record is None or not record.twin or recording.raw.units.names != load_twin(record.twin).units.names:
         return None
@@ -174,7 +174,7 @@ def _beyond(recording: Recording, size: float, random: np.random.Generator) -> E
 
 
 @defect(PHYSICS, "measurements late", (2.0, 3.0, 5.0), "frames", "physics/lag", "physics/replay")
-def _late(recording: Recording, size: float, random: np.random.Generator) -> Edited | None:
+def _late(recording: RecordedEpisode, size: float, random: np.random.Generator) -> Edited | None:
     def change(raw: RawEpisode) -> RawEpisode:
         return replace(raw, state=delayed(raw.state, np.full(raw.state.shape[1], size)))
 
@@ -182,7 +182,7 @@ def _late(recording: Recording, size: float, random: np.random.Generator) -> Edi
 
 
 @defect(PHYSICS, "a weak drive", (0.05, 0.15, 0.4), "s of lag", "physics/replay", "physics/lag")
-def _weak(recording: Recording, size: float, random: np.random.Generator) -> Edited | None:
+def _weak(recording: RecordedEpisode, size: float, random: np.random.Generator) -> Edited | None:
     joint = moving_joint(recording, random)
     if joint is None:
         return None

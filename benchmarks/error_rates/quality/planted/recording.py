@@ -9,7 +9,7 @@ from scipy.ndimage import gaussian_filter
 
 from benchmarks.error_rates.quality.planted.defect import Defect, defect, moving_frame, moving_joint, reach
 from benchmarks.error_rates.quality.planted.edited import Edited
-from twinloop.curate.recording import Array, Pictures, Recording
+from twinloop.curate.recording import Array, Pictures, RecordedEpisode
 from twinloop.dataset.logs.importers.protocol import RawEpisode
 
 RECORDING: dict[str, Defect] = {}
@@ -17,7 +17,7 @@ RECORDING: dict[str, Defect] = {}
 
 @defect(RECORDING, "frames lost, clock kept", (1.0, 3.0, 10.0), "frames", "recording/dropped_frames",
         "recording/clock_jump")  # fmt: skip
-def _lost(recording: Recording, size: float, random: np.random.Generator) -> Edited | None:
+def _lost(recording: RecordedEpisode, size: float, random: np.random.Generator) -> Edited | None:
     at = int(random.integers(10, recording.frames - 20))
 
     def change(raw: RawEpisode) -> RawEpisode:
@@ -29,7 +29,7 @@ def _lost(recording: Recording, size: float, random: np.random.Generator) -> Edi
 
 @defect(RECORDING, "frames lost, clock made even", (1.0, 3.0, 10.0), "frames in motion", "recording/dropped_frames",
         "recording/spikes", "recording/clock_drift")  # fmt: skip
-def _lost_evenly(recording: Recording, size: float, random: np.random.Generator) -> Edited | None:
+def _lost_evenly(recording: RecordedEpisode, size: float, random: np.random.Generator) -> Edited | None:
     at = moving_frame(recording, random, frames=int(size))
     if at is None:
         return None
@@ -37,7 +37,7 @@ def _lost_evenly(recording: Recording, size: float, random: np.random.Generator)
 
 
 @defect(RECORDING, "frames repeated", (0.03, 0.1, 0.5), "of the frames", "recording/duplicate_frames")
-def _repeated(recording: Recording, size: float, random: np.random.Generator) -> Edited | None:
+def _repeated(recording: RecordedEpisode, size: float, random: np.random.Generator) -> Edited | None:
     rows = np.arange(recording.frames)
     again = np.sort(random.choice(rows[1:], size=round(size * len(rows)), replace=False))
     rows[again] = rows[again - 1]
@@ -45,7 +45,7 @@ def _repeated(recording: Recording, size: float, random: np.random.Generator) ->
 
 
 @defect(RECORDING, "clock jumps ahead", (0.05, 0.2, 1.0), "s", "recording/clock_jump", "recording/dropped_frames")
-def _ahead(recording: Recording, size: float, random: np.random.Generator) -> Edited | None:
+def _ahead(recording: RecordedEpisode, size: float, random: np.random.Generator) -> Edited | None:
     at = int(random.integers(10, recording.frames - 10))
 
     def change(raw: RawEpisode) -> RawEpisode:
@@ -56,7 +56,7 @@ def _ahead(recording: Recording, size: float, random: np.random.Generator) -> Ed
 
 
 @defect(RECORDING, "clock jumps back", (0.05, 0.2, 1.0), "s", "recording/clock_jump")
-def _back(recording: Recording, size: float, random: np.random.Generator) -> Edited | None:
+def _back(recording: RecordedEpisode, size: float, random: np.random.Generator) -> Edited | None:
     at = int(random.integers(10, recording.frames - 10))
 
     def change(raw: RawEpisode) -> RawEpisode:
@@ -66,13 +66,13 @@ def _back(recording: Recording, size: float, random: np.random.Generator) -> Edi
     return Edited(recording, raw=change)
 
 
-def _camera(recording: Recording, random: np.random.Generator) -> str | None:
+def _camera(recording: RecordedEpisode, random: np.random.Generator) -> str | None:
     return str(random.choice(recording.cameras)) if recording.cameras else None
 
 
 @defect(RECORDING, "camera frozen while the robot moves", (0.2, 0.5, 1.5), "s", "recording/frozen_camera",
         "recording/duplicate_frames")  # fmt: skip
-def _frozen(recording: Recording, size: float, random: np.random.Generator) -> Edited | None:
+def _frozen(recording: RecordedEpisode, size: float, random: np.random.Generator) -> Edited | None:
     chosen, frames = _camera(recording, random), round(size * recording.fps)
     at = None if chosen is None else moving_frame(recording, random, frames=frames)
     if at is None:
@@ -88,7 +88,7 @@ def _frozen(recording: Recording, size: float, random: np.random.Generator) -> E
 
 
 @defect(RECORDING, "camera black", (1.0, 5.0, 1000.0), "frames at most", "recording/black_camera")
-def _black(recording: Recording, size: float, random: np.random.Generator) -> Edited | None:
+def _black(recording: RecordedEpisode, size: float, random: np.random.Generator) -> Edited | None:
     chosen = _camera(recording, random)
     if chosen is None:
         return None
@@ -104,7 +104,7 @@ def _black(recording: Recording, size: float, random: np.random.Generator) -> Ed
 
 
 @defect(RECORDING, "camera out of focus throughout", (0.5, 1.0, 2.0), "px", "recording/blur")
-def _blurred(recording: Recording, size: float, random: np.random.Generator) -> Edited | None:
+def _blurred(recording: RecordedEpisode, size: float, random: np.random.Generator) -> Edited | None:
     chosen = _camera(recording, random)
     if chosen is None:
         return None
@@ -118,7 +118,7 @@ def _blurred(recording: Recording, size: float, random: np.random.Generator) -> 
 
 
 @defect(RECORDING, "camera smeared for a third of a second", (0.5, 1.0, 2.0), "px", "recording/blur")
-def _smeared(recording: Recording, size: float, random: np.random.Generator) -> Edited | None:
+def _smeared(recording: RecordedEpisode, size: float, random: np.random.Generator) -> Edited | None:
     chosen = _camera(recording, random)
     if chosen is None:
         return None
@@ -133,7 +133,7 @@ def _smeared(recording: Recording, size: float, random: np.random.Generator) -> 
 
 
 @defect(RECORDING, "cameras exchanged", (2.0,), "cameras", "recording/swapped_cameras")
-def _cameras(recording: Recording, _size: float, random: np.random.Generator) -> Edited | None:
+def _cameras(recording: RecordedEpisode, _size: float, random: np.random.Generator) -> Edited | None:
     if len(recording.cameras) < 2:
         return None
     one, other = (str(name) for name in random.choice(recording.cameras, size=2, replace=False))
@@ -141,7 +141,7 @@ def _cameras(recording: Recording, _size: float, random: np.random.Generator) ->
 
 
 @defect(RECORDING, "another unit throughout", (np.pi / 180, 0.5, 180 / np.pi), "times", "recording/units")
-def _unit(recording: Recording, size: float, _random: np.random.Generator) -> Edited | None:
+def _unit(recording: RecordedEpisode, size: float, _random: np.random.Generator) -> Edited | None:
     def change(raw: RawEpisode) -> RawEpisode:
         return replace(raw, state=raw.state * size, action=raw.action * size)
 
@@ -149,7 +149,7 @@ def _unit(recording: Recording, size: float, _random: np.random.Generator) -> Ed
 
 
 @defect(RECORDING, "one joint measured in another unit", (np.pi / 180, 0.5, 180 / np.pi), "times", "recording/units")
-def _one_unit(recording: Recording, size: float, random: np.random.Generator) -> Edited | None:
+def _one_unit(recording: RecordedEpisode, size: float, random: np.random.Generator) -> Edited | None:
     joint = moving_joint(recording, random)
     if joint is None:
         return None
@@ -161,7 +161,7 @@ def _one_unit(recording: Recording, size: float, random: np.random.Generator) ->
     return Edited(recording, raw=change)
 
 
-def _two(recording: Recording, random: np.random.Generator) -> tuple[int, int] | None:
+def _two(recording: RecordedEpisode, random: np.random.Generator) -> tuple[int, int] | None:
     span = reach(recording)
     moving = np.flatnonzero(span > 0.2 * span.max())
     if len(moving) < 2:
@@ -171,7 +171,7 @@ def _two(recording: Recording, random: np.random.Generator) -> tuple[int, int] |
 
 
 @defect(RECORDING, "two joints exchanged, measured and commanded", (2.0,), "joints", "recording/swapped")
-def _exchanged(recording: Recording, _size: float, random: np.random.Generator) -> Edited | None:
+def _exchanged(recording: RecordedEpisode, _size: float, random: np.random.Generator) -> Edited | None:
     pair = _two(recording, random)
     if pair is None:
         return None
@@ -185,7 +185,7 @@ def _exchanged(recording: Recording, _size: float, random: np.random.Generator) 
 
 
 @defect(RECORDING, "two joints exchanged, measured only", (2.0,), "joints", "recording/swapped")
-def _crossed(recording: Recording, _size: float, random: np.random.Generator) -> Edited | None:
+def _crossed(recording: RecordedEpisode, _size: float, random: np.random.Generator) -> Edited | None:
     pair = _two(recording, random)
     if pair is None:
         return None
@@ -198,7 +198,7 @@ def _crossed(recording: Recording, _size: float, random: np.random.Generator) ->
 
 
 @defect(RECORDING, "joint of the wrong sign", (1.0,), "joint", "recording/sign", "recording/swapped")
-def _flipped(recording: Recording, _size: float, random: np.random.Generator) -> Edited | None:
+def _flipped(recording: RecordedEpisode, _size: float, random: np.random.Generator) -> Edited | None:
     joint = moving_joint(recording, random)
     if joint is None:
         return None
@@ -211,7 +211,7 @@ def _flipped(recording: Recording, _size: float, random: np.random.Generator) ->
 
 
 @defect(RECORDING, "recorder left running", (1.0, 3.0, 10.0), "s", "recording/static_tail")
-def _tail(recording: Recording, size: float, random: np.random.Generator) -> Edited | None:
+def _tail(recording: RecordedEpisode, size: float, random: np.random.Generator) -> Edited | None:
     rows = np.append(np.arange(recording.frames), np.full(round(size * recording.fps), recording.frames - 1))
 
     def change(raw: RawEpisode) -> RawEpisode:
@@ -223,12 +223,12 @@ def _tail(recording: Recording, size: float, random: np.random.Generator) -> Edi
 
 
 @defect(RECORDING, "recording broken off", (0.85, 0.6, 0.3), "of its length", "recording/truncated")
-def _broken(recording: Recording, size: float, _random: np.random.Generator) -> Edited | None:
+def _broken(recording: RecordedEpisode, size: float, _random: np.random.Generator) -> Edited | None:
     return Edited(recording, rows=np.arange(round(size * recording.frames)))
 
 
 @defect(RECORDING, "values that are no numbers", (1.0, 10.0), "values", "recording/not_finite")
-def _nan(recording: Recording, size: float, random: np.random.Generator) -> Edited | None:
+def _nan(recording: RecordedEpisode, size: float, random: np.random.Generator) -> Edited | None:
     at, joint = (int(random.integers(n)) for n in (recording.frames - int(size), len(recording.raw.joints)))
 
     def change(raw: RawEpisode) -> RawEpisode:
@@ -239,7 +239,7 @@ def _nan(recording: Recording, size: float, random: np.random.Generator) -> Edit
 
 
 @defect(RECORDING, "lost packets", (0.1, 0.3, 0.8), "of the range", "recording/spikes")
-def _spike(recording: Recording, size: float, random: np.random.Generator) -> Edited | None:
+def _spike(recording: RecordedEpisode, size: float, random: np.random.Generator) -> Edited | None:
     joint = moving_joint(recording, random)
     if joint is None:
         return None
@@ -254,7 +254,7 @@ def _spike(recording: Recording, size: float, random: np.random.Generator) -> Ed
 
 @defect(RECORDING, "joint's reading stands still", (0.5, 1.0, 100.0), "s at most", "recording/frozen_joint",
         "recording/dead_channel", "recording/spikes")  # fmt: skip
-def _stuck(recording: Recording, size: float, random: np.random.Generator) -> Edited | None:
+def _stuck(recording: RecordedEpisode, size: float, random: np.random.Generator) -> Edited | None:
     joint, frames = moving_joint(recording, random), round(size * recording.fps)
     if joint is None:
         return None
@@ -274,7 +274,7 @@ def _stuck(recording: Recording, size: float, random: np.random.Generator) -> Ed
 
 
 @defect(RECORDING, "command stands still", (1.0,), "joint", "recording/dead_channel", "recording/saturation")
-def _mute(recording: Recording, _size: float, random: np.random.Generator) -> Edited | None:
+def _mute(recording: RecordedEpisode, _size: float, random: np.random.Generator) -> Edited | None:
     joint = moving_joint(recording, random)
     if joint is None:
         return None
@@ -287,7 +287,7 @@ def _mute(recording: Recording, _size: float, random: np.random.Generator) -> Ed
 
 
 @defect(RECORDING, "joint held short of its command", (0.15, 0.3, 0.6), "of its range", "recording/saturation")
-def _saturated(recording: Recording, size: float, random: np.random.Generator) -> Edited | None:
+def _saturated(recording: RecordedEpisode, size: float, random: np.random.Generator) -> Edited | None:
     joint = moving_joint(recording, random)
     if joint is None:
         return None

@@ -15,10 +15,10 @@ import numpy as np
 import scipy  # its parts load when they are used
 from numpy.typing import NDArray
 
-from twinloop.curate.check import Measured, Score
+from twinloop.curate.check import CheckScore, Measurement
 from twinloop.curate.demonstration.movement import Array, Movement, movement
-from twinloop.curate.demonstration.peers import AmongPeers, Kind, by_group
-from twinloop.curate.recording import Recording
+from twinloop.curate.demonstration.peers import MetricKind, PeerCheck, by_group
+from twinloop.curate.recording import RecordedEpisode
 
 _FRAMES = 40  # of an episode that are looked at, evenly apart
 _AHEAD_S = 0.5  # of commands that make an action: what chunked policies are trained on, at least
@@ -29,24 +29,28 @@ _WORST = 0.75  # quantile of frames that counts: a quarter of them disagree more
 _NONE = "Nothing is commanded in positions, so there is no action to compare."
 
 
-class ActionConsistency(AmongPeers):
+class ActionConsistency(PeerCheck):
     """Actions against those of other episodes in the nearest states."""
 
     name = "demonstration/actions"
     meaning = "distance of actions from those of the task's other episodes in the nearest states"
     # A quarter of a standard deviation of all actions is no conflict (our choice).
-    kinds: Mapping[str, Kind] = {"*": Kind(worse="high", unit="1", least=0.25, words="Its actions differ by")}
+    kinds: Mapping[str, MetricKind] = {
+        "*": MetricKind(worse="high", unit="1", least=0.25, words="Its actions differ by")
+    }
 
-    def measure(self, recording: Recording) -> Sequence[Measured]:
+    def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """See `MeasuringCheck`: sampled states and actions."""
         motion = movement(recording)
         if motion.command is None:
-            return [Measured(value=None, said=_NONE)]
+            return [Measurement(value=None, said=_NONE)]
         states, actions, frames = _sampled(motion, motion.command)
         facts = {"states": states.astype(np.float32), "actions": actions.astype(np.float32), "frames": frames}
-        return [Measured(value=0.0, facts=facts)]
+        return [Measurement(value=0.0, facts=facts)]
 
-    def judge(self, recordings: Sequence[Recording], measured: Sequence[Sequence[Measured]]) -> Iterator[Score]:
+    def judge(
+        self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
+    ) -> Iterator[CheckScore]:
         """See `MeasuringCheck`."""
         figures = [list(found) for found in measured]
         for places in by_group(recordings).values():
@@ -55,7 +59,7 @@ class ActionConsistency(AmongPeers):
             for place, (value, frame) in zip(known, found, strict=False):
                 figures[place] = [_figure(measured[place][0], value, frame)]
             if len(known) == 1:
-                figures[known[0]] = [Measured(value=None, said="There is no other episode of this task.")]
+                figures[known[0]] = [Measurement(value=None, said="There is no other episode of this task.")]
         yield from super().judge(recordings, figures)
 
 
@@ -115,9 +119,9 @@ def _of(apart: Array) -> tuple[float, int]:
     return float(np.quantile(known, _WORST)), int(np.nanargmax(apart))
 
 
-def _figure(found: Measured, value: float, place: int) -> Measured:
+def _figure(found: Measurement, value: float, place: int) -> Measurement:
     if not np.isfinite(value):
-        return Measured(value=None, said="No other episode comes near any of its states.")
+        return Measurement(value=None, said="No other episode comes near any of its states.")
     frame = int(found.facts["frames"][place])
     said = f" standard deviations from those of other episodes in like states (most at frame {frame})"
     return replace(found, value=value, said=said, first_frame=frame, last_frame=frame, facts={})

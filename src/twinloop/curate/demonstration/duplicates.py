@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from twinloop.core.files import sha256_bytes
 from twinloop.core.seeds import generator
-from twinloop.curate.check import Measured, MeasuringCheck, Score
+from twinloop.curate.check import CheckScore, Measurement, MeasuringCheck
 from twinloop.curate.demonstration.movement import Array, Movement
 from twinloop.curate.demonstration.peers import by_group
-from twinloop.curate.recording import Recording
+from twinloop.curate.recording import RecordedEpisode
 from twinloop.dataset.logs.resampling import interpolate
 from twinloop.stats.time_alignment import aligned_distances, nearest_pairs
 
@@ -36,7 +36,7 @@ _TYPICAL = 512  # pairs drawn by chance that say what is usual
 
 
 @dataclass(frozen=True, kw_only=True)
-class Copy:
+class DuplicateOf:
     """``other`` is the place of the episode that this one is most like; ``how`` says in words what was done."""
 
     other: int
@@ -57,7 +57,7 @@ class NearDuplicates(MeasuringCheck):
         """The limit."""
         return {"limit": LIMIT}
 
-    def measure(self, recording: Recording) -> Sequence[Measured]:
+    def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """See `MeasuringCheck`: the trace, and a hash of the content."""
         episode = recording.episode
         motion = Movement.of(episode)
@@ -69,9 +69,11 @@ class NearDuplicates(MeasuringCheck):
             "course": interpolate(time, motion.position, whole).astype(np.float32),
             "content": sha256_bytes(episode.state.tobytes(), episode.action.tobytes()),
         }
-        return [Measured(value=0.0, facts=facts)]
+        return [Measurement(value=0.0, facts=facts)]
 
-    def judge(self, recordings: Sequence[Recording], measured: Sequence[Sequence[Measured]]) -> Iterator[Score]:
+    def judge(
+        self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
+    ) -> Iterator[CheckScore]:
         """See `MeasuringCheck`: every kind of robot and task by itself, across batches and sources."""
         for places in _comparable(recordings, measured).values():
             known = [place for place in places if measured[place][0].value is not None]
@@ -84,11 +86,13 @@ class NearDuplicates(MeasuringCheck):
                 if measured[place][0].value is None:
                     yield self.of(recordings[place], measured[place][0], "unknown")
 
-    def _scored(self, recording: Recording, copy: Copy | None, other: Recording | None, *, later: bool) -> Score:
+    def _scored(
+        self, recording: RecordedEpisode, copy: DuplicateOf | None, other: RecordedEpisode | None, *, later: bool
+    ) -> CheckScore:
         if copy is None or other is None:
-            found = Measured(value=None, said="There is no other episode of this task to compare it with.")
+            found = Measurement(value=None, said="There is no other episode of this task to compare it with.")
             return self.of(recording, found, "unknown")
-        found = Measured(value=copy.distance)
+        found = Measurement(value=copy.distance)
         which = f"{other.where} ({other.episode_id[:12]})"
         if copy.distance >= LIMIT:
             near = f"The most similar episode is {which}, {copy.distance:.2f} of the usual distance away; the limit is"
@@ -103,7 +107,7 @@ class NearDuplicates(MeasuringCheck):
         return self.of(recording, found, "bad" if copy.exact else "suspect", limit=LIMIT, reason=reason)
 
 
-def find_copies(facts: Sequence[Mapping[str, Any]], *, seed: int = 0) -> list[Copy | None]:
+def find_copies(facts: Sequence[Mapping[str, Any]], *, seed: int = 0) -> list[DuplicateOf | None]:
     """Of each episode's facts (see `NearDuplicates.measure`) the other episode that it is most like; None if alone."""
     if len(facts) < 2:
         return [None] * len(facts)
@@ -168,17 +172,17 @@ def _best(
     relative: Array,
     shift: NDArray[np.intp],
     lengths: NDArray[np.intp],
-) -> list[Copy | None]:
+) -> list[DuplicateOf | None]:
     """For every episode the pair of the least distance; among equals the earliest other one."""
     least = relative.min(axis=0)
-    found: list[Copy | None] = [None] * len(contents)
+    found: list[DuplicateOf | None] = [None] * len(contents)
     for place in np.argsort(least, kind="stable"):
         first, second = (int(number) for number in pairs[place])
         for here, other in ((first, second), (second, first)):
             if found[here] is None:
                 exact = contents[here] == contents[other]
                 how = _how(relative[:, place], int(shift[place]) * (1 if here == first else -1), lengths[[here, other]])
-                found[here] = Copy(other=other, distance=float(least[place]), how=how, exact=exact)
+                found[here] = DuplicateOf(other=other, distance=float(least[place]), how=how, exact=exact)
     return found
 
 
@@ -194,7 +198,7 @@ def _how(relative: Array, shift: int, lengths: NDArray[np.intp]) -> str:
 
 
 def _comparable(
-    recordings: Sequence[Recording], measured: Sequence[Sequence[Measured]]
+    recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
 ) -> dict[tuple[object, ...], list[int]]:
     """Places by robot, task and number of joints: copies are looked for across batches and sources."""
     found: dict[tuple[object, ...], list[int]] = {}

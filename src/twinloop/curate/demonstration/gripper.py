@@ -9,10 +9,10 @@ import numpy as np
 import scipy  # its parts load when they are used
 from numpy.typing import NDArray
 
-from twinloop.curate.check import Measured, Score
+from twinloop.curate.check import CheckScore, Measurement
 from twinloop.curate.demonstration.movement import Array, Movement, movement
-from twinloop.curate.demonstration.peers import AmongPeers, Kind, by_group
-from twinloop.curate.recording import Recording
+from twinloop.curate.demonstration.peers import MetricKind, PeerCheck, by_group
+from twinloop.curate.recording import RecordedEpisode
 
 # Closed below the one share of its range, open above the other, as in `encoders.trajectory`.
 CLOSED, OPEN = 0.35, 0.65
@@ -22,7 +22,7 @@ _SETTLED_S = 0.3  # a servo's gripper has closed by then
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class GripperEvent:
     """The gripper closes, or opens, at a frame."""
 
     frame: int
@@ -39,7 +39,7 @@ class GripEvents:
     was open.
     """
 
-    changes: tuple[Change, ...]
+    changes: tuple[GripperEvent, ...]
     turns: NDArray[np.intp]
     gap: float | None
     last_gap: float | None
@@ -60,7 +60,7 @@ def grip_events(motion: Movement) -> GripEvents | None:
     frames = np.flatnonzero(np.diff(closed.astype(np.int8))) + 1
     gaps = [] if motion.command is None else _gaps(position - asked, closed, frames, motion.rate_hz)
     return GripEvents(
-        changes=tuple(Change(frame=int(frame), closes=bool(closed[frame])) for frame in frames),
+        changes=tuple(GripperEvent(frame=int(frame), closes=bool(closed[frame])) for frame in frames),
         turns=_turns(share, motion.rate_hz),
         gap=max(whole for whole, _ in gaps) / span if gaps else None,
         last_gap=gaps[-1][1] / span if gaps else None,
@@ -103,28 +103,30 @@ _HOLDS = 0.04
 _LESS = 0.3  # of the task's usual range: a gripper that moves less does not close or open at all (our choice)
 
 
-class Gripper(AmongPeers):
+class GripperUse(PeerCheck):
     """Closings and openings against the task's usual number, flutter, and closing on nothing."""
 
     name = "demonstration/gripper"
     meaning = "closings and openings, quick reversals, and what is left between command and position when closed"
-    kinds: Mapping[str, Kind] = {
+    kinds: Mapping[str, MetricKind] = {
         # One more closing and opening is a second try, which people make.
-        EVENTS: Kind(worse="high", unit="1", least=2.0, words="Closings and openings:", show="{:.0f}"),
-        FLUTTER: Kind(worse="high", unit="1", least=2.0, words="Reversals within half a second:", show="{:.0f}"),
-        HOLD: Kind(worse="low", unit="1", least=0.02, words="When closed, the share of its range it is held off is"),
+        EVENTS: MetricKind(worse="high", unit="1", least=2.0, words="Closings and openings:", show="{:.0f}"),
+        FLUTTER: MetricKind(worse="high", unit="1", least=2.0, words="Reversals within half a second:", show="{:.0f}"),
+        HOLD: MetricKind(
+            worse="low", unit="1", least=0.02, words="When closed, the share of its range it is held off is"
+        ),
     }
 
-    def measure(self, recording: Recording) -> Sequence[Measured]:
+    def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """See `MeasuringCheck`."""
         motion = movement(recording)
         if motion.gripper is None:
-            return [Measured(value=None, said="No joint is named a gripper or finger.")]
+            return [Measurement(value=None, said="No joint is named a gripper or finger.")]
         events = grip_events(motion)
         if events is None:
             still = {"span": 0.0}
-            why = Measured(value=None, channel=HOLD, said="The gripper does not close.")
-            return [Measured(value=0.0, channel=channel, facts=still) for channel in (EVENTS, FLUTTER)] + [why]
+            why = Measurement(value=None, channel=HOLD, said="The gripper does not close.")
+            return [Measurement(value=0.0, channel=channel, facts=still) for channel in (EVENTS, FLUTTER)] + [why]
         changes = _counted(EVENTS, [change.frame for change in events.changes], motion)
         turns = _counted(FLUTTER, events.turns.tolist(), motion)
         return [replace(changes, facts={"span": events.span}), turns, _hold(events)]
@@ -137,8 +139,10 @@ class Gripper(AmongPeers):
             )
         return ""
 
-    def judge(self, recordings: Sequence[Recording], measured: Sequence[Sequence[Measured]]) -> Iterator[Score]:
-        """As `AmongPeers`, but that what hardly moves beside the others counts as not moving, and stands out."""
+    def judge(
+        self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
+    ) -> Iterator[CheckScore]:
+        """As `PeerCheck`, but that what hardly moves beside the others counts as not moving, and stands out."""
         still: dict[str, float] = {}
         adjusted = [list(found) for found in measured]
         for places in by_group(recordings).values():
@@ -161,19 +165,19 @@ class Gripper(AmongPeers):
                 yield score
 
 
-def _span(found: Sequence[Measured]) -> float | None:
+def _span(found: Sequence[Measurement]) -> float | None:
     return next((float(figure.facts["span"]) for figure in found if "span" in figure.facts), None)
 
 
-def _unmoved(found: Measured) -> Measured:
+def _unmoved(found: Measurement) -> Measurement:
     if found.channel == HOLD:
         return replace(found, value=None, said="The gripper does not close.")
     return replace(found, value=0.0, first_frame=None, last_frame=None)
 
 
-def _counted(channel: str, frames: Sequence[int], motion: Movement) -> Measured:
+def _counted(channel: str, frames: Sequence[int], motion: Movement) -> Measurement:
     """The number of things that happen at some frames."""
-    return Measured(
+    return Measurement(
         value=float(len(frames)),
         channel=channel,
         said=f" (at {_listed(frames, motion)} s)" if frames else "",
@@ -182,10 +186,10 @@ def _counted(channel: str, frames: Sequence[int], motion: Movement) -> Measured:
     )
 
 
-def _hold(events: GripEvents) -> Measured:
+def _hold(events: GripEvents) -> Measurement:
     if events.gap is None:
-        return Measured(value=None, channel=HOLD, said="It never closes after it was open, or nothing is commanded.")
-    return Measured(value=events.gap, channel=HOLD)
+        return Measurement(value=None, channel=HOLD, said="It never closes after it was open, or nothing is commanded.")
+    return Measurement(value=events.gap, channel=HOLD)
 
 
 def _listed(frames: Sequence[int], motion: Movement, most: int = 6) -> str:

@@ -14,8 +14,8 @@ from twinloop.core.errors import InputError, LogError
 from twinloop.core.records import Episode
 from twinloop.core.units import UnitMap, unit_map_from_ranges
 from twinloop.curate.motion import runs
-from twinloop.curate.recording import Recording
-from twinloop.curate.registry import Twins
+from twinloop.curate.recording import RecordedEpisode
+from twinloop.curate.registry import EpisodeTwins
 from twinloop.dataset.logs.resampling import hold, interpolate, turn_of, unwrapped
 from twinloop.twin import Twin
 
@@ -99,7 +99,7 @@ class Movement:
         )
 
 
-def movement(recording: Recording) -> Movement:
+def movement(recording: RecordedEpisode) -> Movement:
     """The movement of a recording.
 
     Raises:
@@ -142,14 +142,14 @@ def units_by_twin(episode: Episode, twin: Twin) -> UnitMap | None:
     return unit_map_from_ranges(episode.joints, ranges, said, source=f"joint ranges of {twin.name}")
 
 
-class Hands:
+class ToolPositions:
     """The tool sites of the twins of episodes, each twin read once.
 
     Args:
         twins: the twin of an episode; None where there are none, and no hand is known.
     """
 
-    def __init__(self, twins: Twins | None = None) -> None:
+    def __init__(self, twins: EpisodeTwins | None = None) -> None:
         self._twins = twins
         self._read: dict[str, tuple[mujoco.MjModel, mujoco.MjData]] = {}
 
@@ -157,7 +157,7 @@ class Hands:
         """Without what each process reads for itself."""
         return {"_twins": self._twins, "_read": {}}
 
-    def positions(self, recording: Recording) -> Array | None:
+    def positions(self, recording: RecordedEpisode) -> Array | None:
         """The hand in the world ``(T, 3)``, m; None without a twin, a tool site, or joints and units that fit it.
 
         A log whose ±100 has no calibration is read by the twin's joint ranges, as everywhere.

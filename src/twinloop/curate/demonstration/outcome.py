@@ -17,14 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, TwinloopError
-from twinloop.curate.check import Measured, MeasuringCheck, Score
+from twinloop.curate.check import CheckScore, Measurement, MeasuringCheck
 from twinloop.curate.demonstration.gripper import grip_events
 from twinloop.curate.demonstration.movement import Array, Movement, movement, movements
 from twinloop.curate.demonstration.peers import by_group, unit_words
 from twinloop.curate.demonstration.smoothness import path_pieces, pauses
-from twinloop.curate.recording import Recording
+from twinloop.curate.recording import RecordedEpisode
 from twinloop.stats.interval import Interval
-from twinloop.stats.ridge import Logistic, cross_validated_logistic
+from twinloop.stats.ridge import LogisticRidge, cross_validated_logistic
 from twinloop.stats.series import log_dimensionless_jerk, spectral_arc_length
 
 _END_S = 1.0
@@ -131,7 +131,7 @@ class OutcomePrediction:
     features: tuple[OutcomeFeature, ...]
     rows: Array
     auc: Interval | None
-    model: Logistic | None
+    model: LogisticRidge | None
     refused: str
 
     def coefficients(self) -> list[tuple[str, float]]:
@@ -181,7 +181,11 @@ class OutcomePrediction:
 
 
 def predict_outcomes(
-    recordings: Sequence[Recording], labels: Mapping[str, bool] | None = None, *, level: float = 0.95, seed: int = 0
+    recordings: Sequence[RecordedEpisode],
+    labels: Mapping[str, bool] | None = None,
+    *,
+    level: float = 0.95,
+    seed: int = 0,
 ) -> OutcomePrediction:
     """Learn from the episodes whose outcome is known how the others end.
 
@@ -247,7 +251,7 @@ def predict_from_features(
     )
 
 
-class OutcomeFits(MeasuringCheck):
+class OutcomeConsistency(MeasuringCheck):
     """Whether the outcome that is stated fits what the episode is like; where none is, whether it looks failed."""
 
     name = "demonstration/outcome"
@@ -259,11 +263,13 @@ class OutcomeFits(MeasuringCheck):
         """Limits."""
         return {"limit": LIMIT, "labels": LEAST_LABELS}
 
-    def measure(self, recording: Recording) -> Sequence[Measured]:
+    def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """See `MeasuringCheck`."""
-        return [Measured(value=0.0, facts={"features": outcome_features(movement(recording))})]
+        return [Measurement(value=0.0, facts={"features": outcome_features(movement(recording))})]
 
-    def judge(self, recordings: Sequence[Recording], measured: Sequence[Sequence[Measured]]) -> Iterator[Score]:
+    def judge(
+        self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
+    ) -> Iterator[CheckScore]:
         """See `MeasuringCheck`."""
         for places in by_group(recordings).values():
             features = [measured[place][0].facts.get("features") for place in places]
@@ -271,11 +277,11 @@ class OutcomeFits(MeasuringCheck):
             for here, place in enumerate(places):
                 yield self._scored(recordings[place], made, here, measured[place][0])
 
-    def _scored(self, recording: Recording, made: OutcomePrediction, here: int, found: Measured) -> Score:
+    def _scored(self, recording: RecordedEpisode, made: OutcomePrediction, here: int, found: Measurement) -> CheckScore:
         if found.value is None:
             return self.of(recording, found, "unknown")
         if made.refused or made.auc is None:
-            return self.of(recording, Measured(value=None, said=f"Not judged: {made.refused}."), "unknown")
+            return self.of(recording, Measurement(value=None, said=f"Not judged: {made.refused}."), "unknown")
         label, chance = made.labels[here], float(made.probability[here])
         stated = True if label is None else label
         fits, limit = chance if stated else 1.0 - chance, made.limit(stated)
@@ -285,7 +291,7 @@ class OutcomeFits(MeasuringCheck):
         why = made.because(here, success=stated) if verdict != "good" else ""
         ranked = f"{100 * float(made.auc.low):.0f}–{100 * float(made.auc.high):.0f} % of pairs are ranked right"
         reason = f"{what} is {fits:.2f}{': ' + why if why else ''} (held out, {ranked})."
-        return self.of(recording, Measured(value=fits), verdict, limit=limit, reason=reason)
+        return self.of(recording, Measurement(value=fits), verdict, limit=limit, reason=reason)
 
 
 def _refused(outcome: NDArray[np.bool_]) -> str:

@@ -13,15 +13,15 @@ from typing import Literal
 
 import numpy as np
 
-from twinloop.curate.check import Measured, MeasuringCheck, Score
-from twinloop.curate.recording import Recording
-from twinloop.stats.novelty import LEAST_VALUES, Fence, fence
+from twinloop.curate.check import CheckScore, Measurement, MeasuringCheck
+from twinloop.curate.recording import RecordedEpisode
+from twinloop.stats.novelty import LEAST_VALUES, ValueFence, fence
 
 Group = tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kind:
+class MetricKind:
     """What a figure is: which side of it is poor, its unit, and the least difference that matters.
 
     ``words`` say what stands out, as in "it pauses for …"; ``show`` is a format of the figure. ``stretch`` moves the
@@ -36,12 +36,12 @@ class Kind:
     stretch: float = 1.0
 
 
-def group_of(recording: Recording) -> Group:
+def group_of(recording: RecordedEpisode) -> Group:
     """Episodes that may be measured against each other: of one batch, robot, source and task."""
     return (*recording.group, recording.task)
 
 
-def by_group(recordings: Sequence[Recording]) -> dict[Group, list[int]]:
+def by_group(recordings: Sequence[RecordedEpisode]) -> dict[Group, list[int]]:
     """Places of the recordings of each group, in order."""
     found: defaultdict[Group, list[int]] = defaultdict(list)
     for place, recording in enumerate(recordings):
@@ -49,15 +49,17 @@ def by_group(recordings: Sequence[Recording]) -> dict[Group, list[int]]:
     return dict(found)
 
 
-class AmongPeers(MeasuringCheck):
+class PeerCheck(MeasuringCheck):
     """A check whose figures are judged by those of the task's other episodes; subclasses measure, and set ``kinds``.
 
     ``kinds`` is by channel; ``*`` stands for all channels that are not named.
     """
 
-    kinds: Mapping[str, Kind]
+    kinds: Mapping[str, MetricKind]
 
-    def judge(self, recordings: Sequence[Recording], measured: Sequence[Sequence[Measured]]) -> Iterator[Score]:
+    def judge(
+        self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
+    ) -> Iterator[CheckScore]:
         """See `MeasuringCheck`: the fence of every channel of every group, and each figure against it."""
         for places in by_group(recordings).values():
             fences = self._fences([found for place in places for found in measured[place]])
@@ -70,16 +72,16 @@ class AmongPeers(MeasuringCheck):
         del channel, values
         return ""
 
-    def _kind(self, channel: str) -> Kind:
+    def _kind(self, channel: str) -> MetricKind:
         return self.kinds[channel] if channel in self.kinds else self.kinds["*"]
 
-    def _fences(self, found: Sequence[Measured]) -> dict[str, Fence | str]:
+    def _fences(self, found: Sequence[Measurement]) -> dict[str, ValueFence | str]:
         """By channel the fence, or why there is none."""
         values: defaultdict[str, list[float]] = defaultdict(list)
         for figure in found:
             if figure.value is not None and np.isfinite(figure.value):
                 values[figure.channel].append(figure.value)
-        fences: dict[str, Fence | str] = {}
+        fences: dict[str, ValueFence | str] = {}
         for channel, known in values.items():
             if len(known) < LEAST_VALUES:
                 fences[channel] = (
@@ -92,7 +94,7 @@ class AmongPeers(MeasuringCheck):
                 fences[channel] = self.comparable(channel, known) or usual
         return fences
 
-    def _scored(self, recording: Recording, found: Measured, usual: Fence | str | None) -> Score:
+    def _scored(self, recording: RecordedEpisode, found: Measurement, usual: ValueFence | str | None) -> CheckScore:
         if found.value is None or usual is None:  # of the whole episode, perhaps, for which there is no kind
             unit = next((self.kinds[name].unit for name in (found.channel, "*") if name in self.kinds), "1")
             return replace(self.of(recording, found, "unknown"), unit=unit)

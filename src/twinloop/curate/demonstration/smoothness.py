@@ -19,21 +19,21 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.curate.check import Measured
+from twinloop.curate.check import Measurement
 from twinloop.curate.demonstration.gripper import grip_events
 from twinloop.curate.demonstration.movement import (
     PAUSE_S,
     Array,
-    Hands,
     Movement,
+    ToolPositions,
     movement,
     movements,
     still,
     stretches,
 )
-from twinloop.curate.demonstration.peers import AmongPeers, Kind
-from twinloop.curate.recording import Recording
-from twinloop.curate.registry import Twins
+from twinloop.curate.demonstration.peers import MetricKind, PeerCheck
+from twinloop.curate.recording import RecordedEpisode
+from twinloop.curate.registry import EpisodeTwins
 from twinloop.stats.series import log_dimensionless_jerk, spectral_arc_length
 
 _GRIP_S = 0.5  # standing still while the gripper moves, and so long about it, is no hesitation
@@ -41,22 +41,22 @@ _ENDS = 0.02  # of the way: what lies before and after is the beginning and the 
 TIME, COUNT = "", "pauses"
 
 
-class Hesitation(AmongPeers):
+class Hesitation(PeerCheck):
     """How long and how often the arm stands still between its first and last movement, the gripper at rest too."""
 
     name = "demonstration/hesitation"
     meaning = "seconds and number of pauses in the middle, the gripper at rest too"
-    kinds: Mapping[str, Kind] = {
+    kinds: Mapping[str, MetricKind] = {
         # A second in all, or two pauses more than usual, is what anybody may do (our choice).
-        TIME: Kind(worse="high", unit="s", least=1.0, words="It stands still in the middle for"),
-        COUNT: Kind(worse="high", unit="1", least=2.0, words="Pauses in the middle:", show="{:.0f}"),
+        TIME: MetricKind(worse="high", unit="s", least=1.0, words="It stands still in the middle for"),
+        COUNT: MetricKind(worse="high", unit="1", least=2.0, words="Pauses in the middle:", show="{:.0f}"),
     }
 
-    def measure(self, recording: Recording) -> Sequence[Measured]:
+    def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """See `MeasuringCheck`."""
         motion = movement(recording)
         if motion.speed.max() <= 0:
-            return [Measured(value=None, channel=channel, said="It does not move.") for channel in (TIME, COUNT)]
+            return [Measurement(value=None, channel=channel, said="It does not move.") for channel in (TIME, COUNT)]
         found = pauses(motion)
         lasts = np.array([(end - begin) / motion.rate_hz for begin, end in found])
         said, first, last = "", None, None
@@ -65,8 +65,8 @@ class Hesitation(AmongPeers):
             first, last = found[longest]
             said = f" (the longest {lasts[longest]:.1f} s, from {first / motion.rate_hz:.1f} s on)"
         return [
-            Measured(value=float(lasts.sum()), channel=TIME, said=said, first_frame=first, last_frame=last),
-            Measured(value=float(len(lasts)), channel=COUNT, said=said, first_frame=first, last_frame=last),
+            Measurement(value=float(lasts.sum()), channel=TIME, said=said, first_frame=first, last_frame=last),
+            Measurement(value=float(len(lasts)), channel=COUNT, said=said, first_frame=first, last_frame=last),
         ]
 
 
@@ -97,7 +97,7 @@ _RETURNS = 0.3  # of its furthest: a piece that ends nearer to its beginning wen
 JOINTS, HAND = "joints", "hand"
 
 
-class PathEfficiency(AmongPeers):
+class PathEfficiency(PeerCheck):
     """Straight way over way taken, in joint space and, with a twin, of the hand.
 
     The way is cut where the gripper closes or opens, and a piece that ends where it began where it is furthest from
@@ -110,12 +110,14 @@ class PathEfficiency(AmongPeers):
     name = "demonstration/path"
     meaning = "straight way over way taken between gripper events: in joint space, and of the hand"
     # A twentieth longer is not worth a word (our choice).
-    kinds: Mapping[str, Kind] = {"*": Kind(worse="low", unit="1", least=0.05, words="Its path efficiency is")}
+    kinds: Mapping[str, MetricKind] = {
+        "*": MetricKind(worse="low", unit="1", least=0.05, words="Its path efficiency is")
+    }
 
-    def __init__(self, twins: Twins | None = None) -> None:
-        self._hands = Hands(twins)
+    def __init__(self, twins: EpisodeTwins | None = None) -> None:
+        self._hands = ToolPositions(twins)
 
-    def measure(self, recording: Recording) -> Sequence[Measured]:
+    def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """See `MeasuringCheck`."""
         motion = movement(recording)
         events = grip_events(motion)
@@ -150,15 +152,15 @@ def _way(points: Array, step: int, norm: Literal[1, 2]) -> float:
     return float(np.linalg.norm(np.diff(coarse, axis=0), ord=norm, axis=1).sum())
 
 
-def _of(channel: str, points: Array, cuts: Sequence[int], rate_hz: float) -> Measured:
+def _of(channel: str, points: Array, cuts: Sequence[int], rate_hz: float) -> Measurement:
     straight, taken, bounds = path_pieces(points, cuts, rate_hz, norm=2 if channel == HAND else 1)
     if taken.sum() <= 0:
-        return Measured(value=None, channel=channel, said="It does not move.")
+        return Measurement(value=None, channel=channel, said="It does not move.")
     worst = int(np.argmax(taken - straight))
     first, last = int(bounds[worst]), int(bounds[worst + 1])
     said = f" (most is lost between {first / rate_hz:.1f} and {last / rate_hz:.1f} s)"
     value = float(straight.sum() / taken.sum())
-    return Measured(value=value, channel=channel, said=said, first_frame=first, last_frame=last)
+    return Measurement(value=value, channel=channel, said=said, first_frame=first, last_frame=last)
 
 
 # Joints are many, and some move little: a fence half as far again leaves as few of them outside as of whole arms
@@ -169,26 +171,26 @@ _OF_ARM = 0.3
 ARM = ""
 
 
-class _Smoothness(AmongPeers):
+class _Smoothness(PeerCheck):
     """What both measures share: the movements, and which of them count.
 
     Args:
         twins: whose kinematics say where the hand is; without them joints alone are judged.
     """
 
-    def __init__(self, twins: Twins | None = None) -> None:
-        self._hands = Hands(twins)
+    def __init__(self, twins: EpisodeTwins | None = None) -> None:
+        self._hands = ToolPositions(twins)
 
     @abstractmethod
     def smoothness(self, velocity: Array, rate_hz: float) -> float:
         """Of one movement's velocities ``(T, k)``; more is smoother."""
 
-    def measure(self, recording: Recording) -> Sequence[Measured]:
+    def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """See `MeasuringCheck`: the arm, its joints, the hand."""
         motion = movement(recording)
         parts = movements(motion)
         if not parts:
-            return [Measured(value=None, said="It does not move.")]
+            return [Measurement(value=None, said="It does not move.")]
         moving, rate = motion.velocity, motion.rate_hz
         found = [self._of(ARM, moving, parts, rate)]
         for column, joint in enumerate(motion.arm):
@@ -200,15 +202,15 @@ class _Smoothness(AmongPeers):
             found.append(self._of(HAND, np.diff(hand, axis=0) * rate, parts, rate))
         return found
 
-    def _of(self, channel: str, velocity: Array, parts: Sequence[tuple[int, int]], rate_hz: float) -> Measured:
+    def _of(self, channel: str, velocity: Array, parts: Sequence[tuple[int, int]], rate_hz: float) -> Measurement:
         values = np.array([float(self.smoothness(velocity[a:b], rate_hz)) for a, b in parts])
         lasts = np.array([b - a for a, b in parts], dtype=np.float64)
         known = np.isfinite(values)
         if not known.any():
-            return Measured(value=None, channel=channel, said="It does not move.")
+            return Measurement(value=None, channel=channel, said="It does not move.")
         worst = int(np.nanargmin(np.where(known, values, np.nan)))
         begin, end = parts[worst]
-        return Measured(
+        return Measurement(
             value=float(np.average(values[known], weights=lasts[known])),
             channel=channel,
             said=f" (where it is roughest, from {begin / rate_hz:.1f} to {end / rate_hz:.1f} s, {values[worst]:.2f})",
@@ -221,8 +223,8 @@ def _rms(velocity: Array) -> float:
     return float(np.sqrt(np.mean(np.sum(velocity**2, axis=1))))
 
 
-def _kinds(*, least: float, words: str) -> Mapping[str, Kind]:
-    whole = Kind(worse="low", unit="1", least=least, words=words)
+def _kinds(*, least: float, words: str) -> Mapping[str, MetricKind]:
+    whole = MetricKind(worse="low", unit="1", least=least, words=words)
     return {ARM: whole, HAND: whole, "*": replace(whole, stretch=_JOINTS)}
 
 
@@ -232,20 +234,20 @@ class Smoothness(_Smoothness):
     name = "demonstration/smoothness"
     meaning = "spectral arc length (SPARC) of movements: arm, joints, hand"
     # Two reaches that flow into each other without a standstill count as one movement, less smooth by so much.
-    kinds: Mapping[str, Kind] = _kinds(least=0.6, words="Its spectral arc length is")
+    kinds: Mapping[str, MetricKind] = _kinds(least=0.6, words="Its spectral arc length is")
 
     def smoothness(self, velocity: Array, rate_hz: float) -> float:
         """See the class."""
         return float(spectral_arc_length(np.sqrt(np.sum(velocity**2, axis=1)), rate_hz))
 
 
-class Jerk(_Smoothness):
+class DimensionlessJerk(_Smoothness):
     """Log dimensionless jerk: what is faster than a hand's tremor too."""
 
     name = "demonstration/jerk"
     meaning = "log dimensionless jerk (LDLJ) of movements: arm, joints, hand"
     # 0.7 is a doubling of the squared jerk (our choice of what matters).
-    kinds: Mapping[str, Kind] = _kinds(least=0.7, words="Its log dimensionless jerk is")
+    kinds: Mapping[str, MetricKind] = _kinds(least=0.7, words="Its log dimensionless jerk is")
 
     def smoothness(self, velocity: Array, rate_hz: float) -> float:
         """See the class."""

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, LogError, TwinloopError
-from twinloop.curate.check import Measured
+from twinloop.curate.check import Measurement
 from twinloop.curate.demonstration.movement import Movement, units_by_twin
-from twinloop.curate.recording import Recording
-from twinloop.curate.registry import Twins
-from twinloop.encoders.trajectory import LEAST_FRAMES, Clips, Feature, clip_features
+from twinloop.curate.recording import RecordedEpisode
+from twinloop.curate.registry import EpisodeTwins
+from twinloop.encoders.trajectory import LEAST_FRAMES, ClipArrays, ClipFeature, clip_features
 
 Array = NDArray[np.float64]
 _LUMA = np.array([0.299, 0.587, 0.114], dtype=np.float32)  # ITU-R BT.601
@@ -30,12 +30,12 @@ _KINDS = (
 )
 
 
-def picture_numbers(recording: Recording, frames: Sequence[int]) -> tuple[tuple[Feature, ...], Array]:
+def picture_numbers(recording: RecordedEpisode, frames: Sequence[int]) -> tuple[tuple[ClipFeature, ...], Array]:
     """Numbers ``(len(frames), d)`` of the pictures at frames and the ones after them, of every camera.
 
     A camera whose pictures cannot be read has none.
     """
-    features: list[Feature] = []
+    features: list[ClipFeature] = []
     columns = [np.empty((len(frames), 0))]
     wanted = sorted({frame for one in frames for frame in (one, min(one + 1, recording.frames - 1))})
     for camera in recording.cameras:
@@ -47,7 +47,7 @@ def picture_numbers(recording: Recording, frames: Sequence[int]) -> tuple[tuple[
         pairs = [(place[one], place[min(one + 1, recording.frames - 1)]) for one in frames]
         columns.append(np.array([_numbers(pictures[a], pictures[b]) for a, b in pairs]))
         features += [
-            Feature(channel=camera, family=family, kind=kind, unit="1", meaning=meaning)
+            ClipFeature(channel=camera, family=family, kind=kind, unit="1", meaning=meaning)
             for family, kind, meaning in _KINDS
         ]
     return tuple(features), np.concatenate(columns, axis=1)
@@ -80,28 +80,28 @@ _REAL = ("real", "human-in-the-loop")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClipNumbers:
+class ClipFeatures:
     """Clips of some episodes as rows ``(n, d)``; ``episode`` ``(n,)`` places, ``first`` ``(n,)`` their first frames."""
 
-    features: tuple[Feature, ...]
+    features: tuple[ClipFeature, ...]
     rows: Array
     episode: NDArray[np.int64]
     first: NDArray[np.int64]
 
-    def of(self, places: Sequence[int]) -> ClipNumbers:
+    def of(self, places: Sequence[int]) -> ClipFeatures:
         """Those of some episodes."""
         chosen = np.isin(self.episode, places)
-        return ClipNumbers(
+        return ClipFeatures(
             features=self.features, rows=self.rows[chosen], episode=self.episode[chosen], first=self.first[chosen]
         )
 
 
-def is_real(recording: Recording) -> bool:
+def is_real(recording: RecordedEpisode) -> bool:
     """Whether an episode was recorded rather than simulated."""
     return recording.source in _REAL
 
 
-def clip_facts(recording: Recording, twins: Twins | None) -> Mapping[str, Any]:
+def clip_facts(recording: RecordedEpisode, twins: EpisodeTwins | None) -> Mapping[str, Any]:
     """What checks keep of an episode: rows of numbers of at most eight clips, their names, and first frames.
 
     Raises:
@@ -115,7 +115,7 @@ def clip_facts(recording: Recording, twins: Twins | None) -> Mapping[str, Any]:
     first = np.linspace(0, len(motion) - nframe, count).round().astype(np.int64)
     cut = first[:, None] + np.arange(nframe)
     position = motion.position[cut]
-    clips = Clips(
+    clips = ClipArrays(
         position=position,
         action=position if motion.command is None else motion.command[cut],
         clusters=np.zeros(count, dtype=np.int64),
@@ -138,8 +138,8 @@ def clip_facts(recording: Recording, twins: Twins | None) -> Mapping[str, Any]:
 
 
 def comparable(
-    recordings: Sequence[Recording], measured: Sequence[Sequence[Measured]]
-) -> list[tuple[list[int], ClipNumbers | str]]:
+    recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
+) -> list[tuple[list[int], ClipFeatures | str]]:
     """Episodes of one robot, and their clips; or why they cannot be compared. Unreadable ones are left out.
 
     Tasks are not told apart: what is asked is whether reality has anything like it.
@@ -151,12 +151,12 @@ def comparable(
     return [(places, _stacked([measured[place][0].facts for place in places], places)) for places in groups.values()]
 
 
-def in_words(feature: Feature) -> str:
+def in_words(feature: ClipFeature) -> str:
     """What a feature is of and what it means."""
     return f"{feature.channel}: {feature.meaning}"
 
 
-def _movement(recording: Recording, twins: Twins | None) -> Movement:
+def _movement(recording: RecordedEpisode, twins: EpisodeTwins | None) -> Movement:
     """In SI where the log says so, or a twin of the same joints can stand in."""
     episode = recording.episode
     if episode.units.known or twins is None:
@@ -168,12 +168,12 @@ def _movement(recording: Recording, twins: Twins | None) -> Movement:
     return Movement.of(episode, units)
 
 
-def _repeated(joint: str) -> Feature:
+def _repeated(joint: str) -> ClipFeature:
     meaning = "share of readings equal to the one before"
-    return Feature(channel=joint, family="noise", kind="repeated", unit="1", meaning=meaning)
+    return ClipFeature(channel=joint, family="noise", kind="repeated", unit="1", meaning=meaning)
 
 
-def _stacked(facts: Sequence[Mapping[str, Any]], places: Sequence[int]) -> ClipNumbers | str:
+def _stacked(facts: Sequence[Mapping[str, Any]], places: Sequence[int]) -> ClipFeatures | str:
     if len({bool(fact["si"]) for fact in facts}) > 1:
         return (
             "some positions are in rad and others in units that nothing says the size of; give the calibration, or a "
@@ -186,7 +186,7 @@ def _stacked(facts: Sequence[Mapping[str, Any]], places: Sequence[int]) -> ClipN
     columns = [[list(fact["features"]).index(feature) for feature in common] for fact in facts]
     if not common:
         return "the episodes have no joint or camera in common"
-    return ClipNumbers(
+    return ClipFeatures(
         features=tuple(common),
         rows=np.concatenate([fact["rows"][:, column] for fact, column in zip(facts, columns, strict=True)]).astype(
             np.float64

@@ -22,16 +22,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.curate.check import Measured, MeasuringCheck, Score
+from twinloop.curate.check import CheckScore, Measurement, MeasuringCheck
 from twinloop.curate.demonstration.peers import unit_words
-from twinloop.curate.learned.clips import Array, ClipNumbers, clip_facts, comparable, in_words, is_real
-from twinloop.curate.recording import Recording
-from twinloop.curate.registry import Twins
+from twinloop.curate.learned.clips import Array, ClipFeatures, clip_facts, comparable, in_words, is_real
+from twinloop.curate.recording import RecordedEpisode
+from twinloop.curate.registry import EpisodeTwins
 from twinloop.stats.classifier import auc_interval
 from twinloop.stats.conformal import conformal_p_values
-from twinloop.stats.discriminant import CrossFit, cross_fit
+from twinloop.stats.discriminant import CrossFittedScores, cross_fit
 from twinloop.stats.interval import benjamini_hochberg
-from twinloop.stats.novelty import Fence, Kind, Novelty, fence, novelty
+from twinloop.stats.novelty import Kind, NoveltyScores, ValueFence, fence, novelty
 
 LEVEL = 0.05
 LEAST_EPISODES = 20  # of each side; with fewer no p-value gets below 0.05 held out in folds
@@ -45,7 +45,7 @@ _OUTSIDE = 0.5  # of an episode's clips beyond every real clip in one feature: t
 class _LearnedCheck(MeasuringCheck):
     """Measures numbers of clips, and judges the episodes of each robot together."""
 
-    def __init__(self, twins: Twins | None = None, *, level: float = LEVEL) -> None:
+    def __init__(self, twins: EpisodeTwins | None = None, *, level: float = LEVEL) -> None:
         self._twins, self.level = twins, level
 
     @property
@@ -53,11 +53,13 @@ class _LearnedCheck(MeasuringCheck):
         """The level."""
         return {"level": self.level}
 
-    def measure(self, recording: Recording) -> Sequence[Measured]:
+    def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """See `MeasuringCheck`: numbers of clips."""
-        return [Measured(value=0.0, facts=clip_facts(recording, self._twins))]
+        return [Measurement(value=0.0, facts=clip_facts(recording, self._twins))]
 
-    def judge(self, recordings: Sequence[Recording], measured: Sequence[Sequence[Measured]]) -> Iterator[Score]:
+    def judge(
+        self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
+    ) -> Iterator[CheckScore]:
         """See `MeasuringCheck`."""
         judged: set[int] = set()
         for places, table in comparable(recordings, measured):
@@ -68,18 +70,20 @@ class _LearnedCheck(MeasuringCheck):
         for place in sorted(set(range(len(recordings))) - judged):
             yield self.of(recordings[place], measured[place][0], "unknown")
 
-    def _not_judged(self, recordings: Sequence[Recording], places: Sequence[int], why: str) -> Iterator[Score]:
+    def _not_judged(
+        self, recordings: Sequence[RecordedEpisode], places: Sequence[int], why: str
+    ) -> Iterator[CheckScore]:
         for place in places:
-            yield self.of(recordings[place], Measured(value=None, said=f"Not judged: {why}."), "unknown")
+            yield self.of(recordings[place], Measurement(value=None, said=f"Not judged: {why}."), "unknown")
 
     @abstractmethod
     def _group(
-        self, recordings: Sequence[Recording], real: Sequence[int], sim: Sequence[int], table: ClipNumbers | str
-    ) -> Iterator[Score]:
+        self, recordings: Sequence[RecordedEpisode], real: Sequence[int], sim: Sequence[int], table: ClipFeatures | str
+    ) -> Iterator[CheckScore]:
         """Scores of the real and the simulated episodes of one robot; ``table`` is why they cannot be compared."""
 
 
-class Fakes(_LearnedCheck):
+class SimulatedLookingEpisodes(_LearnedCheck):
     """Simulated episodes that a discriminator tells from real ones, with the features that give them away.
 
     Looking simulated is a difference, no fault: it may be another task. So the worst verdict is ``suspect``. Its reason
@@ -95,17 +99,19 @@ class Fakes(_LearnedCheck):
     unit = "sd"
 
     def _group(
-        self, recordings: Sequence[Recording], real: Sequence[int], sim: Sequence[int], table: ClipNumbers | str
-    ) -> Iterator[Score]:
+        self, recordings: Sequence[RecordedEpisode], real: Sequence[int], sim: Sequence[int], table: ClipFeatures | str
+    ) -> Iterator[CheckScore]:
         for place in real:
-            yield self.of(recordings[place], Measured(value=None, said="It is real."), "good")
+            yield self.of(recordings[place], Measurement(value=None, said="It is real."), "good")
         why = table if isinstance(table, str) else _too_few(real, sim)
         if why or isinstance(table, str):
             yield from self._not_judged(recordings, sim, why)
         else:
             yield from self._compared(recordings, table.of(real), table.of(sim))
 
-    def _compared(self, recordings: Sequence[Recording], real: ClipNumbers, sim: ClipNumbers) -> Iterator[Score]:
+    def _compared(
+        self, recordings: Sequence[RecordedEpisode], real: ClipFeatures, sim: ClipFeatures
+    ) -> Iterator[CheckScore]:
         found = cross_fit(real.rows, sim.rows, real_clusters=real.episode, sim_clusters=sim.episode)
         names, of = np.unique(sim.episode, return_inverse=True)
         score = _means(found.sim, of)
@@ -116,7 +122,7 @@ class Fakes(_LearnedCheck):
         ranked = f"of pairs of held-out episodes {100 * float(auc.estimate):.0f} % are told apart"
         for here, place in enumerate(names):
             rows = np.flatnonzero(of == here)
-            measured = Measured(value=float(score[here]))
+            measured = Measurement(value=float(score[here]))
             if p[here] > self.level and score[here] <= limit:
                 reason = f"It does not stand out from real episodes (adjusted p = {p[here]:.2g}; {ranked})."
                 yield self.of(recordings[place], measured, "good", limit=limit, reason=reason)
@@ -127,7 +133,9 @@ class Fakes(_LearnedCheck):
             yield self.of(recordings[place], measured, "suspect", limit=limit, reason=reason)
 
 
-def given_away(real: ClipNumbers, sim: ClipNumbers, found: CrossFit, rows: NDArray[np.intp]) -> tuple[str, bool]:
+def given_away(
+    real: ClipFeatures, sim: ClipFeatures, found: CrossFittedScores, rows: NDArray[np.intp]
+) -> tuple[str, bool]:
     """Which features give clips ``rows`` of the simulated side away, in words, and whether one of them does alone."""
     parts = found.sim_parts[rows].mean(axis=0)
     low, high = real.rows.min(axis=0), real.rows.max(axis=0)
@@ -164,7 +172,7 @@ _WORDS: Mapping[Kind, str] = {
 }
 
 
-class Support(_LearnedCheck):
+class OutOfSupport(_LearnedCheck):
     """Episodes that lie where no real episode does, with the nearest real clip.
 
     Args:
@@ -177,8 +185,8 @@ class Support(_LearnedCheck):
     unit = "log"
 
     def _group(
-        self, recordings: Sequence[Recording], real: Sequence[int], sim: Sequence[int], table: ClipNumbers | str
-    ) -> Iterator[Score]:
+        self, recordings: Sequence[RecordedEpisode], real: Sequence[int], sim: Sequence[int], table: ClipFeatures | str
+    ) -> Iterator[CheckScore]:
         why = table if isinstance(table, str) else _too_few_real(len(real))
         if why or isinstance(table, str):
             yield from self._not_judged(recordings, sorted([*real, *sim]), why)
@@ -187,8 +195,13 @@ class Support(_LearnedCheck):
             yield from self._judged(recordings, table, real, sim, kind)
 
     def _judged(
-        self, recordings: Sequence[Recording], table: ClipNumbers, real: Sequence[int], sim: Sequence[int], kind: Kind
-    ) -> Iterator[Score]:
+        self,
+        recordings: Sequence[RecordedEpisode],
+        table: ClipFeatures,
+        real: Sequence[int],
+        sim: Sequence[int],
+        kind: Kind,
+    ) -> Iterator[CheckScore]:
         known, given = table.of(real), table.of(sim or real)
         scale = _scales(known.rows)
         found = novelty(
@@ -215,19 +228,24 @@ class Support(_LearnedCheck):
                 first, nearest = _nearest(recordings, known, given, found, int(place), scale)
                 sure = "No real data supports it" if certain else "Hardly any real data supports it"
                 reason = f"{sure}: {reason[0].lower()}{reason[1:-1]}; {nearest}."
-            measured = Measured(value=float(found.scores[here]), channel=kind, first_frame=first)
+            measured = Measurement(value=float(found.scores[here]), channel=kind, first_frame=first)
             yield self.of(recordings[place], measured, "suspect" if odd else "good", limit=usual.high, reason=reason)
 
-    def _of_real(self, recording: Recording, value: float, usual: Fence, kind: Kind) -> Score:
+    def _of_real(self, recording: RecordedEpisode, value: float, usual: ValueFence, kind: Kind) -> CheckScore:
         far = np.exp(value - usual.median)
         verdict = "suspect" if value > usual.high else "good"
         reason = f"It is real; held out, its {_WORDS[kind]} is {far:.2f} times the usual one."
-        measured = Measured(value=value, channel=kind)
+        measured = Measurement(value=value, channel=kind)
         return self.of(recording, measured, verdict, limit=usual.high, reason=reason)
 
 
 def _nearest(
-    recordings: Sequence[Recording], known: ClipNumbers, given: ClipNumbers, found: Novelty, place: int, scale: Array
+    recordings: Sequence[RecordedEpisode],
+    known: ClipFeatures,
+    given: ClipFeatures,
+    found: NoveltyScores,
+    place: int,
+    scale: Array,
 ) -> tuple[int, str]:
     """First frame of an episode's clip that is furthest out, and the real clip nearest to it, in words."""
     rows = np.flatnonzero(given.episode == place)

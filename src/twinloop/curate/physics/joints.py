@@ -13,10 +13,10 @@ from scipy.signal import savgol_filter
 from twinloop.core.errors import InputError, UnitsError
 from twinloop.core.params import ParamTable
 from twinloop.core.units import UnitMap
-from twinloop.curate.check import Measured
-from twinloop.curate.judging import LIMIT, KnownLimitCheck, Limit, UsualLimitCheck
-from twinloop.curate.recording import Recording
-from twinloop.curate.registry import Twins
+from twinloop.curate.check import Measurement
+from twinloop.curate.judging import LIMIT, KnownLimitCheck, MetricLimit, UsualLimitCheck
+from twinloop.curate.recording import RecordedEpisode
+from twinloop.curate.registry import EpisodeTwins
 from twinloop.dataset.logs.checks.series import prepare
 from twinloop.rollout.replay import recorded_params
 from twinloop.simulate.inverse_dynamics import InverseDynamics
@@ -29,7 +29,7 @@ _TOO_SHORT = "The longest stretch without a gap is too short to tell how it move
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kinematics:
+class SmoothedKinematics:
     """The longest unbroken stretch of an episode, smoothed: ``(N, n)`` each, in ``unit`` and seconds.
 
     ``frame`` is the frame at which it begins. ``units`` maps the log's columns to rad or m, None where nothing does.
@@ -50,7 +50,7 @@ class Kinematics:
         return "rad" if self.units is not None else "of the log's unit"
 
 
-def kinematics_of(recording: Recording, twin: Twin | None) -> Kinematics:
+def kinematics_of(recording: RecordedEpisode, twin: Twin | None) -> SmoothedKinematics:
     """How a recording's joints move.
 
     Raises:
@@ -64,7 +64,7 @@ def kinematics_of(recording: Recording, twin: Twin | None) -> Kinematics:
     units = _units(raw.units, twin)
     state = series.state if units is None else units.to_si(series.state)
     made = [savgol_filter(state, window, 3, deriv=order, delta=series.dt, axis=0) for order in range(4)]
-    return Kinematics(
+    return SmoothedKinematics(
         joints=raw.joints,
         position=np.asarray(state),
         velocity=np.asarray(made[1]),
@@ -90,7 +90,7 @@ def _units(units: UnitMap, twin: Twin | None) -> UnitMap | None:
     return UnitMap(joints=tuple(whole.joints[i] for i in order), source=whole.source)
 
 
-def robot_twin(recording: Recording, twins: Twins) -> Twin | None:
+def robot_twin(recording: RecordedEpisode, twins: EpisodeTwins) -> Twin | None:
     """The recording's twin where there is one and it has its joints."""
     try:
         twin = twins(recording)
@@ -99,7 +99,7 @@ def robot_twin(recording: Recording, twins: Twins) -> Twin | None:
         return None
 
 
-def params_of(recording: Recording, twin: Twin) -> ParamTable | None:
+def params_of(recording: RecordedEpisode, twin: Twin) -> ParamTable | None:
     """The parameters that were drawn for a simulated episode, None where it was not made with this twin."""
     record = recording.provenance
     return recorded_params(twin, record) if record is not None and record.twin_hash == twin.hash else None
@@ -110,26 +110,26 @@ class JointCheck(UsualLimitCheck):
 
     reads = frozenset({"raw"})
 
-    def __init__(self, twins: Twins) -> None:
+    def __init__(self, twins: EpisodeTwins) -> None:
         self._twins = twins
 
-    def twin(self, recording: Recording) -> Twin | None:
+    def twin(self, recording: RecordedEpisode) -> Twin | None:
         """The twin with the robot of the recording, or None."""
         return robot_twin(recording, self._twins)
 
 
-class _Peak(JointCheck):
-    """The highest figure of a column over time, of the series of `Kinematics` that the check is called after."""
+class _ColumnPeak(JointCheck):
+    """The maximum over time of a column of `SmoothedKinematics`; the check is named after the series."""
 
     spread = 0.15
     floor = 0.0
     quantity: str
 
-    def limits(self, _twin: Twin, _joint: str) -> Limit | None:
+    def limits(self, _twin: Twin, _joint: str) -> MetricLimit | None:
         """What the twin says."""
         return None
 
-    def measure(self, recording: Recording) -> Sequence[Measured]:
+    def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """See `MeasuringCheck`."""
         twin = self.twin(recording)
         moved = kinematics_of(recording, twin)
@@ -141,12 +141,12 @@ class _Peak(JointCheck):
             said = f"{joint} has {self.quantity} of up to {value:.4g}, in {moved.unit} and s, at frame {frame}."
             facts = {} if limit is None else {LIMIT: limit}
             made.append(
-                Measured(value=value, channel=joint, said=said, first_frame=frame, last_frame=frame, facts=facts)
+                Measurement(value=value, channel=joint, said=said, first_frame=frame, last_frame=frame, facts=facts)
             )
         return made
 
 
-class Velocity(_Peak):
+class JointVelocityCheck(_ColumnPeak):
     """Joints that are faster than their servo without load, or than usual where no data sheet tells."""
 
     name = "physics/velocity"
@@ -154,16 +154,16 @@ class Velocity(_Peak):
     quantity = "a velocity"
     unit = "1/s"
 
-    def limits(self, twin: Twin, joint: str) -> Limit | None:
+    def limits(self, twin: Twin, joint: str) -> MetricLimit | None:
         """The no-load speed of the joint's servo."""
         servo = twin.servos[twin.robot.joints.index(joint)] if twin.servos else None
         if servo is None or servo.no_load_speed is None:
             return None
         speed = servo.no_load_speed.value
-        return Limit(value=1.1 * speed, bad=1.3 * speed, source=f"1.1 times the no-load speed of {servo.name}")
+        return MetricLimit(value=1.1 * speed, bad=1.3 * speed, source=f"1.1 times the no-load speed of {servo.name}")
 
 
-class Acceleration(_Peak):
+class JointAccelerationCheck(_ColumnPeak):
     """Joints that accelerate more than in the other episodes."""
 
     name = "physics/acceleration"
@@ -172,7 +172,7 @@ class Acceleration(_Peak):
     unit = "1/s²"
 
 
-class Jerk(_Peak):
+class JointJerkCheck(_ColumnPeak):
     """Joints whose acceleration changes faster than in the other episodes."""
 
     name = "physics/jerk"
@@ -181,7 +181,7 @@ class Jerk(_Peak):
     unit = "1/s³"
 
 
-class JointRange(JointCheck):
+class JointRangeCheck(JointCheck):
     """Joints beyond their range: of the twin, with a margin for calibrations by hand; else beyond what is usual."""
 
     name = "physics/joint_range"
@@ -189,14 +189,14 @@ class JointRange(JointCheck):
     unit = "of the range"
     floor, spread = 1.0, 0.1
 
-    def measure(self, recording: Recording) -> Sequence[Measured]:
+    def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """See `MeasuringCheck`."""
         twin = self.twin(recording)
         moved = kinematics_of(recording, twin)
         if twin is None or moved.units is None:
             reach = np.ptp(moved.position, axis=0).tolist()
             return [
-                Measured(value=size, channel=joint, said=f"{joint} moves over {size:.4g} {moved.unit}.")
+                Measurement(value=size, channel=joint, said=f"{joint} moves over {size:.4g} {moved.unit}.")
                 for joint, size in zip(moved.joints, reach, strict=True)
             ]
         made = []
@@ -211,19 +211,19 @@ class JointRange(JointCheck):
             limit = _RANGE_SIM if recording.source == "sim" else _RANGE_REAL
             frame = moved.frame + at
             made.append(
-                Measured(
+                Measurement(
                     value=value, channel=joint, said=f"{said}{high:.4g}.", first_frame=frame, last_frame=frame,
                     facts={LIMIT: limit},
                 )
             )  # fmt: skip
-        return made or [Measured(value=None, said=f"No joint of {twin.name} has a range.")]
+        return made or [Measurement(value=None, said=f"No joint of {twin.name} has a range.")]
 
 
-_RANGE_SIM = Limit(value=0.03, bad=0.08, source="the twin's range; a soft stop gives way by a hundredth")
-_RANGE_REAL = Limit(value=0.1, bad=0.25, source="the twin's range; calibrations by hand are off by up to a tenth")
+_RANGE_SIM = MetricLimit(value=0.03, bad=0.08, source="the twin's range; a soft stop gives way by a hundredth")
+_RANGE_REAL = MetricLimit(value=0.1, bad=0.25, source="the twin's range; calibrations by hand are off by up to a tenth")
 
 
-class Torque(KnownLimitCheck):
+class TorqueCheck(KnownLimitCheck):
     """Motions that ask for more torque than the drives have, by the twin's inverse dynamics in free space.
 
     The figure is the torque over the drive's limit, at the frame where it is largest. What is carried or pushed asks
@@ -238,16 +238,18 @@ class Torque(KnownLimitCheck):
     limit, bad = 1.15, 1.5
     source = "the drive's force range; smoothing and friction err by some per cent"
 
-    def __init__(self, twins: Twins) -> None:
+    def __init__(self, twins: EpisodeTwins) -> None:
         self._twins = twins
 
-    def measure(self, recording: Recording) -> Sequence[Measured]:
+    def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """See `MeasuringCheck`."""
         twin = self._twins(recording)
         if robot_twin(recording, self._twins) is None or set(twin.robot.joints) != set(recording.raw.joints):
-            return [Measured(value=None, said=f"{twin.name} has other joints than the recording.")]
+            return [Measurement(value=None, said=f"{twin.name} has other joints than the recording.")]
         if twin.robot.gears is not None:
-            return [Measured(value=None, said=f"With the play of {twin.name}'s gears torque is no function of motion.")]
+            return [
+                Measurement(value=None, said=f"With the play of {twin.name}'s gears torque is no function of motion.")
+            ]
         moved = kinematics_of(recording, twin)
         if moved.units is None:
             raise UnitsError("Nothing says what its columns are in rad, so no torque follows from them.")
@@ -262,12 +264,12 @@ class Torque(KnownLimitCheck):
             said = f"{joint} needs {asked[at, column]:.3g} N·m (or N) at frame {moved.frame + at}, its drive has "
             frame = moved.frame + at
             made.append(
-                Measured(
+                Measurement(
                     value=float(asked[at, column] / most), channel=joint, said=f"{said}{most:.3g}.", first_frame=frame,
                     last_frame=frame,
                 )
             )  # fmt: skip
-        return made or [Measured(value=None, said=f"No drive of {twin.name} has a force limit.")]
+        return made or [Measurement(value=None, said=f"No drive of {twin.name} has a force limit.")]
 
 
 def force_limits(twin: Twin, model: mujoco.MjModel) -> Array:

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from twinloop.curate.check import Measured, MeasuringCheck, Score
+from twinloop.curate.check import CheckScore, Measurement, MeasuringCheck
 from twinloop.curate.judging import LEAST, UsualLimitCheck, shortened
 from twinloop.curate.physics.joints import params_of
-from twinloop.curate.recording import Recording
-from twinloop.curate.registry import Twins
+from twinloop.curate.recording import RecordedEpisode
+from twinloop.curate.registry import EpisodeTwins
 from twinloop.dataset.logs.checks.response import answers, response_pair
 from twinloop.dataset.logs.checks.series import prepare
 from twinloop.simulate import open_backend
@@ -20,7 +20,7 @@ from twinloop.simulate.replay_logs import ReplayLogs, ReplayOptions, prepare_rep
 from twinloop.twin import Twin
 
 
-class Lag(MeasuringCheck):
+class CommandLag(MeasuringCheck):
     """Joints that answer their commands later or earlier than in the other episodes."""
 
     reads = frozenset({"raw"})
@@ -30,18 +30,20 @@ class Lag(MeasuringCheck):
     unit = "s"
     frames = 1.5  # that every episode may differ by, and of single joints twice as many
 
-    def measure(self, recording: Recording) -> Sequence[Measured]:
+    def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """See `MeasuringCheck`."""
         raw = recording.raw
         series = prepare(raw)
         pair = None if series is None else response_pair(raw, series)
         found = [] if pair is None else [answer for answer in answers(pair) if abs(answer.correlation) > 0.8]
         if series is None or not found:
-            return [Measured(value=None, said="No joint follows a command clearly, so no delay can be told.")]
-        rows = [Measured(value=answer.lag_s, channel=answer.joint, facts={"dt": series.dt}) for answer in found]
-        return [Measured(value=float(np.median([a.lag_s for a in found])), facts={"dt": series.dt}), *rows]
+            return [Measurement(value=None, said="No joint follows a command clearly, so no delay can be told.")]
+        rows = [Measurement(value=answer.lag_s, channel=answer.joint, facts={"dt": series.dt}) for answer in found]
+        return [Measurement(value=float(np.median([a.lag_s for a in found])), facts={"dt": series.dt}), *rows]
 
-    def judge(self, recordings: Sequence[Recording], measured: Sequence[Sequence[Measured]]) -> Iterator[Score]:
+    def judge(
+        self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
+    ) -> Iterator[CheckScore]:
         """See `MeasuringCheck`."""
         lags: dict[tuple[object, ...], list[float]] = defaultdict(list)
         for recording, rows in zip(recordings, measured, strict=True):
@@ -51,7 +53,7 @@ class Lag(MeasuringCheck):
         for recording, rows in zip(recordings, measured, strict=True):
             yield from shortened([self._score(recording, row, lags[*recording.group, row.channel]) for row in rows])
 
-    def _score(self, recording: Recording, row: Measured, others: Sequence[float]) -> Score:
+    def _score(self, recording: RecordedEpisode, row: Measurement, others: Sequence[float]) -> CheckScore:
         if row.value is None:
             return self.of(recording, row, "unknown")
         what = row.channel or "The median joint"
@@ -66,7 +68,7 @@ class Lag(MeasuringCheck):
         told = f"{said}, in the median episode after {1e3 * usual:.0f} ms. Limit {1e3 * limit:.0f} ms apart: "
         told += "a frame and a half (of one joint three), or six spreads of the other episodes."
         verdict = "bad" if apart > 2 * limit else "suspect" if apart > limit else "good"
-        scored = Measured(value=apart, channel=row.channel)
+        scored = Measurement(value=apart, channel=row.channel)
         return self.of(recording, scored, verdict, limit=limit, reason=told)
 
 
@@ -88,19 +90,19 @@ class ReplayResidual(UsualLimitCheck):
     unit = "of the movement"
     floor, spread = 0.25, 0.15
 
-    def __init__(self, twins: Twins) -> None:
+    def __init__(self, twins: EpisodeTwins) -> None:
         self._twins = twins
 
-    def measure(self, recording: Recording) -> Sequence[Measured]:
+    def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """See `MeasuringCheck`."""
         twin = self._twins(recording)
         episode = recording.episode
         if episode.command != twin.robot.control:
-            return [Measured(value=None, said=f"{twin.name} is not commanded by a {episode.command}.")]
+            return [Measurement(value=None, said=f"{twin.name} is not commanded by a {episode.command}.")]
         return _residuals(twin, recording)
 
 
-def _residuals(twin: Twin, recording: Recording) -> list[Measured]:
+def _residuals(twin: Twin, recording: RecordedEpisode) -> list[Measurement]:
     episode = recording.episode
     logs = prepare_replay(twin, [episode], ReplayOptions(window=_WINDOW_S, start="measured"))
     params = params_of(recording, twin) or twin.table(1)
@@ -111,7 +113,7 @@ def _residuals(twin: Twin, recording: Recording) -> list[Measured]:
     for column, channel in enumerate(logs.channels):
         error, size = errors[..., column], moved[..., column]
         if not np.isfinite(error[np.isfinite(size)]).all():
-            made.append(Measured(value=1e3, channel=channel.name, said=f"The replay of {channel.name} diverges."))
+            made.append(Measurement(value=1e3, channel=channel.name, said=f"The replay of {channel.name} diverges."))
             continue
         moves = float(np.nanmax(logs.measured[..., column]) - np.nanmin(logs.measured[..., column]))
         least = _NOISE * max(moves, travel.get(channel.name, 0.0))
@@ -120,7 +122,7 @@ def _residuals(twin: Twin, recording: Recording) -> list[Measured]:
         worst = int(np.argmax(np.nanmean(error**2, axis=1)))
         frame = int(np.searchsorted(episode.time, logs.begins[worst] - 1e-9))
         said = f"The replay of {channel.name} errs by {100 * value:.0f} % of its movement, most from frame {frame} on."
-        made.append(Measured(value=value, channel=channel.name, said=said, first_frame=frame))
+        made.append(Measurement(value=value, channel=channel.name, said=said, first_frame=frame))
     return made
 
 

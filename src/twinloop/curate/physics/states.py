@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
-from twinloop.curate.check import Measured
+from twinloop.curate.check import Measurement
 from twinloop.curate.judging import KnownLimitCheck
 from twinloop.curate.motion import longest
-from twinloop.curate.recording import Recording
-from twinloop.curate.registry import Twins
+from twinloop.curate.recording import RecordedEpisode
+from twinloop.curate.registry import EpisodeTwins
 from twinloop.rollout.substeps import Restepper
 from twinloop.simulate.protocol import STATE_SPEC, state_columns
 from twinloop.twin import Twin
@@ -25,7 +25,7 @@ _NO_STATES = "It was not simulated here: it has no states of the whole world."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Account:
+class StateAccount:
     """T control steps of one episode, computed with the parameters that were drawn for it; SI, world axes.
 
     ``time`` ``(T + 1,)``. ``depth`` ``(T,)`` is the deepest contact at each step in m, ``norm`` ``(T,)`` the depth at
@@ -52,7 +52,7 @@ class Account:
     miss_joint: tuple[str, ...]
 
 
-def account_of(recording: Recording, twins: Twins) -> Account:
+def account_of(recording: RecordedEpisode, twins: EpisodeTwins) -> StateAccount:
     """The account of a simulated episode.
 
     Raises:
@@ -61,13 +61,13 @@ def account_of(recording: Recording, twins: Twins) -> Account:
     return recording.fact("account", lambda asked: _account(asked, twins))
 
 
-def _account(recording: Recording, twins: Twins) -> Account:
+def _account(recording: RecordedEpisode, twins: EpisodeTwins) -> StateAccount:
     episode = recording.simulated()
     if episode is None:
         raise InputError(_NO_STATES)
     twin = twins(recording)
     stepper = Restepper.of_episode(twin, episode)
-    notes = _Notes(twin, len(stepper))
+    notes = _StepRecord(twin, len(stepper))
     stepper.look(notes.see)
     model = stepper.run([]).model
     qpos, qvel = (episode.states[:, state_columns(model, int(bit))] for bit in (_BIT.mjSTATE_QPOS, _BIT.mjSTATE_QVEL))
@@ -75,7 +75,7 @@ def _account(recording: Recording, twins: Twins) -> Account:
     places = [int(model.jnt_qposadr[joint]) for joint in notes.free]
     dofs = [int(model.jnt_dofadr[joint]) for joint in notes.free]
     miss, joint = _misses(stepper, qpos, qvel, time)
-    return Account(
+    return StateAccount(
         time=time,
         depth=notes.depth,
         norm=notes.norm,
@@ -92,7 +92,7 @@ def _account(recording: Recording, twins: Twins) -> Account:
     )
 
 
-class _Notes:
+class _StepRecord:
     """What is seen of each step."""
 
     def __init__(self, twin: Twin, steps: int) -> None:
@@ -176,10 +176,10 @@ class StateCheck(KnownLimitCheck):
 
     reads = frozenset({"states"})
 
-    def __init__(self, twins: Twins) -> None:
+    def __init__(self, twins: EpisodeTwins) -> None:
         self._twins = twins
 
-    def account(self, recording: Recording) -> Account:
+    def account(self, recording: RecordedEpisode) -> StateAccount:
         """See `account_of`."""
         return account_of(recording, self._twins)
 
@@ -197,18 +197,18 @@ class Penetration(StateCheck):
     limit, bad = 4.0, 8.0
     source = "widths of the contact's solimp; a firm grasp takes one or two (docs/quality.md)"
 
-    def measure(self, recording: Recording) -> Sequence[Measured]:
+    def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """See `MeasuringCheck`."""
         found = self.account(recording)
         ratio = found.depth / np.maximum(found.norm, 1e-6)
         if not found.depth.any():
-            return [Measured(value=0.0, said="Nothing touches.")]
+            return [Measurement(value=0.0, said="Nothing touches.")]
         at = int(np.argmax(ratio))
         said = (
             f"{found.pair[at]} lie {1e3 * found.depth[at]:.2f} mm within each other at frame {at}, {ratio[at]:.2f} "
             "times the contact's width."
         )
-        return [Measured(value=float(ratio[at]), said=said, first_frame=at, last_frame=at)]
+        return [Measurement(value=float(ratio[at]), said=said, first_frame=at, last_frame=at)]
 
 
 class EnergyJumps(StateCheck):
@@ -223,18 +223,18 @@ class EnergyJumps(StateCheck):
     limit, bad = 0.01, 0.05
     source = "what soft contacts give back stays below (docs/quality.md)"
 
-    def measure(self, recording: Recording) -> Sequence[Measured]:
+    def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """See `MeasuringCheck`."""
         found = self.account(recording)
         if not np.isfinite(found.work).any():
-            return [Measured(value=None, said="A drive without a force limit, or pushes, could add any energy.")]
+            return [Measurement(value=None, said="A drive without a force limit, or pushes, could add any energy.")]
         excess = np.diff(found.energy) - found.work
         at = int(np.argmax(excess))
         said = (
             f"Energy rises by {found.energy[at + 1] - found.energy[at]:.4f} J after frame {at}, where the drives could "
             f"do {found.work[at]:.4f} J."
         )
-        return [Measured(value=max(float(excess[at]), 0.0), said=said, first_frame=at, last_frame=at + 1)]
+        return [Measurement(value=max(float(excess[at]), 0.0), said=said, first_frame=at, last_frame=at + 1)]
 
 
 class Teleports(StateCheck):
@@ -247,20 +247,20 @@ class Teleports(StateCheck):
     source = "further than the faster of its two speeds and a free fall carry it"
     reads = KnownLimitCheck.reads  # poses of a log too
 
-    def measure(self, recording: Recording) -> Sequence[Measured]:
+    def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """See `MeasuringCheck`."""
         made = [self._row(name, _steps(p), None, _gravity(t)) for name, t, p in _logged(recording)]
         if recording.states is None:
-            return made or [Measured(value=None, said="It holds neither states nor poses of objects.")]
+            return made or [Measurement(value=None, said="It holds neither states nor poses of objects.")]
         found = self.account(recording)
         speed = np.linalg.norm(found.velocity, axis=2)
         for place, name in enumerate(found.objects):
             carried = np.maximum(speed[1:, place], speed[:-1, place]) * np.diff(found.time)
             made.append(self._row(name, _steps(found.position[:, place]), carried, _gravity(found.time)))
-        return made or [Measured(value=None, said="Nothing moves freely.")]
+        return made or [Measurement(value=None, said="Nothing moves freely.")]
 
     @staticmethod
-    def _row(name: str, gone: Array, carried: Array | None, falls: Array) -> Measured:
+    def _row(name: str, gone: Array, carried: Array | None, falls: Array) -> Measurement:
         if carried is None:  # no speeds were logged: the steps before and after tell them
             wide = np.concatenate([gone[:1], gone, gone[-1:]])
             carried = np.maximum(wide[:-2], wide[2:]) + _BEFORE_MM * 1e-3
@@ -271,10 +271,10 @@ class Teleports(StateCheck):
             f"{name} goes {1e3 * gone[at]:.1f} mm after frame {at}, {1e3 * value:.1f} mm further than its speed and "
             "gravity carry it."
         )
-        return Measured(value=1e3 * value, channel=name, said=said, first_frame=at, last_frame=at + 1)
+        return Measurement(value=1e3 * value, channel=name, said=said, first_frame=at, last_frame=at + 1)
 
 
-def _logged(recording: Recording) -> list[tuple[str, Array, Array]]:
+def _logged(recording: RecordedEpisode) -> list[tuple[str, Array, Array]]:
     """Poses of bodies that a log holds: name, times and positions."""
     signals = recording.raw.signals.items()
     return [(n.removeprefix("pose/"), s.time, s.values[:, :3]) for n, s in signals if n.startswith("pose/") and len(s)]
@@ -297,13 +297,13 @@ class Floating(StateCheck):
     limit, bad = 0.08, 0.2
     source = "a contact that is open for a moment lasts a step or two"
 
-    def measure(self, recording: Recording) -> Sequence[Measured]:
+    def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """See `MeasuringCheck`."""
         found = self.account(recording)
         dt = np.diff(found.time)
         pull = float(np.linalg.norm(found.fall))
         if not found.objects or pull == 0:
-            return [Measured(value=None, said="Nothing moves freely under gravity.")]
+            return [Measurement(value=None, said="Nothing moves freely under gravity.")]
         falls = np.diff(found.velocity, axis=0) / dt[:, None, None] @ (found.fall / pull)
         made = []
         for place, name in enumerate(found.objects):
@@ -311,7 +311,7 @@ class Floating(StateCheck):
             first, stop = longest(held)
             seconds = float(dt[first:stop].sum())
             said = f"{name} touches nothing from frame {first} to {stop} ({seconds:.2f} s) and does not fall."
-            made.append(Measured(value=seconds, channel=name, said=said, first_frame=first, last_frame=stop))
+            made.append(Measurement(value=seconds, channel=name, said=said, first_frame=first, last_frame=stop))
         return made
 
 
@@ -327,7 +327,7 @@ class NextState(StateCheck):
     limit, bad = 1e-4, 1e-3
     source = "backends in single precision stay within 2e-6 in a second (docs/architecture.md)"
 
-    def measure(self, recording: Recording) -> Sequence[Measured]:
+    def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """See `MeasuringCheck`."""
         found = self.account(recording)
         at = int(np.argmax(found.miss))
@@ -337,4 +337,4 @@ class NextState(StateCheck):
             f"follows; {len(wrong)} of {len(found.miss)} steps do not follow."
         )
         first, last = (int(wrong[0]), int(wrong[-1] + 1)) if len(wrong) else (at, at + 1)
-        return [Measured(value=float(found.miss[at]), said=said, first_frame=first, last_frame=last)]
+        return [Measurement(value=float(found.miss[at]), said=said, first_frame=first, last_frame=last)]

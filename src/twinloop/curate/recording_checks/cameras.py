@@ -8,16 +8,16 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from twinloop.curate.check import Measured, MeasuringCheck, Score
+from twinloop.curate.check import CheckScore, Measurement, MeasuringCheck
 from twinloop.curate.judging import LEAST, KnownLimitCheck, UsualLimitCheck, shortened
 from twinloop.curate.motion import longest, motion_of
-from twinloop.curate.recording import Recording
+from twinloop.curate.recording import RecordedEpisode
 from twinloop.curate.recording_checks.frames import PixelArray, camera_repeats, looks_of, seen_together
 
 _DARK, _WHITE, _PLAIN = 10.0, 245.0, 6.0  # mean level below or above, and contrast below which nothing is seen
 _GONE = 0.1  # of its range, by which the fastest joint moves meanwhile: less, a camera may not see
 _MOMENT = 5  # frames: a sixth of a second at 30 Hz
-_NO_CAMERA = (Measured(value=None, said="The recording has no camera."),)
+_NO_CAMERA = (Measurement(value=None, said="The recording has no camera."),)
 
 
 class FrozenCamera(KnownLimitCheck):
@@ -29,20 +29,20 @@ class FrozenCamera(KnownLimitCheck):
     limit, bad = 0.2, 0.5
     source = "a stall of a USB camera is shorter, a person reacts after as long"
 
-    def measure(self, recording: Recording) -> Sequence[Measured]:
+    def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """See `MeasuringCheck`."""
         return [self._camera(recording, camera) for camera in recording.cameras] or _NO_CAMERA
 
-    def _camera(self, recording: Recording, camera: str) -> Measured:
+    def _camera(self, recording: RecordedEpisode, camera: str) -> Measurement:
         motion = motion_of(recording)
         same, moving = seen_together(camera_repeats(recording, camera), motion.brisk)
         if not moving.any():
-            return Measured(value=None, channel=camera, said="Nothing moves, so a frozen picture cannot be told.")
+            return Measurement(value=None, channel=camera, said="Nothing moves, so a frozen picture cannot be told.")
         first, stop = longest(same)
         frames, gone = int(moving[first:stop].sum()), float(motion.speed[first:stop].sum())
         if frames < 2 or gone < _GONE:
-            return Measured(value=0.0, channel=camera, said=f"{camera} follows the robot.")
-        return Measured(
+            return Measurement(value=0.0, channel=camera, said=f"{camera} follows the robot.")
+        return Measurement(
             value=frames * motion.dt,
             channel=camera,
             said=f"{camera} shows the picture of frame {first} until frame {stop} while the robot moves.",
@@ -60,7 +60,7 @@ class BlackCamera(KnownLimitCheck):
     limit, bad = 0.0, 0.05
     source = "a picture shows something"
 
-    def measure(self, recording: Recording) -> Sequence[Measured]:
+    def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """See `MeasuringCheck`."""
         made = []
         for camera in recording.cameras:
@@ -68,11 +68,11 @@ class BlackCamera(KnownLimitCheck):
             dark, white = looks.level < _DARK, looks.level > _WHITE
             blind = np.flatnonzero((dark | white) & (looks.contrast < _PLAIN) | (looks.contrast < 1.0))
             if not len(blind):
-                made.append(Measured(value=0.0, channel=camera, said=f"{camera} shows something in every picture."))
+                made.append(Measurement(value=0.0, channel=camera, said=f"{camera} shows something in every picture."))
                 continue
             how = "black" if dark[blind[0]] else "white" if white[blind[0]] else "of one colour"
             made.append(
-                Measured(
+                Measurement(
                     value=len(blind) / len(looks.level),
                     channel=camera,
                     said=f"{len(blind)} of {len(looks.level)} pictures of {camera} are {how}, first frame {blind[0]}.",
@@ -95,14 +95,14 @@ class Blur(UsualLimitCheck):
     unit = "times"
     floor, spread = 1.5, 0.05
 
-    def measure(self, recording: Recording) -> Sequence[Measured]:
+    def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """See `MeasuringCheck`."""
         return [row for camera in recording.cameras for row in self._camera(recording, camera)] or _NO_CAMERA
 
-    def _camera(self, recording: Recording, camera: str) -> Iterator[Measured]:
+    def _camera(self, recording: RecordedEpisode, camera: str) -> Iterator[Measurement]:
         sharp = looks_of(recording, camera).sharpness
         middle = float(np.median(sharp))
-        yield Measured(
+        yield Measurement(
             value=float(np.exp(-middle)), channel=camera, said=f"{camera} is {np.exp(-middle):.2f} times as soft."
         )
         if len(sharp) < 2 * _MOMENT:
@@ -110,7 +110,7 @@ class Blur(UsualLimitCheck):
         smooth = np.convolve(sharp, np.ones(_MOMENT) / _MOMENT, mode="valid")
         at = int(np.argmin(smooth))
         softer = float(np.exp(middle - smooth[at]))
-        yield Measured(
+        yield Measurement(
             value=softer,
             channel=f"{camera}/moment",
             said=f"From frame {at} to {at + _MOMENT - 1} {camera} is {softer:.2f} times as soft as in the rest.",
@@ -127,14 +127,16 @@ class SwappedCameras(MeasuringCheck):
     unit = "times"
     ratio = 1.3  # mean distances of own pictures to exchanged ones, from which on they are exchanged
 
-    def measure(self, recording: Recording) -> Sequence[Measured]:
+    def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """See `MeasuringCheck`."""
         if len(recording.cameras) < 2:
-            return [Measured(value=None, said="There are no two cameras that could be exchanged.")]
+            return [Measurement(value=None, said="There are no two cameras that could be exchanged.")]
         thumbs = {camera: _standard(looks_of(recording, camera).thumb) for camera in recording.cameras}
-        return [Measured(value=0.0, facts={"thumbs": thumbs})]
+        return [Measurement(value=0.0, facts={"thumbs": thumbs})]
 
-    def judge(self, recordings: Sequence[Recording], measured: Sequence[Sequence[Measured]]) -> Iterator[Score]:
+    def judge(
+        self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
+    ) -> Iterator[CheckScore]:
         """See `MeasuringCheck`."""
         groups: dict[tuple[str, ...], list[dict[str, PixelArray]]] = defaultdict(list)
         for recording, (row, *_) in zip(recordings, measured, strict=True):
@@ -149,14 +151,14 @@ class SwappedCameras(MeasuringCheck):
                 yield from shortened(list(self._pairs(recording, row.facts["thumbs"], others)))
 
     def _pairs(
-        self, recording: Recording, own: dict[str, PixelArray], others: list[dict[str, PixelArray]]
-    ) -> Iterator[Score]:
+        self, recording: RecordedEpisode, own: dict[str, PixelArray], others: list[dict[str, PixelArray]]
+    ) -> Iterator[CheckScore]:
         usual = {camera: np.median([thumbs[camera] for thumbs in others], axis=0) for camera in own}
         for one, other in itertools.combinations(own, 2):
             kept = _far(own[one], usual[one]) + _far(own[other], usual[other])
             changed = _far(own[one], usual[other]) + _far(own[other], usual[one])
             ratio = kept / max(changed, 1e-9)
-            row = Measured(value=ratio, channel=f"{one}/{other}")
+            row = Measurement(value=ratio, channel=f"{one}/{other}")
             said = (
                 f"The pictures of {one} and {other} are {ratio:.2f} times as far from those of the other episodes as "
                 "they would be exchanged."

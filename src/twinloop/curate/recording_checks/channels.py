@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from twinloop.curate.check import Measured, Score
+from twinloop.curate.check import CheckScore, Measurement
 from twinloop.curate.judging import UsualLimitCheck
 from twinloop.curate.motion import filled, motion_of
-from twinloop.curate.recording import Recording
+from twinloop.curate.recording import RecordedEpisode
 
 _NEVER = 1e6  # times less than usual, of a column that does not move at all
 
@@ -28,7 +28,7 @@ class DeadChannel(UsualLimitCheck):
     unit = "times less"
     floor, spread = 200.0, 0.3
 
-    def measure(self, recording: Recording) -> Sequence[Measured]:
+    def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """See `MeasuringCheck`."""
         raw = recording.raw
         tables = {"": (raw.joints, raw.state)}
@@ -45,8 +45,8 @@ class DeadChannel(UsualLimitCheck):
                 said = (
                     f"{prefix}{column} moves by {own:.3g} in the whole episode, the widest beside it by {widest:.3g}."
                 )
-                made.append(Measured(value=times if widest else _NEVER, channel=prefix + column, said=said))
-        return made or [Measured(value=None, said="There is no column.")]
+                made.append(Measurement(value=times if widest else _NEVER, channel=prefix + column, said=said))
+        return made or [Measurement(value=None, said="There is no column.")]
 
 
 class Saturation(UsualLimitCheck):
@@ -60,11 +60,11 @@ class Saturation(UsualLimitCheck):
     floor, spread = 0.1, 0.2
     part = 0.75  # quantile over the frames: what holds for a quarter of the episode
 
-    def measure(self, recording: Recording) -> Sequence[Measured]:
+    def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """See `MeasuringCheck`."""
         raw = recording.raw
         if raw.command != "position" or raw.action.shape != raw.state.shape:
-            return [Measured(value=None, said="Commands are no positions of these joints.")]
+            return [Measurement(value=None, said="Commands are no positions of these joints.")]
         state, action = filled(raw.state), filled(raw.action)
         apart = np.abs(action - state)
         reach = np.maximum(np.ptp(state, axis=0), np.ptp(action, axis=0))
@@ -76,7 +76,7 @@ class Saturation(UsualLimitCheck):
             far = np.flatnonzero(apart[:, column] > 0.1 * range_)
             said = f"{joint} is {100 * value:.0f} % of its range from its command for a quarter of the episode."
             first, last = (int(far[0]), int(far[-1])) if len(far) else (None, None)
-            made.append(Measured(value=value, channel=joint, said=said, first_frame=first, last_frame=last))
+            made.append(Measurement(value=value, channel=joint, said=said, first_frame=first, last_frame=last))
         return made
 
 
@@ -95,11 +95,11 @@ class StaticTail(UsualLimitCheck):
     unit = "s"
     floor, spread, linear = 1.0, 0.1, True
 
-    def key(self, recording: Recording) -> tuple[str, ...]:
+    def key(self, recording: RecordedEpisode) -> tuple[str, ...]:
         """Tasks end unlike."""
         return (*recording.group, recording.task)
 
-    def measure(self, recording: Recording) -> Sequence[Measured]:
+    def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """See `MeasuringCheck`."""
         raw, motion = recording.raw, motion_of(recording)
         tables = [filled(raw.state)]
@@ -108,13 +108,13 @@ class StaticTail(UsualLimitCheck):
         values = np.concatenate(tables, axis=1)
         reach = np.ptp(values, axis=0)
         if not len(motion.columns):
-            return [Measured(value=None, said="Nothing moves in the whole episode.", first_frame=0)]
+            return [Measurement(value=None, said="Nothing moves in the whole episode.", first_frame=0)]
         apart = np.abs(values - values[-1]) / np.where(reach > 0.01 * reach.max(), reach, np.inf)
         away = np.flatnonzero(apart.max(axis=1) > _SAME)
         first = int(away[-1]) + 1 if len(away) else 0
         seconds = (len(values) - 1 - first) * motion.dt
         said = f"Nothing moves in the last {seconds:.2f} s, from frame {first} on."
-        return [Measured(value=seconds, said=said, first_frame=first, last_frame=len(values) - 1)]
+        return [Measurement(value=seconds, said=said, first_frame=first, last_frame=len(values) - 1)]
 
 
 class Truncated(UsualLimitCheck):
@@ -127,25 +127,27 @@ class Truncated(UsualLimitCheck):
     unit = "times"
     floor, spread, linear = 1.5, 0.05, True
 
-    def key(self, recording: Recording) -> tuple[str, ...]:
+    def key(self, recording: RecordedEpisode) -> tuple[str, ...]:
         """Tasks take unlike times."""
         return (*recording.group, recording.task)
 
-    def measure(self, recording: Recording) -> Sequence[Measured]:
+    def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """See `MeasuringCheck`."""
         motion = motion_of(recording)
         seconds = (len(motion.steps) + 1) * motion.dt
         rows = [
-            Measured(value=1 / max(seconds, 1e-9), channel="duration", said=f"It lasts {seconds:.2f} s."),
+            Measurement(value=1 / max(seconds, 1e-9), channel="duration", said=f"It lasts {seconds:.2f} s."),
         ]
         if motion.moving.any():
             last = max(1, round(_END_S / motion.dt))
             ratio = float(motion.speed[-last:].mean() / np.median(motion.speed[motion.moving]))
             said = f"In its last {_END_S:g} s it moves {ratio:.2f} times as fast as it usually moves."
-            rows.append(Measured(value=ratio, channel="end", said=said, first_frame=len(motion.steps) - last))
+            rows.append(Measurement(value=ratio, channel="end", said=said, first_frame=len(motion.steps) - last))
         return rows
 
-    def judge(self, recordings: Sequence[Recording], measured: Sequence[Sequence[Measured]]) -> Iterator[Score]:
+    def judge(
+        self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
+    ) -> Iterator[CheckScore]:
         """See `UsualLimitCheck`; durations in parts of the median of their task, and success beside the others'."""
         usual = defaultdict(list)
         for recording, rows in zip(recordings, measured, strict=True):
@@ -158,14 +160,14 @@ class Truncated(UsualLimitCheck):
         yield from self._failures(recordings)
 
     @staticmethod
-    def _relative(row: Measured, usual: Sequence[float]) -> Measured:
+    def _relative(row: Measurement, usual: Sequence[float]) -> Measurement:
         if row.channel != "duration" or row.value is None:
             return row
         times = row.value / float(np.median(usual))
         said = f"{row.said} Others of its task last {times:.2f} times as long."
-        return Measured(value=times, channel=row.channel, said=said)
+        return Measurement(value=times, channel=row.channel, said=said)
 
-    def _failures(self, recordings: Sequence[Recording]) -> Iterator[Score]:
+    def _failures(self, recordings: Sequence[RecordedEpisode]) -> Iterator[CheckScore]:
         told = defaultdict(list)
         for recording in recordings:
             if recording.success is not None:
@@ -173,6 +175,6 @@ class Truncated(UsualLimitCheck):
         for recording in recordings:
             others = told[self.key(recording)]
             if recording.success is False and others.count(False) <= _MOST_FAIL * len(others):
-                row = Measured(value=None, channel="success")
+                row = Measurement(value=None, channel="success")
                 said = f"Success is never reached; {others.count(True)} of {len(others)} episodes of its task reach it."
                 yield self.of(recording, row, "suspect", reason=said)

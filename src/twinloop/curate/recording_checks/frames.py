@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.curate.check import Measured
-from twinloop.curate.judging import LIMIT, KnownLimitCheck, Limit, UsualLimitCheck
-from twinloop.curate.motion import Motion, motion_of
-from twinloop.curate.recording import Recording
+from twinloop.curate.check import Measurement
+from twinloop.curate.judging import LIMIT, KnownLimitCheck, MetricLimit, UsualLimitCheck
+from twinloop.curate.motion import NormalizedMotion, motion_of
+from twinloop.curate.recording import RecordedEpisode
 from twinloop.dataset.logs.checks.timing import repeated_rows
 from twinloop.encoders.pictures import block_means, sharpness
 
@@ -25,7 +25,7 @@ _GREY = np.full(3, 1 / 3, dtype=np.float32)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Looks:
+class CameraFrames:
     """One camera of one episode.
 
     ``level`` ``(T,)`` is the mean brightness of each picture, ``contrast`` ``(T,)`` the standard deviation within it,
@@ -41,7 +41,7 @@ class Looks:
     thumb: PixelArray
 
 
-def looks_of(recording: Recording, camera: str) -> Looks:
+def looks_of(recording: RecordedEpisode, camera: str) -> CameraFrames:
     """What a camera saw.
 
     Raises:
@@ -50,7 +50,7 @@ def looks_of(recording: Recording, camera: str) -> Looks:
     return recording.fact(f"looks/{camera}", lambda asked: _looks(asked, camera))
 
 
-def _looks(recording: Recording, camera: str) -> Looks:
+def _looks(recording: RecordedEpisode, camera: str) -> CameraFrames:
     parts: list[tuple[PixelArray, ...]] = []
     before: PixelArray | None = None
     for begin in range(0, recording.frames, _CHUNK):
@@ -64,7 +64,7 @@ def _looks(recording: Recording, camera: str) -> Looks:
         before = grid[-1:]
     level, contrast, change, sharp = (np.concatenate([part[i] for part in parts]).astype(float) for i in range(4))
     thumb = _thumb(np.sum([part[4] for part in parts], axis=0) / recording.frames)
-    return Looks(level=level, contrast=contrast, change=change, sharpness=sharp, thumb=thumb)
+    return CameraFrames(level=level, contrast=contrast, change=change, sharpness=sharp, thumb=thumb)
 
 
 def _thumb(mean: PixelArray) -> PixelArray:
@@ -95,13 +95,13 @@ class DroppedFrames(UsualLimitCheck):
     unit = "frames"
     floor, spread, linear = 0.9, 0.1, True
 
-    def measure(self, recording: Recording) -> Sequence[Measured]:
+    def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """See `MeasuringCheck`."""
         raw = recording.raw
         steps = np.diff(raw.time[np.isfinite(raw.time)])
         forward = steps[steps > 0]
         if not len(forward):
-            return [Measured(value=None, said="Time does not run, so nothing tells what is missing.")]
+            return [Measurement(value=None, said="Time does not run, so nothing tells what is missing.")]
         usual = float(np.median(forward))
         lost = np.maximum(np.round(steps / usual) - 1, 0)
         rows = [_row("clock", lost, usual, "by the clock")]
@@ -110,15 +110,15 @@ class DroppedFrames(UsualLimitCheck):
         return rows
 
 
-_BY_CLOCK = Limit(value=0.5, bad=2.5, source="a clock that is logged counts them")
+_BY_CLOCK = MetricLimit(value=0.5, bad=2.5, source="a clock that is logged counts them")
 
 
-def _row(channel: str, lost: Array, dt: float, how: str) -> Measured:
+def _row(channel: str, lost: Array, dt: float, how: str) -> Measurement:
     at, facts = np.flatnonzero(lost), {LIMIT: _BY_CLOCK} if channel == "clock" else {}
     total = float(lost.sum())
     if not len(at):
-        return Measured(value=0.0, channel=channel, said=f"No frame is missing {how}.", facts=facts)
-    return Measured(
+        return Measurement(value=0.0, channel=channel, said=f"No frame is missing {how}.", facts=facts)
+    return Measurement(
         value=total,
         channel=channel,
         said=f"{total:.0f} frames are missing {how}, at {len(at)} places, first after frame {at[0]} "
@@ -129,7 +129,7 @@ def _row(channel: str, lost: Array, dt: float, how: str) -> Measured:
     )
 
 
-def _jumps(motion: Motion) -> Array:
+def _jumps(motion: NormalizedMotion) -> Array:
     """How many frames are missing after each, ``(T − 1,)``: a step along the usual one, but several times as long."""
     steps = motion.steps
     lost = np.zeros(len(steps))
@@ -158,7 +158,7 @@ class DuplicateFrames(KnownLimitCheck):
     limit, bad = 0.02, 0.2
     source = "one frame in fifty; a camera at half the rate repeats every second one"
 
-    def measure(self, recording: Recording) -> Sequence[Measured]:
+    def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """See `MeasuringCheck`."""
         rows, moving = repeated_rows(recording.raw)
         made = [_repeated("", rows, moving)]
@@ -168,7 +168,7 @@ class DuplicateFrames(KnownLimitCheck):
         return made
 
 
-def camera_repeats(recording: Recording, camera: str) -> NDArray[np.bool_]:
+def camera_repeats(recording: RecordedEpisode, camera: str) -> NDArray[np.bool_]:
     """Between which frames a camera's picture stays the same, ``(T − 1,)``."""
     return looks_of(recording, camera).change < SAME
 
@@ -179,13 +179,13 @@ def seen_together(one: NDArray[np.bool_], other: NDArray[np.bool_]) -> tuple[NDA
     return one[:common], other[:common]
 
 
-def _repeated(channel: str, rows: NDArray[np.intp], moving: int) -> Measured:
+def _repeated(channel: str, rows: NDArray[np.intp], moving: int) -> Measurement:
     if not moving:
-        return Measured(value=None, channel=channel, said="Nothing moves, so repeated frames cannot be told.")
+        return Measurement(value=None, channel=channel, said="Nothing moves, so repeated frames cannot be told.")
     if not len(rows):
-        return Measured(value=0.0, channel=channel, said=f"No frame of {moving} in motion repeats the one before.")
+        return Measurement(value=0.0, channel=channel, said=f"No frame of {moving} in motion repeats the one before.")
     what = f"pictures of {channel}" if channel else "readings"
-    return Measured(
+    return Measurement(
         value=len(rows) / moving,
         channel=channel,
         said=f"{len(rows)} {what} of {moving} in motion repeat the one before, first at frame {rows[0]}.",

@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from twinloop.curate.check import Measured, MeasuringCheck, Score
+from twinloop.curate.check import CheckScore, Measurement, MeasuringCheck
 from twinloop.curate.judging import LEAST, shortened, verdict_of
 from twinloop.curate.motion import filled
-from twinloop.curate.recording import Recording
-from twinloop.dataset.logs.checks import Finding
-from twinloop.dataset.logs.checks.response import Pair, answers, check_response, response_pair
+from twinloop.curate.recording import RecordedEpisode
+from twinloop.dataset.logs.checks import LogFinding
+from twinloop.dataset.logs.checks.response import CommandPair, answers, check_response, response_pair
 from twinloop.dataset.logs.checks.series import prepare
 from twinloop.dataset.logs.checks.timing import check_drift, check_timing
 from twinloop.dataset.logs.checks.units import check_units
@@ -40,25 +40,27 @@ class FindingCheck(MeasuringCheck):
     nothing: ClassVar[str]
 
     @staticmethod
-    def findings(raw: RawEpisode, /) -> Iterable[Finding]:
+    def findings(raw: RawEpisode, /) -> Iterable[LogFinding]:
         """What the log's checks say of it."""
         raise NotImplementedError
 
-    def measure(self, recording: Recording) -> Sequence[Measured]:
+    def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """See `MeasuringCheck`."""
         raw = recording.raw
         rows = [self._row(raw, finding) for finding in self.findings(raw) if finding.kind in self.kinds]
-        return rows or [Measured(value=0.0, said=f"{self.nothing} in {len(raw)} frames.", facts={VERDICT: "good"})]
+        return rows or [Measurement(value=0.0, said=f"{self.nothing} in {len(raw)} frames.", facts={VERDICT: "good"})]
 
-    def judge(self, recordings: Sequence[Recording], measured: Sequence[Sequence[Measured]]) -> Iterator[Score]:
+    def judge(
+        self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
+    ) -> Iterator[CheckScore]:
         """See `MeasuringCheck`."""
         for recording, rows in zip(recordings, measured, strict=True):
             yield from shortened([self.of(recording, row, row.facts.get(VERDICT, "unknown")) for row in rows])
 
-    def _row(self, raw: RawEpisode, finding: Finding) -> Measured:
+    def _row(self, raw: RawEpisode, finding: LogFinding) -> Measurement:
         value = next((finding.figures[name] for name in self.figure if name in finding.figures), 1.0)
         frame = int(np.searchsorted(np.nan_to_num(raw.time, nan=np.inf), finding.begin_s - 1e-9))
-        return Measured(
+        return Measurement(
             value=value,
             channel=finding.column,
             said=f"{finding.column + ': ' if finding.column else ''}{finding.evidence} {finding.remedy}",
@@ -67,19 +69,19 @@ class FindingCheck(MeasuringCheck):
         )
 
 
-def responses(raw: RawEpisode) -> Iterable[Finding]:
+def responses(raw: RawEpisode) -> Iterable[LogFinding]:
     """How measurements answer their commands; none where nothing is commanded or too little moves."""
     pair = _pair(raw)
     return () if pair is None else check_response(raw, pair)
 
 
-def drifts(raw: RawEpisode) -> Iterable[Finding]:
+def drifts(raw: RawEpisode) -> Iterable[LogFinding]:
     """How the delay between commands and measurements changes; none where nothing tells it."""
     pair = _pair(raw)
     return () if pair is None else check_drift(raw.index, pair, answers(pair))
 
 
-def _pair(raw: RawEpisode) -> Pair | None:
+def _pair(raw: RawEpisode) -> CommandPair | None:
     series = prepare(raw)
     return None if series is None else response_pair(raw, series)
 
@@ -126,7 +128,7 @@ class Spikes(FindingCheck):
     findings = staticmethod(check_jumps)
 
 
-class Signs(FindingCheck):
+class SignConsistency(FindingCheck):
     """Measurements that move against their commands."""
 
     name = "recording/sign"
@@ -156,7 +158,7 @@ _SIDES = (("left", "right"), ("l", "r"))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Profile:
+class ColumnProfile:
     """A table's columns ``(n,)`` each: where they begin, lie and end; ``reach`` is from the 5th to the 95th percentile.
 
     ``shape`` ``(n, 4)`` is first value, 5th, 50th and 95th percentile.
@@ -170,40 +172,40 @@ class Profile:
         return self.shape[:, 3] - self.shape[:, 1]
 
 
-def profiles_of(recording: Recording) -> dict[str, Profile]:
+def profiles_of(recording: RecordedEpisode) -> dict[str, ColumnProfile]:
     """The profiles of states and commands; commands only where they are positions of the joints."""
     return recording.fact("profiles", _profiles)
 
 
-def _profiles(recording: Recording) -> dict[str, Profile]:
+def _profiles(recording: RecordedEpisode) -> dict[str, ColumnProfile]:
     raw = recording.raw
     tables = {"state": raw.state}
     if raw.command == "position" and raw.action.shape[1:] == raw.state.shape[1:] and len(raw.action):
         tables["action"] = raw.action
     wholes = {name: filled(values) for name, values in tables.items()}
     return {
-        name: Profile(shape=np.column_stack([whole[0], *np.percentile(whole, [5, 50, 95], axis=0)]))
+        name: ColumnProfile(shape=np.column_stack([whole[0], *np.percentile(whole, [5, 50, 95], axis=0)]))
         for name, whole in wholes.items()
     }
 
 
-class _AgainstOthers(MeasuringCheck):
+class _ProfileCheck(MeasuringCheck):
     """Measures profiles, and judges them against those of episodes with the same joints."""
 
     reads = frozenset({"raw"})
 
-    def measure(self, recording: Recording) -> Sequence[Measured]:
+    def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """See `MeasuringCheck`."""
         raw = recording.raw
         facts = {"profiles": profiles_of(recording), "joints": raw.joints, "found": tuple(self.within(raw))}
-        return [Measured(value=0.0, facts=facts)]
+        return [Measurement(value=0.0, facts=facts)]
 
     def within(self, raw: RawEpisode) -> Iterator[tuple[str, str]]:
         """What one episode tells by itself: column and reason."""
         raise NotImplementedError
 
     def beside(
-        self, joints: Sequence[str], own: Profile, others: Sequence[Profile]
+        self, joints: Sequence[str], own: ColumnProfile, others: Sequence[ColumnProfile]
     ) -> Iterator[tuple[str, float, str]]:
         """What a table tells beside the others': column, figure and reason, the figure beyond ``limit`` if wrong."""
         raise NotImplementedError
@@ -211,9 +213,11 @@ class _AgainstOthers(MeasuringCheck):
     limit: float
     nothing: str
 
-    def judge(self, recordings: Sequence[Recording], measured: Sequence[Sequence[Measured]]) -> Iterator[Score]:
+    def judge(
+        self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
+    ) -> Iterator[CheckScore]:
         """See `MeasuringCheck`."""
-        groups: dict[tuple[object, ...], dict[str, list[Profile]]] = defaultdict(lambda: defaultdict(list))
+        groups: dict[tuple[object, ...], dict[str, list[ColumnProfile]]] = defaultdict(lambda: defaultdict(list))
         for recording, (row, *_) in zip(recordings, measured, strict=True):
             if row.value is not None:
                 for table, profile in row.facts["profiles"].items():
@@ -225,27 +229,27 @@ class _AgainstOthers(MeasuringCheck):
             yield from shortened(self._scores(recording, row.facts, groups[*recording.group, row.facts["joints"]]))
 
     def _scores(
-        self, recording: Recording, facts: Mapping[str, object], groups: Mapping[str, list[Profile]]
-    ) -> list[Score]:
+        self, recording: RecordedEpisode, facts: Mapping[str, object], groups: Mapping[str, list[ColumnProfile]]
+    ) -> list[CheckScore]:
         joints, profiles, found = facts["joints"], facts["profiles"], facts["found"]
-        scores = [self.of(recording, Measured(value=1.0, channel=c), "bad", reason=why) for c, why in found]  # pyright: ignore[reportGeneralTypeIssues]
+        scores = [self.of(recording, Measurement(value=1.0, channel=c), "bad", reason=why) for c, why in found]  # pyright: ignore[reportGeneralTypeIssues]
         for table, own in profiles.items():  # pyright: ignore[reportAttributeAccessIssue]
             others = groups[table]
             if len(others) < LEAST:
                 said = (
                     f"{self.nothing} by itself. Only {len(others)} episodes are alike; from {LEAST} on they tell more."
                 )
-                scores.append(self.of(recording, Measured(value=0.0), "good", reason=said))
+                scores.append(self.of(recording, Measurement(value=0.0), "good", reason=said))
                 continue
             for column, figure, why in self.beside(joints, own, others):  # pyright: ignore[reportArgumentType]
                 channel = column if table == "state" else f"action/{column}"
                 verdict = "bad" if figure > self.limit else "good"
-                row = Measured(value=figure, channel=channel)
+                row = Measurement(value=figure, channel=channel)
                 scores.append(self.of(recording, row, verdict, limit=self.limit, reason=f"{table}: {why}"))
-        return scores or [self.of(recording, Measured(value=0.0), "good", reason=f"{self.nothing}.")]
+        return scores or [self.of(recording, Measurement(value=0.0), "good", reason=f"{self.nothing}.")]
 
 
-class Units(_AgainstOthers):
+class UnitConsistency(_ProfileCheck):
     """Values in another unit than they are said to be in, or than the other episodes are in.
 
     By itself an episode tells values that no joint reaches, and measurements that move by a known factor times their
@@ -259,7 +263,7 @@ class Units(_AgainstOthers):
     nothing = "No unit looks wrong"
 
     def within(self, raw: RawEpisode) -> Iterator[tuple[str, str]]:
-        """See `_AgainstOthers`."""
+        """See `_ProfileCheck`."""
         for finding in check_units([raw], None):
             if finding.kind == "unit" and finding.severity == "error":
                 yield finding.column, f"{finding.column}: {finding.evidence} {finding.remedy}"
@@ -268,9 +272,9 @@ class Units(_AgainstOthers):
                 yield finding.column, f"{finding.column}: {finding.evidence} {finding.remedy}"
 
     def beside(
-        self, joints: Sequence[str], own: Profile, others: Sequence[Profile]
+        self, joints: Sequence[str], own: ColumnProfile, others: Sequence[ColumnProfile]
     ) -> Iterator[tuple[str, float, str]]:
-        """See `_AgainstOthers`."""
+        """See `_ProfileCheck`."""
         usual = np.median([profile.reach for profile in others], axis=0)
         moves = (usual > _MOVES * usual.max()) & (own.reach > 1e-9)
         if not moves.any():
@@ -291,7 +295,7 @@ class Units(_AgainstOthers):
             yield joints[column], far if larger and far > 40 else min(far, self.limit), said
 
 
-class Swaps(_AgainstOthers):
+class SwappedColumns(_ProfileCheck):
     """Columns that stand in each other's place.
 
     By itself an episode tells a measurement that follows another's command; beside others it tells columns, or all of
@@ -306,15 +310,15 @@ class Swaps(_AgainstOthers):
     nothing = "No column follows another's command"
 
     def within(self, raw: RawEpisode) -> Iterator[tuple[str, str]]:
-        """See `_AgainstOthers`."""
+        """See `_ProfileCheck`."""
         for finding in responses(raw):
             if finding.kind == "swapped":
                 yield finding.column, f"{finding.column} {finding.evidence} {finding.remedy}"
 
     def beside(
-        self, joints: Sequence[str], own: Profile, others: Sequence[Profile]
+        self, joints: Sequence[str], own: ColumnProfile, others: Sequence[ColumnProfile]
     ) -> Iterator[tuple[str, float, str]]:
-        """See `_AgainstOthers`."""
+        """See `_ProfileCheck`."""
         cost = _distances(own, others)
         keep = np.arange(len(cost))
         exchanges = [("left and right", order) for order in _sides(joints)]
@@ -333,7 +337,7 @@ class Swaps(_AgainstOthers):
         yield worst
 
 
-def _distances(own: Profile, others: Sequence[Profile]) -> Array:
+def _distances(own: ColumnProfile, others: Sequence[ColumnProfile]) -> Array:
     """How far each column ``i`` lies from the usual column ``j``, ``(n, n)``, in spreads of column j."""
     shapes = np.array([profile.shape for profile in others])  # (episodes, n, 4)
     usual = np.median(shapes, axis=0)

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from twinloop.core.errors import DatasetError, InputError
-from twinloop.curate.check import READABLE, Measured, MeasuringCheck, Score
-from twinloop.curate.recording import Recording
+from twinloop.curate.check import READABLE, CheckScore, Measurement, MeasuringCheck
+from twinloop.curate.recording import RecordedEpisode
 from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.parquet import numbers
 from twinloop.dataset.media.video import require_frames
@@ -27,21 +27,27 @@ class Readable(MeasuringCheck):
     meaning = "files, columns or pictures that cannot be read"
     reads = frozenset[str]()
 
-    def measure(self, recording: Recording) -> Sequence[Measured]:
+    def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """Return one figure: how many parts of the episode cannot be read."""
-        parts: list[Callable[[Recording], None]] = [_frames, _exact, *(_camera(name) for name in recording.cameras)]
+        parts: list[Callable[[RecordedEpisode], None]] = [
+            _frames,
+            _exact,
+            *(_camera(name) for name in recording.cameras),
+        ]
         reasons = [reason for part in parts if (reason := _reason(part, recording))]
         if reasons:
-            return [Measured(value=float(len(reasons)), said=" ".join(dict.fromkeys(reasons)), unreadable=True)]
-        return [Measured(value=0.0, said="Everything of it can be read.")]
+            return [Measurement(value=float(len(reasons)), said=" ".join(dict.fromkeys(reasons)), unreadable=True)]
+        return [Measurement(value=0.0, said="Everything of it can be read.")]
 
-    def judge(self, recordings: Sequence[Recording], measured: Sequence[Sequence[Measured]]) -> Iterator[Score]:
+    def judge(
+        self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
+    ) -> Iterator[CheckScore]:
         """See `MeasuringCheck`."""
         for recording, (row,) in zip(recordings, measured, strict=True):
             yield self.of(recording, row, "unreadable" if row.unreadable else "good")
 
 
-def _reason(part: Callable[[Recording], None], recording: Recording) -> str:
+def _reason(part: Callable[[RecordedEpisode], None], recording: RecordedEpisode) -> str:
     try:
         part(recording)
     except DatasetError as error:
@@ -49,7 +55,7 @@ def _reason(part: Callable[[Recording], None], recording: Recording) -> str:
     return ""
 
 
-def _frames(recording: Recording) -> None:
+def _frames(recording: RecordedEpisode) -> None:
     """Read every column of numbers."""
     reader, index = recording.reader, recording.index
     if recording.frames < 1:
@@ -75,7 +81,7 @@ def _require_counted(key: str, values: Any, of: str) -> None:
         raise DatasetError(f"{of} is {values[wrong[0]]} at frame {wrong[0]}. Nothing tells when the frame was.")
 
 
-def _exact(recording: Recording) -> None:
+def _exact(recording: RecordedEpisode) -> None:
     """Read provenance, states and commands, or the log, of an episode that twinloop wrote."""
     if not recording.ours:
         return
@@ -98,10 +104,10 @@ def _require_pictures(cells: pa.ChunkedArray) -> None:
         raise DatasetError(f"{empty} of {len(cells)} cells hold no picture.")
 
 
-def _camera(camera: str) -> Callable[[Recording], None]:
+def _camera(camera: str) -> Callable[[RecordedEpisode], None]:
     """Return what reads one camera: of a video the times of all frames; the first and the last picture."""
 
-    def read(recording: Recording) -> None:
+    def read(recording: RecordedEpisode) -> None:
         reader, index = recording.reader, recording.index
         last = max(recording.frames - 1, 0)
         try:

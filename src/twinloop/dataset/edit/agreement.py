@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from twinloop.core.documents import read_json
 from twinloop.core.errors import DatasetError, InputError, UnitsError
 from twinloop.core.units import UnitMap
-from twinloop.dataset.edit.source import Source
+from twinloop.dataset.edit.source import EditSource
 from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.reader import flat_names
 from twinloop.dataset.spec import INDEX_FEATURES
@@ -26,7 +26,7 @@ _ANOTHER_SCALE = 10.0
 _ONE_TURN = 2 * np.pi
 
 
-def check_features(sources: Sequence[Source]) -> None:
+def check_features(sources: Sequence[EditSource]) -> None:
     """Refuse folders whose features, rates or robots differ.
 
     Raises:
@@ -45,7 +45,7 @@ def check_features(sources: Sequence[Source]) -> None:
             )
 
 
-def keep_common(sources: Sequence[Source]) -> None:
+def keep_common(sources: Sequence[EditSource]) -> None:
     """From now on let all folders have only those features that each of them has.
 
     Raises:
@@ -59,7 +59,7 @@ def keep_common(sources: Sequence[Source]) -> None:
         source.keep(kept)
 
 
-def left_out(sources: Sequence[Source]) -> dict[str, list[str]]:
+def left_out(sources: Sequence[EditSource]) -> dict[str, list[str]]:
     """The features that `keep_common` left out, and the folders that have each."""
     found: dict[str, list[str]] = {}
     for source in sources:
@@ -68,7 +68,7 @@ def left_out(sources: Sequence[Source]) -> dict[str, list[str]]:
     return found
 
 
-def differences(one: Source, other: Source) -> list[str]:
+def differences(one: EditSource, other: EditSource) -> list[str]:
     """What keeps two folders from becoming one dataset, a line each; codecs and units are not looked at."""
     lines: list[str] = []
     if one.reader.fps != other.reader.fps:
@@ -99,7 +99,7 @@ def _feature(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def agreed_units(sources: Sequence[Source], *, same_units: bool) -> tuple[UnitMap | None, list[str]]:
+def agreed_units(sources: Sequence[EditSource], *, same_units: bool) -> tuple[UnitMap | None, list[str]]:
     """The unit map of the result, and what a person should know of how it was agreed on.
 
     Args:
@@ -151,7 +151,7 @@ def _unlike(one: UnitMap, other: UnitMap) -> str:
     return ""
 
 
-def _unsaid(sources: Sequence[Source]) -> list[str]:
+def _unsaid(sources: Sequence[EditSource]) -> list[str]:
     """A note on folders of which none says its units.
 
     Raises:
@@ -171,7 +171,7 @@ def _unsaid(sources: Sequence[Source]) -> list[str]:
     return ["no folder says the units of its joints; they are taken to be the same"]
 
 
-def _reach(source: Source) -> NDArray[np.float64] | None:
+def _reach(source: EditSource) -> NDArray[np.float64] | None:
     """How far from zero each action comes by the folder's own statistics, if it has any."""
     path = source.path / layout.STATS
     if not path.is_file():
@@ -184,7 +184,7 @@ def _reach(source: Source) -> NDArray[np.float64] | None:
     return np.abs(extremes).max(axis=0)
 
 
-def agreed_info(sources: Sequence[Source]) -> dict[str, Any]:
+def agreed_info(sources: Sequence[EditSource]) -> dict[str, Any]:
     """``info.json`` of the result before it is counted: what every folder says alike, keys that LeRobot has not too."""
     first = dict(sources[0].info)
     robot = next((s.info["robot_type"] for s in sources if s.info.get("robot_type") not in _UNSAID), None)
@@ -193,7 +193,7 @@ def agreed_info(sources: Sequence[Source]) -> dict[str, Any]:
     return {**same, "robot_type": robot or first.get("robot_type")}
 
 
-def agreed_schema(sources: Sequence[Source]) -> pa.Schema:
+def agreed_schema(sources: Sequence[EditSource]) -> pa.Schema:
     """The columns of the frames: those that every folder has, typed as in the first.
 
     Raises:
@@ -212,7 +212,7 @@ def agreed_schema(sources: Sequence[Source]) -> pa.Schema:
     return schema.with_metadata(first.metadata) if names == first.names else schema
 
 
-def agreed_rows(sources: Sequence[Source], made: Callable[[str], bool]) -> tuple[pa.Schema, list[str]]:
+def agreed_rows(sources: Sequence[EditSource], made: Callable[[str], bool]) -> tuple[pa.Schema, list[str]]:
     """Columns of the episode table that are carried over as they are, and what a person should know of the others.
 
     Args:

@@ -17,10 +17,10 @@ from twinloop.core.errors import DatasetError, InputError
 from twinloop.core.files import dumps
 from twinloop.core.records import Provenance
 from twinloop.dataset.edit.rows import (
-    Child,
+    BlockRow,
     DataFile,
-    Item,
-    Row,
+    EpisodeRecord,
+    SourceEpisode,
     block_rows,
     child,
     matrix,
@@ -28,9 +28,9 @@ from twinloop.dataset.edit.rows import (
     remapped_tasks,
     used_tasks,
 )
-from twinloop.dataset.edit.source import Source
-from twinloop.dataset.edit.statistics import PixelCounts, Totals
-from twinloop.dataset.edit.videos import Place
+from twinloop.dataset.edit.source import EditSource
+from twinloop.dataset.edit.statistics import FrameTotals, PixelCounts
+from twinloop.dataset.edit.videos import VideoLocation
 from twinloop.dataset.invalid_worlds import aside_numbers
 from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.parquet import open_parquet, read_rows, write_groups
@@ -42,7 +42,7 @@ _INDEX = "episode_index"
 _ABOUT = b"twinloop"
 
 
-def record(item: Item) -> Provenance | None:
+def record(item: SourceEpisode) -> Provenance | None:
     """The provenance of the source's episode, if we wrote it."""
     if not item.source.kept(item.index):
         return None
@@ -67,7 +67,7 @@ def _lines(path: Path) -> list[str]:
         raise DatasetError(f"{error} Restore the file.") from error
 
 
-def table_schemas(sources: Sequence[Source], leave_out: Sequence[str] = ()) -> dict[str, pa.Schema]:
+def table_schemas(sources: Sequence[EditSource], leave_out: Sequence[str] = ()) -> dict[str, pa.Schema]:
     """The side tables of the result with their columns, from all sources that have one of that name.
 
     Raises:
@@ -90,7 +90,7 @@ def table_schemas(sources: Sequence[Source], leave_out: Sequence[str] = ()) -> d
     return schemas
 
 
-class Beside:
+class SideTableEdits:
     """One block's files beside LeRobot's, being written episode after episode."""
 
     def __init__(self, stage: Path, block: int, templates: Sequence[str], tables: Mapping[str, pa.Schema]) -> None:
@@ -106,7 +106,7 @@ class Beside:
         }
         self._schemas = dict(tables)
 
-    def add(self, item: Item, index: int, provenance: Provenance) -> None:
+    def add(self, item: SourceEpisode, index: int, provenance: Provenance) -> None:
         """Add what is known of one of our episodes, which becomes episode ``index``."""
         for template in self._exact:
             self._add_exact(template, item, index)
@@ -126,7 +126,7 @@ class Beside:
             text = "\n".join(self._lines) + "\n"
             replace_bytes(self._stage / layout.of_block(layout.PROVENANCE_PATH, self._block), text.encode())
 
-    def _add_exact(self, template: str, item: Item, index: int) -> None:
+    def _add_exact(self, template: str, item: SourceEpisode, index: int) -> None:
         path = item.source.path / layout.of_block(template, int(item.source.files[item.index]))
         position = int(item.source.positions[item.index])
         row = read_rows(path, position, position + 1)
@@ -143,7 +143,7 @@ class Beside:
         writer.write_table(row, row_group_size=1)
 
 
-def _rows_of(item: Item, name: str) -> pa.Table | None:
+def _rows_of(item: SourceEpisode, name: str) -> pa.Table | None:
     """An episode's rows of a side table; None where its block has none."""
     block = int(item.source.files[item.index])
     if not (item.source.path / layout.of_block(layout.SIDE_PATH, block, table=name)).is_file():
@@ -164,7 +164,7 @@ def _as(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def carry_aside(stage: Path, sources: Sequence[Source], whole: Sequence[bool]) -> list[str]:
+def carry_aside(stage: Path, sources: Sequence[EditSource], whole: Sequence[bool]) -> list[str]:
     """Take along the set-aside attempts of the folders that are taken whole; returns what a person should know."""
     notes: list[str] = []
     block, numbers = 0, list[int]()
@@ -184,7 +184,7 @@ def carry_aside(stage: Path, sources: Sequence[Source], whole: Sequence[bool]) -
     return notes
 
 
-def carry_documents(stage: Path, sources: Sequence[Source], names: Sequence[str]) -> list[str]:
+def carry_documents(stage: Path, sources: Sequence[EditSource], names: Sequence[str]) -> list[str]:
     """Take along files that hold for a whole folder where all folders have them alike; returns those left out."""
     left: list[str] = []
     for name in names:
@@ -212,7 +212,7 @@ _MOST_BYTES = 100_000_000  # of a data file, as LeRobot's data_files_size_in_mb
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class EditPlan:
     """What all blocks of a result share.
 
     ``frames``: columns of the data files; ``carried``: columns of the episode table that come from the sources;
@@ -222,23 +222,23 @@ class Plan:
     frames: pa.Schema
     carried: pa.Schema
     tables: Mapping[str, pa.Schema]
-    places: Mapping[str, Sequence[Place]]
+    places: Mapping[str, Sequence[VideoLocation]]
     fps: float
 
 
-class Blocks:
+class BlockWriter:
     """Writes one block after the other; a block ends where it is full, or where episodes of another kind follow.
 
     Episodes of one kind have the same files beside them: a block of simulated ones has states, one of recorded ones has
     logs, and one of another program's has nothing.
     """
 
-    def __init__(self, stage: Path, plan: Plan, totals: Totals, pixels: PixelCounts) -> None:
+    def __init__(self, stage: Path, plan: EditPlan, totals: FrameTotals, pixels: PixelCounts) -> None:
         self._stage, self._plan, self._totals, self._pixels = stage, plan, totals, pixels
         self._kind: tuple[str, ...] | None = None
         self._data: DataFile | None = None
-        self._beside: Beside | None = None
-        self._rows: list[Row] = []
+        self._beside: SideTableEdits | None = None
+        self._rows: list[BlockRow] = []
         self.tasks: dict[str, int] = {}
         self.entries: list[BlockEntry] = []
         self.episodes = self.frames = 0
@@ -248,7 +248,7 @@ class Blocks:
         """The data files that were written."""
         return [self._stage / layout.of_block(layout.DATA_PATH, entry.block) for entry in self.entries]
 
-    def add(self, item: Item) -> None:
+    def add(self, item: SourceEpisode) -> None:
         """Write one episode after those before it."""
         data = self._prepare(item)
         frames = item.source.frames(item.index)
@@ -259,7 +259,7 @@ class Blocks:
         statistics = self._totals.add(matrix(placed, self._totals.widths, where=item.where))
         data.add(placed)
         found = record(item)
-        made: Child | None = None
+        made: EpisodeRecord | None = None
         if item.transforms:
             made = child(item, found, item.source.name_of(item.index), frames)
             found = made.provenance
@@ -267,7 +267,7 @@ class Blocks:
             self._beside.add(item, self.episodes, found)
         replaced = {} if made is None else made.columns
         replaced = {**replaced, **self._pixels.of(self.episodes, item, frames)}
-        self._rows.append(Row(item=item, made=self._made(item), statistics=statistics, replaced=replaced))
+        self._rows.append(BlockRow(item=item, made=self._made(item), statistics=statistics, replaced=replaced))
         self.episodes, self.frames = self.episodes + 1, self.frames + item.length
 
     def finish(self) -> None:
@@ -293,7 +293,7 @@ class Blocks:
         if self._beside is not None:
             self._beside.close(whole=False)
 
-    def _prepare(self, item: Item) -> DataFile:
+    def _prepare(self, item: SourceEpisode) -> DataFile:
         """The open block's data file, of a new block where the last is full or holds episodes of another kind."""
         kind = (*item.source.exact(item.index), "ours" if item.source.kept(item.index) else "")
         held = self._data
@@ -303,10 +303,10 @@ class Blocks:
         block, self._kind = len(self.entries), kind
         held = self._data = DataFile(self._stage / layout.of_block(layout.DATA_PATH, block), self._plan.frames)
         if kind[-1]:
-            self._beside = Beside(self._stage, block, kind[:-1], self._plan.tables)
+            self._beside = SideTableEdits(self._stage, block, kind[:-1], self._plan.tables)
         return held
 
-    def _tasks(self, item: Item, frames: pa.Table) -> Any:
+    def _tasks(self, item: SourceEpisode, frames: pa.Table) -> Any:
         """The new ``task_index`` of each frame; texts are numbered in order of first appearance."""
         names = {number: item.texts.get(text, text) for number, text in item.source.tasks.items()}
         for old in used_tasks(frames):
@@ -314,7 +314,7 @@ class Blocks:
                 self.tasks.setdefault(names[old], len(self.tasks))
         return remapped_tasks(frames, names, self.tasks, where=item.where)
 
-    def _made(self, item: Item) -> dict[str, Any]:
+    def _made(self, item: SourceEpisode) -> dict[str, Any]:
         where = layout.chunk_and_file(len(self.entries))
         made: dict[str, Any] = {
             "episode_index": self.episodes,

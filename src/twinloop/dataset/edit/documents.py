@@ -16,12 +16,12 @@ import yaml
 from twinloop.core.documents import read_json
 from twinloop.core.files import dumps, sha256_json
 from twinloop.core.units import UnitMap
-from twinloop.dataset.edit.source import Source
+from twinloop.dataset.edit.source import EditSource
 from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.metadata import card
-from twinloop.dataset.lerobot.progress import Progress
+from twinloop.dataset.lerobot.progress import WriteProgress
 from twinloop.dataset.lerobot.tables import tasks_table
-from twinloop.dataset.media.video_copy import Coding
+from twinloop.dataset.media.video_copy import CodecParameters
 from twinloop.dataset.spec import RUNS, TRUE_TIME, CameraSpec, DatasetSpec
 from twinloop.dataset.storage.snapshot import replace_bytes
 
@@ -38,7 +38,7 @@ _ENCODER_KEYS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Operation:
+class EditOperation:
     """What a person asked for: its name, its parameters, and what came of it that is worth knowing."""
 
     name: str
@@ -46,7 +46,7 @@ class Operation:
 
 
 def video_features(
-    features: Mapping[str, Any], codings: Mapping[str, Coding], *, anew: Sequence[str]
+    features: Mapping[str, Any], codings: Mapping[str, CodecParameters], *, anew: Sequence[str]
 ) -> dict[str, Any]:
     """The features with what their videos are now; ``anew`` are those with frames encoded anew."""
     result = dict(features)
@@ -62,7 +62,7 @@ def video_features(
     return result
 
 
-def _shape(entry: Mapping[str, Any], coding: Coding) -> list[int]:
+def _shape(entry: Mapping[str, Any], coding: CodecParameters) -> list[int]:
     """Height, width and channels in the order that the feature has them."""
     sides = {"height": coding.height, "width": coding.width}
     names, shape = list(entry.get("names") or ["height", "width", "channels"]), list(entry["shape"])
@@ -70,12 +70,12 @@ def _shape(entry: Mapping[str, Any], coding: Coding) -> list[int]:
 
 
 def merged_spec(
-    sources: Sequence[Source],
+    sources: Sequence[EditSource],
     kept: Sequence[Sequence[int]],
     *,
     name: str,
     units: UnitMap | None,
-    codings: Mapping[str, Coding],
+    codings: Mapping[str, CodecParameters],
 ) -> DatasetSpec | None:
     """What the result is, where twinloop wrote at least one of the sources; ``kept`` are the episodes of each."""
     specs = [source.reader.spec for source in sources if source.reader.ours]
@@ -101,11 +101,11 @@ def merged_spec(
     )
 
 
-def _sized(camera: CameraSpec, coding: Coding | None) -> CameraSpec:
+def _sized(camera: CameraSpec, coding: CodecParameters | None) -> CameraSpec:
     return camera if coding is None else replace(camera, height=coding.height, width=coding.width)
 
 
-def _configs(sources: Sequence[Source], kept: Sequence[Sequence[int]]) -> dict[str, Any]:
+def _configs(sources: Sequence[EditSource], kept: Sequence[Sequence[int]]) -> dict[str, Any]:
     """The configurations of the runs that the kept episodes are of, each by the hash that their provenance names."""
     found: dict[str, Any] = {}
     for source, indices in zip(sources, kept, strict=True):
@@ -120,12 +120,12 @@ def _configs(sources: Sequence[Source], kept: Sequence[Sequence[int]]) -> dict[s
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
+class EditMetadata:
     """All that the metadata of a result is made of."""
 
     name: str
-    sources: Sequence[Source]
-    operation: Operation
+    sources: Sequence[EditSource]
+    operation: EditOperation
     info: Mapping[str, Any]
     features: Mapping[str, Any]
     tasks: Sequence[str]
@@ -134,11 +134,11 @@ class Result:
     stats: Mapping[str, Any]
     spec: DatasetSpec | None
     units: UnitMap | None
-    progress: Progress
+    progress: WriteProgress
     notes: Sequence[str]
 
 
-def write_documents(stage: Path, result: Result) -> None:
+def write_documents(stage: Path, result: EditMetadata) -> None:
     """Write the metadata of a folder in preparation, ``info.json`` last."""
     buffer = io.BytesIO()
     pq.write_table(tasks_table(list(result.tasks)), buffer)
@@ -154,7 +154,7 @@ def write_documents(stage: Path, result: Result) -> None:
     _json(stage / layout.INFO, _info(result))
 
 
-def _info(result: Result) -> dict[str, Any]:
+def _info(result: EditMetadata) -> dict[str, Any]:
     videos = any(entry.get("dtype") == "video" for entry in result.features.values())
     return {
         **result.info,
@@ -170,7 +170,7 @@ def _info(result: Result) -> dict[str, Any]:
     }
 
 
-def _history(result: Result) -> dict[str, Any]:
+def _history(result: EditMetadata) -> dict[str, Any]:
     """How the folder came about, with the histories of the folders that it was made of."""
     rows = []
     for source in result.sources:
@@ -187,7 +187,7 @@ def _history(result: Result) -> dict[str, Any]:
     }
 
 
-def _card(stage: Path, result: Result) -> str:
+def _card(stage: Path, result: EditMetadata) -> str:
     edited = "\n".join(
         [
             f"## Edited\n\nMade by `twinloop edit {result.operation.name}` from:\n",
@@ -222,7 +222,7 @@ def _card(stage: Path, result: Result) -> str:
     return f"{head}\n\n{about}\n\n{tasks}\n\n{edited}\n\n{licence}\n"
 
 
-def _coded(result: Result) -> dict[str, str]:
+def _coded(result: EditMetadata) -> dict[str, str]:
     videos = {key: entry for key, entry in result.features.items() if entry["dtype"] == "video"}
     codecs = {key: str(entry["info"]["video.codec"]) for key, entry in videos.items()}
     return {key: _CODECS.get(codec, codec) for key, codec in codecs.items()}

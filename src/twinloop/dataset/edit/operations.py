@@ -8,38 +8,38 @@ from pathlib import Path
 from typing import Any
 
 from twinloop.core.errors import InputError
-from twinloop.dataset.edit.documents import Operation
-from twinloop.dataset.edit.rows import Item, transform
+from twinloop.dataset.edit.documents import EditOperation
+from twinloop.dataset.edit.rows import SourceEpisode, transform
 from twinloop.dataset.edit.selection import Choice, balanced, checked_shares, chosen, groups, parted
-from twinloop.dataset.edit.source import Source
-from twinloop.dataset.edit.videos import Pixels
-from twinloop.dataset.edit.writing import Edited, Settings, write_items, write_parts
+from twinloop.dataset.edit.source import EditSource
+from twinloop.dataset.edit.videos import PixelEdits
+from twinloop.dataset.edit.writing import EditResult, EditSettings, write_items, write_parts
 from twinloop.dataset.media.video_copy import Encoding
 
 Folder = Path | str
-_AS_IS = Settings()
+_AS_IS = EditSettings()
 
 
-def select(source: Folder, output: Folder, episodes: Choice, *, settings: Settings = _AS_IS) -> Edited:
+def select(source: Folder, output: Folder, episodes: Choice, *, settings: EditSettings = _AS_IS) -> EditResult:
     """Write some episodes, in the order given; see `selection.chosen` for how they are named.
 
     Raises:
         InputError: an episode that is not there or is given twice, or none at all.
         DatasetError: see `writing.write_selection`.
     """
-    opened = Source(source)
+    opened = EditSource(source)
     items = _items(opened, chosen(opened, episodes))
-    return write_items(items, output, settings, Operation(name="select", parameters={"episodes": _plain(episodes)}))
+    return write_items(items, output, settings, EditOperation(name="select", parameters={"episodes": _plain(episodes)}))
 
 
-def delete(source: Folder, output: Folder, episodes: Choice, *, settings: Settings = _AS_IS) -> Edited:
+def delete(source: Folder, output: Folder, episodes: Choice, *, settings: EditSettings = _AS_IS) -> EditResult:
     """Write all episodes but some; raises as `select`."""
-    opened = Source(source)
+    opened = EditSource(source)
     gone = set(chosen(opened, episodes))
     if not gone:
         raise InputError(f"No episode to leave out of {opened}. Name at least one.")
     items = _items(opened, [index for index in range(len(opened)) if index not in gone])
-    return write_items(items, output, settings, Operation(name="delete", parameters={"episodes": _plain(episodes)}))
+    return write_items(items, output, settings, EditOperation(name="delete", parameters={"episodes": _plain(episodes)}))
 
 
 def split(
@@ -51,8 +51,8 @@ def split(
     lists: Mapping[str, Choice] | None = None,
     by: str | None = None,
     seed: int = 0,
-    settings: Settings = _AS_IS,
-) -> dict[str, Edited]:
+    settings: EditSettings = _AS_IS,
+) -> dict[str, EditResult]:
     """Write the parts of a dataset as folders ``output/NAME``, all of them at once.
 
     Args:
@@ -70,7 +70,7 @@ def split(
             episode in two parts.
         DatasetError: see `writing.write_selection`.
     """
-    opened = Source(source)
+    opened = EditSource(source)
     given = [way for way in (shares, counts, lists) if way]
     if len(given) != 1:
         raise InputError("Give one way to split: shares (train=0.8), counts (train=40) or lists (train=0:40).")
@@ -88,7 +88,7 @@ def split(
         raise InputError(f"The part {empty[0]} of {opened} gets no episode of {len(opened)}. Give it more, or drop it.")
     said: dict[str, Any] = {"shares": shares, "counts": counts, "by": by, "seed": seed}
     said["lists"] = None if lists is None else {name: _plain(choice) for name, choice in lists.items()}
-    operation = Operation(name="split", parameters={key: value for key, value in said.items() if value is not None})
+    operation = EditOperation(name="split", parameters={key: value for key, value in said.items() if value is not None})
     made = write_parts({name: _items(opened, rows) for name, rows in parts.items()}, output, settings, operation)
     left = sorted(set(range(len(opened))) - {row for rows in parts.values() for row in rows})
     return {
@@ -96,7 +96,7 @@ def split(
     }
 
 
-def merge(sources: Sequence[Folder], output: Folder, *, settings: Settings = _AS_IS) -> Edited:
+def merge(sources: Sequence[Folder], output: Folder, *, settings: EditSettings = _AS_IS) -> EditResult:
     """Write all episodes of several folders, one folder after the other.
 
     Raises:
@@ -110,12 +110,12 @@ def merge(sources: Sequence[Folder], output: Folder, *, settings: Settings = _AS
     twice = [path for path in paths if paths.count(path) > 1]
     if twice:
         raise InputError(f"{twice[0]} is given twice. Name each folder once.")
-    opened = [Source(source) for source in sources]
+    opened = [EditSource(source) for source in sources]
     items = [item for source in opened for item in _items(source, range(len(source)))]
     codec = settings.pixels.encoding.codec if settings.pixels.encoding else None
     said = {"codec": codec, "same_units": settings.same_units, "common": settings.common}
     parameters = {key: value for key, value in said.items() if value}
-    return write_items(items, output, settings, Operation(name="merge", parameters=parameters))
+    return write_items(items, output, settings, EditOperation(name="merge", parameters=parameters))
 
 
 def retask(
@@ -125,8 +125,8 @@ def retask(
     task: str | None = None,
     episodes: Choice | None = None,
     rename: Mapping[str, str] | None = None,
-    settings: Settings = _AS_IS,
-) -> Edited:
+    settings: EditSettings = _AS_IS,
+) -> EditResult:
     """Write all episodes, some with another task text; these become children of the ones they were.
 
     Args:
@@ -143,7 +143,7 @@ def retask(
     """
     if (task is None) == (rename is None):
         raise InputError("Give the new task text, or texts to rename (old=new), and not both.")
-    opened = Source(source)
+    opened = EditSource(source)
     wanted = set(range(len(opened)) if episodes is None else chosen(opened, episodes))
     if rename is not None:
         _known(opened, rename)
@@ -157,23 +157,23 @@ def retask(
         raise InputError(f"No task text of {opened} would change. Its texts are: {_texts(opened)}.")
     parameters: dict[str, Any] = {"rename": dict(rename)} if rename is not None else {"task": task}
     parameters |= {} if episodes is None else {"episodes": _plain(episodes)}
-    made = write_items(items, output, settings, Operation(name="retask", parameters=parameters))
+    made = write_items(items, output, settings, EditOperation(name="retask", parameters=parameters))
     return replace(made, details={"changed": changed})
 
 
-def reencode(source: Folder, output: Folder, encoding: Encoding, *, settings: Settings = _AS_IS) -> Edited:
+def reencode(source: Folder, output: Folder, encoding: Encoding, *, settings: EditSettings = _AS_IS) -> EditResult:
     """Write all episodes with their videos encoded anew; all become children of the ones they were.
 
     Raises:
         InputError: the dataset has no videos, or their pictures are not 8-bit colour.
         DatasetError: see `writing.write_selection`.
     """
-    opened = Source(source)
+    opened = EditSource(source)
     if not opened.keys("video"):
         raise InputError(f"{opened} has no videos to encode. Its features: {', '.join(opened.features)}.")
-    pixels = Pixels(encoding=encoding, everything=True, link=settings.pixels.link)
+    pixels = PixelEdits(encoding=encoding, everything=True, link=settings.pixels.link)
     items = _items(opened, range(len(opened)))
-    operation = Operation(name="reencode", parameters=encoding.to_json())
+    operation = EditOperation(name="reencode", parameters=encoding.to_json())
     return write_items(items, output, replace(settings, pixels=pixels), operation)
 
 
@@ -185,8 +185,8 @@ def rebalance(
     shares: Mapping[str, float] | None = None,
     seed: int = 0,
     repeat: bool = False,
-    settings: Settings = _AS_IS,
-) -> Edited:
+    settings: EditSettings = _AS_IS,
+) -> EditResult:
     """Write episodes so that groups have equal or given shares, by leaving some out.
 
     Args:
@@ -206,7 +206,7 @@ def rebalance(
         InputError: a column that is not there, shares of groups that are not there or that do not sum to 1.
         DatasetError: see `writing.write_selection`.
     """
-    opened = [Source(source) for source in sources]
+    opened = [EditSource(source) for source in sources]
     items = [item for source in opened for item in _items(source, range(len(source)))]
     kinds = [kind for source in opened for kind in groups(source, by)]
     times = balanced(kinds, shares, seed=seed, repeat=repeat)
@@ -217,24 +217,24 @@ def rebalance(
         counts[kind]["after"] += often
     left = [[str(item.source.path), item.index] for item, often in zip(items, times, strict=True) if not often]
     said = {"by": by, "shares": None if shares is None else dict(shares), "seed": seed, "repeat": repeat}
-    made = write_items(kept, output, settings, Operation(name="rebalance", parameters=said))
+    made = write_items(kept, output, settings, EditOperation(name="rebalance", parameters=said))
     return replace(made, details={"groups": counts, "left_out": left, "repeated": len(kept) - sum(map(bool, times))})
 
 
-def _items(source: Source, indices: Sequence[int] | range) -> list[Item]:
-    return [Item(source=source, index=index) for index in indices]
+def _items(source: EditSource, indices: Sequence[int] | range) -> list[SourceEpisode]:
+    return [SourceEpisode(source=source, index=index) for index in indices]
 
 
-def _copy(item: Item, copy: int) -> Item:
+def _copy(item: SourceEpisode, copy: int) -> SourceEpisode:
     return replace(item, transforms=(transform("repeat", {"copy": copy}),)) if copy else item
 
 
-def _strata(source: Source, by: str | None) -> list[str]:
+def _strata(source: EditSource, by: str | None) -> list[str]:
     return [""] * len(source) if by is None else groups(source, by)
 
 
 def _fractions(
-    source: Source, shares: Mapping[str, float] | None, counts: Mapping[str, int] | None
+    source: EditSource, shares: Mapping[str, float] | None, counts: Mapping[str, int] | None
 ) -> dict[str, float]:
     if counts is None:
         return checked_shares(shares or {})
@@ -245,7 +245,7 @@ def _fractions(
     return {name: count / len(source) for name, count in counts.items()}
 
 
-def _once(source: Source, parts: Mapping[str, Sequence[int]]) -> None:
+def _once(source: EditSource, parts: Mapping[str, Sequence[int]]) -> None:
     owner: dict[int, str] = {}
     for name, rows in parts.items():
         for row in rows:
@@ -254,7 +254,7 @@ def _once(source: Source, parts: Mapping[str, Sequence[int]]) -> None:
             owner[row] = name
 
 
-def _new_texts(item: Item, task: str | None, rename: Mapping[str, str] | None) -> dict[str, str]:
+def _new_texts(item: SourceEpisode, task: str | None, rename: Mapping[str, str] | None) -> dict[str, str]:
     """The texts of an episode that change, by the old ones."""
     old = item.tasks
     new = {text: task if task is not None else (rename or {}).get(text, text) for text in old}
@@ -263,14 +263,14 @@ def _new_texts(item: Item, task: str | None, rename: Mapping[str, str] | None) -
     return {before: after for before, after in new.items() if before != after}
 
 
-def _known(source: Source, rename: Mapping[str, str]) -> None:
+def _known(source: EditSource, rename: Mapping[str, str]) -> None:
     texts = {text for row in source.column("tasks") for text in row or ()}
     unknown = [text for text in rename if text not in texts]
     if unknown:
         raise InputError(f"No episode of {source} has the task {unknown[0]!r}. Its texts are: {_texts(source)}.")
 
 
-def _texts(source: Source) -> str:
+def _texts(source: EditSource) -> str:
     found = sorted({text for row in source.column("tasks") for text in row or ()})
     return ", ".join(map(repr, found[:8])) + (", …" if len(found) > 8 else "")
 

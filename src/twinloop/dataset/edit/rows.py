@@ -20,20 +20,20 @@ from numpy.typing import NDArray
 from twinloop.core.errors import DatasetError
 from twinloop.core.files import dumps, sha256_bytes, sha256_json
 from twinloop.core.records import Provenance, SimEpisode
-from twinloop.dataset.edit.source import Source
+from twinloop.dataset.edit.source import EditSource
 from twinloop.dataset.lerobot.parquet import numbers, open_parquet
 from twinloop.dataset.lerobot.tables import content_hash
 
 
 @dataclass(frozen=True, kw_only=True)
-class Item:
+class SourceEpisode:
     """Episode ``index`` of ``source``.
 
     ``texts`` are new task texts by the old ones; ``transforms`` are what makes it another episode than the source's, in
     order.
     """
 
-    source: Source
+    source: EditSource
     index: int
     texts: Mapping[str, str] = field(default_factory=dict[str, str])
     transforms: tuple[Mapping[str, Any], ...] = ()
@@ -72,14 +72,14 @@ def transform(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Child:
+class EpisodeRecord:
     """What takes the place of an episode's record: the cells of the episode table, and our provenance if it had one."""
 
     columns: Mapping[str, Any]
     provenance: Provenance | None
 
 
-def child(item: Item, record: Provenance | None, parent: str, frames: pa.Table) -> Child:
+def child(item: SourceEpisode, record: Provenance | None, parent: str, frames: pa.Table) -> EpisodeRecord:
     """The record of an episode that an edit changes.
 
     Args:
@@ -91,7 +91,7 @@ def child(item: Item, record: Provenance | None, parent: str, frames: pa.Table) 
     new = [dict(one) for one in item.transforms]
     if record is None:
         name = sha256_bytes(parent.encode(), dumps(new).encode(), _content(frames))
-        return Child(columns={ID: name, PARENTS: dumps([parent]), TRANSFORMS: dumps(new)}, provenance=None)
+        return EpisodeRecord(columns={ID: name, PARENTS: dumps([parent]), TRANSFORMS: dumps(new)}, provenance=None)
     done = [*record.extra.get(KEY, ()), *new]
     changed = replace(
         record,
@@ -107,7 +107,7 @@ def child(item: Item, record: Provenance | None, parent: str, frames: pa.Table) 
         TRANSFORMS: dumps(done),
         "provenance/task": changed.task,
     }
-    return Child(columns=columns, provenance=changed)
+    return EpisodeRecord(columns=columns, provenance=changed)
 
 
 def _content(frames: pa.Table) -> bytes:
@@ -116,7 +116,7 @@ def _content(frames: pa.Table) -> bytes:
     return b"".join(numbers(frames[name], where=name).astype("<f8").tobytes() for name in names)
 
 
-def _episode(item: Item, record: Provenance, frames: pa.Table) -> SimEpisode:
+def _episode(item: SourceEpisode, record: Provenance, frames: pa.Table) -> SimEpisode:
     """The episode as it is stored, for the name of its content."""
     reader = item.source.reader
     simulated = any("states" in template for template in item.source.exact(item.index))
@@ -148,16 +148,16 @@ def is_made(name: str, numeric: Sequence[str]) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class BlockRow:
     """One episode of a block: its new cells by column, its statistics, and cells that replace the source's."""
 
-    item: Item
+    item: SourceEpisode
     made: Mapping[str, Any]
     statistics: Mapping[str, pa.Array]
     replaced: Mapping[str, Any]
 
 
-def block_rows(rows: Sequence[Row], carried: pa.Schema) -> pa.Table:
+def block_rows(rows: Sequence[BlockRow], carried: pa.Schema) -> pa.Table:
     """The episode rows of one block.
 
     Args:
@@ -189,7 +189,7 @@ def _cells(name: str, values: Sequence[Any]) -> pa.Array:
     return pa.array(values, kind)
 
 
-def _carried(items: Sequence[Item], schema: pa.Schema) -> pa.Table:
+def _carried(items: Sequence[SourceEpisode], schema: pa.Schema) -> pa.Table:
     """The sources' cells, empty where a source has no such column."""
     parts, at = [], 0
     while at < len(items):

@@ -11,7 +11,7 @@ import numpy as np
 
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import generator
-from twinloop.dataset.edit.source import Source
+from twinloop.dataset.edit.source import EditSource
 
 Choice = str | Sequence[int | str]
 _SPAN = re.compile(r"(\d*):(\d*)")
@@ -19,7 +19,7 @@ _CLOSED = re.compile(r"(\d+)-(\d+)")
 _ID = re.compile(r"[0-9a-f]{8,64}")
 
 
-def chosen(source: Source, choice: Choice) -> list[int]:
+def chosen(source: EditSource, choice: Choice) -> list[int]:
     """The ``episode_index`` of each chosen episode, in the order given.
 
     Args:
@@ -38,7 +38,7 @@ def chosen(source: Source, choice: Choice) -> list[int]:
     return found
 
 
-def _part(source: Source, text: str, choice: Choice) -> list[int]:
+def _part(source: EditSource, text: str, choice: Choice) -> list[int]:
     count = len(source)
     if span := _SPAN.fullmatch(text):
         start, stop = int(span[1] or 0), int(span[2] or count)
@@ -58,7 +58,7 @@ def _part(source: Source, text: str, choice: Choice) -> list[int]:
     return list(range(start, stop))
 
 
-def _named(source: Source, text: str) -> int:
+def _named(source: EditSource, text: str) -> int:
     matches = [index for index, name in enumerate(source.ids) if name.startswith(text)]
     if len(matches) != 1:
         how = f"{len(matches)} episodes" if matches else "No episode"
@@ -67,7 +67,7 @@ def _named(source: Source, text: str) -> int:
     return matches[0]
 
 
-def groups(source: Source, by: str) -> list[str]:
+def groups(source: EditSource, by: str) -> list[str]:
     """What each episode is in one respect: its ``task``, ``success``, ``source`` or any column of the episode table.
 
     Raises:

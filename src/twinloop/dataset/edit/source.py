@@ -22,7 +22,7 @@ _EXACT = (layout.STATES_PATH, layout.LOGS_PATH)
 _TASK_COLUMNS = ("__index_level_0__", "task")  # the first where pandas named no index, the second where it did
 
 
-class Source:
+class EditSource:
     """One folder, open for an edit; nothing is read before it is asked for.
 
     Raises:

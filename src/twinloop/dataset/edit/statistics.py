@@ -13,11 +13,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from twinloop.core.errors import DatasetError
-from twinloop.dataset.edit.rows import Item, chunks_of, column_slices, side_by_side
-from twinloop.dataset.edit.source import Source
+from twinloop.dataset.edit.rows import SourceEpisode, chunks_of, column_slices, side_by_side
+from twinloop.dataset.edit.source import EditSource
 from twinloop.dataset.edit.videos import CameraFiles
 from twinloop.dataset.lerobot import layout
-from twinloop.dataset.lerobot.progress import CameraSum, Progress
+from twinloop.dataset.lerobot.progress import CameraSum, WriteProgress
 from twinloop.dataset.lerobot.statistics import (
     QUANTILES,
     Moments,
@@ -36,12 +36,12 @@ _POOLED = ("min", "max", "mean", "std", "count")
 
 
 @dataclass(kw_only=True)
-class Totals:
+class FrameTotals:
     """Sums over the frames that were written so far; ``widths`` are the numeric features and their numbers a frame."""
 
     widths: Mapping[str, int]
     moments: Moments | None = None
-    pictures: dict[str, PooledPictures] = field(default_factory=dict)
+    pictures: dict[str, PooledImageStatistics] = field(default_factory=dict)
 
     def add(self, columns: Mapping[str, NDArray[Any]]) -> dict[str, pa.Array]:
         """Count one episode in; returns its own ``stats/*`` columns."""
@@ -76,7 +76,7 @@ def _shaped(name: str, values: list[Any], shape: Sequence[int]) -> list[Any]:
 
 
 @dataclass(kw_only=True)
-class PooledPictures:
+class PooledImageStatistics:
     """One camera over all episodes.
 
     Extremes, mean and spread follow exactly from those of the episodes, which were taken of the pictures before they
@@ -122,12 +122,12 @@ class PooledPictures:
 _NEAR = 0.25  # of a frame's period, as `DatasetReader.images`
 
 
-def known_counts(key: str, items: Sequence[Item]) -> list[CameraSum] | None:
+def known_counts(key: str, items: Sequence[SourceEpisode]) -> list[CameraSum] | None:
     """The pixel counts of the sources of one camera, if together they are those of the result.
 
     They are where every source keeps its counts, has all of its episodes in the result, and each once.
     """
-    taken: dict[int, tuple[Source, list[int]]] = {}
+    taken: dict[int, tuple[EditSource, list[int]]] = {}
     for item in items:
         taken.setdefault(id(item.source), (item.source, []))[1].append(item.index)
     found: list[CameraSum] = []
@@ -135,7 +135,7 @@ def known_counts(key: str, items: Sequence[Item]) -> list[CameraSum] | None:
         path = source.path / layout.PROGRESS
         if sorted(indices) != list(range(len(source))) or not path.is_file():
             return None
-        counts = Progress.load(source.path).cameras.get(key.removeprefix("observation.images."))
+        counts = WriteProgress.load(source.path).cameras.get(key.removeprefix("observation.images."))
         if counts is None or not counts.sampled:
             return None
         found.append(counts)
@@ -201,7 +201,7 @@ class PixelCounts:
     def __init__(
         self,
         stage: Path,
-        items: Sequence[Item],
+        items: Sequence[SourceEpisode],
         cameras: Mapping[str, CameraFiles],
         images: Sequence[str],
         columns: Sequence[str],
@@ -210,7 +210,7 @@ class PixelCounts:
         """``columns`` are the names of the episode table's columns that come from the sources."""
         self._stage, self._cameras, self._fps = stage, cameras, fps
         self._encoded = {key: set(files.encoded) for key, files in cameras.items()}
-        self.pooled = {key: PooledPictures() for key in (*cameras, *images)}
+        self.pooled = {key: PooledImageStatistics() for key in (*cameras, *images)}
         self._counted: set[str] = set()
         for key in self.pooled:
             known = known_counts(key, items) if not self._encoded.get(key) else None
@@ -220,7 +220,7 @@ class PixelCounts:
             elif f"stats/{key}/q50" in columns or f"stats/{key}/mean" not in columns or self._encoded.get(key):
                 self._counted.add(key)
 
-    def of(self, at: int, item: Item, frames: pa.Table) -> dict[str, Any]:
+    def of(self, at: int, item: SourceEpisode, frames: pa.Table) -> dict[str, Any]:
         """The ``stats/*`` cells of episode ``at`` that are not the source's any more."""
         cells: dict[str, Any] = {}
         for key in self.pooled:
@@ -240,7 +240,7 @@ class PixelCounts:
             for row in rows.select(names).to_pylist() if names else [{}] * len(rows):
                 pooled.add({name.rpartition("/")[2]: value for name, value in row.items()})
 
-    def _count(self, key: str, at: int, item: Item, frames: pa.Table) -> CameraSum | None:
+    def _count(self, key: str, at: int, item: SourceEpisode, frames: pa.Table) -> CameraSum | None:
         if key not in self._cameras:
             return counted_cells(frames[key], where=f"{item.where}: {key}")
         place = self._cameras[key].places[at]

@@ -14,16 +14,24 @@ import numpy as np
 
 from twinloop.core.errors import DatasetError, InputError
 from twinloop.core.pool import cores
-from twinloop.dataset.edit.rows import Item
+from twinloop.dataset.edit.rows import SourceEpisode
 from twinloop.dataset.lerobot import layout
-from twinloop.dataset.media.video_copy import CODECS, PIXELS, Coding, Encoding, PacketFile, PacketReader, transcode
+from twinloop.dataset.media.video_copy import (
+    CODECS,
+    PIXELS,
+    CodecParameters,
+    Encoding,
+    PacketFile,
+    PacketReader,
+    transcode,
+)
 from twinloop.dataset.storage.snapshot import link_or_copy
 
 _MOST_BYTES = 200_000_000  # of a file, as LeRobot's video_files_size_in_mb
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class VideoLocation:
     """Where an episode's frames are in the result: the number of the video file, and when they begin in it."""
 
     file: int
@@ -35,8 +43,8 @@ class CameraFiles:
     """One camera's files: a place for each item, their coding, and how each episode came there."""
 
     key: str
-    places: list[Place] = field(default_factory=list)
-    coding: Coding | None = None
+    places: list[VideoLocation] = field(default_factory=list)
+    coding: CodecParameters | None = None
     linked: int = 0
     copied: int = 0
     encoded: list[int] = field(default_factory=list)  # items whose pictures are not the source's bits any more
@@ -45,7 +53,7 @@ class CameraFiles:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pixels:
+class PixelEdits:
     """What is to become of the videos.
 
     ``encoding``: how frames are encoded where they must be; ``everything``: all of them, though they need not.
@@ -57,14 +65,16 @@ class Pixels:
     link: bool = True
 
 
-def write_camera(stage: Path, key: str, items: Sequence[Item], pixels: Pixels, fps: Fraction) -> CameraFiles:
+def write_camera(
+    stage: Path, key: str, items: Sequence[SourceEpisode], pixels: PixelEdits, fps: Fraction
+) -> CameraFiles:
     """Write the files of one camera into a folder in preparation.
 
     Raises:
         InputError: the sources have several codecs and no codec was chosen; names them.
         DatasetError: a source's file is damaged or lacks frames; names it.
     """
-    work = _Camera(stage, key, items, pixels, fps)
+    work = _CameraWriter(stage, key, items, pixels, fps)
     try:
         work.write()
     finally:
@@ -72,9 +82,9 @@ def write_camera(stage: Path, key: str, items: Sequence[Item], pixels: Pixels, f
     return work.result
 
 
-def codings(key: str, items: Sequence[Item]) -> dict[Path, Coding]:
+def codings(key: str, items: Sequence[SourceEpisode]) -> dict[Path, CodecParameters]:
     """How every file that the items need of one camera is coded."""
-    found: dict[Path, Coding] = {}
+    found: dict[Path, CodecParameters] = {}
     for item in items:
         path = item.source.video_path(key, int(item.source.video_files(key)[item.index]))
         if path not in found:
@@ -84,10 +94,12 @@ def codings(key: str, items: Sequence[Item]) -> dict[Path, Coding]:
     return found
 
 
-class _Camera:
+class _CameraWriter:
     """One camera on its way: the file that is open, the reader of the last source, and what was done so far."""
 
-    def __init__(self, stage: Path, key: str, items: Sequence[Item], pixels: Pixels, fps: Fraction) -> None:
+    def __init__(
+        self, stage: Path, key: str, items: Sequence[SourceEpisode], pixels: PixelEdits, fps: Fraction
+    ) -> None:
         self._stage, self._items, self._pixels, self._fps = stage, items, pixels, fps
         self._codings = codings(key, items)
         self.result = CameraFiles(key=key)
@@ -136,7 +148,7 @@ class _Camera:
         codec = next(iter(kinds))[0]
         return Encoding(codec=codec if codec in CODECS else "h264")
 
-    def _one_of_each(self) -> dict[Path, Coding]:
+    def _one_of_each(self) -> dict[Path, CodecParameters]:
         seen: dict[tuple[str, str], Path] = {}
         for path, coding in self._codings.items():
             seen.setdefault((coding.codec, coding.pix_fmt), path)
@@ -204,7 +216,7 @@ class _Camera:
         target = self._target()
         target.parent.mkdir(parents=True, exist_ok=True)
         link_or_copy(path.resolve(), target, link=self._pixels.link)
-        self.result.places += [Place(file=self._number, start_s=self._start(i)) for i in range(at, at + count)]
+        self.result.places += [VideoLocation(file=self._number, start_s=self._start(i)) for i in range(at, at + count)]
         self.result.coding, self.result.linked = reader.coding, self.result.linked + count
         self._number += 1
 
@@ -235,7 +247,7 @@ class _Camera:
         if out is None or out.coding != cut.coding or out.bytes > _MOST_BYTES:
             self._finish()
             out = self._out = PacketFile(self._target(), reader, cut.coding, self._fps)
-        self.result.places.append(Place(file=self._number, start_s=float(out.add(cut) / self._fps)))
+        self.result.places.append(VideoLocation(file=self._number, start_s=float(out.add(cut) / self._fps)))
 
     def _finish(self) -> None:
         """Close the file that is open, and count what is in it."""

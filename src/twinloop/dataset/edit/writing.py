@@ -24,14 +24,21 @@ from twinloop.dataset.edit.agreement import (
     keep_common,
     left_out,
 )
-from twinloop.dataset.edit.block import Blocks, Plan, carry_aside, carry_documents, table_schemas
-from twinloop.dataset.edit.documents import EDIT, Operation, Result, merged_spec, video_features, write_documents
-from twinloop.dataset.edit.rows import ID, PARENTS, TRANSFORMS, Item, is_made, numeric_features, transform
-from twinloop.dataset.edit.source import Source
-from twinloop.dataset.edit.statistics import PixelCounts, Totals
-from twinloop.dataset.edit.videos import CameraFiles, Pixels, write_camera
+from twinloop.dataset.edit.block import BlockWriter, EditPlan, carry_aside, carry_documents, table_schemas
+from twinloop.dataset.edit.documents import (
+    EDIT,
+    EditMetadata,
+    EditOperation,
+    merged_spec,
+    video_features,
+    write_documents,
+)
+from twinloop.dataset.edit.rows import ID, PARENTS, TRANSFORMS, SourceEpisode, is_made, numeric_features, transform
+from twinloop.dataset.edit.source import EditSource
+from twinloop.dataset.edit.statistics import FrameTotals, PixelCounts
+from twinloop.dataset.edit.videos import CameraFiles, PixelEdits, write_camera
 from twinloop.dataset.lerobot import layout
-from twinloop.dataset.lerobot.progress import CameraSum, Progress
+from twinloop.dataset.lerobot.progress import CameraSum, WriteProgress
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.media.video_copy import Encoding
 from twinloop.dataset.storage.snapshot import next_snapshot, recover, writing_to
@@ -44,7 +51,7 @@ _NO_PIXELS = np.zeros((3, 256), dtype=np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class EditSettings:
     """How an edit writes.
 
     Attributes:
@@ -55,7 +62,7 @@ class Settings:
         twice: what to do with an episode that is given twice: refuse it, or keep the first.
     """
 
-    pixels: Pixels = field(default_factory=Pixels)
+    pixels: PixelEdits = field(default_factory=PixelEdits)
     same_units: bool = False
     common: bool = False
     leave_out: tuple[str, ...] = ()
@@ -63,7 +70,7 @@ class Settings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Edited:
+class EditResult:
     """What an edit wrote.
 
     ``videos`` says of each camera how many episodes were linked with their whole file, copied packet by packet, and
@@ -99,7 +106,7 @@ def write_selection(
     same_units: bool = False,
     common: bool = False,
     link: bool = True,
-) -> Edited:
+) -> EditResult:
     """Write episodes of any folders, ours or other programs', into one new folder, in the given order.
 
     Ids, provenance, states, logs and side tables come along; statistics are those of all frames of the result.
@@ -120,26 +127,28 @@ def write_selection(
         DatasetError: a source is damaged, the output exists or lies inside a dataset, or the disk is full.
         DatasetLockedError: another writer has the output open.
     """
-    opened: dict[Path, Source] = {}
+    opened: dict[Path, EditSource] = {}
     items = []
     for folder, index in sources:
         path = Path(folder)
         if path not in opened:
-            opened[path] = Source(path)
-        items.append(Item(source=opened[path], index=int(index)))
+            opened[path] = EditSource(path)
+        items.append(SourceEpisode(source=opened[path], index=int(index)))
     encoding = None if codec is None else Encoding(codec=codec)
-    settings = Settings(pixels=Pixels(encoding=encoding, link=link), same_units=same_units, common=common)
-    return write_items(items, output, settings, Operation(name="select"))
+    settings = EditSettings(pixels=PixelEdits(encoding=encoding, link=link), same_units=same_units, common=common)
+    return write_items(items, output, settings, EditOperation(name="select"))
 
 
-def write_items(items: Sequence[Item], output: Path | str, settings: Settings, operation: Operation) -> Edited:
+def write_items(
+    items: Sequence[SourceEpisode], output: Path | str, settings: EditSettings, operation: EditOperation
+) -> EditResult:
     """Write one new folder; see `write_selection`."""
     return write_parts({"": items}, output, settings, operation)[""]
 
 
 def write_parts(
-    parts: Mapping[str, Sequence[Item]], output: Path | str, settings: Settings, operation: Operation
-) -> dict[str, Edited]:
+    parts: Mapping[str, Sequence[SourceEpisode]], output: Path | str, settings: EditSettings, operation: EditOperation
+) -> dict[str, EditResult]:
     """Write one folder, or several by name below one; all of them are seen at once, or none."""
     path = Path(output).absolute()
     checked = {name: _checked(items, settings, name) for name, items in parts.items()}
@@ -148,7 +157,7 @@ def write_parts(
 
 
 @contextmanager
-def _new_folder(path: Path, items: Sequence[Item]) -> Iterator[Path]:
+def _new_folder(path: Path, items: Sequence[SourceEpisode]) -> Iterator[Path]:
     """A folder in preparation that becomes ``path`` when the block ends well.
 
     Raises:
@@ -173,7 +182,7 @@ def _new_folder(path: Path, items: Sequence[Item]) -> Iterator[Path]:
             source.close()
 
 
-def _checked(items: Sequence[Item], settings: Settings, name: str) -> list[Item]:
+def _checked(items: Sequence[SourceEpisode], settings: EditSettings, name: str) -> list[SourceEpisode]:
     """The items to write.
 
     Raises:
@@ -188,7 +197,7 @@ def _checked(items: Sequence[Item], settings: Settings, name: str) -> list[Item]
         keep_common(sources)
     check_features(sources)
     agreed_units(sources, same_units=settings.same_units)
-    seen: dict[tuple[str, str], Item] = {}
+    seen: dict[tuple[str, str], SourceEpisode] = {}
     kept = []
     for item in items:
         item.source.reader.row(item.index)  # names the folder and how many it has
@@ -207,17 +216,24 @@ def _checked(items: Sequence[Item], settings: Settings, name: str) -> list[Item]
     return kept
 
 
-def _write(stage: Path, output: Path, items: Sequence[Item], settings: Settings, operation: Operation) -> Edited:
+def _write(
+    stage: Path, output: Path, items: Sequence[SourceEpisode], settings: EditSettings, operation: EditOperation
+) -> EditResult:
     """Write one dataset into a folder in preparation."""
-    work = _Work(stage, output, items, settings, operation)
+    work = _EditRun(stage, output, items, settings, operation)
     return work.write()
 
 
-class _Work:
+class _EditRun:
     """One dataset on its way."""
 
     def __init__(
-        self, stage: Path, output: Path, items: Sequence[Item], settings: Settings, operation: Operation
+        self,
+        stage: Path,
+        output: Path,
+        items: Sequence[SourceEpisode],
+        settings: EditSettings,
+        operation: EditOperation,
     ) -> None:
         self.stage, self.output, self.items = stage, output, list(items)
         self.settings, self.operation = settings, operation
@@ -230,19 +246,19 @@ class _Work:
         self.features = self.sources[0].features
         self.fps = Fraction(self.sources[0].reader.fps).limit_denominator(1001)
 
-    def write(self) -> Edited:
+    def write(self) -> EditResult:
         cameras = self._videos()
         frames, widths = agreed_schema(self.sources), numeric_features(self.features)
         carried, notes = agreed_rows(self.sources, lambda name: is_made(name, [*widths, *self.left_out]))
         self.notes += notes
         tables = table_schemas(self.sources, self.settings.leave_out)
         places = {key: files.places for key, files in cameras.items()}
-        plan = Plan(
+        plan = EditPlan(
             frames=frames, carried=self._with_children(carried), tables=tables, places=places, fps=float(self.fps)
         )
         pixels = PixelCounts(self.stage, self.items, cameras, self.sources[0].keys("image"), carried.names, self.fps)
-        totals = Totals(widths=widths)
-        blocks = Blocks(self.stage, plan, totals, pixels)
+        totals = FrameTotals(widths=widths)
+        blocks = BlockWriter(self.stage, plan, totals, pixels)
         try:
             for item in self.items:
                 blocks.add(item)
@@ -254,7 +270,7 @@ class _Work:
         self._beside()
         self._documents(cameras, blocks, totals, tables)
         self._verify(blocks)
-        return Edited(
+        return EditResult(
             output=self.output,
             episodes=blocks.episodes,
             frames=blocks.frames,
@@ -303,7 +319,11 @@ class _Work:
             self.notes.append(f"{name} is left out: the folders have it differently")
 
     def _documents(
-        self, cameras: Mapping[str, CameraFiles], blocks: Blocks, totals: Totals, tables: Mapping[str, pa.Schema]
+        self,
+        cameras: Mapping[str, CameraFiles],
+        blocks: BlockWriter,
+        totals: FrameTotals,
+        tables: Mapping[str, pa.Schema],
     ) -> None:
         codings = {key: files.coding for key, files in cameras.items() if files.coding is not None}
         anew = [key for key, files in cameras.items() if files.encoded]
@@ -312,7 +332,7 @@ class _Work:
             for key, pooled in totals.pictures.items()
         }
         kept = [[item.index for item in self.items if item.source is source] for source in self.sources]
-        progress = Progress(
+        progress = WriteProgress(
             blocks=tuple(blocks.entries),
             tasks=tuple(blocks.tasks),
             moments=totals.moments,
@@ -322,7 +342,7 @@ class _Work:
         )
         write_documents(
             self.stage,
-            Result(
+            EditMetadata(
                 name=self.output.name,
                 sources=self.sources,
                 operation=self.operation,
@@ -339,7 +359,7 @@ class _Work:
             ),
         )
 
-    def _verify(self, blocks: Blocks) -> None:
+    def _verify(self, blocks: BlockWriter) -> None:
         """Read what was written as any reader would."""
         reader = DatasetReader(self.stage)
         if len(reader) != blocks.episodes or int(reader.lengths.sum()) != blocks.frames:

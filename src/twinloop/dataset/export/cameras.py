@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from twinloop.core.errors import DatasetError
-from twinloop.dataset.export.source import Clip, SourceV3, SourceV21
+from twinloop.dataset.export.source import SourceV3, SourceV21, VideoClip
 from twinloop.dataset.lerobot.statistics import pixel_histogram, sample_indices
 from twinloop.dataset.media.picture_sources import decoded_cells
 from twinloop.dataset.media.video_copy import Encoding, PacketFile, PacketReader, transcode
@@ -27,7 +27,7 @@ Counts = tuple[NDArray[np.int64], int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class ClipLocation:
     """Where an episode's pictures are in the result: the number of the file, and when they begin and end there."""
 
     file: int
@@ -35,7 +35,7 @@ class Place:
     stop_s: float
 
 
-class Camera:
+class ExportCamera:
     """The clips of one camera over the chosen episodes.
 
     Packets are copied when all clips are of one codec and size and each can be decoded by itself; else every clip of
@@ -85,7 +85,7 @@ class Camera:
         self._add(episode, lambda _: path, alone=True)
         self.finish()
 
-    def append(self, episode: int, stage: Path, template: str, *, chunk: int) -> Place:
+    def append(self, episode: int, stage: Path, template: str, *, chunk: int) -> ClipLocation:
         """Add an episode's pictures to the file that is open, or to the next one where that is full or differs."""
 
         def named(number: int) -> Path:
@@ -93,7 +93,9 @@ class Camera:
             return stage / template.format(**values)
 
         start, frames = self._add(episode, named, alone=False)
-        return Place(file=self._number, start_s=float(start / self._fps), stop_s=float((start + frames) / self._fps))
+        return ClipLocation(
+            file=self._number, start_s=float(start / self._fps), stop_s=float((start + frames) / self._fps)
+        )
 
     def finish(self) -> None:
         """Close what is open."""
@@ -124,7 +126,7 @@ class Camera:
         if not self.copied:
             path = self._scratch / f"{self.key}-{episode}.mp4"
             transcode(clip.path, clip.start_s, clip.frames, path, _AGAIN, self._fps)
-            clip = Clip(path=path, start_s=0.0, frames=clip.frames, fps=clip.fps)
+            clip = VideoClip(path=path, start_s=0.0, frames=clip.frames, fps=clip.fps)
         reader = self._opened(clip.path)
         cut = reader.cut(clip.start_s, clip.frames, self._fps)
         if cut is None:

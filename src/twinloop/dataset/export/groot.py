@@ -13,11 +13,11 @@ from typing import Any
 
 from twinloop.core.errors import InputError
 from twinloop.core.files import dumps
-from twinloop.dataset.export.lerobot_parts import Numeric, modality
+from twinloop.dataset.export.lerobot_parts import NumericFeatures, modality
 from twinloop.dataset.export.lerobot_v21 import DATA_PATH, place, write_v21
-from twinloop.dataset.export.protocol import Exported, Exporter, ExportOptions, chosen_episodes, fresh_folder
+from twinloop.dataset.export.protocol import Exporter, ExportOptions, ExportResult, chosen_episodes, fresh_folder
 from twinloop.dataset.export.source import open_source
-from twinloop.dataset.export.verification import PlayedFolder
+from twinloop.dataset.export.verification import FolderReader
 from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.parquet import read_table
 from twinloop.dataset.lerobot.statistics import Moments
@@ -28,7 +28,7 @@ _STATS = ("mean", "std", "min", "max", "q01", "q99")
 _SPANS = ("grouped", "each", "keep")
 
 
-def write(path: Path, output: Path, options: ExportOptions) -> Exported:
+def write(path: Path, output: Path, options: ExportOptions) -> ExportResult:
     """Write a LeRobot folder of either version for GR00T; see `Exporter.export`."""
     source = open_source(path)
     episodes = chosen_episodes(options, source.episodes, where=path)
@@ -47,12 +47,12 @@ def write(path: Path, output: Path, options: ExportOptions) -> Exported:
         if chosen != "keep":
             _json(stage / layout.MODALITY, modality(source.features, grouped=chosen == "grouped"))
     left = [f"{key} is pictures in the table, which GR00T does not read" for key in source.image_keys]
-    return Exported(output=output, episodes=episodes, frames=exported.frames, notes=(*exported.notes, *left))
+    return ExportResult(output=output, episodes=episodes, frames=exported.frames, notes=(*exported.notes, *left))
 
 
 def _statistics(features: Mapping[str, Any], files: Sequence[Path]) -> dict[str, Any]:
     """``stats.json`` over all frames, exact."""
-    numeric = Numeric.of({key: feature for key, feature in features.items() if "float" in feature["dtype"]})
+    numeric = NumericFeatures.of({key: feature for key, feature in features.items() if "float" in feature["dtype"]})
     columns = list(numeric.widths)
     moments = [Moments.of(numeric.matrix(read_table(file, columns), where=str(file))) for file in files]
     stats = numeric.dataset_stats(moments, files)
@@ -68,6 +68,6 @@ EXPORTER = Exporter(
     meaning="NVIDIA Isaac-GR00T: LeRobot v2.1 with modality.json and stats.json",
     lost="states, logs and side tables of twinloop/; relative_stats.json is made by GR00T's own stats.py",
     write=write,
-    play=PlayedFolder,
+    play=FolderReader,
     settings={"spans": "grouped (arm, gripper, hands: the default), each (one per joint) or keep (the dataset's own)"},
 )

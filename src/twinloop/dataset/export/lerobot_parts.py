@@ -165,7 +165,7 @@ def renumbered(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Numeric:
+class NumericFeatures:
     """The numeric features of a dataset: numbers in a frame of each, its columns side by side, and its shape."""
 
     widths: Mapping[str, int]
@@ -173,7 +173,7 @@ class Numeric:
     shapes: Mapping[str, tuple[int, ...]]
 
     @classmethod
-    def of(cls, features: Mapping[str, Any]) -> Numeric:
+    def of(cls, features: Mapping[str, Any]) -> NumericFeatures:
         """Those of a table of features."""
         widths = numeric_features(features)
         shapes = {key: tuple(features[key].get("shape") or (1,)) for key in widths}

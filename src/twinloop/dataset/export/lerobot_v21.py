@@ -16,19 +16,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from twinloop.core.files import dumps
-from twinloop.dataset.export.cameras import Camera, TableCamera
-from twinloop.dataset.export.lerobot_parts import Numeric, described, kept_tasks, renumbered, side_files
+from twinloop.dataset.export.cameras import ExportCamera, TableCamera
+from twinloop.dataset.export.lerobot_parts import NumericFeatures, described, kept_tasks, renumbered, side_files
 from twinloop.dataset.export.protocol import (
     PICTURES,
-    Exported,
     Exporter,
     ExportOptions,
+    ExportResult,
     chosen_episodes,
     fresh_folder,
     wants_pictures,
 )
 from twinloop.dataset.export.source import EPISODE_FACTS, SourceV3, SourceV21, open_source
-from twinloop.dataset.export.verification import PlayedFolder
+from twinloop.dataset.export.verification import FolderReader
 from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.statistics import image_stats
 from twinloop.dataset.storage.snapshot import replace_bytes
@@ -39,22 +39,22 @@ EPISODES, EPISODES_STATS, TASKS = "meta/episodes.jsonl", "meta/episodes_stats.js
 CHUNK = 1000  # episodes per chunk folder, LeRobot's DEFAULT_CHUNK_SIZE
 
 
-def write(path: Path, output: Path, options: ExportOptions) -> Exported:
+def write(path: Path, output: Path, options: ExportOptions) -> ExportResult:
     """Write a LeRobot folder of either version as v2.1; see `Exporter.export`."""
     source = open_source(path, pictures=wants_pictures(options))
     episodes = chosen_episodes(options, source.episodes, where=path)
     with fresh_folder(output) as stage:
         exported = write_v21(source, episodes, stage)
-    return Exported(output=output, episodes=episodes, frames=exported.frames, notes=exported.notes)
+    return ExportResult(output=output, episodes=episodes, frames=exported.frames, notes=exported.notes)
 
 
-def write_v21(source: SourceV3 | SourceV21, episodes: Sequence[int], stage: Path) -> Exported:
+def write_v21(source: SourceV3 | SourceV21, episodes: Sequence[int], stage: Path) -> ExportResult:
     """Write some episodes into a folder in preparation."""
     with tempfile.TemporaryDirectory(dir=stage, prefix=".export-") as scratch:
-        cameras = [Camera(source, key, episodes, Path(scratch)) for key in source.video_keys]
+        cameras = [ExportCamera(source, key, episodes, Path(scratch)) for key in source.video_keys]
         tables = [TableCamera(source, key) for key in source.image_keys]
         tasks, kept = kept_tasks(source, episodes)
-        numeric = Numeric.of(source.features)
+        numeric = NumericFeatures.of(source.features)
         rows, stats, start = [], [], 0
         for number, episode in enumerate(episodes):
             table = renumbered(source, episode, number=number, start=start, tasks=kept)
@@ -79,7 +79,9 @@ def write_v21(source: SourceV3 | SourceV21, episodes: Sequence[int], stage: Path
     if any(facts.get(episode) for episode in episodes):
         _lines(stage / EPISODE_FACTS, [{"episode_index": n, **facts[e]} for n, e in enumerate(episodes)])
     notes = (source.absent, *(camera.note for camera in cameras))
-    return Exported(output=stage, episodes=tuple(episodes), frames=start, notes=tuple(note for note in notes if note))
+    return ExportResult(
+        output=stage, episodes=tuple(episodes), frames=start, notes=tuple(note for note in notes if note)
+    )
 
 
 def place(template: str, episode: int, key: str = "") -> str:
@@ -88,7 +90,7 @@ def place(template: str, episode: int, key: str = "") -> str:
 
 
 def v21_info(
-    source: SourceV3 | SourceV21, cameras: Sequence[Camera], *, episodes: int, frames: int, tasks: int
+    source: SourceV3 | SourceV21, cameras: Sequence[ExportCamera], *, episodes: int, frames: int, tasks: int
 ) -> dict[str, Any]:
     """The content of ``meta/info.json``; further keys of the source's are kept."""
     changed = {camera.key: camera.feature(source.features[camera.key]) for camera in cameras}
@@ -124,6 +126,6 @@ EXPORTER = Exporter(
     meaning="LeRobot v2.1: one Parquet file and one video per episode",
     lost="states, logs and side tables of twinloop/; quantiles over the whole dataset (it has none)",
     write=write,
-    play=PlayedFolder,
+    play=FolderReader,
     settings=PICTURES,
 )

@@ -18,19 +18,19 @@ import pyarrow.parquet as pq
 
 from twinloop.core.files import dumps
 from twinloop.dataset.edit.rows import DataFile
-from twinloop.dataset.export.cameras import MOST_BYTES, Camera, Counts, TableCamera
-from twinloop.dataset.export.lerobot_parts import Numeric, described, kept_tasks, renumbered, side_files
+from twinloop.dataset.export.cameras import MOST_BYTES, Counts, ExportCamera, TableCamera
+from twinloop.dataset.export.lerobot_parts import NumericFeatures, described, kept_tasks, renumbered, side_files
 from twinloop.dataset.export.protocol import (
     PICTURES,
-    Exported,
     Exporter,
     ExportOptions,
+    ExportResult,
     chosen_episodes,
     fresh_folder,
     wants_pictures,
 )
 from twinloop.dataset.export.source import SourceV3, SourceV21, open_source
-from twinloop.dataset.export.verification import PlayedFolder
+from twinloop.dataset.export.verification import FolderReader
 from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.parquet import write_groups
 from twinloop.dataset.lerobot.statistics import Moments, image_stats
@@ -41,25 +41,27 @@ _MOST_DATA = 100_000_000  # bytes of a data file, LeRobot's data_files_size_in_m
 _ROWS = 1000  # episodes per file of the episode table; our choice
 
 
-def write(path: Path, output: Path, options: ExportOptions) -> Exported:
+def write(path: Path, output: Path, options: ExportOptions) -> ExportResult:
     """Write a LeRobot folder of either version as v3.0; see `Exporter.export`."""
     source = open_source(path, pictures=wants_pictures(options))
     episodes = chosen_episodes(options, source.episodes, where=path)
     with fresh_folder(output) as stage, tempfile.TemporaryDirectory(dir=stage, prefix=".export-") as scratch:
-        cameras = [Camera(source, key, episodes, Path(scratch)) for key in source.video_keys]
-        work = _Work(source, stage, cameras)
+        cameras = [ExportCamera(source, key, episodes, Path(scratch)) for key in source.video_keys]
+        work = _FolderWriter(source, stage, cameras)
         work.write(episodes)
         notes = (source.absent, *(camera.note for camera in cameras))
-    return Exported(output=output, episodes=episodes, frames=work.frames, notes=tuple(note for note in notes if note))
+    return ExportResult(
+        output=output, episodes=episodes, frames=work.frames, notes=tuple(note for note in notes if note)
+    )
 
 
 @dataclass
-class _Work:
+class _FolderWriter:
     """A v3.0 folder being written, episode by episode."""
 
     source: SourceV3 | SourceV21
     stage: Path
-    cameras: Sequence[Camera]
+    cameras: Sequence[ExportCamera]
     frames: int = 0
     rows: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     moments: list[Moments] = field(default_factory=list[Moments])
@@ -71,7 +73,7 @@ class _Work:
     def write(self, episodes: Sequence[int]) -> None:
         tasks, kept = kept_tasks(self.source, episodes)
         facts = dict(self.source.facts())
-        numeric = Numeric.of(self.source.features)
+        numeric = NumericFeatures.of(self.source.features)
         tables = [TableCamera(self.source, key) for key in self.source.image_keys]
         for number, episode in enumerate(episodes):
             table = renumbered(self.source, episode, number=number, start=self.frames, tasks=kept)
@@ -133,7 +135,7 @@ class _Work:
         self._data.add(table.select(schema.names).cast(schema))
         return len(self.files) - 1
 
-    def _finish(self, numeric: Numeric, tasks: Sequence[str]) -> None:
+    def _finish(self, numeric: NumericFeatures, tasks: Sequence[str]) -> None:
         if self._data is not None:
             self._data.close()
         for camera in self.cameras:
@@ -185,6 +187,6 @@ EXPORTER = Exporter(
     meaning="LeRobot v3.0, from either version",
     lost="states, logs and side tables of twinloop/ (copy or edit the dataset to keep them)",
     write=write,
-    play=PlayedFolder,
+    play=FolderReader,
     settings=PICTURES,
 )

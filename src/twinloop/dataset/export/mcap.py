@@ -24,15 +24,15 @@ from twinloop.core.documents import parse_json
 from twinloop.core.errors import DatasetError, MissingDependencyError
 from twinloop.core.files import atomic_open, dumps
 from twinloop.dataset.export import mcap_messages as messages
-from twinloop.dataset.export.mcap_entries import CAMERA, DATASET, Entry, entries, nanoseconds
-from twinloop.dataset.export.protocol import Exported, Exporter, ExportOptions, chosen_episodes, fresh_folder
+from twinloop.dataset.export.mcap_entries import CAMERA, DATASET, McapMessage, entries, nanoseconds
+from twinloop.dataset.export.protocol import Exporter, ExportOptions, ExportResult, chosen_episodes, fresh_folder
 from twinloop.dataset.export.streams import (
     NOTHING,
     PICTURES,
     STREAM_SETTINGS,
-    Asked,
     EpisodeStreams,
-    Truth,
+    ExportSelection,
+    GroundTruth,
     open_reader,
     read_asked,
     require_absent,
@@ -52,7 +52,7 @@ class _Span:
     frames: int
 
 
-class PlayedMcap:
+class McapReader:
     """The MCAP files that `export` wrote, open for comparing; see `Played`."""
 
     def __init__(self, path: Path) -> None:
@@ -127,14 +127,14 @@ def decoded(samples: Sequence[bytes], codec: str) -> list[NDArray[np.uint8]]:
     return [frame.to_ndarray(format="rgb24") for frame in frames]
 
 
-def play(path: Path) -> PlayedMcap:
+def play(path: Path) -> McapReader:
     """Open exported files.
 
     Raises:
         DatasetError: there is none that twinloop wrote.
         MissingDependencyError: mcap is not installed.
     """
-    return PlayedMcap(path)
+    return McapReader(path)
 
 
 def _reader(file: Any) -> Any:
@@ -170,7 +170,7 @@ def _features(path: Path) -> dict[str, Any]:
 _APART_NS = 1_000_000_000  # between episodes of one file
 
 
-def export_mcap(source: Path, output: Path, options: ExportOptions, *, truth: Truth = NOTHING) -> Exported:
+def export_mcap(source: Path, output: Path, options: ExportOptions, *, truth: GroundTruth = NOTHING) -> ExportResult:
     """Write episodes of a LeRobot v3.0 folder as MCAP; see `Exporter.export`.
 
     Args:
@@ -195,7 +195,7 @@ def export_mcap(source: Path, output: Path, options: ExportOptions, *, truth: Tr
             for index in episodes:
                 notes.update(dict.fromkeys(_write_file(stage / f"episode_{index:06d}.mcap", asked, [index])))
     frames = int(sum(reader.lengths[list(episodes)]))
-    return Exported(output=output, episodes=episodes, frames=frames, notes=tuple(notes))
+    return ExportResult(output=output, episodes=episodes, frames=frames, notes=tuple(notes))
 
 
 def _import_writer() -> Any:
@@ -209,7 +209,7 @@ def _import_writer() -> Any:
     return mcap_writer
 
 
-def _write_file(path: Path, asked: Asked, episodes: Sequence[int]) -> list[str]:
+def _write_file(path: Path, asked: ExportSelection, episodes: Sequence[int]) -> list[str]:
     reader, notes, begin = asked.reader, [], 0
     with atomic_open(path) as file, _opened(file) as target:
         target.attach(UNIT_MAP, None if reader.units is None else reader.units.to_json())
@@ -225,7 +225,7 @@ def _write_file(path: Path, asked: Asked, episodes: Sequence[int]) -> list[str]:
     return notes
 
 
-def _earliest(streams: EpisodeStreams, truth: Truth) -> NDArray[np.float64]:
+def _earliest(streams: EpisodeStreams, truth: GroundTruth) -> NDArray[np.float64]:
     """Return the first time of an episode in s: a sensor or an event may begin before the frames."""
     signals = [channel.time[0] for channel in streams.signals() if len(channel.time)]
     events = [event.time for event in truth.events(streams.index)]
@@ -233,14 +233,14 @@ def _earliest(streams: EpisodeStreams, truth: Truth) -> NDArray[np.float64]:
 
 
 @contextmanager
-def _opened(file: Any) -> Iterator[_File]:
+def _opened(file: Any) -> Iterator[_McapFile]:
     writer = _import_writer().Writer(file)
     writer.start(profile="", library="twinloop")
-    yield _File(writer)
+    yield _McapFile(writer)
     writer.finish()
 
 
-class _File:
+class _McapFile:
     """One MCAP file being written; topics and schemas are declared when the first message comes."""
 
     def __init__(self, writer: Any) -> None:
@@ -270,7 +270,7 @@ class _File:
         }
         self._writer.add_metadata(METADATA, words)
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: McapMessage) -> None:
         """Append a message."""
         if entry.topic not in self._topics:
             schema = self._schema(entry)
@@ -281,7 +281,7 @@ class _File:
         self._counts[entry.topic] += 1
         self.last = max(self.last, entry.at)
 
-    def _schema(self, entry: Entry) -> int:
+    def _schema(self, entry: McapMessage) -> int:
         if entry.schema not in self._schemas:
             data = dumps({"title": entry.schema, **entry.definition}).encode()
             self._schemas[entry.schema] = self._writer.register_schema(entry.schema, "jsonschema", data)

@@ -14,7 +14,7 @@ from twinloop.dataset.annotations import PREFIX
 from twinloop.dataset.export import mcap_messages as messages
 from twinloop.dataset.export import video_samples as video
 from twinloop.dataset.export.mcap_messages import SCHEMAS
-from twinloop.dataset.export.streams import Bodies, Channel, EpisodeStreams, Truth
+from twinloop.dataset.export.streams import BodyPoses, EpisodeStreams, GroundTruth, TimeSeries
 
 DATASET, JOINTS, SIGNALS, CAMERA = "/dataset/", "/joints/", "/signals/", "/camera/"
 _CONTACTS = ["frame_index", "body1", "body2", "geom1", "geom2", "position", "normal", "distance", "force", "torque"]
@@ -23,7 +23,7 @@ _NS = 1e9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class McapMessage:
     """A message on its way into a file: when in ns, on which topic, of which schema."""
 
     at: int
@@ -39,8 +39,8 @@ def nanoseconds(time: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def entries(
-    streams: EpisodeStreams, truth: Truth, cameras: Sequence[str], zero: int, notes: list[str], *, copied: bool
-) -> list[Iterator[Entry]]:
+    streams: EpisodeStreams, truth: GroundTruth, cameras: Sequence[str], zero: int, notes: list[str], *, copied: bool
+) -> list[Iterator[McapMessage]]:
     """Every topic's messages.
 
     Args:
@@ -66,44 +66,44 @@ def entries(
     return found
 
 
-def _foxglove(at: int, topic: str, schema: str, message: messages.Message) -> Entry:
-    return Entry(at=at, topic=topic, schema=schema, definition=SCHEMAS[schema], message=message)
+def _foxglove(at: int, topic: str, schema: str, message: messages.Message) -> McapMessage:
+    return McapMessage(at=at, topic=topic, schema=schema, definition=SCHEMAS[schema], message=message)
 
 
-def _log(streams: EpisodeStreams, truth: Truth, zero: int) -> Iterator[Entry]:
+def _log(streams: EpisodeStreams, truth: GroundTruth, zero: int) -> Iterator[McapMessage]:
     events = sorted([*streams.events(), *truth.events(streams.index)], key=lambda event: event.time)
     for event in events:
         at = int(nanoseconds(np.array(event.time))) + zero
         yield _foxglove(at, "/log", "foxglove.Log", messages.log(at, event))
 
 
-def _numbers(topic: str, channel: Channel, zero: int) -> Iterator[Entry]:
+def _numbers(topic: str, channel: TimeSeries, zero: int) -> Iterator[McapMessage]:
     fields, definition = messages.fields_of(channel.columns), messages.numbers_schema(channel)
     schema = "twinloop" + topic.replace("/", ".")
     for at, row in zip((nanoseconds(channel.time) + zero).tolist(), channel.values.tolist(), strict=True):
         message = messages.numbers(at, fields, row)
-        yield Entry(at=at, topic=topic, schema=schema, definition=definition, message=message)
+        yield McapMessage(at=at, topic=topic, schema=schema, definition=definition, message=message)
 
 
-def _joints(channel: Channel, zero: int) -> Iterator[Entry]:
+def _joints(channel: TimeSeries, zero: int) -> Iterator[McapMessage]:
     quantity = "position" if channel.units[0] in ("rad", "m") else "effort"
     for at, row in zip((nanoseconds(channel.time) + zero).tolist(), channel.values.tolist(), strict=True):
         message = messages.joint_states(at, channel.columns, row, quantity)
         yield _foxglove(at, JOINTS + channel.name, "foxglove.JointStates", message)
 
 
-def _shapes(bodies: Bodies, at: Sequence[int]) -> Iterator[Entry]:
+def _shapes(bodies: BodyPoses, at: Sequence[int]) -> Iterator[McapMessage]:
     yield _foxglove(at[0], "/scene", "foxglove.SceneUpdate", messages.shapes_scene(at[0], bodies))
 
 
-def _transforms(bodies: Bodies, at: Sequence[int]) -> Iterator[Entry]:
+def _transforms(bodies: BodyPoses, at: Sequence[int]) -> Iterator[McapMessage]:
     for frame, when in enumerate(at):
         poses = zip(bodies.names, bodies.position[frame].tolist(), bodies.quaternion[frame].tolist(), strict=True)
         message = {"transforms": [messages.transform(when, *pose) for pose in poses]}
         yield _foxglove(when, "/tf", "foxglove.FrameTransforms", message)
 
 
-def _contacts(streams: EpisodeStreams, at: Sequence[int]) -> list[Iterator[Entry]]:
+def _contacts(streams: EpisodeStreams, at: Sequence[int]) -> list[Iterator[McapMessage]]:
     """Contacts as numbers and as arrows, a message for every frame, also for those without any."""
     table = streams.rows(f"{PREFIX}/contacts", _CONTACTS)
     if table is None:
@@ -112,7 +112,7 @@ def _contacts(streams: EpisodeStreams, at: Sequence[int]) -> list[Iterator[Entry
     for row in table.to_pylist():
         frames[row["frame_index"]].append(row)
 
-    def said(topic: str, schema: str, make: Any) -> Iterator[Entry]:
+    def said(topic: str, schema: str, make: Any) -> Iterator[McapMessage]:
         for frame, when in enumerate(at):
             yield _foxglove(when, topic, schema, make(when, frames.get(frame, [])))
 
@@ -124,7 +124,7 @@ def _contacts(streams: EpisodeStreams, at: Sequence[int]) -> list[Iterator[Entry
 
 def _pictures(
     streams: EpisodeStreams, camera: str, at: Sequence[int], notes: list[str], *, copied: bool
-) -> Iterator[Entry]:
+) -> Iterator[McapMessage]:
     clip = streams.clip(camera)
     samples = video.copied_samples(clip) if clip is not None and copied else None
     if samples is not None:
@@ -137,20 +137,20 @@ def _pictures(
         yield _foxglove(when, CAMERA + camera, schema, messages.picture(when, camera, data, form))
 
 
-def _calibrations(streams: EpisodeStreams, camera: str, at: Sequence[int]) -> list[Iterator[Entry]]:
+def _calibrations(streams: EpisodeStreams, camera: str, at: Sequence[int]) -> list[Iterator[McapMessage]]:
     """The pinhole and the pose of a camera at each picture, where annotations tell them."""
     table = streams.rows(f"{PREFIX}/cameras", _CAMERAS)
     if table is None:
         return []
     rows = [row for row in table.to_pylist() if row["camera"] == camera]
 
-    def pinholes() -> Iterator[Entry]:
+    def pinholes() -> Iterator[McapMessage]:
         for row in rows:
             when = at[row["frame_index"]]
             message = messages.calibration(when, camera, row)
             yield _foxglove(when, f"{CAMERA}{camera}/calibration", "foxglove.CameraCalibration", message)
 
-    def poses() -> Iterator[Entry]:
+    def poses() -> Iterator[McapMessage]:
         for row in rows:
             when = at[row["frame_index"]]
             pose = messages.transform(when, camera, row["world_position"], row["world_quaternion"])

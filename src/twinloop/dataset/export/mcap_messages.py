@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.dataset.export.streams import ARROW_M_PER_N, Bodies, Channel, Event, Shape
+from twinloop.dataset.export.streams import ARROW_M_PER_N, BodyPoses, BodyShape, StreamEvent, TimeSeries
 
 
 def object_schema(
@@ -157,7 +157,7 @@ def fields_of(columns: Sequence[str]) -> list[str]:
     return made if len(set(made)) == len(made) else [f"{name}_{i}" for i, name in enumerate(made)]
 
 
-def numbers_schema(channel: Channel) -> dict[str, Any]:
+def numbers_schema(channel: TimeSeries) -> dict[str, Any]:
     """The schema of a channel of plain numbers: each field says its column and unit."""
     pairs = zip(fields_of(channel.columns), channel.columns, channel.units, strict=True)
     return object_schema(
@@ -182,7 +182,7 @@ def joint_states(at: int, joints: Sequence[str], values: Sequence[float], quanti
     return {"timestamp": stamp(at), "joints": [{"name": name, quantity: value} for name, value in pairs]}
 
 
-def log(at: int, event: Event) -> Message:
+def log(at: int, event: StreamEvent) -> Message:
     """Something to read."""
     words = {"message": event.text, "name": "twinloop", "file": "", "line": 0}
     return {"timestamp": stamp(at), "level": _LEVELS[event.level], **words}
@@ -223,7 +223,7 @@ def transform(at: int, child: str, position: Sequence[float], wxyz: Sequence[flo
     }
 
 
-def shapes_scene(at: int, bodies: Bodies) -> Message:
+def shapes_scene(at: int, bodies: BodyPoses) -> Message:
     """What the bodies look like, each fixed to its frame, in place of all that was shown before."""
     names = dict.fromkeys(shape.body for shape in bodies.shapes)
     entities = [_entity(at, name, name, [s for s in bodies.shapes if s.body == name]) for name in names]
@@ -250,7 +250,7 @@ def contacts_numbers(at: int, contacts: Sequence[Mapping[str, Any]]) -> Message:
     return {"timestamp": stamp(at), "contacts": rows}
 
 
-def _entity(at: int, name: str, frame: str, shapes: Sequence[Shape]) -> Message:
+def _entity(at: int, name: str, frame: str, shapes: Sequence[BodyShape]) -> Message:
     empty: Message = {key: [] for key in ("metadata", "arrows", "lines", "texts", "models")}
     return {
         "timestamp": stamp(at),
@@ -266,18 +266,18 @@ def _entity(at: int, name: str, frame: str, shapes: Sequence[Shape]) -> Message:
     }
 
 
-def _round(shape: Shape) -> list[float]:
+def _round(shape: BodyShape) -> list[float]:
     sides = shape.size if shape.kind == "ellipsoid" else (shape.size[0],) * 3
     return [2 * x for x in sides]
 
 
-def _cylinder(shape: Shape) -> Message:
+def _cylinder(shape: BodyShape) -> Message:
     """Cylinders, and capsules without their round ends."""
     radius, half = shape.size[:2]
     return {**_solid(shape, [2 * radius, 2 * radius, 2 * half]), "bottom_scale": 1.0, "top_scale": 1.0}
 
 
-def _triangles(shape: Shape) -> Message:
+def _triangles(shape: BodyShape) -> Message:
     vertices = np.asarray(shape.vertices, dtype=np.float64).tolist()
     faces: NDArray[np.int32] = np.asarray(shape.faces)
     return {
@@ -289,7 +289,7 @@ def _triangles(shape: Shape) -> Message:
     }
 
 
-def _solid(shape: Shape, size: Sequence[float]) -> Message:
+def _solid(shape: BodyShape, size: Sequence[float]) -> Message:
     pose = _pose(shape.position, shape.quaternion)
     return {"pose": pose, "size": _xyz(size), "color": _color(shape.rgba)}
 

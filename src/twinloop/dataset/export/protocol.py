@@ -29,7 +29,7 @@ class ExportOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exported:
+class ExportResult:
     """What an export wrote; ``episodes`` are the source's indices in the order of the export.
 
     ``notes`` say what was left behind or changed in this one dataset, beyond what the format never takes.
@@ -53,7 +53,7 @@ class Exported:
         }
 
 
-class Played(Protocol):
+class ExportReader(Protocol):
     """A dataset in any format that gives single frames back, so that two formats can be compared."""
 
     @property
@@ -85,11 +85,11 @@ class Exporter:
     name: str
     meaning: str
     lost: str
-    write: Callable[[Path, Path, ExportOptions], Exported]
-    play: Callable[[Path], Played]
+    write: Callable[[Path, Path, ExportOptions], ExportResult]
+    play: Callable[[Path], ExportReader]
     settings: Mapping[str, str] = field(default_factory=dict[str, str])
 
-    def export(self, source: Path | str, output: Path | str, options: ExportOptions | None = None) -> Exported:
+    def export(self, source: Path | str, output: Path | str, options: ExportOptions | None = None) -> ExportResult:
         """Write a dataset folder in this format.
 
         Raises:

@@ -22,15 +22,15 @@ from twinloop.core.documents import parse_json
 from twinloop.core.errors import DatasetError, InputError, MissingDependencyError
 from twinloop.core.files import atomic_open
 from twinloop.dataset.export import rerun_entities as entities
-from twinloop.dataset.export.protocol import Exported, Exporter, ExportOptions, chosen_episodes, fresh_folder
+from twinloop.dataset.export.protocol import Exporter, ExportOptions, ExportResult, chosen_episodes, fresh_folder
 from twinloop.dataset.export.rerun_entities import log_episode
 from twinloop.dataset.export.streams import (
     NOTHING,
     PICTURES,
     STREAM_SETTINGS,
-    Asked,
     EpisodeStreams,
-    Truth,
+    ExportSelection,
+    GroundTruth,
     open_reader,
     read_asked,
     require_absent,
@@ -62,7 +62,7 @@ def blueprint(streams: EpisodeStreams, cameras: Sequence[str]) -> Any:
 APPLICATION = "twinloop"
 
 
-class PlayedRerun:
+class RerunReader:
     """The recordings that `export` wrote, open for comparing; see `Played`."""
 
     def __init__(self, path: Path) -> None:
@@ -178,17 +178,17 @@ def _camera(key: str) -> str:
     return f"/cameras/{_escaped(key.removeprefix(PICTURES))}"
 
 
-def play(path: Path) -> PlayedRerun:
+def play(path: Path) -> RerunReader:
     """Open exported recordings.
 
     Raises:
         DatasetError: there is none that twinloop wrote.
         MissingDependencyError: rerun-sdk is not installed.
     """
-    return PlayedRerun(path)
+    return RerunReader(path)
 
 
-def export_rerun(source: Path, output: Path, options: ExportOptions, *, truth: Truth = NOTHING) -> Exported:
+def export_rerun(source: Path, output: Path, options: ExportOptions, *, truth: GroundTruth = NOTHING) -> ExportResult:
     """Write episodes of a LeRobot v3.0 folder as Rerun recordings; see `Exporter.export`.
 
     Args:
@@ -215,7 +215,7 @@ def export_rerun(source: Path, output: Path, options: ExportOptions, *, truth: T
             for index in episodes:
                 notes.update(dict.fromkeys(_write(rerun, stage / f"episode_{index:06d}.rrd", asked, index)))
     frames = int(sum(reader.lengths[list(episodes)]))
-    return Exported(output=output, episodes=episodes, frames=frames, notes=tuple(notes))
+    return ExportResult(output=output, episodes=episodes, frames=frames, notes=tuple(notes))
 
 
 def _import_rerun() -> Any:
@@ -238,7 +238,7 @@ def _require_one(output: Path, episodes: Sequence[int]) -> None:
         )
 
 
-def _write_whole(rerun: Any, output: Path, asked: Asked, index: int) -> list[str]:
+def _write_whole(rerun: Any, output: Path, asked: ExportSelection, index: int) -> list[str]:
     """One file that appears whole or not at all; Rerun opens files by itself."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "episode.rrd"
@@ -249,7 +249,7 @@ def _write_whole(rerun: Any, output: Path, asked: Asked, index: int) -> list[str
     return notes
 
 
-def _write(rerun: Any, path: Path, asked: Asked, index: int) -> list[str]:
+def _write(rerun: Any, path: Path, asked: ExportSelection, index: int) -> list[str]:
     streams = EpisodeStreams(asked.reader, index)
     recording = rerun.RecordingStream(APPLICATION, recording_id=streams.name)
     recording.save(str(path), default_blueprint=blueprint(streams, asked.cameras))

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from twinloop.core.files import dumps
 from twinloop.dataset.annotations import PREFIX
 from twinloop.dataset.export import video_samples as video
-from twinloop.dataset.export.streams import ARROW_M_PER_N, Bodies, Channel, EpisodeStreams, Shape, Truth
+from twinloop.dataset.export.streams import ARROW_M_PER_N, BodyPoses, BodyShape, EpisodeStreams, GroundTruth, TimeSeries
 
 WORLD, CAMERAS, JOINTS, DATASET, SIGNALS = "world", "cameras", "joints", "dataset", "signals"
 LOG, ABOUT, FEATURES = "log", "about", "features"
@@ -32,7 +32,7 @@ _RED = (230, 50, 25)
 
 
 def log_episode(
-    recording: Any, streams: EpisodeStreams, truth: Truth, cameras: Sequence[str], *, copied: bool
+    recording: Any, streams: EpisodeStreams, truth: GroundTruth, cameras: Sequence[str], *, copied: bool
 ) -> list[str]:
     """Log everything; returns what is to be said of it."""
     logger = _Logger(recording, streams)
@@ -74,7 +74,7 @@ class _Logger:
 
         self._rerun, self._recording, self._streams = rerun, recording, streams
 
-    def scalars(self, path: str, channel: Channel, labels: Sequence[str], *, frames: bool = True) -> None:
+    def scalars(self, path: str, channel: TimeSeries, labels: Sequence[str], *, frames: bool = True) -> None:
         """A channel's columns as one entity with a line for each, whose label has its unit."""
         units = [f" ({unit})" if unit else "" for unit in channel.units]
         names = [label + unit for label, unit in zip(labels, units, strict=True)]
@@ -82,7 +82,7 @@ class _Logger:
         values = self._rerun.Scalars.columns(scalars=channel.values)
         self._columns(path, channel.time, values, frames=frames)
 
-    def events(self, truth: Truth) -> None:
+    def events(self, truth: GroundTruth) -> None:
         """Words at their times."""
         found = sorted([*self._streams.events(), *truth.events(self._streams.index)], key=lambda event: event.time)
         if found:
@@ -128,7 +128,7 @@ class _Logger:
         self._static(f"{WORLD}/contacts", self._rerun.Arrows3D.from_fields(colors=[_RED]))
         self._columns(f"{WORLD}/contacts", self._streams.time, columns)
 
-    def bodies(self, bodies: Bodies) -> None:
+    def bodies(self, bodies: BodyPoses) -> None:
         """The scene: a transform per body and frame, and shapes that stay."""
         rerun = self._rerun
         self._static(WORLD, rerun.ViewCoordinates.RIGHT_HAND_Z_UP)
@@ -141,7 +141,7 @@ class _Logger:
             below = WORLD if shape.body == WORLD else f"{WORLD}/{escaped(shape.body)}"
             self._shape(f"{below}/shape_{number}", shape)
 
-    def _shape(self, path: str, shape: Shape) -> None:
+    def _shape(self, path: str, shape: BodyShape) -> None:
         color = [round(255 * part) for part in shape.rgba]
         turn = np.roll(shape.quaternion, -1)
         if shape.kind == "mesh":
@@ -164,10 +164,10 @@ class _Logger:
         }[shape.kind]
         self._static(path, solid())
 
-    def _ellipsoid(self, sides: Sequence[float], shape: Shape, place: dict[str, Any]) -> Any:
+    def _ellipsoid(self, sides: Sequence[float], shape: BodyShape, place: dict[str, Any]) -> Any:
         return self._rerun.Ellipsoids3D(half_sizes=[sides], centers=[shape.position], **place)
 
-    def _capsule(self, radius: float, half: float, shape: Shape, place: dict[str, Any]) -> Any:
+    def _capsule(self, radius: float, half: float, shape: BodyShape, place: dict[str, Any]) -> Any:
         """Rerun's capsules begin in their first end, MuJoCo's lie about their centre."""
         w, x, y, z = shape.quaternion
         axis = np.array([2 * (x * z + w * y), 2 * (y * z - w * x), 1 - 2 * (x * x + y * y)])

@@ -23,16 +23,16 @@ from twinloop.core.errors import DatasetError, InputError, UnknownNameError, ful
 from twinloop.core.files import atomic_open, dumps
 from twinloop.core.records import StoredSimulation
 from twinloop.dataset import robomimic_layout as names
-from twinloop.dataset.export.protocol import Exported, Exporter, ExportOptions, chosen_episodes
+from twinloop.dataset.export.protocol import Exporter, ExportOptions, ExportResult, chosen_episodes
 from twinloop.dataset.export.streams import (
     ACTION,
     NOTHING,
     PICTURES,
     REWARD,
     SUCCESS,
-    Channel,
     EpisodeStreams,
-    Truth,
+    GroundTruth,
+    TimeSeries,
     chosen_cameras,
     open_reader,
     require_absent,
@@ -41,7 +41,7 @@ from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.spec import STATE
 
 
-class PlayedRobomimic:
+class RobomimicReader:
     """One robomimic file that `export` wrote, open for comparing; see `Played`."""
 
     def __init__(self, path: Path) -> None:
@@ -81,14 +81,14 @@ class PlayedRobomimic:
         return self._about["observations"]
 
 
-def play(path: Path) -> PlayedRobomimic:
+def play(path: Path) -> RobomimicReader:
     """Open an exported file.
 
     Raises:
         DatasetError: it is none that twinloop wrote.
         MissingDependencyError: h5py is not installed.
     """
-    return PlayedRobomimic(path)
+    return RobomimicReader(path)
 
 
 _SETTINGS = {
@@ -110,7 +110,9 @@ class _Settings:
     scaled: bool
 
 
-def export_robomimic(source: Path, output: Path, options: ExportOptions, *, truth: Truth = NOTHING) -> Exported:
+def export_robomimic(
+    source: Path, output: Path, options: ExportOptions, *, truth: GroundTruth = NOTHING
+) -> ExportResult:
     """Write episodes of a LeRobot v3.0 folder as one robomimic file; see `Exporter.export`.
 
     Args:
@@ -140,7 +142,7 @@ def export_robomimic(source: Path, output: Path, options: ExportOptions, *, trut
         data.attrs["env_args"] = dumps(_env_args(reader, episodes))
         data.attrs[names.OURS] = dumps(_about(reader, settings, low, high))
         _write_masks(target, reader, episodes, settings.valid)
-    return Exported(output=output, episodes=episodes, frames=frames, notes=tuple(notes))
+    return ExportResult(output=output, episodes=episodes, frames=frames, notes=tuple(notes))
 
 
 @contextlib.contextmanager
@@ -238,19 +240,19 @@ def _write_outcome(demo: Any, streams: EpisodeStreams, notes: list[str]) -> None
     demo.create_dataset("dones", data=(np.arange(streams.length) == streams.length - 1).astype(np.int64))
 
 
-def _observations(streams: EpisodeStreams, notes: list[str]) -> Iterator[Channel]:
+def _observations(streams: EpisodeStreams, notes: list[str]) -> Iterator[TimeSeries]:
     """Every feature that is observed, and robosuite's joint positions where the units are known."""
     measured = [channel for channel in streams.joints_si() if channel.name == "measured"]
     if not measured:
         notes.append("joint units unknown: obs/state holds the dataset's numbers, and there is no robot0_joint_pos")
     for channel in measured:
-        yield Channel(**{**vars(channel), "name": names.JOINT_POSITIONS})
+        yield TimeSeries(**{**vars(channel), "name": names.JOINT_POSITIONS})
     for channel in streams.features():
         if channel.name.startswith("observation."):
-            yield Channel(**{**vars(channel), "name": names.observation_key(channel.name)})
+            yield TimeSeries(**{**vars(channel), "name": names.observation_key(channel.name)})
 
 
-def _write_observation(demo: Any, channel: Channel) -> None:
+def _write_observation(demo: Any, channel: TimeSeries) -> None:
     """A low-dimensional observation, and the one after each action; after the last it is the last again."""
     after = np.concatenate([channel.values[1:], channel.values[-1:]])
     for group, values in (("obs", channel.values), ("next_obs", after)):

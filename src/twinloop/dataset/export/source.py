@@ -29,7 +29,7 @@ EPISODE_FACTS = "twinloop/episodes.jsonl"  # where a v2.1 folder of ours has wha
 
 
 @dataclass(frozen=True, kw_only=True)
-class Clip:
+class VideoClip:
     """Pictures of one episode in a video file: ``frames`` many from ``start_s`` on, ``fps`` per second."""
 
     path: Path
@@ -43,7 +43,7 @@ class Clip:
         return decode(self.path, times, tolerance_s=_TOLERANCE / self.fps)
 
 
-class Source(Protocol):
+class ExportSource(Protocol):
     """A LeRobot folder, open for reading; episodes have their numbers in that folder."""
 
     path: Path
@@ -68,7 +68,7 @@ class Source(Protocol):
         """Columns of an episode's table, by default all."""
         ...
 
-    def clip(self, episode: int, key: str) -> Clip:
+    def clip(self, episode: int, key: str) -> VideoClip:
         """Where an episode's pictures are."""
         ...
 
@@ -154,12 +154,12 @@ class SourceV3(_Folder):
         """Columns of an episode's table."""
         return self.reader.frames_table(episode, columns)
 
-    def clip(self, episode: int, key: str) -> Clip:
+    def clip(self, episode: int, key: str) -> VideoClip:
         """The episode's span of a video file."""
         row = self.reader.row(episode)
         values = {name: row[f"videos/{key}/{name}"] for name in ("chunk_index", "file_index")}
         path = layout.inside(self.path, self.info["video_path"], {**values, "video_key": key})
-        return Clip(path=path, start_s=row[f"videos/{key}/from_timestamp"], frames=row["length"], fps=self.fps)
+        return VideoClip(path=path, start_s=row[f"videos/{key}/from_timestamp"], frames=row["length"], fps=self.fps)
 
     def facts(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """Further columns of the episode table."""
@@ -211,13 +211,13 @@ class SourceV21(_Folder):
         """Columns of an episode's file."""
         return read_table(self._file(episode, "data_path"), columns)
 
-    def clip(self, episode: int, key: str) -> Clip:
+    def clip(self, episode: int, key: str) -> VideoClip:
         """The whole of the episode's video file."""
         path = self._file(episode, "video_path", key)
         reader = PacketReader(path)
         begin = float((reader.stream.start_time or 0) * reader.stream.time_base)
         reader.close()
-        return Clip(path=path, start_s=begin, frames=self.length(episode), fps=self.fps)
+        return VideoClip(path=path, start_s=begin, frames=self.length(episode), fps=self.fps)
 
     def facts(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """What lies beside in our own exports, and further keys of ``episodes.jsonl``."""

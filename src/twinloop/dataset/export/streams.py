@@ -20,15 +20,15 @@ from numpy.typing import NDArray
 
 from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.records import Signal, StoredSimulation
+from twinloop.core.records import LoggedSignal, StoredSimulation
 from twinloop.core.units import UnitMap
 from twinloop.dataset.export.protocol import ExportOptions
-from twinloop.dataset.export.source import Clip
+from twinloop.dataset.export.source import VideoClip
 from twinloop.dataset.lerobot.layout import INFO, inside
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.logs.importers.protocol import frame_times
 from twinloop.dataset.media.picture_sources import open_pictures
-from twinloop.dataset.media.pictures import EpisodePictures
+from twinloop.dataset.media.pictures import EpisodeImages
 from twinloop.dataset.signals import column_units, generated_signals, stored_signals
 from twinloop.dataset.spec import INDEX_FEATURES, STATE, TRUE_TIME
 
@@ -36,7 +36,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Event:
+class StreamEvent:
     """Something to read at a time of the episode, in s."""
 
     time: float
@@ -45,7 +45,7 @@ class Event:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class BodyShape:
     """What a body looks like: ``size`` as MuJoCo has it for its kind, placed in the body's frame; colours 0 to 1.
 
     A ``mesh`` has ``vertices`` ``(n, 3)`` in m and ``faces`` ``(m, 3)``.
@@ -62,38 +62,38 @@ class Shape:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bodies:
+class BodyPoses:
     """Where every body is at every frame, in the world: ``position`` ``(T, n, 3)``, ``quaternion`` wxyz."""
 
     names: tuple[str, ...]
     position: Array
     quaternion: Array
-    shapes: tuple[Shape, ...] = ()
+    shapes: tuple[BodyShape, ...] = ()
 
 
 def _nothing(_index: int) -> None:
     return None
 
 
-def _no_events(_index: int) -> Sequence[Event]:
+def _no_events(_index: int) -> Sequence[StreamEvent]:
     return ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Truth:
+class GroundTruth:
     """What the simulator, and whoever labels episodes, know of them beyond the dataset; each is asked when needed.
 
     ``command`` is what the twin takes, ``position`` or ``torque``. ``notes`` are said with every export.
     """
 
     simulation: Callable[[int], StoredSimulation | None] = _nothing
-    bodies: Callable[[int], Bodies | None] = _nothing
-    events: Callable[[int], Sequence[Event]] = _no_events
+    bodies: Callable[[int], BodyPoses | None] = _nothing
+    events: Callable[[int], Sequence[StreamEvent]] = _no_events
     command: str = "position"
     notes: tuple[str, ...] = ()
 
 
-NOTHING = Truth()
+NOTHING = GroundTruth()
 
 
 PICTURES = "observation.images."
@@ -104,7 +104,7 @@ _CHUNK = 32  # pictures that are decoded at once: 7 MB of 240×320
 
 
 @dataclass(frozen=True, kw_only=True)
-class Channel:
+class TimeSeries:
     """Numbers over time: ``values`` ``(T, k)`` at ``time`` ``(T,)`` in s, a name and a unit ("" unknown) per column."""
 
     name: str
@@ -113,11 +113,11 @@ class Channel:
     columns: tuple[str, ...]
     units: tuple[str, ...]
 
-    def each(self) -> Iterator[Channel]:
+    def each(self) -> Iterator[TimeSeries]:
         """Each column alone."""
         for i, (column, unit) in enumerate(zip(self.columns, self.units, strict=True)):
             values = self.values[:, i : i + 1]
-            yield Channel(name=self.name, time=self.time, values=values, columns=(column,), units=(unit,))
+            yield TimeSeries(name=self.name, time=self.time, values=values, columns=(column,), units=(unit,))
 
 
 class EpisodeStreams:
@@ -165,7 +165,7 @@ class EpisodeStreams:
         """The unit map of the joints' columns, where there is one."""
         return self.reader.units
 
-    def features(self) -> Iterator[Channel]:
+    def features(self) -> Iterator[TimeSeries]:
         """Every numeric feature, in the dataset's own units."""
         for key, entry in self.reader.info["features"].items():
             if key in INDEX_FEATURES or not str(entry["dtype"]).startswith(_NUMBERS):
@@ -173,9 +173,9 @@ class EpisodeStreams:
             values = self.reader.array(self.index, key).reshape(self.length, -1)
             columns = column_names(self.reader, key, values.shape[1])
             units = feature_units(self.reader, key, values.shape[1])
-            yield Channel(name=key, time=self.time, values=values, columns=columns, units=units)
+            yield TimeSeries(name=key, time=self.time, values=values, columns=columns, units=units)
 
-    def joints_si(self, command: str = "position") -> Iterator[Channel]:
+    def joints_si(self, command: str = "position") -> Iterator[TimeSeries]:
         """Joints commanded and measured in SI; none where the dataset does not tell the unit.
 
         Args:
@@ -194,18 +194,18 @@ class EpisodeStreams:
             values = self.exact(key)[:, : len(map_.names)]
             values = values if torque and self.recorded else map_.to_si(values)  # a log's torques are SI
             units = forces if torque else lengths
-            yield Channel(name=name, time=self.time, values=values, columns=map_.names, units=units)
+            yield TimeSeries(name=name, time=self.time, values=values, columns=map_.names, units=units)
 
-    def signals(self) -> Iterator[Channel]:
+    def signals(self) -> Iterator[TimeSeries]:
         """What was measured at times of its own, by our names (``wrench/SITE``), in SI."""
-        found: dict[str, Signal] = {}
+        found: dict[str, LoggedSignal] = {}
         if self.recorded:
             found = stored_signals(self.reader, self.index)
         elif self.simulated:
             found = generated_signals(self.reader, self.index)
         for name, signal in found.items():
             units = column_units(name, signal)
-            yield Channel(name=name, time=signal.time, values=signal.values, columns=signal.columns, units=units)
+            yield TimeSeries(name=name, time=signal.time, values=signal.values, columns=signal.columns, units=units)
 
     def rows(self, table: str, columns: Sequence[str]) -> pa.Table | None:
         """Some columns of the episode's rows of a side table, or None where there is none."""
@@ -213,20 +213,20 @@ class EpisodeStreams:
             return None
         return self.reader.side_rows(table, self.index, columns)
 
-    def events(self) -> list[Event]:
+    def events(self) -> list[StreamEvent]:
         """The task, and when success came and went, by the dataset's own predicate."""
         start = float(self.time[0])
-        found = [Event(time=start, text=f"task: {task}") for task in self.tasks]
+        found = [StreamEvent(time=start, text=f"task: {task}") for task in self.tasks]
         if (reason := str(self.provenance.get("invalid_reason") or "")) or self.provenance.get("valid") is False:
-            found.append(Event(time=start, text=f"invalid: {reason}", level="error"))
+            found.append(StreamEvent(time=start, text=f"invalid: {reason}", level="error"))
         if SUCCESS in self.reader.info["features"]:
             held = self.reader.array(self.index, SUCCESS).reshape(-1) > 0
             for frame in np.flatnonzero(np.diff(held, prepend=False)).tolist():
                 text = "success" if held[frame] else "success lost"
-                found.append(Event(time=float(self.time[frame]), text=f"{text} after this frame's command"))
+                found.append(StreamEvent(time=float(self.time[frame]), text=f"{text} after this frame's command"))
         return found
 
-    def clip(self, camera: str) -> Clip | None:
+    def clip(self, camera: str) -> VideoClip | None:
         """Where the pictures of a camera lie in a video file, or None where they are pictures in a table."""
         key = PICTURES + camera
         if self.reader.info["features"][key]["dtype"] != "video":
@@ -235,7 +235,7 @@ class EpisodeStreams:
         values = {"chunk_index": row[f"videos/{key}/chunk_index"], "file_index": row[f"videos/{key}/file_index"]}
         path = inside(self.reader.path, self.reader.info["video_path"], {**values, "video_key": key})
         start = float(row[f"videos/{key}/from_timestamp"])
-        return Clip(path=path, start_s=start, frames=self.length, fps=self.reader.fps)
+        return VideoClip(path=path, start_s=start, frames=self.length, fps=self.reader.fps)
 
     def pictures(self, camera: str) -> Iterator[NDArray[np.uint8]]:
         """The pictures of a camera in turn, decoded some at a time."""
@@ -266,7 +266,7 @@ def open_reader(source: Path) -> DatasetReader:
     return DatasetReader(source)
 
 
-def picture_rows(reader: DatasetReader, camera: str) -> dict[int, EpisodePictures]:
+def picture_rows(reader: DatasetReader, camera: str) -> dict[int, EpisodeImages]:
     """The pictures of a camera by episode."""
     return {int(row.name.rpartition(" ")[2]): row for row in open_pictures(reader.path, camera).episodes}
 
@@ -338,16 +338,16 @@ _PICTURES = ("video", "jpeg")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class ExportSelection:
     """A dataset, the cameras to show, whether their packets are copied, and what else is known of its episodes."""
 
     reader: DatasetReader
     cameras: list[str]
     copied: bool
-    truth: Truth
+    truth: GroundTruth
 
 
-def read_asked(reader: DatasetReader, options: ExportOptions, truth: Truth, *, name: str) -> Asked:
+def read_asked(reader: DatasetReader, options: ExportOptions, truth: GroundTruth, *, name: str) -> ExportSelection:
     """What the options ask of a format.
 
     Args:
@@ -360,4 +360,4 @@ def read_asked(reader: DatasetReader, options: ExportOptions, truth: Truth, *, n
     if pictures not in _PICTURES:
         raise UnknownNameError("kind of pictures", pictures, _PICTURES, where=f"the format {name}")
     cameras = chosen_cameras(reader, options.settings.get("cameras"))
-    return Asked(reader=reader, cameras=cameras, copied=pictures == "video", truth=truth)
+    return ExportSelection(reader=reader, cameras=cameras, copied=pictures == "video", truth=truth)

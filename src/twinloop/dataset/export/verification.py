@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import DatasetError
 from twinloop.core.seeds import generator
-from twinloop.dataset.export.protocol import Played
+from twinloop.dataset.export.protocol import ExportReader
 from twinloop.dataset.export.source import open_source
 from twinloop.dataset.media.picture_sources import decoded_cells
 
 RENUMBERED = ("episode_index", "index", "task_index")  # what an export counts anew
 
 
-class PlayedFolder:
+class FolderReader:
     """A LeRobot folder frame by frame; episodes are counted from 0 in the folder's order."""
 
     def __init__(self, path: Path | str, *, pictures: bool = True) -> None:
@@ -68,7 +68,7 @@ _STREAM = "verify export"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verification:
+class ExportVerification:
     """How an export's frames compare with the source's.
 
     ``numbers`` and ``cameras`` are the features that were compared. ``worst_number`` is the largest absolute
@@ -102,8 +102,8 @@ class Verification:
 
 
 def verify_export(
-    source: Played, export: Played, episodes: Sequence[int], *, frames: int = FRAMES, seed: int = 0
-) -> Verification:
+    source: ExportReader, export: ExportReader, episodes: Sequence[int], *, frames: int = FRAMES, seed: int = 0
+) -> ExportVerification:
     """Compare frames that a seed picks, evenly over all frames of the export.
 
     Args:
@@ -123,12 +123,12 @@ def verify_export(
         for n, e in enumerate(episodes)
         if export.lengths[n] != source.lengths[e]
     ]
-    seen = _Seen()
+    seen = _ComparedFrames()
     for episode, frame in _picked(export.lengths, frames, seed) if not defects else []:
         seen.compare(source, export, episodes[episode], episode, frame)
     if not defects and not seen.numbers:
         raise DatasetError("The export shares no numeric feature with its source: nothing could be compared.")
-    return Verification(
+    return ExportVerification(
         frames=seen.frames,
         numbers=tuple(sorted(seen.numbers)),
         cameras=tuple(sorted(seen.cameras)),
@@ -145,7 +145,7 @@ def psnr(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> float:
     return math.inf if error == 0 else 10 * math.log10(255.0**2 / error)
 
 
-class _Seen:
+class _ComparedFrames:
     """What was compared so far."""
 
     def __init__(self) -> None:
@@ -154,7 +154,7 @@ class _Seen:
         self.cameras: set[str] = set()
         self.defects: list[str] = []
 
-    def compare(self, source: Played, export: Played, theirs: int, ours: int, frame: int) -> None:
+    def compare(self, source: ExportReader, export: ExportReader, theirs: int, ours: int, frame: int) -> None:
         """One frame, in its every feature that both have."""
         before, after, self.frames = source.numbers(theirs, frame), export.numbers(ours, frame), self.frames + 1
         for key in before.keys() & after.keys():

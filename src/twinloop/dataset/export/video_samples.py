@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import DatasetError
-from twinloop.dataset.export.source import Clip
-from twinloop.dataset.media.video_copy import Cut, PacketFile, PacketReader
+from twinloop.dataset.export.source import VideoClip
+from twinloop.dataset.media.video_copy import EpisodePackets, PacketFile, PacketReader
 
 # How a stream out of an MP4 file becomes one that carries its own set-up, by codec; AV1 is such already.
 _FILTERS = {"h264": "h264_mp4toannexb", "hevc": "hevc_mp4toannexb", "av1": None}
@@ -22,14 +22,14 @@ _JPEG_QUALITY = 92  # about 40 dB on rendered pictures, where LeRobot's own vide
 
 
 @dataclass(frozen=True, kw_only=True)
-class Samples:
+class VideoSamples:
     """The samples of one episode and camera, one per frame, and their ``format`` in Foxglove's words."""
 
     format: str
     data: list[bytes]
 
 
-def copied_samples(clip: Clip) -> Samples | None:
+def copied_samples(clip: VideoClip) -> VideoSamples | None:
     """A clip's packets as samples: H.264 and H.265 in Annex B with their set-up before key frames.
 
     None where they cannot be copied: the codec is none of `FORMATS`, a frame is shown before one that it needs, or the
@@ -54,10 +54,10 @@ def copied_samples(clip: Clip) -> Samples | None:
         raise DatasetError(f"{clip.path} cannot be read as a video ({error}). Restore it.") from error
     finally:
         reader.close()
-    return Samples(format=FORMATS[codec], data=data)
+    return VideoSamples(format=FORMATS[codec], data=data)
 
 
-def episode_file(clip: Clip) -> bytes | None:
+def episode_file(clip: VideoClip) -> bytes | None:
     """A clip's packets as an MP4 file of their own, or None where they cannot be had without their neighbours'.
 
     Raises:
@@ -77,12 +77,12 @@ def episode_file(clip: Clip) -> bytes | None:
         reader.close()
 
 
-def cut_of(reader: PacketReader, clip: Clip) -> Cut | None:
+def cut_of(reader: PacketReader, clip: VideoClip) -> EpisodePackets | None:
     """The packets of a clip; see `PacketReader.cut`."""
     return reader.cut(clip.start_s, clip.frames, _rate(clip))
 
 
-def _rate(clip: Clip) -> Fraction:
+def _rate(clip: VideoClip) -> Fraction:
     return Fraction(clip.fps).limit_denominator(100_000)
 
 

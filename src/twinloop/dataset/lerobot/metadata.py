@@ -13,13 +13,21 @@ import pyarrow.parquet as pq
 import yaml
 from numpy.typing import NDArray
 
-from twinloop.core.console import Code, markdown_block, markdown_cell, markdown_code, markdown_text, one_line, visible
+from twinloop.core.console import (
+    MarkdownCode,
+    markdown_block,
+    markdown_cell,
+    markdown_code,
+    markdown_text,
+    one_line,
+    visible,
+)
 from twinloop.core.documents import read_json
 from twinloop.core.files import dumps
 from twinloop.core.units import UnitMap
 from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.parquet import read_table, stored
-from twinloop.dataset.lerobot.progress import Progress
+from twinloop.dataset.lerobot.progress import WriteProgress
 from twinloop.dataset.lerobot.statistics import (
     QUANTILES,
     Moments,
@@ -181,7 +189,7 @@ def units_section(units: UnitMap) -> str:
 def _readings(spec: DatasetSpec) -> str:
     rows = ["| feature | columns | units |", "|---|---|---|"]
     rows += [
-        f"| {markdown_cell(Code(r.key))} | {markdown_cell(', '.join(r.columns))} | "
+        f"| {markdown_cell(MarkdownCode(r.key))} | {markdown_cell(', '.join(r.columns))} | "
         f"{markdown_cell(', '.join(dict.fromkeys(r.units)))} |"
         for r in spec.readings
     ]
@@ -202,7 +210,7 @@ MOST_UNDERWAY = 1 << 18
 _ROWS_AT_ONCE = 1 << 18  # rows in memory while quantiles are computed; our choice
 
 
-def write_metadata(stage: Path, spec: DatasetSpec, progress: Progress, *, quantiles: bool) -> None:
+def write_metadata(stage: Path, spec: DatasetSpec, progress: WriteProgress, *, quantiles: bool) -> None:
     """Write every metadata file of a snapshot in preparation.
 
     Args:
@@ -229,7 +237,7 @@ def write_metadata(stage: Path, spec: DatasetSpec, progress: Progress, *, quanti
     _write_json(stage / layout.PROGRESS, progress.to_json(), indent=None)
 
 
-def quantiles_due(progress: Progress) -> bool:
+def quantiles_due(progress: WriteProgress) -> bool:
     """Whether the data has outgrown the stored quantiles and a pass over it is still short."""
     if progress.quantiles_at and progress.frames > MOST_UNDERWAY:
         return False
@@ -240,7 +248,9 @@ def _write_json(path: Path, value: Any, *, indent: int | None = 2) -> None:
     replace_bytes(path, (dumps(value, indent=indent) + "\n").encode())
 
 
-def _stats(stage: Path, spec: DatasetSpec, progress: Progress, moments: Moments, *, quantiles: bool) -> dict[str, Any]:
+def _stats(
+    stage: Path, spec: DatasetSpec, progress: WriteProgress, moments: Moments, *, quantiles: bool
+) -> dict[str, Any]:
     columns = stat_columns(spec)
     levels = _exact_quantiles(stage, progress, list(columns)) if quantiles else _stored_quantiles(stage, list(columns))
     stats: dict[str, Any] = {
@@ -258,7 +268,7 @@ def _stored_quantiles(stage: Path, features: Sequence[str]) -> dict[str, Quantil
     return {name: {q: np.asarray(present[name][q]) for q in QUANTILES} for name in features}
 
 
-def _exact_quantiles(stage: Path, progress: Progress, features: Sequence[str]) -> dict[str, Quantiles]:
+def _exact_quantiles(stage: Path, progress: WriteProgress, features: Sequence[str]) -> dict[str, Quantiles]:
     """Quantiles over all frames, from two passes over the data files."""
 
     def chunks() -> Iterator[dict[str, NDArray[Any]]]:
@@ -270,7 +280,7 @@ def _exact_quantiles(stage: Path, progress: Progress, features: Sequence[str]) -
     return streamed_quantiles(chunks, progress.frames)
 
 
-def _runs_of_blocks(progress: Progress) -> Iterator[list[int]]:
+def _runs_of_blocks(progress: WriteProgress) -> Iterator[list[int]]:
     """Consecutive blocks with frames, enough together that the work per pass is in the rows."""
     blocks, frames = list[int](), 0
     for entry in progress.blocks:

@@ -42,7 +42,7 @@ class CameraSum:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress:
+class WriteProgress:
     """The content of ``twinloop/progress.json``.
 
     ``quantiles_at`` is the number of frames over which the quantiles in ``stats.json`` were last computed; all other
@@ -68,7 +68,7 @@ class Progress:
         """Frames kept so far."""
         return sum(entry.frames for entry in self.blocks)
 
-    def with_tasks(self, tasks: Sequence[str]) -> Progress:
+    def with_tasks(self, tasks: Sequence[str]) -> WriteProgress:
         """With the new ones among ``tasks`` appended, in order of first appearance."""
         return replace(self, tasks=tuple(dict.fromkeys([*self.tasks, *tasks])))
 
@@ -92,7 +92,7 @@ class Progress:
         }
 
     @classmethod
-    def load(cls, root: Path) -> Progress:
+    def load(cls, root: Path) -> WriteProgress:
         """The progress of a dataset folder.
 
         Raises:
@@ -105,7 +105,7 @@ class Progress:
             return cls._from_json(value)
 
     @classmethod
-    def _from_json(cls, value: Mapping[str, Any]) -> Progress:
+    def _from_json(cls, value: Mapping[str, Any]) -> WriteProgress:
         cameras = {
             name: CameraSum(sampled=item["sampled"], histogram=np.array(item["histogram"], dtype=np.int64))
             for name, item in value["cameras"].items()
@@ -121,7 +121,7 @@ class Progress:
         )
 
 
-def begin(path: Path, spec: DatasetSpec, *, resume: bool, name: str = "") -> Progress:
+def begin(path: Path, spec: DatasetSpec, *, resume: bool, name: str = "") -> WriteProgress:
     """The progress to start a writer from, after checking that what is there may be continued.
 
     Args:
@@ -135,13 +135,13 @@ def begin(path: Path, spec: DatasetSpec, *, resume: bool, name: str = "") -> Pro
     """
     called = name or path
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
-        return Progress()
+        return WriteProgress()
     if not path.is_dir():
         raise DatasetError(f"{path} is a file; a dataset needs a folder. Choose another output.")
     stored_path = path / layout.SPEC
     if not stored_path.exists():
         raise DatasetError(f"{path} holds files that are not a twinloop dataset. Choose an empty or new folder.")
-    progress = Progress.load(path)
+    progress = WriteProgress.load(path)
     if not resume:
         raise DatasetError(
             f"{called} already holds a dataset of {progress.episodes} episodes. Choose another folder, or continue "

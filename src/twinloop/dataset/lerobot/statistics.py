@@ -184,7 +184,7 @@ def streamed_quantiles(
     Raises:
         DatasetError: whole numbers are negative or reach 2^32, and ``wide`` does not say so.
     """
-    picks: dict[str, list[_Pick]] = {}
+    picks: dict[str, list[_QuantileSearch]] = {}
     kinds: dict[str, np.dtype[Any]] = {}
     first = True
     while first or any(pick.left for row in picks.values() for pick in row):
@@ -193,7 +193,7 @@ def streamed_quantiles(
                 kinds[name] = values.dtype
                 bits = _bits(values.dtype, name in wide)
                 if name not in picks:
-                    picks[name] = [_Pick(bits, count) for _ in range(values.shape[1])]
+                    picks[name] = [_QuantileSearch(bits, count) for _ in range(values.shape[1])]
                 if picks[name] and picks[name][0].left:
                     keys = _keys(values, bits)
                     for column, pick in enumerate(picks[name]):
@@ -207,7 +207,7 @@ def streamed_quantiles(
     return {name: interpolated(_values(keys, kinds[name]), count) for name, keys in found.items()}
 
 
-class _Pick:
+class _QuantileSearch:
     """The bins of one column in which its wanted order statistics lie, narrowed digit by digit.
 
     ``left`` is how many bits of the keys are not known yet; ``found`` ends as the key at each wanted rank.

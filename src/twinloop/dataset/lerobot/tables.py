@@ -67,7 +67,7 @@ def _rows(values: NDArray[Any]) -> pa.ListArray:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Placed:
+class IndexedEpisode:
     """An episode with its place in the dataset; its provenance carries the content hash."""
 
     episode: SimEpisode
@@ -107,7 +107,7 @@ def stat_columns(spec: DatasetSpec) -> dict[str, slice]:
     return {name: slice(int(end - width), int(end)) for (name, width), end in zip(widths.items(), ends, strict=True)}
 
 
-def frame_matrix(spec: DatasetSpec, placed: Placed) -> NDArray[np.float64]:
+def frame_matrix(spec: DatasetSpec, placed: IndexedEpisode) -> NDArray[np.float64]:
     """All numeric features of one episode side by side ``(T, columns)``, rounded as they are stored."""
     frame = np.arange(placed.length)
     vectors = [placed.episode.action, placed.episode.observation]
@@ -160,7 +160,7 @@ def _hf_features(table: pa.Table) -> dict[str, Any]:
     return result
 
 
-def states_table(placed: Sequence[Placed]) -> pa.Table:
+def states_table(placed: Sequence[IndexedEpisode]) -> pa.Table:
     """Exact states and commands, one row per episode: flat float64 lists with their widths."""
     episodes = [item.episode for item in placed]
     return pa.table(
@@ -175,7 +175,7 @@ def states_table(placed: Sequence[Placed]) -> pa.Table:
     )
 
 
-def logs_table(placed: Sequence[Placed], logs: Sequence[Episode]) -> pa.Table:
+def logs_table(placed: Sequence[IndexedEpisode], logs: Sequence[Episode]) -> pa.Table:
     """A log's own numbers, unrounded and with its true times, one row per episode."""
     return pa.table(
         {
@@ -231,7 +231,7 @@ def tasks_table(tasks: Sequence[str]) -> pa.Table:
 def episodes_table(
     spec: DatasetSpec,
     block: int,
-    placed: Sequence[Placed],
+    placed: Sequence[IndexedEpisode],
     matrices: Sequence[NDArray[np.float64]],
     *,
     videos: Mapping[str, EncodedVideo],
@@ -303,7 +303,7 @@ def _image_columns(spec: DatasetSpec, videos: Mapping[str, EncodedVideo], positi
     return columns
 
 
-def _provenance_columns(item: Placed, params: Sequence[str]) -> dict[str, Any]:
+def _provenance_columns(item: IndexedEpisode, params: Sequence[str]) -> dict[str, Any]:
     record = item.provenance
     unknown = sorted(set(record.params) - set(params))
     if unknown:

@@ -267,7 +267,7 @@ _TIMEOUT_S = 1800
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class ValidationResult:
     """What one validator says: counts of its checks, and the text of those that failed or warned."""
 
     validator: str
@@ -296,7 +296,7 @@ class Verdict:
         return "; ".join([f"{self.validator} {verdict} it ({counts})", *self.failures])
 
 
-def validate(path: Path | str) -> tuple[Verdict, ...]:
+def validate(path: Path | str) -> tuple[ValidationResult, ...]:
     """Run ``lerobot-doctor --ci`` and ``robovet doctor`` on a dataset folder.
 
     Raises:
@@ -307,12 +307,12 @@ def validate(path: Path | str) -> tuple[Verdict, ...]:
     return lerobot_doctor(path), robovet(path)
 
 
-def lerobot_doctor(path: Path) -> Verdict:
+def lerobot_doctor(path: Path) -> ValidationResult:
     """The verdict of ``lerobot-doctor check --ci``; it accepts when none of its checks fails."""
     done = _run_validator("lerobot-doctor", ["check", "--ci", str(path)])
     report = _parse_report("lerobot-doctor", done.stdout, done)
     counts = report["summary"]
-    return Verdict(
+    return ValidationResult(
         validator="lerobot-doctor",
         accepted=done.returncode == 0,
         passed=counts["PASS"],
@@ -323,14 +323,14 @@ def lerobot_doctor(path: Path) -> Verdict:
     )
 
 
-def robovet(path: Path) -> Verdict:
+def robovet(path: Path) -> ValidationResult:
     """The verdict of ``robovet doctor``; it accepts when none of its checks fails."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "robovet.json"
         done = _run_validator("robovet", ["doctor", str(path), "--json", str(target)])
         report = _parse_report("robovet", target.read_text() if target.exists() else "", done)
     found = {level: [r for r in report["results"] if r["severity"] == level] for level in ("FAIL", "WARN")}
-    return Verdict(
+    return ValidationResult(
         validator="robovet",
         accepted=done.returncode == 0,
         passed=report["counts"]["PASS"],

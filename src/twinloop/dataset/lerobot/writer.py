@@ -20,13 +20,13 @@ from twinloop.core.errors import DatasetError, InputError
 from twinloop.core.files import dumps
 from twinloop.core.profile import span
 from twinloop.core.records import Episode, SimEpisode
-from twinloop.dataset.invalid_worlds import SetAside, aside_table
+from twinloop.dataset.invalid_worlds import InvalidAttempt, aside_table
 from twinloop.dataset.lerobot import layout, metadata
 from twinloop.dataset.lerobot.parquet import write_groups
-from twinloop.dataset.lerobot.progress import BlockEntry, CameraSum, Progress, check_episode
+from twinloop.dataset.lerobot.progress import BlockEntry, CameraSum, WriteProgress, check_episode
 from twinloop.dataset.lerobot.statistics import Moments, merge_moments
 from twinloop.dataset.lerobot.tables import (
-    Placed,
+    IndexedEpisode,
     content_hash,
     data_table,
     episodes_table,
@@ -38,7 +38,7 @@ from twinloop.dataset.media.video import EncodedVideo, Frames, encode_block
 from twinloop.dataset.side_tables import SideTable, write_side_tables
 from twinloop.dataset.spec import DatasetSpec
 from twinloop.dataset.storage.snapshot import link_or_copy, replace_bytes
-from twinloop.dataset.storage.targets import Target, open_target
+from twinloop.dataset.storage.targets import DatasetTarget, open_target
 
 
 class DatasetWriter:
@@ -48,7 +48,7 @@ class DatasetWriter:
     ``B = spec.block_size``, and holds those that were kept, perhaps none.
     """
 
-    def __init__(self, target: Target, spec: DatasetSpec, progress: Progress) -> None:
+    def __init__(self, target: DatasetTarget, spec: DatasetSpec, progress: WriteProgress) -> None:
         self.path, self.spec = target.path, spec
         self._progress, self._target = progress, target
 
@@ -129,7 +129,7 @@ class DatasetWriter:
         videos: Mapping[str, EncodedVideo] | None = None,
         logs: Sequence[Episode] | None = None,
         outcome: Mapping[str, int] | None = None,
-        aside: Sequence[SetAside] = (),
+        aside: Sequence[InvalidAttempt] = (),
         tables: Mapping[str, SideTable] | None = None,
         documents: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
@@ -216,7 +216,7 @@ class DatasetWriter:
             with self._target.snapshot(final=final) as stage:
                 yield stage
         except BaseException:
-            self._progress = Progress.load(self.path) if self.path.exists() else Progress()
+            self._progress = WriteProgress.load(self.path) if self.path.exists() else WriteProgress()
             raise
 
     def _check_block(self, block: int, episodes: Sequence[SimEpisode]) -> None:
@@ -268,10 +268,10 @@ class DatasetWriter:
         stage: Path,
         block: int,
         episodes: Sequence[SimEpisode],
-        progress: Progress,
+        progress: WriteProgress,
         videos: Mapping[str, EncodedVideo],
         logs: Sequence[Episode] | None,
-    ) -> Progress:
+    ) -> WriteProgress:
         placed = self._place(episodes, progress)
         matrices = [frame_matrix(self.spec, item) for item in placed]
         lengths = [item.length for item in placed]
@@ -304,13 +304,15 @@ class DatasetWriter:
         known = before.tables if before.episodes else None
         return write_side_tables(stage, block, tables, episodes=indices, known=known)
 
-    def _place(self, episodes: Sequence[SimEpisode], progress: Progress) -> list[Placed]:
+    def _place(self, episodes: Sequence[SimEpisode], progress: WriteProgress) -> list[IndexedEpisode]:
         placed, index, start = [], self._progress.episodes, self._progress.frames
         for episode in episodes:
             record = replace(episode.provenance, content_hash=content_hash(episode))
             task = progress.tasks.index(record.task)
             placed.append(
-                Placed(episode=episode, provenance=record, episode_index=index, from_index=start, task_index=task)
+                IndexedEpisode(
+                    episode=episode, provenance=record, episode_index=index, from_index=start, task_index=task
+                )
             )
             index, start = index + 1, start + len(episode.action)
         return placed

@@ -33,7 +33,7 @@ def importers() -> tuple[Importer, ...]:
     return tuple(IMPORTERS[name] for name in names)
 
 
-class Said(TypedDict, total=False):
+class LogMetadata(TypedDict, total=False):
     """What a caller may say about a log that does not say it itself.
 
     ``units``: the unit of every joint, or one per joint (see `LogOptions`). ``calibration``: LeRobot's
@@ -53,13 +53,13 @@ class Said(TypedDict, total=False):
     description: Path | str | None
 
 
-def load_log(path: Path | str, **said: Unpack[Said]) -> list[Episode]:
+def load_log(path: Path | str, **said: Unpack[LogMetadata]) -> list[Episode]:
     """The episodes of a robot log, whatever its format.
 
     Args:
         path: a LeRobot v2.1 or v3.0 folder, an Arrow folder or file, a CSV file, a ROS recording, a robomimic HDF5
             file, a Crazyflie's µSD log.
-        **said: what the log does not say, see `Said`.
+        **said: what the log does not say, see `LogMetadata`.
 
     Raises:
         InputError: nothing is there, or no format recognises it.
@@ -71,7 +71,7 @@ def load_log(path: Path | str, **said: Unpack[Said]) -> list[Episode]:
     return [episode.episode() for episode in read_raw(path, **said)]
 
 
-def read_raw(path: Path | str, **said: Unpack[Said]) -> list[RawEpisode]:
+def read_raw(path: Path | str, **said: Unpack[LogMetadata]) -> list[RawEpisode]:
     """As `load_log`, with NaN, repeated times and whatever else is wrong left as it is.
 
     Raises:

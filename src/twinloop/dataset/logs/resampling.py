@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.spatial.transform import Rotation, Slerp
 
 from twinloop.core.errors import InputError
-from twinloop.core.records import Episode, Signal
+from twinloop.core.records import Episode, LoggedSignal
 from twinloop.core.units import UnitMap
 
 GAP_FACTOR = 4.0  # a step longer than so many median steps is a gap: three frames in a row are missing (our choice)
@@ -126,7 +126,7 @@ def _on_grid(piece: Episode, rate_hz: float) -> Episode:
     return replace(piece, time=at, action=hold(piece.time, piece.action, at), state=state, signals=signals)
 
 
-def _signal_on_grid(name: str, signal: Signal, at: NDArray[np.float64]) -> Signal:
+def _signal_on_grid(name: str, signal: LoggedSignal, at: NDArray[np.float64]) -> LoggedSignal:
     if not len(signal):
         return signal
     slack = 1e-9 * max(1.0, abs(float(signal.time[-1])))

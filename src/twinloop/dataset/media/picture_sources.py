@@ -12,9 +12,9 @@ from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.parquet import read_table
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.media.pictures import (
-    EpisodePictures,
+    EpisodeImages,
+    ImageSet,
     Pictures,
-    PictureSet,
     camera_named,
     decoded,
     picture_folder,
@@ -27,7 +27,7 @@ _KINDS = ("video", "image")
 _TOLERANCE = 0.25  # of a frame's period, as `DatasetReader.images`
 
 
-def open_pictures(path: Path | str, camera: str | None = None) -> PictureSet:
+def open_pictures(path: Path | str, camera: str | None = None) -> ImageSet:
     """The pictures of a LeRobot dataset's camera, or of a folder with one folder or array for each episode.
 
     Args:
@@ -56,11 +56,11 @@ def open_pictures(path: Path | str, camera: str | None = None) -> PictureSet:
         return _legacy(path, info, name, video=video)
     reader = DatasetReader(path)
     rows = [
-        EpisodePictures(name=f"episode {index}", frames=int(length), read=_current(reader, index, name, video=video))
+        EpisodeImages(name=f"episode {index}", frames=int(length), read=_current(reader, index, name, video=video))
         for index, length in enumerate(reader.lengths)
         if length
     ]
-    return PictureSet(name=str(path), camera=name, episodes=tuple(rows), described=len(reader))
+    return ImageSet(name=str(path), camera=name, episodes=tuple(rows), described=len(reader))
 
 
 def _current(reader: DatasetReader, index: int, camera: str, *, video: bool) -> Callable[[Sequence[int]], Pictures]:
@@ -71,7 +71,7 @@ def _current(reader: DatasetReader, index: int, camera: str, *, video: bool) -> 
     return lambda rows: decoded_cells(reader.frames_table(index, [key])[key].take(list(rows)).to_pylist(), where=where)
 
 
-def _legacy(path: Path, info: dict[str, Any], camera: str, *, video: bool) -> PictureSet:
+def _legacy(path: Path, info: dict[str, Any], camera: str, *, video: bool) -> ImageSet:
     """A folder of version 2.1, which may hold part of what its metadata describes."""
     key, rows = _PREFIX + camera, []
     for index in range(int(info["total_episodes"])):
@@ -85,10 +85,10 @@ def _legacy(path: Path, info: dict[str, Any], camera: str, *, video: bool) -> Pi
             frames = read_table(table, ["frame_index"]).num_rows if table.is_file() else 0
             read = _table_reader(table, key)
         if frames:
-            rows.append(EpisodePictures(name=f"episode {index}", frames=frames, read=read))
+            rows.append(EpisodeImages(name=f"episode {index}", frames=frames, read=read))
     if not rows:
         raise InputError(f"{path} has no pictures of {camera}: none of the files that its metadata names is there.")
-    return PictureSet(name=str(path), camera=camera, episodes=tuple(rows), described=int(info["total_episodes"]))
+    return ImageSet(name=str(path), camera=camera, episodes=tuple(rows), described=int(info["total_episodes"]))
 
 
 def _frames(file: Path) -> int:

@@ -27,7 +27,7 @@ _PLAIN = 0.5  # standard deviation in 8-bit steps below which a picture is one c
 
 
 @dataclass(frozen=True, kw_only=True)
-class EpisodePictures:
+class EpisodeImages:
     """One episode: its name, how many pictures it has, and ``read(rows)`` that gives some, ``(n, h, w, 3)`` sRGB."""
 
     name: str
@@ -36,7 +36,7 @@ class EpisodePictures:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PictureSet:
+class ImageSet:
     """Pictures of one camera, episode by episode.
 
     ``described`` is how many episodes the source says it has, where some of them lack pictures.
@@ -44,7 +44,7 @@ class PictureSet:
 
     name: str
     camera: str
-    episodes: tuple[EpisodePictures, ...]
+    episodes: tuple[EpisodeImages, ...]
     described: int = 0
 
     def __len__(self) -> int:
@@ -67,7 +67,7 @@ class PictureSet:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample:
+class ImageSample:
     """The pictures that were taken of one episode, and how many were left out because they are one single colour."""
 
     name: str
@@ -75,7 +75,7 @@ class Sample:
     plain: int
 
 
-def samples(pictures: PictureSet, frames: int, *, seed: int = 0, size: Size | None = None) -> Iterator[Sample]:
+def samples(pictures: ImageSet, frames: int, *, seed: int = 0, size: Size | None = None) -> Iterator[ImageSample]:
     """Some pictures of every episode in turn, at most ``frames`` of each, chosen by seed without replacement.
 
     Args:
@@ -102,7 +102,7 @@ def samples(pictures: PictureSet, frames: int, *, seed: int = 0, size: Size | No
         shape = seen.shape[1:]
         seen = resized(seen, size) if size is not None else seen
         kept = seen[seen.std(axis=(1, 2)).max(axis=-1) >= _PLAIN]
-        yield Sample(name=episode.name, pictures=kept, plain=len(seen) - len(kept))
+        yield ImageSample(name=episode.name, pictures=kept, plain=len(seen) - len(kept))
 
 
 def checked(pictures: NDArray, *, where: str) -> Pictures:
@@ -131,7 +131,7 @@ def resized(pictures: Pictures, size: Size) -> Pictures:
     return made
 
 
-def picture_arrays(name: str, episodes: Sequence[Pictures], *, camera: str = "memory") -> PictureSet:
+def picture_arrays(name: str, episodes: Sequence[Pictures], *, camera: str = "memory") -> ImageSet:
     """Pictures that are in memory, one array ``(n, h, w, 3)`` uint8 per episode.
 
     Raises:
@@ -139,12 +139,12 @@ def picture_arrays(name: str, episodes: Sequence[Pictures], *, camera: str = "me
     """
     whole = [checked(np.asarray(array), where=f"{name}, episode {i}") for i, array in enumerate(episodes)]
     rows = [
-        EpisodePictures(name=f"episode {i}", frames=len(array), read=array.__getitem__) for i, array in enumerate(whole)
+        EpisodeImages(name=f"episode {i}", frames=len(array), read=array.__getitem__) for i, array in enumerate(whole)
     ]
-    return PictureSet(name=name, camera=camera, episodes=tuple(row for row in rows if row.frames))
+    return ImageSet(name=name, camera=camera, episodes=tuple(row for row in rows if row.frames))
 
 
-def picture_folder(folder: Path) -> PictureSet:
+def picture_folder(folder: Path) -> ImageSet:
     """A folder with one folder of pictures, or one array ``.npy`` or ``.npz``, for each episode, in order of names.
 
     Raises:
@@ -155,17 +155,17 @@ def picture_folder(folder: Path) -> PictureSet:
         if place.is_dir():
             files = sorted(file for file in place.iterdir() if file.suffix.lower() in _SUFFIXES)
             if files:
-                episodes.append(EpisodePictures(name=place.name, frames=len(files), read=_files_reader(files)))
+                episodes.append(EpisodeImages(name=place.name, frames=len(files), read=_files_reader(files)))
         elif place.suffix in _ARRAYS:
             array = _array(place)
-            episodes.append(EpisodePictures(name=place.stem, frames=len(array), read=_array_reader(place)))
+            episodes.append(EpisodeImages(name=place.stem, frames=len(array), read=_array_reader(place)))
     if not episodes:
         loose = sum(file.suffix.lower() in _SUFFIXES for file in folder.iterdir())
         raise InputError(
             f"{folder} holds {loose} pictures and no episodes. Give a folder with one folder of pictures "
             f"({', '.join(_SUFFIXES)}) or one array (.npy, .npz) for each episode, or a LeRobot dataset."
         )
-    return PictureSet(name=str(folder), camera="pictures", episodes=tuple(episodes))
+    return ImageSet(name=str(folder), camera="pictures", episodes=tuple(episodes))
 
 
 def camera_named(camera: str | None, cameras: Sequence[str], *, where: str) -> str:

@@ -37,7 +37,7 @@ Frames = Mapping[str, NDArray[np.uint8]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Piece:
+class FrameChunk:
     """Consecutive frames of one episode: those from ``start`` on, of ``length`` that it has in all."""
 
     frames: Frames
@@ -82,14 +82,14 @@ def encode_block(
     return encode_pieces(_whole(episodes), cameras, paths, fps=fps)
 
 
-def _whole(episodes: Iterable[Frames]) -> Iterator[Piece]:
+def _whole(episodes: Iterable[Frames]) -> Iterator[FrameChunk]:
     for frames in episodes:
         length = max((len(array) for array in frames.values()), default=0)
-        yield Piece(frames=frames, start=0, length=length)
+        yield FrameChunk(frames=frames, start=0, length=length)
 
 
 def encode_pieces(
-    pieces: Iterable[Piece], cameras: Sequence[CameraSpec], paths: Mapping[str, Path], *, fps: int
+    pieces: Iterable[FrameChunk], cameras: Sequence[CameraSpec], paths: Mapping[str, Path], *, fps: int
 ) -> dict[str, EncodedVideo]:
     """Encode the episodes of one block that come in pieces, so that none need be held whole; see `encode_block`."""
     for path in paths.values():
@@ -102,7 +102,7 @@ def encode_pieces(
             number += piece.start == 0
             _check(piece.frames, cameras, number)
             for camera in cameras:
-                workers[camera.name].put(_Part(piece.frames[camera.name], piece.start, piece.length))
+                workers[camera.name].put(_CameraChunk(piece.frames[camera.name], piece.start, piece.length))
     finally:
         for worker in workers.values():
             worker.stop()
@@ -126,7 +126,7 @@ def _check(frames: Frames, cameras: Sequence[CameraSpec], number: int) -> None:
             )
 
 
-class _Part(NamedTuple):
+class _CameraChunk(NamedTuple):
     """One camera's frames of a piece."""
 
     frames: NDArray[np.uint8]
@@ -139,14 +139,14 @@ class _CameraThread:
 
     def __init__(self, camera: CameraSpec, path: Path, fps: int) -> None:
         self._camera, self._path, self._fps = camera, path, fps
-        self._queue: queue.Queue[_Part | None] = queue.Queue(maxsize=1)
+        self._queue: queue.Queue[_CameraChunk | None] = queue.Queue(maxsize=1)
         self._episodes: list[EncodedEpisode] = []
         self._error: BaseException | None = None
         self._ended = False  # whether the feeder's last word was taken
         self._thread = threading.Thread(target=self._run, name=f"encode-{camera.name}", daemon=True)
         self._thread.start()
 
-    def put(self, part: _Part) -> None:
+    def put(self, part: _CameraChunk) -> None:
         """Hand some frames over; raises what the encoder raised."""
         if self._error is not None:
             raise self._error
@@ -176,7 +176,7 @@ class _CameraThread:
         while self._next() is not None:
             pass
 
-    def _next(self) -> _Part | None:
+    def _next(self) -> _CameraChunk | None:
         """The next frames, or None for good once the feeder has stopped."""
         part = None if self._ended else self._queue.get()
         self._ended = part is None

@@ -18,7 +18,7 @@ _NEAR = 0.25  # of a frame's period: how far a picture may be from its time, as 
 
 
 @dataclass(frozen=True)
-class Coding:
+class CodecParameters:
     """What must be alike for packets to share one file; ``delay`` is by how many frames decoding runs ahead."""
 
     codec: str
@@ -30,10 +30,10 @@ class Coding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cut:
+class EpisodePackets:
     """The packets of one episode in decoding order, and the frame number that each shows."""
 
-    coding: Coding
+    coding: CodecParameters
     packets: list[Any]
     frames: list[int]
 
@@ -56,10 +56,10 @@ class PacketReader:
             raise DatasetError(f"{path} cannot be read as a video ({error}). Restore the file.") from error
 
     @property
-    def coding(self) -> Coding:
+    def coding(self) -> CodecParameters:
         """How the file is coded."""
         context = self.stream.codec_context
-        return Coding(
+        return CodecParameters(
             codec=stream_codec(self.stream),
             pix_fmt=str(context.pix_fmt),
             width=context.width,
@@ -72,7 +72,7 @@ class PacketReader:
         """Pictures in the file, as its container says."""
         return int(self.stream.frames)
 
-    def cut(self, start_s: float, length: int, fps: Fraction) -> Cut | None:
+    def cut(self, start_s: float, length: int, fps: Fraction) -> EpisodePackets | None:
         """The packets of the episode that begins at ``start_s``, if they can be had without their neighbours'.
 
         They can where the episode begins with a key frame, nothing before or after it comes between its packets, and
@@ -108,8 +108,8 @@ class PacketReader:
             return None
         delay = max(i - frame for i, frame in enumerate(shown))
         coding = self.coding
-        return Cut(
-            coding=Coding(coding.codec, coding.pix_fmt, coding.width, coding.height, coding.extradata, delay),
+        return EpisodePackets(
+            coding=CodecParameters(coding.codec, coding.pix_fmt, coding.width, coding.height, coding.extradata, delay),
             packets=packets,
             frames=shown,
         )
@@ -131,7 +131,7 @@ def stream_codec(stream: Any) -> str:
 class PacketFile:
     """An MP4 file being made of packets, episode after episode."""
 
-    def __init__(self, path: Path, reader: PacketReader, coding: Coding, fps: Fraction) -> None:
+    def __init__(self, path: Path, reader: PacketReader, coding: CodecParameters, fps: Fraction) -> None:
         import av
 
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -141,7 +141,7 @@ class PacketFile:
         self._stream: Any = self._container.add_stream_from_template(reader.stream, opaque=True)
         self._stream.time_base = self._base
 
-    def add(self, cut: Cut) -> int:
+    def add(self, cut: EpisodePackets) -> int:
         """Append an episode; returns the number of its first frame in this file."""
         start = self.frames
         for i, (packet, frame) in enumerate(zip(cut.packets, cut.frames, strict=True)):

@@ -110,7 +110,7 @@ _AT_ONCE = 8  # files being downloaded, huggingface_hub's own default
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pushed:
+class PushResult:
     """What a push made: the commit, its address, and the tag that LeRobot looks up (empty on another branch)."""
 
     repo_id: str
@@ -123,7 +123,7 @@ class Pushed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pulled:
+class PullResult:
     """What a pull brought: the commit that it is, and how many files of how many bytes, each verified.
 
     ``left_out`` are files of the commit that belong to no dataset, and were not downloaded.
@@ -145,7 +145,7 @@ def push_dataset(
     branch: str | None = None,
     allow: Sequence[str] = (),
     ignore: Sequence[str] = (),
-) -> Pushed:
+) -> PushResult:
     """Upload a LeRobot folder as one commit, so that a reader sees all of it or nothing.
 
     Files that the repository has and the folder has not are removed by the same commit. Large files that an
@@ -190,7 +190,7 @@ def push_dataset(
             with contextlib.suppress(hub.errors.RevisionNotFoundError):
                 api.delete_tag(repo_id, tag=tag, repo_type=_REPO)
             api.create_tag(repo_id, tag=tag, revision=done.oid, repo_type=_REPO)
-    return Pushed(
+    return PushResult(
         repo_id=repo_id,
         branch=branch or _MAIN,
         commit=done.oid,
@@ -208,7 +208,7 @@ def pull_dataset(
     revision: str | None = None,
     allow: Sequence[str] = (),
     ignore: Sequence[str] = (),
-) -> Pulled:
+) -> PullResult:
     """Download a dataset as it is at one commit, verify every file, and only then put the folder in its place.
 
     Only files that belong to a dataset are downloaded (`dataset.dataset_files`), and none of them is executable.
@@ -247,7 +247,7 @@ def pull_dataset(
     require_room(output, files=len(files), size=size, source=repo_id)
     _bring(api, repo_id, commit, files, output)
     left_out = tuple(sorted({file.path for file in wanted} - belonging - _OF_THE_HUB))
-    return Pulled(repo_id=repo_id, commit=commit, output=output, files=len(files), bytes=size, left_out=left_out)
+    return PullResult(repo_id=repo_id, commit=commit, output=output, files=len(files), bytes=size, left_out=left_out)
 
 
 def _require_absent(output: Path) -> None:

@@ -39,7 +39,7 @@ ATTEMPTS = 3  # commits that may be superseded while one is read; our choice
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class StoredFile:
     """One file of a commit: where it lies under the address, its size in bytes and its SHA-256."""
 
     key: str
@@ -48,19 +48,19 @@ class Entry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Commit:
+class StoreCommit:
     """What the pointer leads to; ``files`` by path in the dataset. Number 0 is before the first commit."""
 
     number: int = 0
-    files: Mapping[str, Entry] = field(default_factory=dict[str, Entry])
+    files: Mapping[str, StoredFile] = field(default_factory=dict[str, StoredFile])
     pointer: bytes = b""
 
-    def blocks(self) -> dict[str, Entry]:
+    def blocks(self) -> dict[str, StoredFile]:
         """The files that later commits share."""
         return {path: entry for path, entry in self.files.items() if of_block(path)}
 
 
-class Store:
+class ObjectStore:
     """The objects under one address. ``address`` is the address as messages show it, without credentials.
 
     Raises:
@@ -129,7 +129,7 @@ class Store:
             return {str(name).rstrip("/").rpartition("/")[2] for name in found}
         return set()
 
-    def commit(self) -> Commit:
+    def commit(self) -> StoreCommit:
         """The newest whole commit.
 
         Raises:
@@ -139,7 +139,7 @@ class Store:
         for _ in range(ATTEMPTS):
             pointer = self.read(POINTER)
             if pointer is None:
-                return Commit()
+                return StoreCommit()
             with layout.understood(f"{self.address}/{POINTER}"):
                 value = parse_json(pointer, where=f"{self.address}/{POINTER}")
                 layout.require_keys(value, ("commit", "manifest", "sha256"), where=f"{self.address}/{POINTER}")
@@ -149,13 +149,13 @@ class Store:
                 return self._read_manifest(number, key, manifest, value["sha256"], pointer)
         raise DatasetError(f"{self.address}/{POINTER} names {key}, which is not there. Upload the dataset again.")
 
-    def _read_manifest(self, number: int, key: str, data: bytes, sha256: str, pointer: bytes) -> Commit:
+    def _read_manifest(self, number: int, key: str, data: bytes, sha256: str, pointer: bytes) -> StoreCommit:
         if hashlib.sha256(data).hexdigest() != sha256:
             raise DatasetError(f"{self.address}/{key} is not the manifest that {POINTER} names. Upload it again.")
         with layout.understood(f"{self.address}/{key}"):
             listed = parse_json(data, where=f"{self.address}/{key}")["files"]
-            files = {path: _checked(Entry(**entry)) for path, entry in listed.items()}
-        return Commit(number=number, files=files, pointer=pointer)
+            files = {path: _checked(StoredFile(**entry)) for path, entry in listed.items()}
+        return StoreCommit(number=number, files=files, pointer=pointer)
 
     def _require_size(self, key: str, most: int) -> None:
         [size] = self.sizes([key])
@@ -184,7 +184,7 @@ class Store:
 def write_log(address: str, entry: Mapping[str, Any]) -> None:
     """Keep wall-clock facts of a run beside the dataset, one object each."""
     moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-    Store(address).write(f"log/{moment}.json", dumps(redacted_values(dict(entry))).encode())
+    ObjectStore(address).write(f"log/{moment}.json", dumps(redacted_values(dict(entry))).encode())
 
 
 def of_block(path: str) -> bool:
@@ -192,7 +192,7 @@ def of_block(path: str) -> bool:
     return "/chunk-" in path
 
 
-def _checked(entry: Entry) -> Entry:
+def _checked(entry: StoredFile) -> StoredFile:
     """Return an entry of a manifest whose values can be true.
 
     Raises:

@@ -17,11 +17,11 @@ from twinloop.core.errors import DatasetError, DatasetLockedError
 from twinloop.core.files import dumps, sha256_file
 from twinloop.core.profile import span
 from twinloop.dataset.lerobot import layout
-from twinloop.dataset.lerobot.progress import Progress, begin
+from twinloop.dataset.lerobot.progress import WriteProgress, begin
 from twinloop.dataset.spec import DatasetSpec
 from twinloop.dataset.storage.dataset_files import chosen, require_room
 from twinloop.dataset.storage.snapshot import FolderLock, locked_snapshot, next_snapshot, recover, writing_to
-from twinloop.dataset.storage.store import ATTEMPTS, POINTER, Commit, Entry, Store, of_block
+from twinloop.dataset.storage.store import ATTEMPTS, POINTER, ObjectStore, StoreCommit, StoredFile, of_block
 
 
 def fetch_dataset(address: str, folder: Path) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def fetch_dataset(address: str, folder: Path) -> dict[str, Any]:
             f"{address!r} is no address of a store, such as s3://bucket/prefix. A dataset in a local folder can be "
             "used there, or copied."
         )
-    store = Store(address)
+    store = ObjectStore(address)
     for _ in range(ATTEMPTS):
         commit = store.commit()
         if not commit.number:
@@ -56,7 +56,7 @@ def fetch_dataset(address: str, folder: Path) -> dict[str, Any]:
                 changed = fetch_files(store, files, stage)
         except FileNotFoundError:  # a running writer has moved on and removed that commit's metadata
             continue
-        progress = Progress.load(folder)
+        progress = WriteProgress.load(folder)
         return {
             "schema": 1,
             "verb": "fetch",
@@ -72,18 +72,18 @@ def fetch_dataset(address: str, folder: Path) -> dict[str, Any]:
     raise DatasetError(f"{address} changes faster than it can be fetched. Try again when its writer is done.")
 
 
-def stored_progress(address: str) -> Progress:
+def stored_progress(address: str) -> WriteProgress:
     """What has been committed at an address."""
-    store = Store(address)
+    store = ObjectStore(address)
     commit = store.commit()
     if not commit.number:
-        return Progress()
+        return WriteProgress()
     with tempfile.TemporaryDirectory() as folder:
         fetch_files(store, {layout.PROGRESS: commit.files[layout.PROGRESS]}, Path(folder))
-        return Progress.load(Path(folder))
+        return WriteProgress.load(Path(folder))
 
 
-def fetch_files(store: Store, files: Mapping[str, Entry], stage: Path) -> list[str]:
+def fetch_files(store: ObjectStore, files: Mapping[str, StoredFile], stage: Path) -> list[str]:
     """Make ``stage`` hold exactly these files; returns those that had to be downloaded."""
     for path in [path for path in stage.rglob("*") if path.is_file()]:
         name = path.relative_to(stage).as_posix()
@@ -101,7 +101,7 @@ def fetch_files(store: Store, files: Mapping[str, Entry], stage: Path) -> list[s
     return missing
 
 
-def _belonging(files: Mapping[str, Entry]) -> dict[str, Entry]:
+def _belonging(files: Mapping[str, StoredFile]) -> dict[str, StoredFile]:
     """Return the files of a manifest that belong to a dataset.
 
     Raises:
@@ -113,7 +113,7 @@ def _belonging(files: Mapping[str, Entry]) -> dict[str, Entry]:
     return {name: entry for name, entry in files.items() if name in names}
 
 
-def _require_sizes(store: Store, files: Mapping[str, Entry]) -> None:
+def _require_sizes(store: ObjectStore, files: Mapping[str, StoredFile]) -> None:
     """Refuse objects of other sizes than the manifest's before they are downloaded."""
     for entry, size in zip(files.values(), store.sizes([entry.key for entry in files.values()]), strict=True):
         if size is not None and size != entry.size:
@@ -122,7 +122,7 @@ def _require_sizes(store: Store, files: Mapping[str, Entry]) -> None:
             )
 
 
-def _differs(path: Path, entry: Entry) -> bool:
+def _differs(path: Path, entry: StoredFile) -> bool:
     return path.stat().st_size != entry.size or sha256_file(path) != entry.sha256
 
 
@@ -144,22 +144,22 @@ _KEPT = ("data/", "meta/", "twinloop/log/")
 
 
 class StoreTarget:
-    """An address in a store; a `Target`. ``path`` is a scratch folder with what the writer reads again.
+    """An address in a store; a `DatasetTarget`. ``path`` is a scratch folder with what the writer reads again.
 
     A store has no locks: a second writer is noticed when one of the two moves the pointer that the other one knows.
 
     Raises:
-        DatasetError, MissingDependencyError, UnknownNameError: see `Store`.
+        DatasetError, MissingDependencyError, UnknownNameError: see `ObjectStore`.
     """
 
     def __init__(self, address: str) -> None:
-        self._store, self._commit = Store(address), Commit()
+        self._store, self._commit = ObjectStore(address), StoreCommit()
         self.name = self._store.address
         self._scratch = tempfile.TemporaryDirectory(prefix="twinloop-store-", ignore_cleanup_errors=True)
         self.path, self.held = Path(self._scratch.name) / "dataset", True
 
-    def begin(self, spec: DatasetSpec, *, resume: bool) -> Progress:
-        """See `Target`; what was committed is downloaded as far as the writer reads it again."""
+    def begin(self, spec: DatasetSpec, *, resume: bool) -> WriteProgress:
+        """See `DatasetTarget`; what was committed is downloaded as far as the writer reads it again."""
         commit = self._store.commit()
         strangers = self._store.names() - {"dataset", "commits", "log", POINTER} if not commit.number else set()
         if strangers:
@@ -178,7 +178,7 @@ class StoreTarget:
 
     @contextlib.contextmanager
     def snapshot(self, *, final: bool = False) -> Iterator[Path]:
-        """See `Target`: upload what is new, then a manifest, then the pointer."""
+        """See `DatasetTarget`: upload what is new, then a manifest, then the pointer."""
         with next_snapshot(self.path) as stage:
             yield stage
             with span("upload"):
@@ -188,11 +188,11 @@ class StoreTarget:
                     (stage / path).unlink(missing_ok=True)
 
     def release(self) -> None:
-        """See `Target`."""
+        """See `DatasetTarget`."""
         self.held = False
         self._scratch.cleanup()
 
-    def _upload(self, stage: Path, *, final: bool) -> Commit:
+    def _upload(self, stage: Path, *, final: bool) -> StoreCommit:
         number = self._commit.number + 1
         known, folder = self._commit.blocks(), f"commits/{number:06d}"
         paths = sorted(path.relative_to(stage).as_posix() for path in stage.rglob("*") if path.is_file())
@@ -209,7 +209,7 @@ class StoreTarget:
         for group in (rest, [layout.INFO]):
             self._store.upload({f"dataset/{path}": stage / path for path in group})
 
-    def _move_pointer(self, number: int, files: Mapping[str, Entry]) -> Commit:
+    def _move_pointer(self, number: int, files: Mapping[str, StoredFile]) -> StoreCommit:
         """Make a commit the current one: manifest first, then the pointer, then away with what nobody reads."""
         key = f"commits/{number:06d}/manifest.json"
         listed = {path: vars(entry) for path, entry in sorted(files.items())}
@@ -224,11 +224,11 @@ class StoreTarget:
         ).encode()
         self._store.write(POINTER, pointer)
         self._store.remove(f"commits/{number - 2:06d}")
-        return Commit(number=number, files=files, pointer=pointer)
+        return StoreCommit(number=number, files=files, pointer=pointer)
 
 
-def _entry(path: Path, key: str) -> Entry:
-    return Entry(key=key, size=path.stat().st_size, sha256=sha256_file(path))
+def _entry(path: Path, key: str) -> StoredFile:
+    return StoredFile(key=key, size=path.stat().st_size, sha256=sha256_file(path))
 
 
 def _is_kept(path: str) -> bool:
@@ -238,7 +238,7 @@ def _is_kept(path: str) -> bool:
 _LOCAL = ("file://", "local://")
 
 
-class Target(Protocol):
+class DatasetTarget(Protocol):
     """A place that one writer holds; what it shows to readers changes commit by commit."""
 
     name: str
@@ -249,7 +249,7 @@ class Target(Protocol):
         """Whether the right to write has not been given back yet."""
         ...
 
-    def begin(self, spec: DatasetSpec, *, resume: bool) -> Progress:
+    def begin(self, spec: DatasetSpec, *, resume: bool) -> WriteProgress:
         """What was committed there before, after checking that it may be continued."""
         ...
 
@@ -286,24 +286,24 @@ class FolderTarget:
 
     @property
     def held(self) -> bool:
-        """See `Target`."""
+        """See `DatasetTarget`."""
         return self._lock.held
 
-    def begin(self, spec: DatasetSpec, *, resume: bool) -> Progress:
-        """See `Target`."""
+    def begin(self, spec: DatasetSpec, *, resume: bool) -> WriteProgress:
+        """See `DatasetTarget`."""
         with writing_to(self.path):
             recover(self.path)
             return begin(self.path, spec, resume=resume)
 
     @contextmanager
     def snapshot(self, *, final: bool = False) -> Iterator[Path]:
-        """See `Target`."""
+        """See `DatasetTarget`."""
         del final
         with next_snapshot(self.path) as stage:
             yield stage
 
     def release(self) -> None:
-        """See `Target`."""
+        """See `DatasetTarget`."""
         self._lock.release()
 
 
@@ -320,15 +320,15 @@ def local_path(output: Path | str) -> Path:
     return Path(text)
 
 
-def committed(output: Path | str) -> Progress:
+def committed(output: Path | str) -> WriteProgress:
     """What has been committed to an output; nothing where there is none yet."""
     if is_address(output):
         return stored_progress(str(output))
     folder = local_path(output)
-    return Progress.load(folder) if (folder / layout.PROGRESS).is_file() else Progress()
+    return WriteProgress.load(folder) if (folder / layout.PROGRESS).is_file() else WriteProgress()
 
 
-def open_target(output: Path | str) -> Target:
+def open_target(output: Path | str) -> DatasetTarget:
     """The place of that name, held for writing.
 
     Raises:

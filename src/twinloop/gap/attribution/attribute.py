@@ -19,22 +19,22 @@ from numpy.typing import NDArray
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError
 from twinloop.core.records import Episode
-from twinloop.gap.attribution.design import Design, DrawDesign, Effects, design, drawn_values
-from twinloop.gap.attribution.groups import Group, changed_params
-from twinloop.gap.attribution.result import Attribution, Cause, joined_groups, ranked
+from twinloop.gap.attribution.design import CoalitionDesign, DrawDesign, GroupEffects, design, drawn_values
+from twinloop.gap.attribution.groups import ParameterGroup, changed_params
+from twinloop.gap.attribution.result import Attribution, ErrorCause, joined_groups, ranked
 from twinloop.gap.attribution.thinning import part_within, physics_steps
 from twinloop.gap.dynamics.errors import window_errors
 from twinloop.gap.dynamics.intervals import FEWEST, why_no_interval
 from twinloop.simulate import Backend
 from twinloop.simulate.replay import at_physics_rate
 from twinloop.simulate.replay_logs import ReplayOptions
-from twinloop.stats.shares import Deviations, Shares, ratios, shares, unsure
+from twinloop.stats.shares import ShapleyShares, ShareDeviations, ratios, shares, unsure
 from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
 
 
-class Tally:
+class SquaredErrorShares:
     """Shares of squared errors.
 
     Args:
@@ -53,7 +53,7 @@ class Tally:
         *,
         sums: Array,
         erring: NDArray[np.bool_],
-        plan: Design,
+        plan: CoalitionDesign,
         drawn: tuple[DrawDesign, Array] | None,
         clusters: int = 0,
         level: float,
@@ -65,7 +65,7 @@ class Tally:
         alike = erring / max(int(erring.sum()), 1)
         self._mix = np.concatenate([np.diag(erring.astype(np.float64)), alike[:, None]], axis=1)
         self._level, self._resamples, self._seed = level, resamples, seed
-        self._drawn: Effects | None = None
+        self._drawn: GroupEffects | None = None
         self._df = clusters - 1 if clusters > 1 else np.inf
         if drawn is not None:
             design, errors = drawn
@@ -73,11 +73,11 @@ class Tally:
             self._drawn_whole = errors[0] * erring
             self._drawn_left = (errors[0] - gained)[:, None]
 
-    def shares(self, kind: str) -> Shares:
-        """Of one of the `Effects`, ``(ngroup, nchannel + 1)``; the last column counts every channel alike."""
+    def shares(self, kind: str) -> ShapleyShares:
+        """Of one of the `GroupEffects`, ``(ngroup, nchannel + 1)``; the last column counts every channel alike."""
         return self._shares(np.asarray(getattr(self._effects, kind)), self._deviations(kind), self._mix)
 
-    def left(self) -> Shares:
+    def left(self) -> ShapleyShares:
         """Of what stays with all parameters identified, ``(1, nchannel + 1)``."""
         drawn = self._drawn and self._of_draws(self._drawn_left)
         return self._shares(self._left[None], drawn, self._mix)
@@ -93,12 +93,12 @@ class Tally:
         halves = (self._effects.alone + self._effects.back) / 2
         return np.abs(ratios(self._effects.share - halves, self._whole, self._mix)).max(axis=0)
 
-    def causes(self, names: Sequence[str]) -> tuple[tuple[Cause, ...], ...]:
+    def causes(self, names: Sequence[str]) -> tuple[tuple[ErrorCause, ...], ...]:
         """Groups by column, those together that cannot be told apart, ranked."""
         share, back = self.shares("share"), ratios(self._effects.back, self._whole, self._mix)
         return tuple(self._causes(names, share, back[:, column], column) for column in range(self._mix.shape[1]))
 
-    def _causes(self, names: Sequence[str], share: Shares, back: Array, column: int) -> tuple[Cause, ...]:
+    def _causes(self, names: Sequence[str], share: ShapleyShares, back: Array, column: int) -> tuple[ErrorCause, ...]:
         clusters = joined_groups(share.replicates[..., column])
         member = np.zeros((len(clusters), len(names)))
         for number, cluster in enumerate(clusters):
@@ -109,7 +109,7 @@ class Tally:
         claimed = found.claimed()[:, 0]
         return ranked(
             [
-                Cause(
+                ErrorCause(
                     groups=tuple(names[row] for row in cluster),
                     share=found.interval.at(number, 0),
                     p_value=float(found.p_values[number, 0]),
@@ -120,7 +120,7 @@ class Tally:
             ]
         )
 
-    def _shares(self, parts: Array, deviations: Deviations | None, mix: Array) -> Shares:
+    def _shares(self, parts: Array, deviations: ShareDeviations | None, mix: Array) -> ShapleyShares:
         nepisode = len(self._whole)
         if nepisode < FEWEST:
             return unsure(parts, self._whole, mix=mix, level=self._level, reason=why_no_interval(nepisode))
@@ -134,16 +134,16 @@ class Tally:
             seed=self._seed,
         )
 
-    def _of_draws(self, parts: Array) -> Deviations:
-        return Deviations.of_draws(ratios(parts, self._drawn_whole, self._mix), df=self._df)
+    def _of_draws(self, parts: Array) -> ShareDeviations:
+        return ShareDeviations.of_draws(ratios(parts, self._drawn_whole, self._mix), df=self._df)
 
-    def _deviations(self, kind: str) -> Deviations | None:
+    def _deviations(self, kind: str) -> ShareDeviations | None:
         """What shares rest on besides the episodes: the uncertainty of parameters, and of sampled orders."""
         found = None
         if self._drawn is not None:
             found = self._of_draws(getattr(self._drawn, kind))
         if kind == "share" and self._pairs is not None and len(self._pairs) > 1:
-            sampled = Deviations.of_mean(ratios(self._pairs, self._whole, self._mix))
+            sampled = ShareDeviations.of_mean(ratios(self._pairs, self._whole, self._mix))
             found = sampled if found is None else found + sampled
         return found
 
@@ -188,7 +188,7 @@ def attribute(
     twin: Twin,
     episodes: Sequence[Episode],
     params: Params,
-    groups: Sequence[Group],
+    groups: Sequence[ParameterGroup],
     *,
     options: AttributionOptions | None = None,
     floor: Mapping[str, float] | None = None,
@@ -220,7 +220,7 @@ def attribute(
     errors.require_finite(twin, plan.names(groups))
     rmse, count = errors.rmse(), errors.count.sum(axis=(0, 1))
     drawn = _drawn(backend, coarse, part.episodes, params, groups, replace(asked, replay=part.options))
-    tally = Tally(
+    tally = SquaredErrorShares(
         sums=errors.squared.sum(axis=2),
         erring=rmse[0] > _ROUNDING,
         plan=plan,
@@ -259,7 +259,7 @@ def _drawn(
     twin: Twin,
     episodes: Sequence[Episode],
     params: Params,
-    groups: Sequence[Group],
+    groups: Sequence[ParameterGroup],
     asked: AttributionOptions,
 ) -> tuple[DrawDesign, Array] | None:
     """Squared errors of draws of the parameters, ``(nworld, nepisode, nchannel)``."""
@@ -273,7 +273,7 @@ def _drawn(
     return draws, errors.squared.sum(axis=2)
 
 
-def _check_groups(groups: Sequence[Group], changed: Sequence[str]) -> None:
+def _check_groups(groups: Sequence[ParameterGroup], changed: Sequence[str]) -> None:
     held = [name for group in groups for name in group.params]
     missing = [name for name in changed if name not in held]
     twice = sorted({name for name in held if held.count(name) > 1})

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.params import ParamTable
 from twinloop.core.seeds import generator
-from twinloop.gap.attribution.groups import Group
-from twinloop.stats import Walks, antithetic_walks, every_coalition, shapley, shapley_of_walks
+from twinloop.gap.attribution.groups import ParameterGroup
+from twinloop.stats import JoiningOrders, antithetic_walks, every_coalition, shapley, shapley_of_walks
 from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
@@ -21,7 +21,7 @@ _FEW = 16  # coalitions, of four groups: two pairs of orders pass nearly as many
 
 
 @dataclass(frozen=True, kw_only=True)
-class Effects:
+class GroupEffects:
     """What groups do to a value, each ``(ngroup, …)``.
 
     ``share`` is the Shapley value, ``alone`` the gain when one group goes from nominal to identified and all others
@@ -35,14 +35,14 @@ class Effects:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Design:
+class CoalitionDesign:
     """Coalitions ``(nworld, ngroup)``, the empty one first and the full one last.
 
     ``walks`` are the orders that they were taken from; None where they are all there are.
     """
 
     coalitions: Coalitions
-    walks: Walks | None
+    walks: JoiningOrders | None
 
     @property
     def nworld(self) -> int:
@@ -55,26 +55,26 @@ class Design:
             return f"all {self.nworld} coalitions"
         return f"{self.nworld} coalitions on {len(self.walks.orders)} orders, each order and its reverse"
 
-    def effects(self, gains: Array) -> tuple[Effects, Array | None]:
+    def effects(self, gains: Array) -> tuple[GroupEffects, Array | None]:
         """From gains ``(nworld, …)``: effects, and shares by pair of orders where they were sampled."""
         rows = {row.tobytes(): number for number, row in enumerate(self.coalitions)}
         one = np.eye(self.coalitions.shape[1], dtype=bool)
         alone = gains[[rows[row.tobytes()] for row in one]]
         back = gains[-1] - gains[[rows[row.tobytes()] for row in ~one]]
         if self.walks is None:
-            return Effects(share=shapley(gains), alone=alone, back=back), None
+            return GroupEffects(share=shapley(gains), alone=alone, back=back), None
         steps = [rows[row.tobytes()] for row in self.walks.coalitions]
         pairs = shapley_of_walks(gains[steps], self.walks)
-        return Effects(share=pairs.mean(axis=0), alone=alone, back=back), pairs
+        return GroupEffects(share=pairs.mean(axis=0), alone=alone, back=back), pairs
 
-    def names(self, groups: Sequence[Group]) -> list[str]:
+    def names(self, groups: Sequence[ParameterGroup]) -> list[str]:
         """What each world is called in a message."""
         return [
             _called([g.name for g, there in zip(groups, row, strict=True) if there], len(groups))
             for row in self.coalitions
         ]
 
-    def table(self, twin: Twin, groups: Sequence[Group], values: Mapping[str, float]) -> ParamTable:
+    def table(self, twin: Twin, groups: Sequence[ParameterGroup], values: Mapping[str, float]) -> ParamTable:
         """A world for each coalition: its parameters at their identified ``values``, all others nominal."""
         columns = {
             name: np.where(self.coalitions[:, number], values[name], twin.params[name].nominal)
@@ -84,20 +84,20 @@ class Design:
         return twin.table(self.nworld, columns)
 
 
-def design(ngroup: int, *, exact: int, worlds: float, least_pairs: int, seed: int = 0) -> Design:
+def design(ngroup: int, *, exact: int, worlds: float, least_pairs: int, seed: int = 0) -> CoalitionDesign:
     """All coalitions of up to ``exact`` groups where those are at most ``worlds``; else what fits of random orders.
 
     Each group alone and all but each are always among them, and at least ``least_pairs`` pairs of an order and its
     reverse are walked. A single group has no orders.
     """
     if ngroup == 1 or (ngroup <= exact and 2**ngroup <= max(worlds, _FEW)):
-        return Design(coalitions=every_coalition(ngroup), walks=None)
+        return CoalitionDesign(coalitions=every_coalition(ngroup), walks=None)
     pairs = max(least_pairs, int((worlds - 2 * ngroup - 2) // (2 * ngroup - 2)))
     walks = antithetic_walks(ngroup, pairs, seed=seed, stream="gap/attribution/orders")
     one = np.eye(ngroup, dtype=bool)
     found = np.unique(np.concatenate([walks.coalitions, one, ~one]), axis=0)
     order = np.argsort(found.sum(axis=1), kind="stable")
-    return Design(coalitions=found[order], walks=walks)
+    return CoalitionDesign(coalitions=found[order], walks=walks)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +112,7 @@ class DrawDesign:
         """Worlds to be replayed."""
         return 1 + self.ndraw * (2 * self.ngroup + 1)
 
-    def table(self, twin: Twin, groups: Sequence[Group], draws: Mapping[str, Array]) -> ParamTable:
+    def table(self, twin: Twin, groups: Sequence[ParameterGroup], draws: Mapping[str, Array]) -> ParamTable:
         """The worlds, from values ``(ndraw,)`` by name."""
         one = np.eye(self.ngroup, dtype=bool)
         each = np.concatenate([one, ~one, np.ones((1, self.ngroup), dtype=bool)])
@@ -124,7 +124,7 @@ class DrawDesign:
                 columns[name] = np.append(nominal, drawn.ravel())
         return twin.table(self.nworld, columns)
 
-    def effects(self, gains: Array) -> tuple[Effects, Array]:
+    def effects(self, gains: Array) -> tuple[GroupEffects, Array]:
         """From gains ``(nworld, …)``: effects ``(ndraw, ngroup, …)`` and the whole gain ``(ndraw, …)``.
 
         The share is the mean of joining first and joining last, which is the Shapley value where groups interact in
@@ -133,7 +133,7 @@ class DrawDesign:
         n = self.ngroup
         table = gains[1:].reshape(self.ndraw, 2 * n + 1, *gains.shape[1:])
         alone, back = table[:, :n], table[:, -1:] - table[:, n : 2 * n]
-        return Effects(share=(alone + back) / 2, alone=alone, back=back), table[:, -1]
+        return GroupEffects(share=(alone + back) / 2, alone=alone, back=back), table[:, -1]
 
     def names(self) -> list[str]:
         """What each world is called in a message."""

@@ -18,7 +18,7 @@ By = Literal["quantity", "joint", "quantity and joint", "parameter"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
+class ParameterGroup:
     """Parameters that are exchanged together, under one name."""
 
     name: str
@@ -49,7 +49,7 @@ def changed_params(twin: Twin, values: Mapping[str, float]) -> tuple[str, ...]:
 
 def parameter_groups(
     twin: Twin, names: Sequence[str], *, by: By = "quantity", own: Mapping[str, Sequence[str]] | None = None
-) -> tuple[Group, ...]:
+) -> tuple[ParameterGroup, ...]:
     """Groups that hold every one of some parameters exactly once.
 
     Args:
@@ -73,7 +73,7 @@ def parameter_groups(
         members.setdefault(labels.get(name) or _label(name, by, owners), []).append(name)
     order = [*given, *(cause for cause in CAUSES if cause not in given)]
     ranked = sorted(members, key=lambda label: order.index(label) if label in order else len(order))
-    return tuple(Group(name=label, params=tuple(members[label])) for label in ranked if members[label])
+    return tuple(ParameterGroup(name=label, params=tuple(members[label])) for label in ranked if members[label])
 
 
 def read_groups(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.plain import JsonRecord
-from twinloop.gap.attribution.groups import Group
-from twinloop.gap.attribution.thinning import Part
-from twinloop.simulate.channels import Channel
+from twinloop.gap.attribution.groups import ParameterGroup
+from twinloop.gap.attribution.thinning import ThinnedLog
+from twinloop.simulate.channels import MeasuredChannel
 from twinloop.stats import Interval
-from twinloop.stats.shares import Shares
+from twinloop.stats.shares import ShapleyShares
 
 Array = NDArray[np.float64]
 _APART = 0.5  # spread of a sum over that of its less known part, below which the two are told of together
@@ -28,10 +28,10 @@ _BADLY = 0.05  # standard error of a share from which its interval is wider than
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cause:
+class ErrorCause:
     """One group, or several that are told of together, and their ``share`` of a channel's squared error.
 
-    ``claimed`` says that the share may be said to differ from 0 (see `stats.shares.Shares.claimed`). ``needed`` is True
+    ``claimed``: the share differs from 0 significantly (see `stats.shares.ShapleyShares.claimed`). ``needed`` is True
     where the error grows when the one group goes back to nominal: a negative share of such a group makes up for others.
     """
 
@@ -79,7 +79,7 @@ def joined_groups(replicates: Array) -> list[list[int]]:
     return sorted((sorted(cluster) for cluster in clusters), key=lambda cluster: cluster[0])
 
 
-def ranked(causes: Sequence[Cause]) -> tuple[Cause, ...]:
+def ranked(causes: Sequence[ErrorCause]) -> tuple[ErrorCause, ...]:
     """Claimed ones first, the largest share first; then those that are not told apart from 0."""
     return tuple(sorted(causes, key=lambda cause: (not cause.claimed, -np.nan_to_num(float(cause.share.estimate)))))
 
@@ -88,7 +88,7 @@ OVERALL = "all channels"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Explanation(JsonRecord):
+class ChannelExplanation(JsonRecord):
     """What parameters explain of one channel's error, as shares of its mean squared error with nominal parameters.
 
     Attributes:
@@ -107,7 +107,7 @@ class Explanation(JsonRecord):
     unit: str
     nominal: float
     identified: float
-    causes: tuple[Cause, ...]
+    causes: tuple[ErrorCause, ...]
     left: Interval
     floor: float
 
@@ -122,7 +122,7 @@ class Explanation(JsonRecord):
         return f"{self.about}'" if self.about.endswith("s") else f"{self.about}'s"
 
     @property
-    def claimed(self) -> tuple[Cause, ...]:
+    def claimed(self) -> tuple[ErrorCause, ...]:
         """Causes that may be said to explain error, or to add it."""
         return tuple(cause for cause in self.causes if cause.claimed)
 
@@ -203,23 +203,23 @@ class Attribution:
         note: what a reader must know of the episodes.
     """
 
-    groups: tuple[Group, ...]
-    channels: tuple[Channel, ...]
+    groups: tuple[ParameterGroup, ...]
+    channels: tuple[MeasuredChannel, ...]
     episodes: tuple[int, ...]
     nominal: Array
     identified: Array
-    share: Shares
-    alone: Shares
-    back: Shares
-    left: Shares
-    causes: tuple[tuple[Cause, ...], ...]
+    share: ShapleyShares
+    alone: ShapleyShares
+    back: ShapleyShares
+    left: ShapleyShares
+    causes: tuple[tuple[ErrorCause, ...], ...]
     floor: Array
     interactions: Array
     worlds: int
     coalitions: str
     ndraw: int
     held: tuple[str, ...] = ()
-    replayed: Part | None = None
+    replayed: ThinnedLog | None = None
     note: str = ""
 
     @property
@@ -237,11 +237,11 @@ class Attribution:
         """Names of the groups."""
         return tuple(group.name for group in self.groups)
 
-    def explanation(self, channel: str = OVERALL) -> Explanation:
+    def explanation(self, channel: str = OVERALL) -> ChannelExplanation:
         """What parameters explain of one channel."""
         column = self.columns.index(channel)
         single = column < len(self.channels)
-        return Explanation(
+        return ChannelExplanation(
             channel=channel,
             unit=self.channels[column].unit if single else "",
             nominal=float(self.nominal[column]) if single else np.nan,
@@ -251,7 +251,7 @@ class Attribution:
             floor=float(self.floor[column]),
         )
 
-    def explanations(self) -> tuple[Explanation, ...]:
+    def explanations(self) -> tuple[ChannelExplanation, ...]:
         """Of all channels together, then of each."""
         return (self.explanation(), *(self.explanation(channel.name) for channel in self.channels))
 
@@ -298,7 +298,7 @@ def _digits(value: float) -> str:
     return f"{value:.0f}" if value >= 0.95 or value < 0.05 else f"{value:.1f}"
 
 
-def _harm(cause: Cause) -> str:
+def _harm(cause: ErrorCause) -> str:
     if cause.needed:
         return f"{cause.name} (it makes up for others: the error grows without it)"
     return f"{cause.name} (its identified value adds error here)"

@@ -20,7 +20,7 @@ from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.records import Episode
 from twinloop.gap.attribution.design import values_at
-from twinloop.gap.attribution.groups import Group
+from twinloop.gap.attribution.groups import ParameterGroup
 from twinloop.gap.attribution.thinning import part_within
 from twinloop.gap.dynamics.errors import stream_logs, summed
 from twinloop.simulate import Backend
@@ -69,7 +69,7 @@ class Sensitivity:
     how well they are known; ``part`` what of the log was replayed, "" for all of it.
     """
 
-    groups: tuple[Group, ...]
+    groups: tuple[ParameterGroup, ...]
     channels: tuple[str, ...]
     units: tuple[str, ...]
     motion: SobolIndices
@@ -121,7 +121,7 @@ def sensitivity(
     twin: Twin,
     episodes: Sequence[Episode],
     params: ParamDistribution,
-    groups: Sequence[Group],
+    groups: Sequence[ParameterGroup],
     *,
     options: SensitivityOptions | None = None,
 ) -> Sensitivity:
@@ -151,7 +151,7 @@ def sensitivity(
     values = {**params.estimate, **_values(twin, params, drawn, flat, asked.over)}
     table = coarse.table(len(flat), {name: value for name, value in values.items() if name in coarse.params})
     part = part_within(coarse, episodes, asked.replay, worlds=len(flat), steps=asked.steps)
-    sums, squares, count, channels = _Outputs(), [], [], ()
+    sums, squares, count, channels = _ReadingTerms(), [], [], ()
     for logs in stream_logs(coarse, part.episodes, part.options, batch=_BATCH):
         readings = replay(backend, logs, table)
         errors = summed(logs, readings, np.array([0.0, np.inf]))
@@ -181,7 +181,9 @@ def sensitivity(
     )
 
 
-def drawable(twin: Twin, params: ParamDistribution, groups: Sequence[Group], over: Over) -> tuple[Group, ...]:
+def drawable(
+    twin: Twin, params: ParamDistribution, groups: Sequence[ParameterGroup], over: Over
+) -> tuple[ParameterGroup, ...]:
     """The groups with those of their parameters that can be drawn: determined ones, or those with a default range."""
     if over not in get_args(Over):
         raise UnknownNameError("kind of range", over, get_args(Over))
@@ -193,7 +195,7 @@ def drawable(twin: Twin, params: ParamDistribution, groups: Sequence[Group], ove
 
 
 def _values(
-    twin: Twin, params: ParamDistribution, groups: Sequence[Group], points: Array, over: Over
+    twin: Twin, params: ParamDistribution, groups: Sequence[ParameterGroup], points: Array, over: Over
 ) -> Mapping[str, Array]:
     """Values ``(n,)`` by name at points ``(n, naxis)`` of the unit cube."""
     values = {}
@@ -207,7 +209,7 @@ def _values(
     return values
 
 
-def _from_ranges(twin: Twin, group: Group, axes: Array) -> dict[str, Array]:
+def _from_ranges(twin: Twin, group: ParameterGroup, axes: Array) -> dict[str, Array]:
     values = {}
     for name, axis in zip(group.params, axes.T, strict=True):
         param = twin.params[name]
@@ -216,7 +218,7 @@ def _from_ranges(twin: Twin, group: Group, axes: Array) -> dict[str, Array]:
     return values
 
 
-class _Outputs:
+class _ReadingTerms:
     """Terms of the predicted readings, summed over the frames of each episode."""
 
     def __init__(self) -> None:

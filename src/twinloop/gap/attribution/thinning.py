@@ -15,7 +15,7 @@ _LEAST = 4  # episodes that are kept however little may be replayed: fewer have 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class ThinnedLog:
     """What of a log is replayed, and with which options; ``why`` says what was left out, "" where nothing was."""
 
     episodes: Sequence[Episode]
@@ -23,7 +23,9 @@ class Part:
     why: str
 
 
-def part_within(twin: Twin, episodes: Sequence[Episode], options: ReplayOptions, *, worlds: int, steps: float) -> Part:
+def part_within(
+    twin: Twin, episodes: Sequence[Episode], options: ReplayOptions, *, worlds: int, steps: float
+) -> ThinnedLog:
     """The part of a log that so many worlds can replay within a budget.
 
     Windows are set further apart first, so that every episode, the unit of all intervals, still counts; then episodes
@@ -38,7 +40,7 @@ def part_within(twin: Twin, episodes: Sequence[Episode], options: ReplayOptions,
     """
     part = steps / (worlds * physics_steps(twin, episodes, options))
     if part >= 1:
-        return Part(episodes=episodes, options=options, why="")
+        return ThinnedLog(episodes=episodes, options=options, why="")
     kept, told = options, list[str]()
     if options.window is not None:
         stride = options.stride or options.window
@@ -53,7 +55,7 @@ def part_within(twin: Twin, episodes: Sequence[Episode], options: ReplayOptions,
     if len(rows) < len(episodes):
         told.append(f"{len(rows)} of {len(episodes)} episodes")
     why = f"{' of '.join(told)}, so that {worlds} worlds take {steps / 1e6:.3g} million physics steps" if told else ""
-    return Part(episodes=[episodes[row] for row in rows], options=kept, why=why)
+    return ThinnedLog(episodes=[episodes[row] for row in rows], options=kept, why=why)
 
 
 def physics_steps(twin: Twin, episodes: Sequence[Episode], options: ReplayOptions) -> float:

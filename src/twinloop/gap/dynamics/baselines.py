@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.simulate.open_loop import Frames
+from twinloop.simulate.open_loop import ReplayedFrames
 from twinloop.simulate.replay import with_conditions
 from twinloop.simulate.replay_logs import ReplayLogs
 from twinloop.simulate.replay_start import integrated
@@ -22,7 +22,7 @@ _POSITION = "position/"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Baseline:
+class BaselinePrediction:
     """A guess at every reading, ``(nwindow, nframe, nchannel)``; NaN in channels of which it says nothing."""
 
     name: str
@@ -30,7 +30,7 @@ class Baseline:
     readings: Array
 
 
-def baselines(logs: ReplayLogs, lags: Array, *, moving: bool = False) -> tuple[Baseline, ...]:
+def baselines(logs: ReplayLogs, lags: Array, *, moving: bool = False) -> tuple[BaselinePrediction, ...]:
     """Hold, constant velocity, the command taken as position, and the best pure delay of it.
 
     The last two are there where positions are commanded.
@@ -40,10 +40,10 @@ def baselines(logs: ReplayLogs, lags: Array, *, moving: bool = False) -> tuple[B
         lags: delay of each joint in frames, as `best_lags` finds it.
         moving: windows begin with the measured speed, which constant velocity keeps.
     """
-    found = [Baseline(name="hold", meaning="the first frame held to the end", readings=logs.held)]
+    found = [BaselinePrediction(name="hold", meaning="the first frame held to the end", readings=logs.held)]
     if moving:
         meaning = "the first frame's speed kept to the end"
-        found.append(Baseline(name="constant velocity", meaning=meaning, readings=_coasted(logs)))
+        found.append(BaselinePrediction(name="constant velocity", meaning=meaning, readings=_coasted(logs)))
     columns = _commanded(logs)
     if not len(columns) or not len(lags):
         return tuple(found)
@@ -53,7 +53,7 @@ def baselines(logs: ReplayLogs, lags: Array, *, moving: bool = False) -> tuple[B
     for name, meaning, lag in (("command", "the command taken as position", 0 * lags), ("delay", late, lags)):
         readings = np.full(logs.measured.shape, np.nan)
         readings[..., columns] = delayed(commands, lag)[:, before:]
-        found.append(Baseline(name=name, meaning=meaning, readings=readings))
+        found.append(BaselinePrediction(name=name, meaning=meaning, readings=readings))
     return tuple(found)
 
 
@@ -104,7 +104,7 @@ def _coasted(logs: ReplayLogs) -> Array:
     time = np.tile(np.arange(nframe) / logs.twin.control_hz, nwindow)
     move = time[:, None] * np.repeat(first.qvel, nframe, axis=0)
     qpos = integrated(logs.twin.model, np.repeat(first.qpos, nframe, axis=0), move)
-    run = Frames(
+    run = ReplayedFrames(
         qpos=qpos.reshape(nwindow, nframe, -1),
         qvel=np.repeat(first.qvel[:, None], nframe, axis=1),
         records={},

@@ -16,7 +16,7 @@ _SHOWN = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Clip(JsonRecord):
+class ErrorClip(JsonRecord):
     """One window of one episode: from ``begin`` s on for ``length`` s, the RMSE of its worst channel in ``unit``.
 
     ``relative`` is that error in units of the channel's scale, by which channels are compared.
@@ -31,7 +31,7 @@ class Clip(JsonRecord):
     relative: float
 
 
-def worst_of(logs: ReplayLogs, readings: Array, scale: Array) -> list[Clip]:
+def worst_of(logs: ReplayLogs, readings: Array, scale: Array) -> list[ErrorClip]:
     """The worst window of each episode of a portion; ``readings`` ``(nwindow, nframe, nchannel)`` of one world."""
     error = readings[:, 1:] - logs.measured[:, 1:]
     count = np.maximum(np.sum(~np.isnan(error), axis=1), 1)
@@ -43,7 +43,7 @@ def worst_of(logs: ReplayLogs, readings: Array, scale: Array) -> list[Clip]:
         window = int(rows[np.argmax(relative[rows].max(axis=1))])
         column = int(np.argmax(relative[window]))
         clips.append(
-            Clip(
+            ErrorClip(
                 episode=episode,
                 begin=float(logs.begins[window]),
                 length=float((logs.ends[window] - 1) / logs.twin.control_hz),
@@ -56,6 +56,6 @@ def worst_of(logs: ReplayLogs, readings: Array, scale: Array) -> list[Clip]:
     return clips
 
 
-def worst_clips(clips: Iterable[Clip]) -> list[Clip]:
+def worst_clips(clips: Iterable[ErrorClip]) -> list[ErrorClip]:
     """The three worst, each of an episode of its own, the worst first."""
     return sorted(clips, key=lambda clip: -clip.relative)[:_SHOWN]

@@ -21,7 +21,7 @@ from scipy.interpolate import CubicSpline
 
 from twinloop.core.plain import JsonRecord
 from twinloop.gap.dynamics.intervals import Resampling, weighted
-from twinloop.simulate.channels import Channel
+from twinloop.simulate.channels import MeasuredChannel
 from twinloop.simulate.replay_logs import ReplayLogs
 from twinloop.stats import Interval
 
@@ -35,7 +35,7 @@ _FLAT = 1e-12  # of a channel's variance, below which a regression on it says no
 
 
 @dataclass(frozen=True, kw_only=True)
-class Delays(JsonRecord):
+class DelayResult(JsonRecord):
     """How late reality is behind the twin, and how much of the squared error that is, by channel.
 
     Attributes:
@@ -49,7 +49,7 @@ class Delays(JsonRecord):
 
     json_names: ClassVar[Mapping[str, str | None]] = {"channels": None}
 
-    channels: tuple[Channel, ...]
+    channels: tuple[MeasuredChannel, ...]
     delay: Interval
     gain: Interval
     offset: Interval
@@ -71,7 +71,7 @@ class LagSums:
     Σx, Σx² and Σxy of the simulated x at each of the ``lags`` in s; both about ``centre`` ``(nchannel,)``.
     """
 
-    channels: tuple[Channel, ...]
+    channels: tuple[MeasuredChannel, ...]
     centre: Array
     lags: Array
     fixed: Array
@@ -122,7 +122,7 @@ class LagSums:
         """The sums of two portions whose rows are the same."""
         return replace(self, fixed=self.fixed + other.fixed, moved=self.moved + other.moved)
 
-    def delays(self, resampling: Resampling) -> Delays | None:
+    def delays(self, resampling: Resampling) -> DelayResult | None:
         """Every figure with its interval; None where windows are too short to be shifted, or nothing moves."""
         frames = self.fixed[0].sum(axis=0)
         if len(self.lags) < _LEAST_LAGS or frames.max(initial=0.0) < _LEAST_FRAMES:
@@ -137,7 +137,7 @@ class LagSums:
         )
         if np.isnan(found.estimate[0]).all():
             return None
-        return Delays(
+        return DelayResult(
             channels=self.channels,
             delay=found.at(0),
             gain=found.at(1),

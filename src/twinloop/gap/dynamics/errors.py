@@ -13,7 +13,7 @@ from twinloop.core.errors import InputError, LogError
 from twinloop.core.params import ParamTable
 from twinloop.core.records import Episode
 from twinloop.simulate import Backend
-from twinloop.simulate.channels import Channel
+from twinloop.simulate.channels import MeasuredChannel
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import ReplayLogs, ReplayOptions, prepare_replay
 from twinloop.twin import Twin
@@ -46,7 +46,7 @@ class WindowErrors:
     absolute: Array
     count: Array
     edges: Array
-    channels: tuple[Channel, ...]
+    channels: tuple[MeasuredChannel, ...]
     episodes: tuple[int, ...]
 
     def rmse(self) -> Array:

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.gap.dynamics.motion import (
-    Kinematics,
-    Thresholds,
+    EventThresholds,
+    LoggedKinematics,
     about,
     body_poses,
     breakaways,
@@ -51,7 +51,7 @@ MEANINGS: Mapping[str, str] = {
 
 
 def event_masks(
-    logs: ReplayLogs, values: Mapping[str, float] | None = None, *, thresholds: Thresholds | None = None
+    logs: ReplayLogs, values: Mapping[str, float] | None = None, *, thresholds: EventThresholds | None = None
 ) -> dict[str, Mask]:
     """Frames of every event that the log can have, by name, ``(nwindow, nframe, nchannel)``.
 
@@ -63,7 +63,7 @@ def event_masks(
         values: identified parameters, SI, that the twin's nominal ones give way to: encoders, gains, limits.
         thresholds: where events begin.
     """
-    given = thresholds or Thresholds()
+    given = thresholds or EventThresholds()
     seen = kinematics(logs, values, given)
     hz = logs.twin.control_hz
     found = {} if not len(seen.names) else _of_motion(logs, seen, given, hz)
@@ -79,7 +79,7 @@ def event_masks(
     return {name: found[name] & known for name in MEANINGS if name in found}
 
 
-def _of_motion(logs: ReplayLogs, seen: Kinematics, given: Thresholds, hz: float) -> dict[str, Mask]:
+def _of_motion(logs: ReplayLogs, seen: LoggedKinematics, given: EventThresholds, hz: float) -> dict[str, Mask]:
     direction = directions(seen.speed, seen.threshold)
     known = ~np.isnan(seen.speed)
     before, after = max(1, round(given.before * hz)), max(1, round(given.after * hz))
@@ -119,7 +119,7 @@ def _spread(mask: Mask, channel: Mask) -> Mask:
     return np.asarray(mask.astype(np.float32) @ channel.astype(np.float32) > 0)
 
 
-def _contact(logs: ReplayLogs, values: Mapping[str, float], given: Thresholds) -> Mask | None:
+def _contact(logs: ReplayLogs, values: Mapping[str, float], given: EventThresholds) -> Mask | None:
     """Contact by channel; None where the replay has none, or the log does not say where things are."""
     model = logs.twin.model
     joints, bodies = joint_positions(logs, values), body_poses(logs)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
 from twinloop.core.records import Episode
-from twinloop.gap.dynamics.clips import Clip
+from twinloop.gap.dynamics.clips import ErrorClip
 from twinloop.gap.dynamics.motion import body_poses, joint_positions
 from twinloop.render import SceneStates, open_renderer
 from twinloop.simulate import Backend
@@ -31,7 +31,7 @@ class FilmStrip:
     ``series`` ``(nframe,)`` are the clip's worst channel, measured and simulated, in its unit.
     """
 
-    clip: Clip
+    clip: ErrorClip
     times: Array
     measured: Pictures
     simulated: Pictures
@@ -47,7 +47,7 @@ class FilmStrip:
 def film_strips(
     twin: Twin,
     episodes: Sequence[Episode],
-    clips: Sequence[Clip],
+    clips: Sequence[ErrorClip],
     *,
     backend: Backend,
     values: Mapping[str, float] | None = None,
@@ -124,7 +124,9 @@ def _put(qpos: Array, columns: NDArray[np.intp], known: Array) -> None:
     qpos[:, columns] = np.where(np.isnan(known), qpos[:, columns], known)
 
 
-def _series(backend: Backend, logs: ReplayLogs, clip: Clip, values: Mapping[str, float] | None) -> Mapping[str, Array]:
+def _series(
+    backend: Backend, logs: ReplayLogs, clip: ErrorClip, values: Mapping[str, float] | None
+) -> Mapping[str, Array]:
     """The worst channel of a clip, by who tells it."""
     column = next(i for i, channel in enumerate(logs.channels) if channel.name == clip.channel)
     frames = slice(0, int(logs.ends[0]))

@@ -18,8 +18,8 @@ from twinloop.gap.dynamics.delay import LagSums
 from twinloop.gap.dynamics.errors import BATCH, stream_logs, summed
 from twinloop.gap.dynamics.events import event_masks
 from twinloop.gap.dynamics.intervals import FEWEST, row_of
-from twinloop.gap.dynamics.metrics import Sums, Survey, report_of, survey
-from twinloop.gap.dynamics.noise_floor import Groups, Pairs, collect, find_repeats, pair_sums
+from twinloop.gap.dynamics.metrics import ErrorSums, LogSummary, report_of, survey
+from twinloop.gap.dynamics.noise_floor import Groups, RepeatPairs, collect, find_repeats, pair_sums
 from twinloop.gap.dynamics.report import GapReport
 from twinloop.simulate import Backend
 from twinloop.simulate.replay import replay
@@ -75,7 +75,9 @@ def measure_gap(
     groups, how = find_repeats(episodes, repeats)
     lags, learned = best_lags(stream_logs(twin, episodes if training is None else training, chosen, batch=batch))
     values = dict(params.estimate) if isinstance(params, ParamDistribution) else params
-    walk = _Walk(backend=backend, table=_rows(twin, values), options=chosen, lags=lags, seen=seen, edges=_edges(seen))
+    walk = _LogPass(
+        backend=backend, table=_rows(twin, values), options=chosen, lags=lags, seen=seen, edges=_edges(seen)
+    )
     sums = walk.sums(stream_logs(twin, episodes, chosen, batch=batch))
     pairs = _pairs(twin, episodes, groups, chosen, walk.edges) if groups else None
     said = "the measured episodes themselves" if training is None else f"{learned} training episodes"
@@ -87,14 +89,14 @@ def measure_gap(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Walk:
+class _LogPass:
     """One pass over the log with everything that is summed on it."""
 
     backend: Backend
     table: ParamTable
     options: ReplayOptions
     lags: Array
-    seen: Survey
+    seen: LogSummary
     edges: Array
 
     @property
@@ -102,7 +104,7 @@ class _Walk:
         """Of the table's rows."""
         return ("nominal", "identified")[: self.table.nworld]
 
-    def sums(self, portions: Iterable[ReplayLogs]) -> Sums:
+    def sums(self, portions: Iterable[ReplayLogs]) -> ErrorSums:
         """Replay every window under every row, and count errors, phases, lags and the worst clips."""
         begun, total = (0, 0), None
         for logs in portions:
@@ -113,7 +115,7 @@ class _Walk:
             raise InputError("There is no episode to measure. Give a log with at least one.")
         return total
 
-    def _portion(self, logs: ReplayLogs, episodes: int, windows: int) -> Sums:
+    def _portion(self, logs: ReplayLogs, episodes: int, windows: int) -> ErrorSums:
         """The sums of a portion before which so many episodes and windows have passed."""
         rows = self._rows(logs, episodes, windows)
         readings = replay(self.backend, logs, self.table)
@@ -121,7 +123,7 @@ class _Walk:
         guesses = baselines(logs, self.lags, moving=self.options.start == "measured")
         every = np.concatenate([readings, *(guess.readings[None] for guess in guesses)])
         whole = self.edges[[0, -1]]
-        return Sums(
+        return ErrorSums(
             twins=self.names,
             meanings={guess.name: guess.meaning for guess in guesses},
             errors=summed(logs, every, self.edges, rows=rows, nrow=self.nrow),
@@ -175,13 +177,15 @@ def _rows(twin: Twin, values: Mapping[str, float] | None) -> ParamTable:
     return twin.table(2, both)
 
 
-def _edges(seen: Survey) -> Array:
+def _edges(seen: LogSummary) -> Array:
     """Of the horizon's bins: whole frames, as many to each as to the others but for rounding."""
     frames = seen.frames - 1
     return np.unique(np.linspace(0, frames, min(_BINS, frames) + 1).round()) / seen.hz
 
 
-def _pairs(twin: Twin, episodes: Iterable[Episode], groups: Groups, options: ReplayOptions, edges: Array) -> Pairs:
+def _pairs(
+    twin: Twin, episodes: Iterable[Episode], groups: Groups, options: ReplayOptions, edges: Array
+) -> RepeatPairs:
     """Repeats against each other; those of a group are held until the last of them has passed."""
     home = {number: row for row, group in enumerate(groups) for number in group}
     waiting: dict[int, list[Episode]] = {}

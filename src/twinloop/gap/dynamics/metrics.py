@@ -10,7 +10,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.gap.dynamics.clips import Clip, worst_clips
+from twinloop.gap.dynamics.clips import ErrorClip, worst_clips
 from twinloop.gap.dynamics.delay import LagSums
 from twinloop.gap.dynamics.errors import WindowErrors, added, joined, ratio
 from twinloop.gap.dynamics.intervals import (
@@ -24,9 +24,9 @@ from twinloop.gap.dynamics.intervals import (
     root_mean,
     root_mean_by_horizon,
 )
-from twinloop.gap.dynamics.noise_floor import Pairs, noise_floor
-from twinloop.gap.dynamics.report import GapReport, Phase
-from twinloop.simulate.channels import Channel
+from twinloop.gap.dynamics.noise_floor import RepeatPairs, noise_floor
+from twinloop.gap.dynamics.report import GapReport, PhaseError
+from twinloop.simulate.channels import MeasuredChannel
 from twinloop.simulate.replay_logs import ReplayLogs
 
 Array = NDArray[np.float64]
@@ -34,7 +34,7 @@ _ANGLE = 1.0  # rad, the scale of angles whose measured value is zero by definit
 
 
 @dataclass(frozen=True, kw_only=True)
-class Survey:
+class LogSummary:
     """What the figures need to know of a log beforehand.
 
     Attributes:
@@ -50,7 +50,7 @@ class Survey:
         sizes: m, largest extent of each object whose pose is compared, by body.
     """
 
-    channels: tuple[Channel, ...]
+    channels: tuple[MeasuredChannel, ...]
     episodes: tuple[int, ...]
     windows: int
     frames: int
@@ -65,7 +65,7 @@ class Survey:
         return (self.frames - 1) / self.hz
 
 
-def survey(portions: Iterable[ReplayLogs]) -> Survey:
+def survey(portions: Iterable[ReplayLogs]) -> LogSummary:
     """Read every window once."""
     source = iter(portions)
     first = next(source)  # a log has an episode, else `stream_logs` refuses it
@@ -79,7 +79,7 @@ def survey(portions: Iterable[ReplayLogs]) -> Survey:
     count = np.maximum(sums[0], 1.0)
     spread = np.sqrt(np.maximum(sums[2] / count - (sums[1] / count) ** 2, 0.0))
     sizes = object_sizes(first)
-    return Survey(
+    return LogSummary(
         channels=first.channels,
         episodes=tuple(episodes),
         windows=windows,
@@ -102,8 +102,8 @@ def _flat(logs: ReplayLogs) -> Array:
     return logs.measured.reshape(-1, logs.measured.shape[-1])
 
 
-def _scale(channel: Channel, spread: float, sizes: dict[str, float]) -> float:
-    """See `Survey.scale`."""
+def _scale(channel: MeasuredChannel, spread: float, sizes: dict[str, float]) -> float:
+    """See `LogSummary.scale`."""
     family, _, rest = channel.name.partition("/")
     if family == "pose_error":
         return sizes[rest.split("/")[0]] or np.nan if channel.unit == "m" else _ANGLE
@@ -124,7 +124,7 @@ def _extent(model: mujoco.MjModel, body: str) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sums:
+class ErrorSums:
     """What one pass over a log leaves: the rows of ``errors`` are ``twins``, then the baselines of ``meanings``.
 
     Rows of sums are episodes, several where there are many (see `row_of`), or windows where there are fewer than four
@@ -139,12 +139,12 @@ class Sums:
     each: WindowErrors
     phases: Mapping[str, WindowErrors]
     lags: tuple[LagSums, ...]
-    worst: tuple[Clip, ...]
+    worst: tuple[ErrorClip, ...]
     owners: NDArray[np.intp]
     begins: Array
     lengths: Array
 
-    def __add__(self, other: Sums) -> Sums:
+    def __add__(self, other: ErrorSums) -> ErrorSums:
         """The sums of two portions of one log."""
         return replace(
             self,
@@ -167,7 +167,7 @@ class Sums:
 
 
 def report_of(
-    sums: Sums, seen: Survey, pairs: Pairs | None, *, how: str, source: str, level: float, seed: int
+    sums: ErrorSums, seen: LogSummary, pairs: RepeatPairs | None, *, how: str, source: str, level: float, seed: int
 ) -> GapReport:
     """The figures with their intervals.
 
@@ -207,7 +207,7 @@ def report_of(
         overall_skill=drawn.interval(_overall_skill(errors, best, rivals, seen.scale)),
         improvement=drawn.interval(_difference(errors)) if best else None,
         phases=tuple(
-            Phase(
+            PhaseError(
                 name=name,
                 frames=part.count.sum(axis=(0, 1)),
                 rmse={twin: drawn.interval(root_mean(part, row)) for row, twin in enumerate(sums.twins)},
@@ -226,7 +226,7 @@ def report_of(
     )
 
 
-def _resampling(sums: Sums, seen: Survey, level: float, seed: int) -> Resampling:
+def _resampling(sums: ErrorSums, seen: LogSummary, level: float, seed: int) -> Resampling:
     """Episodes where there are enough of them, else stretches of time."""
     if len(seen.episodes) >= FEWEST or seen.windows == len(seen.episodes):
         return by_episodes(len(seen.episodes), level=level, seed=seed)

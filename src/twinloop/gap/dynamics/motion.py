@@ -250,7 +250,7 @@ def _values(logs: ReplayLogs, table: ParamTable, field: str) -> Array:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Thresholds:
+class EventThresholds:
     """Where an event begins.
 
     Attributes:
@@ -285,7 +285,7 @@ class Thresholds:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kinematics:
+class LoggedKinematics:
     """What a log says of motion, in SI and the twin's own coordinates.
 
     ``position`` and ``speed`` ``(nwindow, nframe, n)`` are those of things: the robot's joints, then free bodies by
@@ -307,8 +307,8 @@ class Kinematics:
     drive: Mask
 
 
-def kinematics(logs: ReplayLogs, values: Mapping[str, float] | None, thresholds: Thresholds) -> Kinematics:
-    """Positions, speeds and demands of a log; see `Kinematics`."""
+def kinematics(logs: ReplayLogs, values: Mapping[str, float] | None, thresholds: EventThresholds) -> LoggedKinematics:
+    """Positions, speeds and demands of a log; see `LoggedKinematics`."""
     twin, nframe = logs.twin, logs.measured.shape[1]
     table = with_conditions(logs, twin.table(1, values))
     joints, hz, span = joint_positions(logs, values or {}), twin.control_hz, thresholds.smoothing
@@ -320,7 +320,7 @@ def kinematics(logs: ReplayLogs, values: Mapping[str, float] | None, thresholds:
     force, limited = demands(logs, table, joints, turning)
     robot = logs.joints if joints.shape[-1] else ()
     drives = whose(logs, robot, ()) if robot else np.ones((force.shape[-1], len(logs.channels)), dtype=bool)
-    return Kinematics(
+    return LoggedKinematics(
         names=(*robot, *bodies),
         position=np.concatenate([joints, np.full((len(logs), nframe, len(bodies)), np.nan)], axis=-1),
         speed=speed,
@@ -361,7 +361,7 @@ def body_poses(logs: ReplayLogs) -> dict[str, Array]:
     return found
 
 
-def _body_speed(logs: ReplayLogs, body: str, pose: Array, given: Thresholds) -> tuple[Array, float]:
+def _body_speed(logs: ReplayLogs, body: str, pose: Array, given: EventThresholds) -> tuple[Array, float]:
     """Speed of the fastest point of a body, about, in m/s ``(nwindow, nframe)``, and the noise of it."""
     model, hz = logs.twin.model, logs.twin.control_hz
     linear, noise = speeds(pose[..., :3], hz, given.smoothing)

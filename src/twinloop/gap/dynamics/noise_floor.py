@@ -21,7 +21,7 @@ from twinloop.core.plain import JsonRecord
 from twinloop.core.records import Episode
 from twinloop.gap.dynamics.errors import WindowErrors, ratio, summed
 from twinloop.gap.dynamics.intervals import FEWEST, Resampling, Statistic, mean_scaled, root_mean, weighted
-from twinloop.simulate.channels import Channel
+from twinloop.simulate.channels import MeasuredChannel
 from twinloop.simulate.replay_logs import ReplayLogs
 from twinloop.stats import Interval
 
@@ -61,7 +61,7 @@ def _several(groups: Iterable[Sequence[int]]) -> Groups:
 
 
 @dataclass(frozen=True)
-class _Script:
+class _RepeatedMotion:
     """What tells one motion from others, of the first episode that has it, and the episodes that repeat it."""
 
     length: int
@@ -71,11 +71,11 @@ class _Script:
     episodes: list[int]
 
     @classmethod
-    def of(cls, episode: Episode) -> _Script:
+    def of(cls, episode: Episode) -> _RepeatedMotion:
         probed = episode.action[np.linspace(0, len(episode) - 1, _PROBES).astype(np.intp)]
         return cls(len(episode), dict(episode.conditions), probed, probed.mean(axis=0), [episode.index])
 
-    def repeats(self, other: _Script, spread: Array) -> bool:
+    def repeats(self, other: _RepeatedMotion, spread: Array) -> bool:
         """Whether commands differ by less than the tolerance, root mean square over moments, in every channel."""
         most = TOLERANCE * np.maximum(spread, spread.max() * TOLERANCE)
         if abs(self.length - other.length) > TOLERANCE * self.length or self.conditions != other.conditions:
@@ -87,12 +87,12 @@ class _Script:
 
 def _alike(episodes: Iterable[Episode]) -> Groups:
     """Episodes of about one length whose commands agree at every moment that is probed."""
-    scripts: list[_Script] = []
+    scripts: list[_RepeatedMotion] = []
     for episode in episodes:
         spread = episode.action.std(axis=0)
         if episode.command == "none" or not spread.any():
             continue
-        script = _Script.of(episode)
+        script = _RepeatedMotion.of(episode)
         known = next((one for one in scripts if one.repeats(script, spread)), None)
         if known is None:
             scripts.append(script)
@@ -147,7 +147,7 @@ class NoiseFloor(JsonRecord):
 
     json_names: ClassVar[Mapping[str, str | None]] = {"channels": None}
 
-    channels: tuple[Channel, ...]
+    channels: tuple[MeasuredChannel, ...]
     groups: Groups
     floor: Interval
     curve: Interval
@@ -157,7 +157,7 @@ class NoiseFloor(JsonRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pairs:
+class RepeatPairs:
     """Halves of squared differences of repeats, summed by pair, horizon bin and channel.
 
     ``first`` and ``second`` ``(npair,)`` are positions among ``episodes``; ``group`` ``(nepisode,)`` is the number of
@@ -193,13 +193,13 @@ def pair_sums(logs: ReplayLogs, members: Sequence[int], edges: Array) -> list[tu
     return found
 
 
-def collect(parts: Iterable[tuple[Sequence[int], Sequence[tuple[int, int, Array, Array]]]]) -> Pairs:
+def collect(parts: Iterable[tuple[Sequence[int], Sequence[tuple[int, int, Array, Array]]]]) -> RepeatPairs:
     """The pairs of all groups as one record."""
     groups = list(parts)
     episodes = [number for members, _ in groups for number in members]
     rows = {number: row for row, number in enumerate(episodes)}
     pairs = [pair for _, found in groups for pair in found]
-    return Pairs(
+    return RepeatPairs(
         episodes=tuple(episodes),
         group=np.repeat(np.arange(len(groups)), [len(members) for members, _ in groups]),
         first=np.array([rows[a] for a, *_ in pairs], dtype=np.intp),
@@ -209,7 +209,7 @@ def collect(parts: Iterable[tuple[Sequence[int], Sequence[tuple[int, int, Array,
     )
 
 
-def floor_resampling(pairs: Pairs, *, level: float, seed: int) -> Resampling:
+def floor_resampling(pairs: RepeatPairs, *, level: float, seed: int) -> Resampling:
     """Groups are drawn again where there are eight or more of them, else the episodes within them.
 
     A pair is drawn as often as both its episodes are, so that what an episode is like enters all its pairs at once
@@ -225,7 +225,7 @@ def floor_resampling(pairs: Pairs, *, level: float, seed: int) -> Resampling:
 
 
 def noise_floor(
-    pairs: Pairs,
+    pairs: RepeatPairs,
     errors: WindowErrors,
     twins: Sequence[str],
     scales: Array,

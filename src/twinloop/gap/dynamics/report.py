@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.headline import Better, Headline
+from twinloop.core.headline import Better, HeadlineMetric
 from twinloop.core.plain import JsonRecord, plain
-from twinloop.gap.dynamics.clips import Clip
-from twinloop.gap.dynamics.delay import Delays
+from twinloop.gap.dynamics.clips import ErrorClip
+from twinloop.gap.dynamics.delay import DelayResult
 from twinloop.gap.dynamics.noise_floor import NoiseFloor
-from twinloop.simulate.channels import Channel
+from twinloop.simulate.channels import MeasuredChannel
 from twinloop.stats import Interval
 
 Array = NDArray[np.float64]
@@ -23,7 +23,7 @@ Intervals = Mapping[str, Interval]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Phase(JsonRecord):
+class PhaseError(JsonRecord):
     """RMSE of each twin in the frames of one phase of contact; ``frames`` ``(nchannel,)`` is how many these are."""
 
     name: str
@@ -62,7 +62,7 @@ class GapReport:
         drawn: how the intervals are made, or why there are none.
     """
 
-    channels: tuple[Channel, ...]
+    channels: tuple[MeasuredChannel, ...]
     episodes: tuple[int, ...]
     lengths: Array
     windows: int
@@ -81,11 +81,11 @@ class GapReport:
     skills: Intervals
     overall_skill: Interval
     improvement: Interval | None
-    phases: tuple[Phase, ...]
-    delays: Mapping[str, Delays]
+    phases: tuple[PhaseError, ...]
+    delays: Mapping[str, DelayResult]
     floor: NoiseFloor | None
     repeats: str
-    worst: tuple[Clip, ...]
+    worst: tuple[ErrorClip, ...]
     episode_errors: Mapping[str, Array]
     drawn: str
 
@@ -120,7 +120,7 @@ class GapReport:
         return self.mae[self.judged]
 
     @property
-    def delay(self) -> Delays | None:
+    def delay(self) -> DelayResult | None:
         """Delay apart from amplitude, of the twin that is judged."""
         return self.delays.get(self.judged)
 
@@ -128,7 +128,7 @@ class GapReport:
         """1 − RMSE / RMSE of a baseline, per channel: 1 is perfect, 0 no better than it."""
         return self.skills[baseline].estimate
 
-    def headline(self) -> list[Headline]:
+    def headline(self) -> list[HeadlineMetric]:
         """Overall skill, gap ratio and scaled error, and skill, gap ratio, RMSE and delay of every channel."""
         scaled = "RMSE in units of the channel's scale, mean over channels"
         own = f"1 − error of the {self.judged} twin over that of each channel's best baseline; errors are {scaled}"
@@ -193,7 +193,7 @@ def _each(
     better: Better = "lower",
     unit: str | None = "",
     meaning: str,
-) -> Iterator[Headline]:
+) -> Iterator[HeadlineMetric]:
     """One figure for each channel that has it; ``unit`` None takes the channel's."""
     for row, (name, channel) in enumerate(zip(report.joints, report.channels, strict=True)):
         if not np.isnan(interval.estimate[row]):
@@ -306,7 +306,7 @@ def _horizons(report: GapReport) -> Shown:
     return head, rows, f"Of the last {report.edges[1]:.3g} s before each time, since a window's beginning."
 
 
-def _delays(report: GapReport, delays: Delays) -> Shown:
+def _delays(report: GapReport, delays: DelayResult) -> Shown:
     head = ["reality later than the twin by", "ms", "gain", "of squared error: delay", "amplitude", "shape"]
     rows = [
         [

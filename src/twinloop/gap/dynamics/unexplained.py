@@ -12,9 +12,16 @@ from numpy.typing import NDArray
 from twinloop.core.distribution import ResidualNoise
 from twinloop.core.errors import InputError
 from twinloop.gap.dynamics.events import event_masks
-from twinloop.gap.dynamics.motion import Thresholds, kinematics, reading_noise
-from twinloop.gap.dynamics.unexplained_places import Place, new_errors, places
-from twinloop.gap.dynamics.unexplained_result import ALPHA, Moment, StateShare, Unexplained, event_words, percent
+from twinloop.gap.dynamics.motion import EventThresholds, kinematics, reading_noise
+from twinloop.gap.dynamics.unexplained_places import EventClassError, new_errors, places
+from twinloop.gap.dynamics.unexplained_result import (
+    ALPHA,
+    ErrorMoment,
+    StateShare,
+    UnexplainedResult,
+    event_words,
+    percent,
+)
 from twinloop.gap.dynamics.unexplained_rules import Hint, hints
 from twinloop.gap.dynamics.unexplained_states import MEANINGS as STATES
 from twinloop.gap.dynamics.unexplained_states import state_fits
@@ -39,8 +46,8 @@ def unexplained(
     tangents: Array | None = None,
     level: float = 0.95,
     seed: int = 0,
-    thresholds: Thresholds | None = None,
-) -> Unexplained:
+    thresholds: EventThresholds | None = None,
+) -> UnexplainedResult:
     """How much of a twin's error no parameter explains, in which events it arises and on which states it depends.
 
     Args:
@@ -62,7 +69,7 @@ def unexplained(
         InputError: readings of another shape, or a replay that diverged.
     """
     residual = _residual(logs, readings, "identified")
-    given = thresholds or Thresholds()
+    given = thresholds or EventThresholds()
     states, predicted, unpredicted, base = _states(logs, residual, values, given, tangents, level, seed)
     source, power = _noise(logs, noise, floor, unpredicted)
     reference = residual if nominal is None else _residual(logs, nominal, "nominal")
@@ -72,7 +79,7 @@ def unexplained(
     errors = new_errors(base, logs.twin.control_hz)
     where = places(errors, masks, logs.clusters, names, level=level, alpha=ALPHA, seed=seed)
     where, states = _adjusted(where, states)
-    found = Unexplained(
+    found = UnexplainedResult(
         channels=names,
         units=tuple(channel.unit for channel in logs.channels),
         reference="identified" if nominal is None else "nominal",
@@ -155,7 +162,7 @@ def _states(
     logs: ReplayLogs,
     residual: Array,
     values: Mapping[str, float] | None,
-    given: Thresholds,
+    given: EventThresholds,
     tangents: Array | None,
     level: float,
     seed: int,
@@ -192,7 +199,9 @@ def _part_of(part: Array, whole: Array) -> Callable[[NDArray[np.intp]], Array]:
     return lambda at: part[at].sum(axis=1) / np.maximum(whole[at].sum(axis=1), _TINY)
 
 
-def _adjusted(where: Sequence[Place], states: Sequence[StateShare]) -> tuple[list[Place], list[StateShare]]:
+def _adjusted(
+    where: Sequence[EventClassError], states: Sequence[StateShare]
+) -> tuple[list[EventClassError], list[StateShare]]:
     """Holm over all tests of the analysis."""
     tested = [*(place for place in where if not place.reason), *states]
     p = iter(holm([row.p_value for row in tested]).tolist())
@@ -211,7 +220,7 @@ def _needed(episodes: int, tests: int) -> str:
     )
 
 
-def _moments(logs: ReplayLogs, errors: Array, masks: Mapping[str, NDArray[np.bool_]]) -> list[Moment]:
+def _moments(logs: ReplayLogs, errors: Array, masks: Mapping[str, NDArray[np.bool_]]) -> list[ErrorMoment]:
     """The worst moments of each channel, apart from one another."""
     hz, found = logs.twin.control_hz, []
     for i, channel in enumerate(logs.channels):
@@ -226,14 +235,14 @@ def _moments(logs: ReplayLogs, errors: Array, masks: Mapping[str, NDArray[np.boo
             events = tuple(name for name, mask in masks.items() if mask[window, frame, i])
             size = math.sqrt(max(0.0, float(np.nan_to_num(errors[window, frame, i]))))
             found.append(
-                Moment(channel=channel.name, episode=logs.numbers[window], time=time, error=size, events=events)
+                ErrorMoment(channel=channel.name, episode=logs.numbers[window], time=time, error=size, events=events)
             )
             if len(taken) == _MOMENTS:
                 break
     return found
 
 
-def _with_hints(found: Unexplained, logs: ReplayLogs) -> Unexplained:
+def _with_hints(found: UnexplainedResult, logs: ReplayLogs) -> UnexplainedResult:
     rows: list[Hint] = []
     for channel in found.channels:
         states = [

@@ -26,7 +26,7 @@ _FEWEST = 3  # episodes: with fewer even the greatest difference is p > 0.12
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place(JsonRecord):
+class EventClassError(JsonRecord):
     """One event class of one channel: whether error arises there more than elsewhere.
 
     ``frames`` is the part of the frames inside, ``share`` the part of the new error that arises inside beyond what
@@ -79,7 +79,7 @@ def places(
     level: float,
     alpha: float,
     seed: int,
-) -> list[Place]:
+) -> list[EventClassError]:
     """Every event class of every channel; p-values are not adjusted yet.
 
     Args:
@@ -93,13 +93,13 @@ def places(
     """
     draws = max(4999, math.ceil(20 * len(masks) * len(channels) / alpha))
     return [
-        _place(event, name, _Sums(errors[..., i], mask[..., i], clusters), level=level, draws=draws, seed=seed)
+        _place(event, name, _EventSums(errors[..., i], mask[..., i], clusters), level=level, draws=draws, seed=seed)
         for event, mask in masks.items()
         for i, name in enumerate(channels)
     ]
 
 
-class _Sums:
+class _EventSums:
     """Errors and frames by episode, ``(2, nepisode)`` each: inside, then outside."""
 
     def __init__(self, errors: Array, mask: Mask, clusters: NDArray[np.intp]) -> None:
@@ -134,10 +134,10 @@ class _Sums:
         return np.stack([per_in / per_out, share], axis=1)
 
 
-def _place(event: str, channel: str, sums: _Sums, *, level: float, draws: int, seed: int) -> Place:
+def _place(event: str, channel: str, sums: _EventSums, *, level: float, draws: int, seed: int) -> EventClassError:
     rows = sums.both
     frames = float(sums.frames[0].sum() / max(1.0, sums.frames.sum()))
-    place = Place(event=event, channel=channel, frames=frames, episodes=len(rows))
+    place = EventClassError(event=event, channel=channel, frames=frames, episodes=len(rows))
     if len(rows) < _FEWEST:
         reason = f"{len(rows)} episodes have frames inside and outside; a test needs at least {_FEWEST}"
         return replace(place, reason=reason)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.plain import JsonRecord
 from twinloop.gap.dynamics.events import MEANINGS as EVENTS
-from twinloop.gap.dynamics.unexplained_places import Place
+from twinloop.gap.dynamics.unexplained_places import EventClassError
 from twinloop.gap.dynamics.unexplained_rules import Hint
 from twinloop.gap.dynamics.unexplained_states import MEANINGS as STATES
 from twinloop.stats import Interval
@@ -39,7 +39,7 @@ class StateShare:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moment:
+class ErrorMoment:
     """A moment at which much error arises: ``time`` s from the episode's beginning, ``error`` in the channel's unit."""
 
     channel: str
@@ -50,7 +50,7 @@ class Moment:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unexplained(JsonRecord):
+class UnexplainedResult(JsonRecord):
     """What a twin with its best parameters leaves over, by channel.
 
     Shares are of the mean squared error of ``reference`` (the nominal twin where its replay was given, else the
@@ -72,9 +72,9 @@ class Unexplained(JsonRecord):
     unexplained: Interval
     noise: Interval
     predicted: Interval
-    places: tuple[Place, ...]
+    places: tuple[EventClassError, ...]
     states: tuple[StateShare, ...]
-    moments: tuple[Moment, ...]
+    moments: tuple[ErrorMoment, ...]
     hints: tuple[Hint, ...]
     needed: str = ""
     part: str = ""
@@ -89,7 +89,7 @@ class Unexplained(JsonRecord):
         """What to try first for a channel; None where nothing stands out."""
         return next((hint for hint in self.hints if hint.channel == channel), None)
 
-    def found_places(self, channel: str) -> list[Place]:
+    def found_places(self, channel: str) -> list[EventClassError]:
         """Events in which significantly more error arises, most first."""
         found = [place for place in self.places if place.channel == channel and stands_out(place)]
         return sorted(found, key=lambda place: -_size(place))
@@ -126,7 +126,7 @@ class Unexplained(JsonRecord):
         return super().to_json() | {"alpha": ALPHA, "sentences": self.sentences()}
 
 
-def stands_out(place: Place) -> bool:
+def stands_out(place: EventClassError) -> bool:
     """Whether significantly more error arises in an event than elsewhere, and enough to matter."""
     return place.share is not None and place.p_value <= ALPHA and float(place.share.estimate) >= LEAST_SHARE
 
@@ -138,11 +138,11 @@ def percent(interval: Interval, i: int) -> str:
     return f"{value} %" + (f" ({low} to {high})" if np.isfinite(values).all() else "")
 
 
-def _size(place: Place) -> float:
+def _size(place: EventClassError) -> float:
     return 0.0 if place.share is None else float(place.share.estimate)
 
 
-def event_words(place: Place) -> str:
+def event_words(place: EventClassError) -> str:
     """How much more error arises in an event, in words; "" where nothing was tested."""
     if place.ratio is None:
         return ""

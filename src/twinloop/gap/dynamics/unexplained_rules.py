@@ -15,7 +15,7 @@ from twinloop.twin.quantities import QUANTITIES, path_patterns
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class HintRule:
     """What states and events point to.
 
     ``states`` are families of `unexplained_states`, ``events`` classes of `events`, those that say most first.
@@ -41,8 +41,8 @@ class Rule:
         return path_patterns([kind for kind in QUANTITIES if kind.fit.residual == self.name])
 
 
-RULES: tuple[Rule, ...] = (
-    Rule(
+RULES: tuple[HintRule, ...] = (
+    HintRule(
         name="backlash",
         states=("turn", "load_side"),
         events=("load_reversal", "reversal"),
@@ -51,7 +51,7 @@ RULES: tuple[Rule, ...] = (
         term="backlash, then stiction",
         structures=("backlash", "stribeck"),
     ),
-    Rule(
+    HintRule(
         name="stiction",
         states=("slow",),
         events=("breakaway",),
@@ -59,7 +59,7 @@ RULES: tuple[Rule, ...] = (
         term="friction at rest above friction in motion (Stribeck)",
         structures=("stribeck", "backlash"),
     ),
-    Rule(
+    HintRule(
         name="saturation",
         states=("limit",),
         events=("saturation", "effort"),
@@ -67,7 +67,7 @@ RULES: tuple[Rule, ...] = (
         term="voltage limit: torque that falls with speed",
         structures=("voltage_limit", "quadratic_damping", "load_friction"),
     ),
-    Rule(
+    HintRule(
         name="speed",
         states=("speed",),
         events=("fast",),
@@ -75,7 +75,7 @@ RULES: tuple[Rule, ...] = (
         term="quadratic damping, then back-EMF",
         structures=("quadratic_damping", "voltage_limit"),
     ),
-    Rule(
+    HintRule(
         name="load",
         states=("load",),
         events=(),
@@ -83,7 +83,7 @@ RULES: tuple[Rule, ...] = (
         term="friction that grows with the load",
         structures=("load_friction",),
     ),
-    Rule(
+    HintRule(
         name="impact",
         states=(),
         events=("contact_onset",),
@@ -94,7 +94,7 @@ RULES: tuple[Rule, ...] = (
         flags="--fit FIT.yaml",
         note="FIT.yaml keeps contacts in the replay: `replay: {contacts: true}`",
     ),
-    Rule(
+    HintRule(
         name="contact",
         states=(),
         events=("contact",),
@@ -104,21 +104,21 @@ RULES: tuple[Rule, ...] = (
         flags="--fit FIT.yaml",
         note="FIT.yaml keeps contacts in the replay: `replay: {contacts: true}`",
     ),
-    Rule(
+    HintRule(
         name="position",
         states=("position",),
         events=("near_limit", "still"),
         where="certain positions",
         term="gravity, an encoder's zero, or cogging",
     ),
-    Rule(
+    HintRule(
         name="heat",
         states=("time",),
         events=(),
         where="moments late in the episodes, as it grows with time",
         term="heating of the windings, or a supply that sags",
     ),
-    Rule(
+    HintRule(
         name="drift",
         states=("order",),
         events=(),
@@ -126,7 +126,7 @@ RULES: tuple[Rule, ...] = (
         term="drift between episodes",
         flags="--drift 3",
     ),
-    Rule(
+    HintRule(
         name="refit",
         states=("linear",),
         events=(),
@@ -141,7 +141,7 @@ class Hint:
     """A rule that fired for a channel: ``share`` of the residuals' power behind it, the evidence, and the command."""
 
     channel: str
-    rule: Rule
+    rule: HintRule
     share: float
     evidence: tuple[str, ...]
     patterns: tuple[str, ...]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.signal import lfilter
 
-from twinloop.gap.dynamics.motion import Kinematics, directions, reversals
+from twinloop.gap.dynamics.motion import LoggedKinematics, directions, reversals
 from twinloop.simulate.replay_logs import ReplayLogs
 from twinloop.stats import ridge_predictions
 
@@ -67,7 +67,7 @@ class StateFits:
 
 
 def state_fits(
-    logs: ReplayLogs, seen: Kinematics, residual: Array, channel: int, tangents: Array | None = None
+    logs: ReplayLogs, seen: LoggedKinematics, residual: Array, channel: int, tangents: Array | None = None
 ) -> StateFits:
     """What states say of one channel's residual.
 
@@ -106,7 +106,7 @@ def _by_episode(logs: ReplayLogs, left: Array) -> Array:
     return sums / np.maximum(np.bincount(logs.clusters, weights=np.sum(~np.isnan(left), axis=1)), 1)
 
 
-def _families(logs: ReplayLogs, seen: Kinematics, thing: int) -> dict[str, Array]:
+def _families(logs: ReplayLogs, seen: LoggedKinematics, thing: int) -> dict[str, Array]:
     """Functions of states by family, ``(nwindow, nframe, k)`` each, of any spread."""
     hz, nframe = logs.twin.control_hz, seen.speed.shape[1]
     speed = np.nan_to_num(seen.speed[..., thing])

@@ -12,9 +12,9 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
 from twinloop.core.errors import InputError
-from twinloop.core.headline import Headline
+from twinloop.core.headline import HeadlineMetric
 from twinloop.core.trials import Trials
-from twinloop.gap.policies.classes_result import ALPHA, Check, Kind
+from twinloop.gap.policies.classes_result import ALPHA, ClassCheck, Kind
 from twinloop.gap.policies.paired_trials import success_table
 from twinloop.stats import (
     Interval,
@@ -32,7 +32,7 @@ _FEW = 2  # episodes on either side of a change, or in each environment
 
 
 @dataclass(frozen=True, kw_only=True)
-class Errors:
+class EpisodeErrors:
     """A twin's error in each episode over that of holding the first frame, ``(nepisode, nchannel)``, in order of time.
 
     The relation takes out that some episodes move more than others.
@@ -44,8 +44,8 @@ class Errors:
 
 
 def gap_too_wide(
-    figures: Sequence[Headline], limits: Mapping[str, float], *, episodes: int, remedy: Sequence[str] = ()
-) -> list[Check]:
+    figures: Sequence[HeadlineMetric], limits: Mapping[str, float], *, episodes: int, remedy: Sequence[str] = ()
+) -> list[ClassCheck]:
     """A check of each figure for which there is a limit, as if the figure were normal with its interval's width.
 
     Args:
@@ -72,7 +72,7 @@ def gap_too_wide(
             half = abs(best - figure.estimate) / max(abs(figure.estimate - limit), 1e-12)
             needed = f"about {math.ceil(episodes * half**2 - 1e-6)} episodes like these {episodes} would decide it"
         found.append(
-            Check(
+            ClassCheck(
                 kind="gap_too_wide",
                 subject=figure.name,
                 fired=bool(short(figure.estimate)),
@@ -86,7 +86,7 @@ def gap_too_wide(
     return found
 
 
-def _beyond(figure: Headline, limit: float, best: float) -> float:
+def _beyond(figure: HeadlineMetric, limit: float, best: float) -> float:
     """One-sided p-value that the figure is no worse than its limit; 1 without an interval."""
     width = abs(best - figure.estimate)
     if not math.isfinite(width):
@@ -95,7 +95,7 @@ def _beyond(figure: Headline, limit: float, best: float) -> float:
     return float(ndtr(-off / max(width / ndtri((1 + figure.level) / 2), np.finfo(float).tiny)))
 
 
-def drift_since(errors: Errors, first: int, *, seed: int = 0, remedy: Sequence[str] = ()) -> list[Check]:
+def drift_since(errors: EpisodeErrors, first: int, *, seed: int = 0, remedy: Sequence[str] = ()) -> list[ClassCheck]:
     """Whether errors after a calibration are larger than those before, by permutation of episodes.
 
     Args:
@@ -118,8 +118,8 @@ def drift_since(errors: Errors, first: int, *, seed: int = 0, remedy: Sequence[s
 
 
 def other_environment(
-    here: Errors, there: Errors, *, name: str = "there", seed: int = 0, remedy: Sequence[str] = ()
-) -> list[Check]:
+    here: EpisodeErrors, there: EpisodeErrors, *, name: str = "there", seed: int = 0, remedy: Sequence[str] = ()
+) -> list[ClassCheck]:
     """Whether the twin's error is larger in the log of another environment, by permutation of episodes.
 
     Raises:
@@ -145,7 +145,7 @@ def _grown(
     than: str,
     seed: int,
     remedy: Sequence[str],
-) -> list[Check]:
+) -> list[ClassCheck]:
     """A check of each column of errors ``(nepisode, nchannel)`` that they are larger after; ``than`` completes it."""
     values, late = np.concatenate([before, after]), np.repeat([0, 1], [len(before), len(after)])
     draws = max(4999, math.ceil(20 * len(subjects) / ALPHA))  # leave Holm over so many tests room below ``ALPHA``
@@ -154,7 +154,7 @@ def _grown(
     few = f"{len(before)} and {len(after)} episodes have only {orders} orders, at least {round(1 / ALPHA)} are needed"
     ratios = [_ratio(column, late == 1, seed) for column in values.T]
     return [
-        Check(
+        ClassCheck(
             kind=kind,
             subject=subject,
             fired=bool(ratio.estimate > 1.0),
@@ -182,7 +182,7 @@ def _ratio(values: Array, late: NDArray[np.bool_], seed: int) -> Interval:
     return bootstrap(figure, len(values), method="percentile", seed=seed)
 
 
-def errors_of(channels: Sequence[str], twin: ArrayLike, hold: ArrayLike, numbers: Sequence[int]) -> Errors:
+def errors_of(channels: Sequence[str], twin: ArrayLike, hold: ArrayLike, numbers: Sequence[int]) -> EpisodeErrors:
     """Relative errors of mean absolute errors of a twin and of holding still, ``(nepisode, nchannel)`` each.
 
     What does not move in most episodes is left out; in an episode in which a channel moves less than a hundredth of
@@ -191,7 +191,7 @@ def errors_of(channels: Sequence[str], twin: ArrayLike, hold: ArrayLike, numbers
     errors, still = np.asarray(twin, dtype=np.float64), np.asarray(hold, dtype=np.float64)
     usual = np.median(still, axis=0)
     moves = np.flatnonzero(usual > 0).tolist()
-    return Errors(
+    return EpisodeErrors(
         channels=tuple(channels[i] for i in moves),
         values=(errors / np.maximum(still, 0.01 * usual + np.finfo(float).tiny))[:, moves],
         numbers=tuple(numbers),
@@ -201,7 +201,7 @@ def errors_of(channels: Sequence[str], twin: ArrayLike, hold: ArrayLike, numbers
 _POWER = 0.8  # with which the number of trials that is asked for would find a difference as large as the one seen
 
 
-def failing_conditions(trials: Trials, *, remedy: Mapping[str, Sequence[str]] | None = None) -> list[Check]:
+def failing_conditions(trials: Trials, *, remedy: Mapping[str, Sequence[str]] | None = None) -> list[ClassCheck]:
     """Whether real success in one condition is lower than in the others, by Fisher's exact test.
 
     Raises:
@@ -222,7 +222,7 @@ def failing_conditions(trials: Trials, *, remedy: Mapping[str, Sequence[str]] | 
         here, elsewhere = f"{table.successes_a} of {table.trials_a}", f"{table.successes_b} of {table.trials_b}"
         p_value = fisher(table, alternative="less")
         found.append(
-            Check(
+            ClassCheck(
                 kind="other_environment",
                 subject=name,
                 fired=rates[0] < rates[1],
@@ -244,7 +244,7 @@ def _trials_needed(worse: float, better: float, *, tests: int) -> str:
     return f"rates like these need {count.trials_a} trials of each to be told apart ({_POWER:.0%} power)"
 
 
-def weak_policies(trials: Trials, wanted: float, *, remedy: Sequence[str] = ()) -> list[Check]:
+def weak_policies(trials: Trials, wanted: float, *, remedy: Sequence[str] = ()) -> list[ClassCheck]:
     """Whether a policy fails in simulation too: so few successes there are unlikely at the wanted rate."""
     found = []
     for policy in trials.sim.policies:
@@ -252,7 +252,7 @@ def weak_policies(trials: Trials, wanted: float, *, remedy: Sequence[str] = ()) 
         rate = clopper_pearson(int(won.sum()), len(won))
         estimate, low, high = (float(part) for part in (rate.estimate, rate.low, rate.high))
         found.append(
-            Check(
+            ClassCheck(
                 kind="weak_in_simulation",
                 subject=policy,
                 fired=estimate < wanted,
@@ -267,14 +267,14 @@ def weak_policies(trials: Trials, wanted: float, *, remedy: Sequence[str] = ()) 
     return found
 
 
-def easier_in_simulation(trials: Trials, *, remedy: Sequence[str] = ()) -> list[Check]:
+def easier_in_simulation(trials: Trials, *, remedy: Sequence[str] = ()) -> list[ClassCheck]:
     """Whether a policy succeeds more often simulated than real, by Fisher's exact test."""
     found = []
     for policy in (name for name in trials.real.policies if name in trials.sim.policies):
         sim, real = (side.where(policy=policy).values("success") for side in (trials.sim, trials.real))
         table = success_table(sim, real)
         found.append(
-            Check(
+            ClassCheck(
                 kind="beyond_what_is_modelled",
                 subject=policy,
                 fired=table.difference > 0,

@@ -13,7 +13,7 @@ from scipy.stats import betabinom
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError
 from twinloop.core.records import Episode, freeze_fields
-from twinloop.gap.policies.classes_result import ALPHA, Check
+from twinloop.gap.policies.classes_result import ALPHA, ClassCheck
 from twinloop.gap.policies.paired_trials import success_table
 from twinloop.stats import difference_interval
 
@@ -23,7 +23,7 @@ _SIGMAS = 1.96  # a range stands for the middle 95 % of a normal distribution
 
 
 @dataclass(frozen=True, kw_only=True)
-class Support:
+class TrainingSupport:
     """What training visited: values ``(n, d)`` of named axes, one row per training episode, NaN where not known.
 
     ``bounds`` ``(d, 2)`` are declared ranges (of a randomization, of an identified distribution); where they are given,
@@ -40,7 +40,7 @@ class Support:
         freeze_fields(self, "values", "bounds")
 
     @classmethod
-    def of_distribution(cls, found: ParamDistribution, origin: str) -> Support:
+    def of_distribution(cls, found: ParamDistribution, origin: str) -> TrainingSupport:
         """Return the ranges that an identified distribution stands for: 1.96 standard deviations to each side."""
         sd = np.sqrt(np.maximum(np.diag(found.covariance), 0.0) * found.kappa) * _SIGMAS
         ends = np.stack([found.mean - sd, found.mean + sd], axis=-1)
@@ -77,13 +77,13 @@ def outside_p_value(outside: int, real: int, training: int) -> float:
 
 
 def never_covered(
-    support: Support,
+    support: TrainingSupport,
     names: Sequence[str],
     real: ArrayLike,
     *,
     success: Sequence[bool] | None = None,
     remedy: Sequence[str] = (),
-) -> list[Check]:
+) -> list[ClassCheck]:
     """A check of every axis that training and reality both speak of.
 
     Args:
@@ -114,8 +114,13 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _axis(
-    support: Support, name: str, real: Array, tests: int, success: Sequence[bool] | None, remedy: tuple[str, ...]
-) -> Check:
+    support: TrainingSupport,
+    name: str,
+    real: Array,
+    tests: int,
+    success: Sequence[bool] | None,
+    remedy: tuple[str, ...],
+) -> ClassCheck:
     column = support.names.index(name)
     visited = support.values[:, column]
     visited, known = visited[~np.isnan(visited)], ~np.isnan(real)
@@ -130,7 +135,7 @@ def _axis(
     if count:
         words += f" (as far as {real[outside][np.argmax(np.maximum(low - real[outside], real[outside] - high))]:.4g})"
     words += _endings(outside, known, success)
-    made = Check(kind="never_covered", subject=name, fired=count > 0, evidence=words, remedy=remedy)
+    made = ClassCheck(kind="never_covered", subject=name, fired=count > 0, evidence=words, remedy=remedy)
     if declared:
         return replace(made, p_value=0.0 if count else 1.0)
     p_value = outside_p_value(count, total, len(visited))
@@ -159,8 +164,8 @@ def _endings(outside: NDArray[np.bool_], known: NDArray[np.bool_], success: Sequ
 
 
 def combination_covered(
-    support: Support, names: Sequence[str], real: ArrayLike, *, remedy: Sequence[str] = ()
-) -> Check | None:
+    support: TrainingSupport, names: Sequence[str], real: ArrayLike, *, remedy: Sequence[str] = ()
+) -> ClassCheck | None:
     """Whether some real combination of axes is farther from all of training than training's own are from one another.
 
     The distance to the nearest training episode, in standard deviations by axis, against the distances that training
@@ -188,7 +193,7 @@ def combination_covered(
     enough = (
         f"{len(seen)} training episodes are too few for {len(rows)} real ones, it needs {math.ceil(len(rows) / ALPHA)}"
     )
-    return Check(
+    return ClassCheck(
         kind="never_covered",
         subject=f"combination of {len(common)} axes",
         fired=True,

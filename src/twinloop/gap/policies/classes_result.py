@@ -26,7 +26,7 @@ MEANINGS: Mapping[Kind, str] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check:
+class ClassCheck:
     """One check of one class on one ``subject`` (an axis, a channel, an environment).
 
     ``p_value`` is adjusted by Holm over all checks that have one; NaN where the interval of ``figure`` decides. A check
@@ -54,14 +54,14 @@ class Check:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Diagnosis:
+class FailureDiagnosis:
     """Every check that the data allowed, and what of the classes was not looked at, with the reason."""
 
-    checks: tuple[Check, ...]
+    checks: tuple[ClassCheck, ...]
     skipped: Mapping[Kind, str]
 
     @property
-    def fired(self) -> tuple[Check, ...]:
+    def fired(self) -> tuple[ClassCheck, ...]:
         """Checks on significant evidence, surest first within each class."""
         order = list(MEANINGS)
         found = [check for check in self.checks if check.fired]
@@ -99,7 +99,7 @@ class Diagnosis:
         }
 
 
-def decided(checks: Sequence[Check], skipped: Mapping[Kind, str] | None = None) -> Diagnosis:
+def decided(checks: Sequence[ClassCheck], skipped: Mapping[Kind, str] | None = None) -> FailureDiagnosis:
     """Adjust the p-values of all checks together and let those fire that remain significant.
 
     A check with a p-value must come with ``fired`` saying whether it points the bad way.
@@ -117,4 +117,4 @@ def decided(checks: Sequence[Check], skipped: Mapping[Kind, str] | None = None) 
         else check
         for i, check in enumerate(checks)
     ]
-    return Diagnosis(checks=tuple(rows), skipped=dict(skipped or {}))
+    return FailureDiagnosis(checks=tuple(rows), skipped=dict(skipped or {}))

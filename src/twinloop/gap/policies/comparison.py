@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from twinloop.core.errors import InputError
-from twinloop.core.headline import Headline
+from twinloop.core.headline import HeadlineMetric
 from twinloop.core.plain import JsonRecord
 from twinloop.core.trials import Domain, Trials
 from twinloop.gap.policies.comparison_sequential import SequentialComparison, compare_sequentially
-from twinloop.gap.policies.paired_trials import Arms, arms_by_task, success_table
+from twinloop.gap.policies.paired_trials import PolicyArms, arms_by_task, success_table
 from twinloop.stats import (
     Answer,
     Equivalence,
@@ -44,7 +44,7 @@ from twinloop.stats import (
 _POWER = 0.8  # of the further trials that are named
 
 
-def further_trials(arms: Arms, within: float | None, alpha: float) -> int | None:
+def further_trials(arms: PolicyArms, within: float | None, alpha: float) -> int | None:
     """Further trials of each until a power of 80 %, if the rates are as seen; None where that cannot be told."""
     if arms.measure != "success" or arms.paired:
         return None
@@ -60,7 +60,7 @@ def further_trials(arms: Arms, within: float | None, alpha: float) -> int | None
     return more if more > 0 else None
 
 
-def notes_on(arms: Arms, alpha: float, *, sequential: bool) -> tuple[str, ...]:
+def notes_on(arms: PolicyArms, alpha: float, *, sequential: bool) -> tuple[str, ...]:
     """What a reader must know of the trials: all alike, too few, or without an order."""
     notes = []
     n_a, n_b = len(arms.a), len(arms.b)
@@ -111,7 +111,7 @@ class TaskComparison(JsonRecord):
 
     json_names: ClassVar[Mapping[str, str | None]] = {"arms": None}
 
-    arms: Arms
+    arms: PolicyArms
     test: str
     p_value: float
     adjusted: float = np.nan
@@ -136,7 +136,7 @@ class TaskComparison(JsonRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison(JsonRecord):
+class PolicyComparison(JsonRecord):
     """Policy ``a`` against ``b`` in every task of both."""
 
     a: str
@@ -146,11 +146,11 @@ class Comparison(JsonRecord):
     level: float
     tasks: tuple[TaskComparison, ...]
 
-    def headline(self) -> list[Headline]:
+    def headline(self) -> list[HeadlineMetric]:
         """The figures that conditions and the history see."""
         return [figure for task in self.tasks for figure in self._figures(task)]
 
-    def _figures(self, task: TaskComparison) -> list[Headline]:
+    def _figures(self, task: TaskComparison) -> list[HeadlineMetric]:
         of = f"/{task.arms.task}" if task.arms.task else ""
         run = task.sequential
         shown = task.difference if run is None else run.test.interval
@@ -160,7 +160,7 @@ class Comparison(JsonRecord):
             shown.headline(
                 f"difference{of}", better="higher", meaning=f"{task.arms.measure} of {self.a} minus that of {self.b}"
             ),
-            Headline(
+            HeadlineMetric(
                 name=f"p_differs{of}",
                 estimate=p,
                 method=task.test if run is None else run.test.method,
@@ -170,7 +170,9 @@ class Comparison(JsonRecord):
         if p_equivalent is not None:
             meaning = f"p-value of a difference of {self.within:g} or more"
             method = "two one-sided tests"
-            figures.append(Headline(name=f"p_equivalent{of}", estimate=p_equivalent, method=method, meaning=meaning))
+            figures.append(
+                HeadlineMetric(name=f"p_equivalent{of}", estimate=p_equivalent, method=method, meaning=meaning)
+            )
         return figures
 
 
@@ -186,7 +188,7 @@ def compare_policies(
     sequential: bool = False,
     level: float = 0.95,
     seed: int = 0,
-) -> Comparison:
+) -> PolicyComparison:
     """Compare two policies in every task that both were tried in.
 
     Args:
@@ -211,7 +213,7 @@ def compare_policies(
         _compare(arms, within, sequential, level, seed)
         for arms in arms_by_task(trials, a, b, domain=domain, measure=measure, paired=paired)
     ]
-    return Comparison(a=a, b=b, domain=domain, within=within, level=level, tasks=_adjusted(found, within, level))
+    return PolicyComparison(a=a, b=b, domain=domain, within=within, level=level, tasks=_adjusted(found, within, level))
 
 
 def _adjusted(found: Sequence[TaskComparison], within: float | None, level: float) -> tuple[TaskComparison, ...]:
@@ -233,7 +235,7 @@ def _adjusted(found: Sequence[TaskComparison], within: float | None, level: floa
     )
 
 
-def _compare(arms: Arms, within: float | None, sequential: bool, level: float, seed: int) -> TaskComparison:
+def _compare(arms: PolicyArms, within: float | None, sequential: bool, level: float, seed: int) -> TaskComparison:
     made = _of_success(arms, within, level) if arms.measure == "success" else _of_scores(arms, within, level, seed)
     run = compare_sequentially(arms, within=within, level=level, seed=seed) if sequential else None
     undecided = verdict(made.p_value, made.equivalence and made.equivalence.p_value, alpha=1 - level) == "undecided"
@@ -241,7 +243,7 @@ def _compare(arms: Arms, within: float | None, sequential: bool, level: float, s
     return replace(made, sequential=run, further=further, notes=notes_on(arms, 1 - level, sequential=sequential))
 
 
-def _of_success(arms: Arms, within: float | None, level: float) -> TaskComparison:
+def _of_success(arms: PolicyArms, within: float | None, level: float) -> TaskComparison:
     table = arms.table
     rate_a, rate_b = (clopper_pearson(int(x.sum()), len(x), level=level) for x in (arms.a, arms.b))
     if arms.paired:
@@ -271,7 +273,7 @@ def _of_success(arms: Arms, within: float | None, level: float) -> TaskCompariso
     )
 
 
-def _of_scores(arms: Arms, within: float | None, level: float, seed: int) -> TaskComparison:
+def _of_scores(arms: PolicyArms, within: float | None, level: float, seed: int) -> TaskComparison:
     p_value = permutation_of_means(arms.a, arms.b, paired=arms.paired, seed=seed)
     others: dict[str, float] = {}
     if arms.paired:
@@ -292,5 +294,5 @@ def _of_scores(arms: Arms, within: float | None, level: float, seed: int) -> Tas
     )
 
 
-def _equal_means(arms: Arms, within: float | None) -> Equivalence | None:
+def _equal_means(arms: PolicyArms, within: float | None) -> Equivalence | None:
     return None if within is None else equivalent_means(arms.a, arms.b, margin=within, paired=arms.paired)

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from twinloop.core.plain import JsonRecord
 from twinloop.core.seeds import generator
-from twinloop.gap.policies.paired_trials import Arms
-from twinloop.stats import Answer, Sequential, log_e_rates, log_e_scores, sequential_rates, sequential_scores
+from twinloop.gap.policies.paired_trials import PolicyArms
+from twinloop.stats import Answer, SequentialTest, log_e_rates, log_e_scores, sequential_rates, sequential_scores
 
 _DRAWS = 200  # continuations from which the expected number of further pairs is told
 _AHEAD = 1000  # pairs that a continuation goes on at most
@@ -30,9 +30,9 @@ class SequentialComparison(JsonRecord):
     json_names: ClassVar[Mapping[str, str | None]] = {"seen": None}
     json_also = ("p_equivalent",)
 
-    test: Sequential
-    above: Sequential | None
-    below: Sequential | None
+    test: SequentialTest
+    above: SequentialTest | None
+    below: SequentialTest | None
     answer: Answer
     further: int | None
     pairs: int
@@ -48,7 +48,7 @@ class SequentialComparison(JsonRecord):
 
 
 def compare_sequentially(
-    arms: Arms, *, within: float | None = None, level: float = 0.95, seed: int = 0
+    arms: PolicyArms, *, within: float | None = None, level: float = 0.95, seed: int = 0
 ) -> SequentialComparison:
     """Compare pair by pair, in the order of the trials; those without a partner wait.
 
@@ -87,7 +87,7 @@ def compare_sequentially(
 
 
 def _further(
-    arms: Arms,
+    arms: PolicyArms,
     a: NDArray[np.float64],
     b: NDArray[np.float64],
     within: float | None,
@@ -114,7 +114,7 @@ def _further(
     return int(np.ceil(middle)) if np.isfinite(middle) else None
 
 
-def _independent(arms: Arms) -> bool:
+def _independent(arms: PolicyArms) -> bool:
     return arms.measure == "success" and not arms.paired
 
 

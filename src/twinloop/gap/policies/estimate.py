@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
-from twinloop.core.headline import Headline
+from twinloop.core.headline import HeadlineMetric
 from twinloop.core.plain import JsonRecord
 from twinloop.core.trials import DOMAINS, Measure, Pairs, Trials, paired
 from twinloop.gap.policies.paired_trials import measured
@@ -60,7 +60,7 @@ class RealEstimate(JsonRecord):
     policies: tuple[PolicyEstimate, ...]
     left_out: Mapping[str, str]
 
-    def headline(self) -> list[Headline]:
+    def headline(self) -> list[HeadlineMetric]:
         """The figures that conditions and the history see."""
         combined = f"real {self.measure}, from real and simulated trials"
         saved = "real trials that the simulated ones are worth"

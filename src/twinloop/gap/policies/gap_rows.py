@@ -29,7 +29,7 @@ _MOST_TABLES = 40_000  # of two sample sizes, that Barnard's test adds up in a t
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class TrialCell:
     """The trials of one policy, task and condition in both domains: values ``real`` ``(n,)`` and ``sim`` ``(m,)``."""
 
     policy: str
@@ -67,7 +67,7 @@ class GapRow(JsonRecord):
     note: str = ""
 
 
-def cells_of(trials: Trials, measure: Measure) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
+def cells_of(trials: Trials, measure: Measure) -> tuple[tuple[TrialCell, ...], tuple[str, ...]]:
     """Groups that were tried in both domains, and the names of those that were not.
 
     Raises:
@@ -87,7 +87,7 @@ def cells_of(trials: Trials, measure: Measure) -> tuple[tuple[Cell, ...], tuple[
         both = paired(part, measure)
         whole = len(both) == int(real.sum()) == int((~real).sum())
         cells.append(
-            Cell(
+            TrialCell(
                 policy=key[0],
                 task=key[1],
                 condition=key[2],
@@ -99,7 +99,9 @@ def cells_of(trials: Trials, measure: Measure) -> tuple[tuple[Cell, ...], tuple[
     return tuple(cells), tuple(alone)
 
 
-def compare(cells: Sequence[Cell], measure: Measure, *, group: Group, name: str, level: float, seed: int) -> GapRow:
+def compare(
+    cells: Sequence[TrialCell], measure: Measure, *, group: Group, name: str, level: float, seed: int
+) -> GapRow:
     """One row of cells; several are compared within each and summed, so that their mixture does not count."""
     find = _success if measure == "success" else _score
     difference, p_value, test, note = find(cells, level, seed)
@@ -118,7 +120,7 @@ def compare(cells: Sequence[Cell], measure: Measure, *, group: Group, name: str,
     )
 
 
-def _success(cells: Sequence[Cell], level: float, seed: int) -> tuple[Interval, float, str, str]:  # noqa: ARG001
+def _success(cells: Sequence[TrialCell], level: float, seed: int) -> tuple[Interval, float, str, str]:  # noqa: ARG001
     pairs = [cell.pairs for cell in cells if cell.pairs is not None]
     if len(pairs) == len(cells):
         real, sim = (np.concatenate(values) > 0.5 for values in zip(*pairs, strict=True))
@@ -134,7 +136,7 @@ def _success(cells: Sequence[Cell], level: float, seed: int) -> tuple[Interval, 
     return difference_interval(table, level=level), p_value, test, _alike(cells)
 
 
-def _score(cells: Sequence[Cell], level: float, seed: int) -> tuple[Interval, float, str, str]:
+def _score(cells: Sequence[TrialCell], level: float, seed: int) -> tuple[Interval, float, str, str]:
     pairs = [cell.pairs for cell in cells if cell.pairs is not None]
     if len(pairs) == len(cells):
         differences = np.concatenate([sim - real for real, sim in pairs])
@@ -149,7 +151,7 @@ def _score(cells: Sequence[Cell], level: float, seed: int) -> tuple[Interval, fl
     )
 
 
-def _alike(cells: Sequence[Cell]) -> str:
+def _alike(cells: Sequence[TrialCell]) -> str:
     """What a table of one outcome says: not that there is no gap."""
     values = np.concatenate([np.concatenate([cell.real, cell.sim]) for cell in cells])
     if values.all():

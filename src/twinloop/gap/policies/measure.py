@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from twinloop.core.errors import InputError
-from twinloop.core.headline import Headline
+from twinloop.core.headline import HeadlineMetric
 from twinloop.core.plain import JsonRecord
 from twinloop.core.trials import Measure, Trials
-from twinloop.gap.policies.gap_rows import Cell, GapRow, Group, cells_of, compare
-from twinloop.stats import TwoByTwo, exact_p_value, holm, trials_for_rates
+from twinloop.gap.policies.gap_rows import GapRow, Group, TrialCell, cells_of, compare
+from twinloop.stats import ContingencyTable, exact_p_value, holm, trials_for_rates
 
 ALPHA = 0.05
 _SOUGHT = 0.2  # a little more than the largest bias of SIMPLER's nine published tasks, 0.17
@@ -42,7 +42,7 @@ class MeasureGap(JsonRecord):
         shown = [row for row in self.conditions if row.p_holm <= ALPHA]
         return tuple(sorted(shown, key=lambda row: -abs(row.contribution)))
 
-    def headlines(self) -> list[Headline]:
+    def headlines(self) -> list[HeadlineMetric]:
         """The figures that conditions and the history see: simulated − real, overall, by policy and by condition."""
         unit, of = f"{self.measure}_gap", "success rate" if self.measure == "success" else "score"
         meaning = f"simulated − real {of}: positive where the simulation flatters"
@@ -51,13 +51,13 @@ class MeasureGap(JsonRecord):
         largest = max((abs(float(row.difference.estimate)) for row in self.conditions), default=np.nan)
         return [
             *(row.difference.headline(name, meaning=meaning) for name, row in named.items()),
-            Headline(
+            HeadlineMetric(
                 name=f"{self.measure}_largest",
                 estimate=largest,
                 method="no interval of a largest value; see each condition's own",
                 meaning=f"largest difference in {of} of any condition, without its sign",
             ),
-            Headline(
+            HeadlineMetric(
                 name=f"{self.measure}_conditions_differ",
                 estimate=len(self.drivers) / len(self.conditions),
                 method=f"Holm's test of all {len(self.conditions)} at {ALPHA:.0%}",
@@ -104,8 +104,8 @@ def measure_policies(trials: Trials, measure: Measure, *, level: float = 0.95, s
     )
 
 
-def _rows(cells: Sequence[Cell], group: Group, names: Sequence[str], given: dict[str, Any]) -> tuple[GapRow, ...]:
-    parts: dict[str, list[Cell]] = {}
+def _rows(cells: Sequence[TrialCell], group: Group, names: Sequence[str], given: dict[str, Any]) -> tuple[GapRow, ...]:
+    parts: dict[str, list[TrialCell]] = {}
     for cell, name in zip(cells, names, strict=True):
         parts.setdefault(name, []).append(cell)
     rows = [compare(part, group=group, name=name, **given) for name, part in parts.items()]
@@ -113,7 +113,7 @@ def _rows(cells: Sequence[Cell], group: Group, names: Sequence[str], given: dict
     return tuple(replace(row, p_holm=float(p)) for row, p in zip(rows, adjusted, strict=True))
 
 
-def _contributions(cells: Sequence[Cell], names: Sequence[str]) -> dict[str, float]:
+def _contributions(cells: Sequence[TrialCell], names: Sequence[str]) -> dict[str, float]:
     """What each condition adds to the weighted difference within conditions; in sum, the overall one."""
     weight = np.array([len(cell.real) * len(cell.sim) / (len(cell.real) + len(cell.sim)) for cell in cells])
     part = weight / weight.sum() * np.array([cell.sim.mean() - cell.real.mean() for cell in cells])
@@ -165,7 +165,7 @@ def _least_p(real: int, sim: int) -> float:
     if min(real, sim) > 20:  # far below any level in use
         return 0.0
     a, b = min(sim, 50), min(real, 50)  # more of one arm hardly help
-    return exact_p_value(TwoByTwo(successes_a=a, trials_a=a, successes_b=0, trials_b=b))
+    return exact_p_value(ContingencyTable(successes_a=a, trials_a=a, successes_b=0, trials_b=b))
 
 
 def _some(names: Sequence[str]) -> str:

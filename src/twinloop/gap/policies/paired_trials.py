@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
 from twinloop.core.trials import Domain, Measure, Trials
-from twinloop.stats import PairedCounts, TwoByTwo
+from twinloop.stats import ContingencyTable, PairedCounts
 
 Array = NDArray[np.float64]
 _LISTED = 5  # trials of each from which an order of all successes first is hardly chance
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arms:
+class PolicyArms:
     """Values of two policies in one task, in their order; with ``paired``, entry i of both is the same start.
 
     ``strata`` holds the values of both within each condition that both were tried in. ``shared`` is how many starts
@@ -33,12 +33,12 @@ class Arms:
     shared: int = 0
 
     @property
-    def table(self) -> TwoByTwo:
+    def table(self) -> ContingencyTable:
         """Successes of both."""
         return success_table(self.a, self.b)
 
     @property
-    def tables(self) -> tuple[TwoByTwo, ...]:
+    def tables(self) -> tuple[ContingencyTable, ...]:
         """Successes of both within each condition."""
         return tuple(success_table(a, b) for a, b in self.strata)
 
@@ -64,7 +64,7 @@ def measured(trials: Trials, measure: str) -> Measure:
 
 def arms_by_task(
     trials: Trials, a: str, b: str, *, domain: Domain, measure: str = "auto", paired: bool | None = None
-) -> tuple[Arms, ...]:
+) -> tuple[PolicyArms, ...]:
     """The two policies' values in each task.
 
     Args:
@@ -100,7 +100,7 @@ def arms_by_task(
     return tuple(_arms(both[0].where(task=task), both[1].where(task=task), (a, b), chosen, paired) for task in tasks)
 
 
-def _arms(first: Trials, second: Trials, names: tuple[str, str], measure: Measure, paired: bool | None) -> Arms:
+def _arms(first: Trials, second: Trials, names: tuple[str, str], measure: Measure, paired: bool | None) -> PolicyArms:
     starts = [_starts(part, measure) for part in (first, second)]
     shared = [key for key in starts[0] if key in starts[1]]
     alone = [len(part) - len(shared) for part in (first, second)]
@@ -114,10 +114,10 @@ def _arms(first: Trials, second: Trials, names: tuple[str, str], measure: Measur
         )
     if paired or (paired is None and shared and not any(alone)):
         a, b = (np.array([side[key] for key in shared]) for side in starts)
-        return Arms(task=task, measure=measure, a=a, b=b, paired=True, shared=len(shared))
+        return PolicyArms(task=task, measure=measure, a=a, b=b, paired=True, shared=len(shared))
     common = [name for name in first.conditions if name in second.conditions]
     strata = [(first.where(condition=n).values(measure), second.where(condition=n).values(measure)) for n in common]
-    return Arms(
+    return PolicyArms(
         task=task,
         measure=measure,
         a=first.values(measure),
@@ -135,9 +135,9 @@ def _starts(trials: Trials, measure: Measure) -> dict[tuple[str, str], float]:
     return {key: float(values[i]) for i, key in enumerate(keys) if key[1] and keys.count(key) == 1}
 
 
-def success_table(a: NDArray[Any], b: NDArray[Any]) -> TwoByTwo:
+def success_table(a: NDArray[Any], b: NDArray[Any]) -> ContingencyTable:
     """Successes, 0 or 1, of two arms."""
-    return TwoByTwo(successes_a=int(a.sum()), trials_a=len(a), successes_b=int(b.sum()), trials_b=len(b))
+    return ContingencyTable(successes_a=int(a.sum()), trials_a=len(a), successes_b=int(b.sum()), trials_b=len(b))
 
 
 def pair_counts(a: NDArray[np.bool_], b: NDArray[np.bool_]) -> PairedCounts:

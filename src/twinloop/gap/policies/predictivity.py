@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from twinloop.core.errors import InputError
-from twinloop.core.headline import Headline
+from twinloop.core.headline import HeadlineMetric
 from twinloop.core.plain import JsonRecord
 from twinloop.core.trials import Measure, Trials
 from twinloop.stats import Interval, ranking
-from twinloop.stats.predictivity import Predictivity, PredictivityFigure, predictivity
-from twinloop.stats.ranking import LEAST_POLICIES, PolicyScores, Scores, score_intervals
+from twinloop.stats.predictivity import PredictivityMetric, PredictivityMetrics, predictivity
+from twinloop.stats.ranking import LEAST_POLICIES, PolicyScoreMatrix, PolicyScores, score_intervals
 
 _UNNAMED = "all"
 _LABELS = {
@@ -34,7 +34,7 @@ class TaskPredictivity:
     """
 
     scores: PolicyScores
-    result: Predictivity
+    result: PredictivityMetrics
     real: Interval
     sim: Interval
     violations: tuple[tuple[str, str, float], ...]
@@ -74,11 +74,11 @@ class PredictivityReport(JsonRecord):
         """What the unqualified figures are of: the average over tasks, or the only task."""
         return self.average or self.tasks[0]
 
-    def headlines(self) -> list[Headline]:
+    def headlines(self) -> list[HeadlineMetric]:
         """The figures that conditions and the history see; of single tasks ``pearson/TASK`` and so on."""
         rows = [_headline(figure, figure.name) for figure in self.main.result.figures]
         rows.append(
-            Headline(
+            HeadlineMetric(
                 name="best_policy",
                 estimate=self.main.result.best_policy,
                 better="higher",
@@ -114,7 +114,7 @@ def scores_by_task(trials: Trials, measure: Measure) -> tuple[tuple[PolicyScores
         alone = policies.keys() - both.keys()
         notes += [f"{policy} was tried in one domain only{_in(task)} and is left out there." for policy in alone]
         if both:
-            real, sim = (Scores.of_trials([both[p][domain] for p in both]) for domain in ("real", "sim"))
+            real, sim = (PolicyScoreMatrix.of_trials([both[p][domain] for p in both]) for domain in ("real", "sim"))
             tables.append(PolicyScores(policies=tuple(both), real=real, sim=sim, task=task))
     return tuple(tables), tuple(sorted(notes))
 
@@ -177,15 +177,15 @@ def _averaged(tables: Sequence[PolicyScores]) -> PolicyScores | None:
         return None
     rows = [[table.policies.index(policy) for policy in common] for table in tables]
     real, sim = (
-        Scores.averaged([getattr(table, side).chosen(at) for table, at in zip(tables, rows, strict=True)])
+        PolicyScoreMatrix.averaged([getattr(table, side).chosen(at) for table, at in zip(tables, rows, strict=True)])
         for side in ("real", "sim")
     )
     return PolicyScores(policies=tuple(common), real=real, sim=sim, task=f"average of {len(tables)} tasks")
 
 
-def _headline(figure: PredictivityFigure, name: str) -> Headline:
+def _headline(figure: PredictivityMetric, name: str) -> HeadlineMetric:
     interval = figure.others if np.isfinite(figure.others.low) else figure.these
-    return Headline(
+    return HeadlineMetric(
         name=name,
         estimate=figure.estimate,
         low=float(interval.low),

@@ -115,14 +115,14 @@ def matched(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Reading:
+class _ChannelReading:
     unit: str
     time: Array
     values: Array
     leader: Array | None
 
 
-def _readings(episode: Episode, *, si: bool) -> Iterator[tuple[str, _Reading]]:
+def _readings(episode: Episode, *, si: bool) -> Iterator[tuple[str, _ChannelReading]]:
     """Channels of one episode."""
     state = episode.units.to_si(episode.state) if si and episode.joints else episode.state
     action = episode.units.to_si(episode.action) if si and episode.joints else episode.action
@@ -130,7 +130,7 @@ def _readings(episode: Episode, *, si: bool) -> Iterator[tuple[str, _Reading]]:
     for column, unit in enumerate(episode.units.joints):
         yield (
             f"position/{unit.joint}",
-            _Reading(
+            _ChannelReading(
                 unit=("m" if unit.unit == "m" else "rad") if si else unit.unit,
                 time=episode.time,
                 values=state[:, column],
@@ -147,7 +147,7 @@ def _readings(episode: Episode, *, si: bool) -> Iterator[tuple[str, _Reading]]:
                 joint = episode.joints.index(signal.columns[column])
                 leader = np.interp(signal.time, episode.time, slope[:, joint])
             unit = column_units(name, signal)[column]
-            reading = _Reading(unit=unit, time=signal.time, values=signal.values[:, column], leader=leader)
+            reading = _ChannelReading(unit=unit, time=signal.time, values=signal.values[:, column], leader=leader)
             yield f"{name}/{signal.columns[column]}", reading
 
 

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import LogError
-from twinloop.core.headline import Headline
+from twinloop.core.headline import HeadlineMetric
 from twinloop.core.plain import JsonRecord
 from twinloop.core.records import Episode
 from twinloop.gap.sensors.channels import SensorChannel, matched
-from twinloop.gap.sensors.metrics import EpisodeFigures, episode_figures, rate
+from twinloop.gap.sensors.metrics import EpisodeMetrics, episode_figures, rate
 from twinloop.stats import Interval, Spectrum, holm, octaves, on_grid, welch_test
 from twinloop.twin.quantities import find_kind, find_quantities
 
@@ -26,7 +26,7 @@ _SERVO = {"joint_velocity": "velocity_", "joint_current": "current_"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Remedy:
+class SensorRemedy:
     """``parameter`` of the twin, and ``value`` in SI that would close the difference; NaN where that takes a fit."""
 
     parameter: str
@@ -36,7 +36,7 @@ class Remedy:
 
 def remedy(
     channel: str, quantity: str, *, real: float, sim: float, hz: float, nominal: Mapping[str, float]
-) -> Remedy | None:
+) -> SensorRemedy | None:
     """What to change where a figure of a channel differs; None where no parameter of a twin does that.
 
     Noise of the twin adds to what its readings have besides: σ_new² = σ_old² + (real² − sim²)/g², g being what the
@@ -56,27 +56,27 @@ def remedy(
     if quantity == "lag" and kind == "position":
         return _later(column, real, sim, nominal)
     if quantity == "jitter":
-        return Remedy(parameter="timing/control/jitter", value=math.nan, how="try values until the jitter agrees")
+        return SensorRemedy(parameter="timing/control/jitter", value=math.nan, how="try values until the jitter agrees")
     name = _servo(kind, quantity, nominal) if kind in _SERVO else _name(kind, device, column, quantity)
     if name is None or (nominal and name not in nominal):
         return None
     if quantity == "step":
-        return Remedy(parameter=name, value=real)
+        return SensorRemedy(parameter=name, value=real)
     over = math.sqrt(hz) if kind in _STEMS else 1.0
     before = nominal.get(name, 0.0) * over
     bandwidth = nominal.get(f"sensor/{device}/bandwidth", 0.0) if kind in _STEMS else 0.0
     square = before**2 + (real**2 - sim**2) / _left(bandwidth, hz)
     if square < 0:
-        return Remedy(parameter=name, value=0.0, how="the simulation is noisier than this parameter makes it")
-    return Remedy(parameter=name, value=math.sqrt(square) / over)
+        return SensorRemedy(parameter=name, value=0.0, how="the simulation is noisier than this parameter makes it")
+    return SensorRemedy(parameter=name, value=math.sqrt(square) / over)
 
 
-def _later(joint: str, real: float, sim: float, nominal: Mapping[str, float]) -> Remedy:
+def _later(joint: str, real: float, sim: float, nominal: Mapping[str, float]) -> SensorRemedy:
     """A reading may be late, or what moves the joint: the sum is what is seen."""
     name = "timing/readings/delay"
     value = nominal.get(name, 0.0) + real - sim
     how = f"or actuator/{joint}/delay, stiffness and damping: identify tells them apart"
-    return Remedy(parameter=name, value=value if value >= 0 else math.nan, how=how)
+    return SensorRemedy(parameter=name, value=value if value >= 0 else math.nan, how=how)
 
 
 def _left(bandwidth: float, hz: float) -> float:
@@ -140,7 +140,7 @@ class SensorDifference(JsonRecord):
     p_value: float
     reason: str = ""
     difference: Interval
-    remedy: Remedy | None = None
+    remedy: SensorRemedy | None = None
 
     @property
     def differs(self) -> bool:
@@ -167,7 +167,7 @@ class SensorGap:
 
     differences: tuple[SensorDifference, ...]
     bands: tuple[BandDifference, ...]
-    figures: Mapping[str, tuple[EpisodeFigures, EpisodeFigures]]
+    figures: Mapping[str, tuple[EpisodeMetrics, EpisodeMetrics]]
     units: Mapping[str, str]
     episodes: tuple[int, int]
     lacking: tuple[str, ...] = ()
@@ -177,12 +177,12 @@ class SensorGap:
         """What differs beyond chance, the surest first."""
         return tuple(sorted((row for row in self.differences if row.differs), key=lambda row: row.p_value))
 
-    def headline(self) -> list[Headline]:
+    def headline(self) -> list[HeadlineMetric]:
         """The share of figures that differ, and every difference by quantity and channel."""
         tested = [row for row in self.differences if not math.isnan(row.p_value)]
         share = len(self.found) / len(tested) if tested else math.nan
         rows = [
-            Headline(
+            HeadlineMetric(
                 name="sensors_differ",
                 estimate=share,
                 method=f"Welch's tests with Holm's correction at {ALPHA:g}",
@@ -242,7 +242,7 @@ def measure_sensors(
             )
     pairs, lacking = matched(real, sim, same or {})
     nominal = nominal or {}
-    figures: dict[str, tuple[EpisodeFigures, EpisodeFigures]] = {}
+    figures: dict[str, tuple[EpisodeMetrics, EpisodeMetrics]] = {}
     rows: list[SensorDifference] = []
     bands: list[BandDifference] = []
     for ours, theirs in pairs:
@@ -266,7 +266,7 @@ def measure_sensors(
 def _differences(
     channel: SensorChannel,
     simulated: str,
-    both: tuple[EpisodeFigures, EpisodeFigures],
+    both: tuple[EpisodeMetrics, EpisodeMetrics],
     nominal: Mapping[str, float],
     level: float,
 ) -> list[SensorDifference]:
@@ -306,7 +306,7 @@ def _differences(
 def _step(
     ours: SensorChannel,
     theirs: SensorChannel,
-    both: tuple[EpisodeFigures, EpisodeFigures],
+    both: tuple[EpisodeMetrics, EpisodeMetrics],
     nominal: Mapping[str, float],
     level: float,
 ) -> SensorDifference:
@@ -344,7 +344,7 @@ def _corrected(rows: Sequence[SensorDifference]) -> list[SensorDifference]:
 
 
 def _bands(
-    channel: SensorChannel, both: tuple[EpisodeFigures, EpisodeFigures], highest: float, level: float
+    channel: SensorChannel, both: tuple[EpisodeMetrics, EpisodeMetrics], highest: float, level: float
 ) -> list[BandDifference]:
     """Levels of the octaves below ``highest``, in dB."""
     edges = octaves(highest / 2.0**_OCTAVES, highest)

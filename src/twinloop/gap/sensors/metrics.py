@@ -23,7 +23,7 @@ _ROUND_OFF = 1e-9  # of a period: times are sums of floating-point steps
 
 
 @dataclass(frozen=True, kw_only=True)
-class EpisodeFigures:
+class EpisodeMetrics:
     """Figures of each episode of one channel, ``(nepisode,)`` by name, NaN where an episode does not tell.
 
     ``period`` and ``jitter`` (standard deviation of the steps that are no gaps) in s; ``missing``, the part of samples
@@ -41,7 +41,7 @@ class EpisodeFigures:
     hz: float
 
 
-def episode_figures(channel: SensorChannel, *, highest: float) -> EpisodeFigures:
+def episode_figures(channel: SensorChannel, *, highest: float) -> EpisodeMetrics:
     """Everything of one channel.
 
     Args:
@@ -66,7 +66,7 @@ def episode_figures(channel: SensorChannel, *, highest: float) -> EpisodeFigures
         density = found.level(_UPPER_HALF * highest, highest * (1 + 1e-9))
         values["noise"][episode] = np.sqrt(density * hz / 2.0)
     hz = 1.0 / float(np.nanmedian(values["period"])) if np.isfinite(values["period"]).any() else float("nan")
-    return EpisodeFigures(values=values, spectra=tuple(spectra), step=step, allan=_allan(channel), hz=hz)
+    return EpisodeMetrics(values=values, spectra=tuple(spectra), step=step, allan=_allan(channel), hz=hz)
 
 
 def rate(channel: SensorChannel) -> float:

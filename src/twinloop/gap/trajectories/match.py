@@ -12,22 +12,22 @@ from twinloop.core.errors import InputError, LogError, UnitsError
 from twinloop.core.records import Episode
 from twinloop.core.units import UnitMap
 from twinloop.dataset.logs.resampling import resample
-from twinloop.encoders.trajectory import Clips, cut_clips
+from twinloop.encoders.trajectory import ClipArrays, cut_clips
 from twinloop.stats.interval import check_level
 
 _SAME_RATE = 0.02  # as for a replay
 
 
 @dataclass(frozen=True, kw_only=True)
-class Matched:
+class MatchedClips:
     """Clips of both sets, and what had to be done so that they can be compared."""
 
-    real: Clips
-    sim: Clips
+    real: ClipArrays
+    sim: ClipArrays
     notes: tuple[str, ...]
 
 
-def match(real: Sequence[Episode], sim: Sequence[Episode], *, clip_s: float) -> Matched:
+def match(real: Sequence[Episode], sim: Sequence[Episode], *, clip_s: float) -> MatchedClips:
     """Cut both sets into clips of the same channels, in the same units, at the same rate.
 
     Positions are in rad or m where every episode says what its units are in SI, else in the logs' own unit where that
@@ -50,7 +50,7 @@ def match(real: Sequence[Episode], sim: Sequence[Episode], *, clip_s: float) -> 
         maps = [only_channels(episode.units, channels) if si else None for episode in episodes]
         ordered = [select_channels(episode, channels) for episode in episodes]
         sides.append(cut_clips(ordered, maps, rate_hz=rate, clip_s=clip_s, names=channels))
-    return Matched(real=sides[0], sim=sides[1], notes=tuple(notes))
+    return MatchedClips(real=sides[0], sim=sides[1], notes=tuple(notes))
 
 
 def _channels(real: Sequence[Episode], sim: Sequence[Episode]) -> tuple[list[str], list[str]]:
@@ -185,7 +185,7 @@ def refuse_draws(draws: int, level: float) -> None:
         )
 
 
-def refuse_few(clips: Clips, neighbours: int, *, side: str) -> None:
+def refuse_few(clips: ClipArrays, neighbours: int, *, side: str) -> None:
     """Refuse so few clips that one of them has fewer than so many in other episodes.
 
     Raises:

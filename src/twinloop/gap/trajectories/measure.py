@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from twinloop.core.records import Episode
-from twinloop.encoders.trajectory import Array, Feature, trajectory_features
+from twinloop.encoders.trajectory import Array, ClipFeature, trajectory_features
 from twinloop.gap.trajectories.match import match, refuse_clip, refuse_draws, refuse_few
 from twinloop.stats import (
     ClassifierTest,
     ColumnDistances,
     KernelDistance,
-    NeighbourFigures,
+    NeighbourMetrics,
     classifier_test,
     energy_distance,
     holm,
@@ -28,7 +28,7 @@ from twinloop.stats import (
     precision_recall_density_coverage,
     wasserstein,
 )
-from twinloop.stats.discriminant import Features
+from twinloop.stats.discriminant import DiscriminantFeatures
 
 SIDES = ("real", "simulated")
 CLIP_S = 2.0  # a movement or two of an arm, and twenty times the lag of its servos (our choice)
@@ -48,7 +48,7 @@ class StatesGap:
     the two sets are called, such as ``real`` and ``simulated``.
     """
 
-    features: tuple[Feature, ...]
+    features: tuple[ClipFeature, ...]
     scale: Array
     mmd: KernelDistance
     energy: KernelDistance
@@ -58,7 +58,7 @@ class StatesGap:
     by_family: Mapping[str, ClassifierTest]
     p_channel: Mapping[str, float]
     p_family: Mapping[str, float]
-    neighbours: NeighbourFigures
+    neighbours: NeighbourMetrics
     real_rows: Array
     sim_rows: Array
     real_clips: int
@@ -129,7 +129,7 @@ def measure_states(
         "seed": seed,
     }
     tests = keys | {"paired": paired, "draws": draws}
-    scaled = Features.of(np.concatenate([real_rows, sim_rows]), quadratic=False)
+    scaled = DiscriminantFeatures.of(np.concatenate([real_rows, sim_rows]), quadratic=False)
     if paired and real_rows.shape == sim_rows.shape:  # a replay that differs by round-off alone is the same motion
         sim_rows = np.where(np.abs(sim_rows - real_rows) <= _ROUND_OFF * scaled.sd, real_rows, sim_rows)
     a, b = scaled(real_rows), scaled(sim_rows)
@@ -161,7 +161,11 @@ def measure_states(
 
 
 def _parts(
-    real: Array, sim: Array, features: Sequence[Feature], key: Callable[[Feature], str], tests: Mapping[str, Any]
+    real: Array,
+    sim: Array,
+    features: Sequence[ClipFeature],
+    key: Callable[[ClipFeature], str],
+    tests: Mapping[str, Any],
 ) -> dict[str, ClassifierTest]:
     """A classifier for the features of each group alone."""
     found = {}

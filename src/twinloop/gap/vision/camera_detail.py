@@ -18,7 +18,7 @@ from twinloop.core.seeds import generator
 from twinloop.dataset.media.pictures import Pictures
 from twinloop.gap.vision.develop import (
     BLUR,
-    Look,
+    CameraResponse,
     colour_gains,
     exposure_of,
     noise_variance,
@@ -52,7 +52,12 @@ class DetailFit:
 
 
 def fit_blur(
-    real: Array, pictures: Sequence[Pictures], look: Look, *, source: Look | None = None, level: float = 0.95
+    real: Array,
+    pictures: Sequence[Pictures],
+    look: CameraResponse,
+    *,
+    source: CameraResponse | None = None,
+    level: float = 0.95,
 ) -> DetailFit | None:
     """The spot that makes simulated edges as wide as real ones; none where they are.
 
@@ -91,7 +96,12 @@ def fit_blur(
 
 
 def fit_noise(
-    real: Array, pictures: Sequence[Pictures], look: Look, *, source: Look | None = None, level: float = 0.95
+    real: Array,
+    pictures: Sequence[Pictures],
+    look: CameraResponse,
+    *,
+    source: CameraResponse | None = None,
+    level: float = 0.95,
 ) -> list[DetailFit]:
     """Scale of all noise and noise of reading that make flat simulated surfaces as noisy as real ones.
 
@@ -114,7 +124,7 @@ def fit_noise(
     low, high = stretched_percentile(whole_draws, *_counts(real, simulated), level=1 - _ALPHA)
     if low <= 0.0 <= high or abs(whole) < _LEAST_NOISE:
         return []
-    line = _Line(look, bins)
+    line = _NoiseLine(look, bins)
     yields = np.ones(len(bins))
     solve = _chosen(line, missing, weights, yields)
     for _ in range(_ROUNDS):
@@ -138,10 +148,10 @@ def fit_noise(
 Solver = Callable[[Array, Array], dict[str, float]]
 
 
-class _Line:
+class _NoiseLine:
     """Variance of green over the signal, in (8-bit steps)², in the middle of some of `NOISE_LEVELS`."""
 
-    def __init__(self, look: Look, bins: NDArray[np.intp]) -> None:
+    def __init__(self, look: CameraResponse, bins: NDArray[np.intp]) -> None:
         self._look = look
         model = look.model
         display = ((NOISE_LEVELS[:-1] + NOISE_LEVELS[1:]) / 2)[bins] / 255.0
@@ -156,11 +166,11 @@ class _Line:
         self.electrons = self.read / unit
         self.other = sensor.read_noise(model, gain) ** 2 - model.read_noise**2  # of reading after the gain
 
-    def variance(self, look: Look) -> Array:
+    def variance(self, look: CameraResponse) -> Array:
         """Of a camera with other noise."""
         return noise_variance(self.read, look.model) * self.steepness
 
-    def look(self, values: dict[str, float], *, stronger: bool = False) -> Look:
+    def look(self, values: dict[str, float], *, stronger: bool = False) -> CameraResponse:
         """The camera with values of noise; ``stronger``: at least somewhat more than it has, to see its effect."""
         if stronger:
             least = {"noise_scale": 0.3, "read_noise": 1.0}
@@ -196,7 +206,7 @@ class _Line:
         return values, whole - shapes @ np.array([slope, height])
 
 
-def _chosen(line: _Line, missing: Array, weights: Array, yields: Array) -> Solver:
+def _chosen(line: _NoiseLine, missing: Array, weights: Array, yields: Array) -> Solver:
     """One of the ways to solve for noise: one parameter where that leaves little, else both."""
     ways = [line.scale_only]
     if line.variance(line.look({})).any():

@@ -16,8 +16,8 @@ from twinloop.core.plain import JsonRecord
 from twinloop.dataset.media.pictures import Pictures
 from twinloop.gap.vision.camera_detail import DetailFit, fit_blur, fit_noise
 from twinloop.gap.vision.camera_tone import ToneProblem
-from twinloop.gap.vision.develop import Look, redeveloped
-from twinloop.gap.vision.picture_statistics import PictureStatistics, PixelSample, picture_statistics, sampled_pixels
+from twinloop.gap.vision.develop import CameraResponse, redeveloped
+from twinloop.gap.vision.picture_statistics import ImageStatistics, PixelSample, picture_statistics, sampled_pixels
 from twinloop.twin.quantities.sensing import SENSING
 
 UNITS = {quantity.quantity: quantity.unit for quantity in SENSING if quantity.device == "camera"}
@@ -25,7 +25,7 @@ BOUNDS = {quantity.quantity: (quantity.low, quantity.high) for quantity in SENSI
 
 
 @dataclass(frozen=True, kw_only=True)
-class Remedy(JsonRecord):
+class CameraRemedy(JsonRecord):
     """One parameter of the twin's camera and the value that would close a part of the gap.
 
     Attributes:
@@ -53,15 +53,15 @@ class Remedy(JsonRecord):
 
 
 def find_remedies(
-    real: PictureStatistics,
-    sim: PictureStatistics,
+    real: ImageStatistics,
+    sim: ImageStatistics,
     pixels: Sequence[PixelSample],
     kept: Sequence[Pictures],
-    look: Look,
+    look: CameraResponse,
     *,
     sensor: str,
     level: float = 0.95,
-) -> tuple[Remedy, ...]:
+) -> tuple[CameraRemedy, ...]:
     """What to change of a camera, colours first.
 
     Args:
@@ -89,27 +89,27 @@ def find_remedies(
     return tuple(_remedy(row, look, sensor) for row in found)
 
 
-def remedied(look: Look, remedies: Sequence[Remedy]) -> Look:
+def remedied(look: CameraResponse, remedies: Sequence[CameraRemedy]) -> CameraResponse:
     """The camera with the values of remedies."""
     return look.with_values(**{remedy.quantity: remedy.value for remedy in remedies})
 
 
-def statistics_of(pictures: Sequence[Pictures], *, seed: int = 0) -> PictureStatistics:
+def statistics_of(pictures: Sequence[Pictures], *, seed: int = 0) -> ImageStatistics:
     """Statistics of episodes whose pictures are at hand."""
-    return PictureStatistics.joined(
+    return ImageStatistics.joined(
         picture_statistics(part, sampled_pixels(part, seed=seed + i)) for i, part in enumerate(pictures)
     )
 
 
-def developed_again(kept: Sequence[Pictures], old: Look, new: Look) -> list[Pictures]:
+def developed_again(kept: Sequence[Pictures], old: CameraResponse, new: CameraResponse) -> list[Pictures]:
     """Pictures of episodes as a camera with other values would have delivered them."""
     return [redeveloped(part, old, new, seed=i) for i, part in enumerate(kept)]
 
 
-def _remedy(row: DetailFit, look: Look, sensor: str) -> Remedy:
+def _remedy(row: DetailFit, look: CameraResponse, sensor: str) -> CameraRemedy:
     low, high = BOUNDS[row.quantity]
     value, *ends = (float(np.clip(number, low, high)) for number in (row.value, row.low, row.high))
-    return Remedy(
+    return CameraRemedy(
         parameter=f"sensor/{sensor}/{row.quantity}",
         now=look.value(row.quantity),
         value=value,

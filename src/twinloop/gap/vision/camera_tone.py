@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 from scipy.special import stdtr, stdtrit
 
-from twinloop.gap.vision.develop import Look, delivered, scaled, sensor_values
-from twinloop.gap.vision.picture_statistics import PictureStatistics, PixelSample, colour_statistics
+from twinloop.gap.vision.develop import CameraResponse, delivered, scaled, sensor_values
+from twinloop.gap.vision.picture_statistics import ImageStatistics, PixelSample, colour_statistics
 from twinloop.twin.quantities.sensing import CAMERA_SENSORS
 
 Array = NDArray[np.float64]
@@ -40,7 +40,7 @@ _CLOSE = 1e-3  # of a parameter's bounds, kept away from them so that slopes hav
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fitted:
+class ToneFit:
     """Parameters by name with values, covariance-based limits, and what they leave of the squared difference."""
 
     names: tuple[str, ...]
@@ -65,10 +65,10 @@ class ToneProblem:
 
     def __init__(
         self,
-        real: PictureStatistics,
-        sim: PictureStatistics,
+        real: ImageStatistics,
+        sim: ImageStatistics,
         pixels: Sequence[PixelSample],
-        look: Look,
+        look: CameraResponse,
         *,
         level: float = 0.95,
     ) -> None:
@@ -91,7 +91,7 @@ class ToneProblem:
         """The squared difference before anything is changed, each statistic over its standard error."""
         return float(np.sum((self._difference / self._scale) ** 2))
 
-    def select(self) -> Fitted:
+    def select(self) -> ToneFit:
         """The parameters worth changing, the one that explains most first, fitted together.
 
         One at a time is short-sighted (contrast and brightness together imitate exposure and gamma), so the order in
@@ -108,7 +108,7 @@ class ToneProblem:
             if np.all(fitted.p_values <= _ALPHA):
                 return self._ordered(fitted)
         none = np.empty(0)
-        return Fitted(names=(), values=none, low=none, high=none, p_values=none, explained=none, left=1.0)
+        return ToneFit(names=(), values=none, low=none, high=none, p_values=none, explained=none, left=1.0)
 
     def _forward(self) -> list[str]:
         """Parameters taken in one by one."""
@@ -140,7 +140,7 @@ class ToneProblem:
             sets.append(names)
         return sets
 
-    def _ordered(self, fitted: Fitted) -> Fitted:
+    def _ordered(self, fitted: ToneFit) -> ToneFit:
         """Parameters by what would be missing without each."""
         count = len(fitted.names)
         missing = np.empty(count)
@@ -150,7 +150,7 @@ class ToneProblem:
         order = np.argsort(-missing, kind="stable")
         rows = {name: getattr(fitted, name)[order] for name in ("values", "low", "high", "p_values")}
         names = tuple(fitted.names[i] for i in order)
-        return Fitted(names=names, **rows, explained=missing[order], left=fitted.left)
+        return ToneFit(names=names, **rows, explained=missing[order], left=fitted.left)
 
     def fit(self, names: Sequence[str], start: Array | None = None) -> tuple[Array, float]:
         """Values of some parameters that come nearest, and the squared difference that they leave."""
@@ -163,7 +163,7 @@ class ToneProblem:
         )
         return found.x, 2.0 * float(found.cost)
 
-    def _limits(self, names: Sequence[str], values: Array, cost: float) -> Fitted:
+    def _limits(self, names: Sequence[str], values: Array, cost: float) -> ToneFit:
         """Intervals over episodes by the delta method: θ moves by A per unit of the statistics' means.
 
         A = (JᵀWJ)⁻¹JᵀW; degrees of freedom as Welch and Satterthwaite have them for two groups of episodes. What
@@ -179,7 +179,7 @@ class ToneProblem:
         freedom = np.clip(freedom, counts.min(), counts.sum())
         reach = stdtrit(freedom, (1 + self.level) / 2) * error
         change = values - np.array([self.look.value(name) for name in names])
-        return Fitted(
+        return ToneFit(
             names=tuple(names),
             values=values,
             low=values - reach,
@@ -199,7 +199,7 @@ class ToneProblem:
         look = self.look.with_values(**dict(zip(names, values.tolist(), strict=True)))
         return (self._developed(look) - self._base - self._difference) / self._scale
 
-    def _developed(self, look: Look) -> Array:
+    def _developed(self, look: CameraResponse) -> Array:
         """Mean statistics of the pixels as another camera delivers them."""
         shown = delivered(scaled(self._values, self._radius2, self.look.model, look.model), look.model)
         levels, chroma, rings, _ = colour_statistics(shown)

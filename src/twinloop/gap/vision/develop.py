@@ -18,7 +18,7 @@ from twinloop.core.seeds import generator
 from twinloop.dataset.media.pictures import Pictures
 from twinloop.sensors.camera import CameraModel, sensor
 from twinloop.sensors.camera.colour import demosaic, mixing, pattern, responses
-from twinloop.sensors.camera.exposure import Exposure, manual
+from twinloop.sensors.camera.exposure import CaptureExposure, manual
 from twinloop.sensors.camera.shading import falloff_at, radius_squared
 from twinloop.sensors.camera.tone import display_of_linear, linear_of_display
 
@@ -28,7 +28,7 @@ BLUR = "blur"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class CameraResponse:
     """What decides how a camera's pictures look: its model and its lens's spot, in px; the default is an ideal one."""
 
     model: CameraModel = field(default_factory=CameraModel)
@@ -38,10 +38,10 @@ class Look:
         """A parameter's value."""
         return self.blur if quantity == BLUR else float(getattr(self.model, quantity))
 
-    def with_values(self, **values: float) -> Look:
+    def with_values(self, **values: float) -> CameraResponse:
         """The same with other values of parameters."""
         blur = values.pop(BLUR, self.blur)
-        return Look(model=replace(self.model, **values), blur=blur)
+        return CameraResponse(model=replace(self.model, **values), blur=blur)
 
 
 def sensor_values(display: Array, model: CameraModel) -> Array:
@@ -86,9 +86,9 @@ def noise_variance(values: Array, model: CameraModel) -> Array:
     return model.noise_scale**2 * (electrons + sensor.read_noise(model, gain) ** 2) * unit**2
 
 
-def exposure_of(model: CameraModel) -> Exposure:
+def exposure_of(model: CameraModel) -> CaptureExposure:
     """The exposure that is set by hand; at a gain of 1 where it is automatic."""
-    return Exposure(time=model.exposure_time, gain=1.0) if model.exposure == "auto" else manual(model)
+    return CaptureExposure(time=model.exposure_time, gain=1.0) if model.exposure == "auto" else manual(model)
 
 
 def colour_gains(model: CameraModel) -> Array:
@@ -96,7 +96,7 @@ def colour_gains(model: CameraModel) -> Array:
     return np.array([model.white_balance_red, 1.0, model.white_balance_blue]) / responses(model)
 
 
-def redeveloped(pictures: Pictures, old: Look, new: Look, *, seed: int = 0) -> Pictures:
+def redeveloped(pictures: Pictures, old: CameraResponse, new: CameraResponse, *, seed: int = 0) -> Pictures:
     """Pictures ``(n, h, w, 3)`` of a camera with one look as one with another would have delivered them."""
     factor = light_factor(radius_squared(*pictures.shape[1:3]), old.model, new.model)[..., None]
     made = np.empty_like(pictures)

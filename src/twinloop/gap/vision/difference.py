@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from twinloop.core.plain import JsonRecord
 from twinloop.dataset.media.pictures import Pictures
-from twinloop.encoders.pictures import Encoder
-from twinloop.gap.vision.camera_remedy import Remedy, developed_again, remedied, statistics_of
-from twinloop.gap.vision.develop import Look
-from twinloop.gap.vision.picture_statistics import CHROMA_QUANTILES, PictureStatistics
-from twinloop.gap.vision.side import Side
+from twinloop.encoders.pictures import ImageEncoder
+from twinloop.gap.vision.camera_remedy import CameraRemedy, developed_again, remedied, statistics_of
+from twinloop.gap.vision.develop import CameraResponse
+from twinloop.gap.vision.picture_statistics import CHROMA_QUANTILES, ImageStatistics
+from twinloop.gap.vision.side import ImageSide
 from twinloop.stats import Interval, KernelDistance, holm, mmd, welch_test
 
 Array = NDArray[np.float64]
@@ -39,7 +39,7 @@ MEANINGS = {name: meaning for name, (_, meaning) in _STATISTICS.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference(JsonRecord):
+class StatisticDifference(JsonRecord):
     """One statistic: means over real and simulated episodes, their difference, its p-value (Holm), and with remedies.
 
     ``difference`` has NaN ends and ``p_value`` is NaN where fewer than two episodes of a side have the statistic.
@@ -56,7 +56,7 @@ class Difference(JsonRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figures:
+class ImageMetrics:
     """Statistics by name, ``(E, f)``, NaN where an episode does not have one."""
 
     values: Array
@@ -69,8 +69,8 @@ class Figures:
         return np.where(there.any(axis=0), sums / np.maximum(there.sum(axis=0), 1), np.nan)
 
 
-def figures_of(statistics: PictureStatistics) -> Figures:
-    """The statistics that are told, in the order of `Difference` names."""
+def figures_of(statistics: ImageStatistics) -> ImageMetrics:
+    """The statistics that are told, in the order of `StatisticDifference` names."""
     middle = int(np.searchsorted(CHROMA_QUANTILES, 0.5))
     there = np.isfinite(statistics.noise)
     noise = np.where(there, statistics.noise, 0.0).sum(axis=1) / np.maximum(there.sum(axis=1), 1)
@@ -85,12 +85,12 @@ def figures_of(statistics: PictureStatistics) -> Figures:
         statistics.slope,
         noise,
     ]
-    return Figures(values=np.stack(columns, axis=1))
+    return ImageMetrics(values=np.stack(columns, axis=1))
 
 
 def compare_statistics(
-    real: PictureStatistics, sim: PictureStatistics, *, level: float = 0.95
-) -> tuple[Difference, ...]:
+    real: ImageStatistics, sim: ImageStatistics, *, level: float = 0.95
+) -> tuple[StatisticDifference, ...]:
     """Every statistic, Welch's test of each and Holm's correction over all."""
     sides = figures_of(real), figures_of(sim)
     rows, p_values = [], []
@@ -108,7 +108,7 @@ def compare_statistics(
     corrected = np.full(len(rows), np.nan)
     corrected[known] = holm(np.array(p_values)[known])
     return tuple(
-        Difference(
+        StatisticDifference(
             name=name, unit=unit, real=float(sides[0].mean[i]), sim=float(sides[1].mean[i]), difference=interval,
             p_value=float(corrected[i]),
         )
@@ -134,12 +134,12 @@ class RemedyJudge:
 
     def __init__(
         self,
-        real: Side,
-        sim: Side,
-        encoder: Encoder,
-        look: Look,
+        real: ImageSide,
+        sim: ImageSide,
+        encoder: ImageEncoder,
+        look: CameraResponse,
         distance: KernelDistance,
-        differences: Sequence[Difference],
+        differences: Sequence[StatisticDifference],
     ) -> None:
         self._real, self._sim, self._encoder, self._look = real, sim, encoder, look
         self._scale = distance.scale
@@ -150,7 +150,7 @@ class RemedyJudge:
         self._seen: dict[tuple[str, ...], tuple[float, Array]] = {}
         self._base = self._effect([])
 
-    def ranked(self, remedies: Sequence[Remedy]) -> tuple[Remedy, ...]:
+    def ranked(self, remedies: Sequence[CameraRemedy]) -> tuple[CameraRemedy, ...]:
         """Remedies with what they close, the largest share of MMD² first; without those that close nothing."""
         judged = [self._judged(remedy, remedies) for remedy in remedies]
         kept = [row for row in judged if row.closes or row.share >= _LEAST]
@@ -158,21 +158,23 @@ class RemedyJudge:
             return self.ranked(kept)
         return tuple(sorted(kept, key=lambda row: (-row.share if math.isfinite(row.share) else 0.0, -len(row.closes))))
 
-    def left(self, remedies: Sequence[Remedy]) -> float:
+    def left(self, remedies: Sequence[CameraRemedy]) -> float:
         """Part of MMD² that remains with all remedies; NaN where there is no gap beyond chance, or no remedy."""
         return self._effect(remedies)[0] / self._base[0] if remedies and self._tells else math.nan
 
-    def after(self, differences: Sequence[Difference], remedies: Sequence[Remedy]) -> tuple[Difference, ...]:
+    def after(
+        self, differences: Sequence[StatisticDifference], remedies: Sequence[CameraRemedy]
+    ) -> tuple[StatisticDifference, ...]:
         """Differences with what is left of them."""
         _, left = self._effect(remedies)
         return tuple(replace(row, remedied=float(value)) for row, value in zip(differences, left, strict=True))
 
-    def pictures(self, remedies: Sequence[Remedy]) -> Sequence[Pictures]:
+    def pictures(self, remedies: Sequence[CameraRemedy]) -> Sequence[Pictures]:
         """The pictures that were kept, as the camera with remedies delivers them."""
         kept = self._sim.kept
         return developed_again(kept, self._look, remedied(self._look, remedies)) if remedies else kept
 
-    def _judged(self, remedy: Remedy, remedies: Sequence[Remedy]) -> Remedy:
+    def _judged(self, remedy: CameraRemedy, remedies: Sequence[CameraRemedy]) -> CameraRemedy:
         """A remedy alone, and beside the others: the mean of both, as Shapley's value has it for two."""
         others = [other for other in remedies if other is not remedy]
         (alone, one), (without, two), (together, three) = (
@@ -186,7 +188,7 @@ class RemedyJudge:
         share = ((self._base[0] - alone) + (without - together)) / (2.0 * self._base[0]) if self._tells else math.nan
         return replace(remedy, closes=names, share=share)
 
-    def _effect(self, remedies: Sequence[Remedy]) -> tuple[float, Array]:
+    def _effect(self, remedies: Sequence[CameraRemedy]) -> tuple[float, Array]:
         """MMD² (NaN where it is not asked) and real − simulated statistics ``(f,)``."""
         key = tuple(sorted(remedy.parameter for remedy in remedies))
         if key not in self._seen:

@@ -10,18 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
-from twinloop.core.headline import Headline
+from twinloop.core.headline import HeadlineMetric
 from twinloop.core.records import require_same_encoder
 from twinloop.dataset.media.pictures import Pictures
-from twinloop.encoders.pictures import Encoder
-from twinloop.gap.vision.camera_remedy import Remedy, find_remedies
-from twinloop.gap.vision.develop import Look
-from twinloop.gap.vision.difference import MEANINGS, Difference, RemedyJudge, compare_statistics
-from twinloop.gap.vision.side import Regions, Side, region_features, tell_regions
+from twinloop.encoders.pictures import ImageEncoder
+from twinloop.gap.vision.camera_remedy import CameraRemedy, find_remedies
+from twinloop.gap.vision.develop import CameraResponse
+from twinloop.gap.vision.difference import MEANINGS, RemedyJudge, StatisticDifference, compare_statistics
+from twinloop.gap.vision.side import ImageSide, RegionScores, region_features, tell_regions
 from twinloop.stats import (
     ClassifierTest,
     KernelDistance,
-    NeighbourFigures,
+    NeighbourMetrics,
     classifier_test,
     kid,
     mmd,
@@ -43,19 +43,19 @@ class VisionGap:
     encoder: str
     encoder_hash: str
     dimension: int
-    real: Side
-    sim: Side
+    real: ImageSide
+    sim: ImageSide
     mmd: KernelDistance
     kid: KernelDistance
-    neighbours: NeighbourFigures
+    neighbours: NeighbourMetrics
     classifier: ClassifierTest
-    differences: tuple[Difference, ...]
-    remedies: tuple[Remedy, ...]
+    differences: tuple[StatisticDifference, ...]
+    remedies: tuple[CameraRemedy, ...]
     left: float
-    regions: Regions
-    regions_left: Regions | None
+    regions: RegionScores
+    regions_left: RegionScores | None
 
-    def headline(self) -> list[Headline]:
+    def headline(self) -> list[HeadlineMetric]:
         """Distances, what the classifier can tell, and the difference of every statistic."""
         what = f"of {self.encoder} embeddings, {len(self.real.names)} real and {len(self.sim.names)} simulated episodes"
         rows = [
@@ -94,11 +94,11 @@ class VisionGap:
 
 
 def measure_vision(
-    real: Side,
-    sim: Side,
-    encoder: Encoder,
+    real: ImageSide,
+    sim: ImageSide,
+    encoder: ImageEncoder,
     *,
-    look: Look | None = None,
+    look: CameraResponse | None = None,
     sensor: str = "camera",
     draws: int = 4999,
     level: float = 0.95,
@@ -125,7 +125,7 @@ def measure_vision(
     }  # fmt: skip
     rows = real.embedding.values, sim.embedding.values
     distance = mmd(*rows, **sides, draws=draws)
-    look = look or Look()
+    look = look or CameraResponse()
     found = find_remedies(real.statistics, sim.statistics, sim.pixels, sim.kept, look, sensor=sensor, level=level)
     differences = compare_statistics(real.statistics, sim.statistics, level=level)
     tests = {"draws": min(draws, _REGION_DRAWS), "level": level, "seed": seed}
@@ -156,13 +156,13 @@ def _features(pictures: Sequence[Pictures]) -> tuple[NDArray[np.float32], NDArra
 
 
 def _regions(
-    real: Side, sim: NDArray[np.float32], clusters: NDArray[np.int64], *, draws: int, level: float, seed: int
-) -> Regions:
+    real: ImageSide, sim: NDArray[np.float32], clusters: NDArray[np.int64], *, draws: int, level: float, seed: int
+) -> RegionScores:
     rows = real.regions.astype(np.float64), sim.astype(np.float64)
     return tell_regions(*rows, real.embedding.clusters, clusters, draws=draws, level=level, seed=seed)
 
 
-def _require_alike(real: Side, sim: Side) -> None:
+def _require_alike(real: ImageSide, sim: ImageSide) -> None:
     require_same_encoder(real.embedding, sim.embedding)
     if real.size != sim.size:
         (h, w), (other_h, other_w) = real.size, sim.size

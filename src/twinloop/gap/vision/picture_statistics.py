@@ -45,7 +45,7 @@ class PixelSample:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PictureStatistics:
+class ImageStatistics:
     """Statistics of episodes, first axis theirs.
 
     Attributes:
@@ -74,17 +74,17 @@ class PictureStatistics:
         return len(self.means)
 
     @classmethod
-    def joined(cls, rows: Iterable[PictureStatistics]) -> PictureStatistics:
+    def joined(cls, rows: Iterable[ImageStatistics]) -> ImageStatistics:
         """Those of several episodes, in order."""
         rows = list(rows)
         return cls(**{f.name: np.concatenate([getattr(row, f.name) for row in rows]) for f in fields(cls)})
 
 
-def picture_statistics(pictures: Pictures, pixels: PixelSample) -> PictureStatistics:
+def picture_statistics(pictures: Pictures, pixels: PixelSample) -> ImageStatistics:
     """The statistics of one episode, a row, from its pictures ``(n, h, w, 3)`` and `sampled_pixels` of them."""
     luma = np.asarray(pictures @ LUMA, dtype=np.float64)
     levels, chroma, rings, balance = colour_statistics(pixels.values[None])
-    return PictureStatistics(
+    return ImageStatistics(
         means=pictures.mean(axis=(0, 1, 2))[None],
         levels=levels,
         chroma=chroma,
@@ -110,7 +110,7 @@ def sampled_pixels(pictures: Pictures, *, seed: int = 0) -> PixelSample:
 
 
 def colour_statistics(values: Array) -> tuple[Array, Array, Array, Array]:
-    """Levels, chroma, rings and balance of `PictureStatistics`, of display values ``(E, m, 3)``.
+    """Levels, chroma, rings and balance of `ImageStatistics`, of display values ``(E, m, 3)``.
 
     The pixels of each episode lie in rings as `sampled_pixels` takes them.
     """

@@ -19,17 +19,17 @@ from numpy.typing import NDArray
 from twinloop.core.errors import InputError
 from twinloop.core.plain import JsonRecord
 from twinloop.core.records import Embedding
-from twinloop.dataset.media.pictures import LEAST_EPISODES, Pictures, PictureSet, Size, samples
+from twinloop.dataset.media.pictures import LEAST_EPISODES, ImageSet, Pictures, Size, samples
 from twinloop.encoders.classical import lab_of
-from twinloop.encoders.pictures import Encoder
-from twinloop.gap.vision.picture_statistics import PictureStatistics, PixelSample, picture_statistics, sampled_pixels
+from twinloop.encoders.pictures import ImageEncoder
+from twinloop.gap.vision.picture_statistics import ImageStatistics, PixelSample, picture_statistics, sampled_pixels
 from twinloop.stats import classifier_test, holm
 
 _KEPT = 4e6  # pixels of pictures that stay, 50 of 320 × 240: enough for blur and noise, and 12 MB
 
 
 @dataclass(frozen=True, kw_only=True)
-class Side:
+class ImageSide:
     """What is kept of the real or of the simulated pictures.
 
     Attributes:
@@ -46,7 +46,7 @@ class Side:
 
     label: str
     embedding: Embedding
-    statistics: PictureStatistics
+    statistics: ImageStatistics
     regions: NDArray[np.float32]
     pixels: tuple[PixelSample, ...]
     kept: tuple[Pictures, ...]
@@ -66,7 +66,9 @@ class Side:
         }
 
 
-def gather(pictures: PictureSet, encoder: Encoder, *, frames: int, seed: int = 0, size: Size | None = None) -> Side:
+def gather(
+    pictures: ImageSet, encoder: ImageEncoder, *, frames: int, seed: int = 0, size: Size | None = None
+) -> ImageSide:
     """Sample, encode and measure pictures, an episode at a time.
 
     Args:
@@ -108,8 +110,8 @@ def gather(pictures: PictureSet, encoder: Encoder, *, frames: int, seed: int = 0
         values=np.concatenate(rows), clusters=np.concatenate(clusters), encoder=encoder.name,
         encoder_hash=encoder.hash, source=label,
     )  # fmt: skip
-    return Side(
-        label=label, embedding=embedding, statistics=PictureStatistics.joined(statistics),
+    return ImageSide(
+        label=label, embedding=embedding, statistics=ImageStatistics.joined(statistics),
         regions=np.concatenate(regions), pixels=tuple(pixels), kept=tuple(kept), names=tuple(names),
         size=(int(shape[0]), int(shape[1])), plain=plain,
     )  # fmt: skip
@@ -127,7 +129,7 @@ _SMALL = 1e-3  # of the range of luma: detail below a quarter of an 8-bit step i
 
 
 @dataclass(frozen=True, kw_only=True)
-class Regions(JsonRecord):
+class RegionScores(JsonRecord):
     """How well each region alone tells real from simulated, first row at the top.
 
     Attributes:
@@ -182,7 +184,7 @@ def tell_regions(
     draws: int = 199,
     level: float = 0.95,
     seed: int = 0,
-) -> Regions:
+) -> RegionScores:
     """Judge every region by its features ``(n, 48, 7)`` and ``(m, 48, 7)``.
 
     Args:
@@ -206,7 +208,7 @@ def tell_regions(
     ]  # fmt: skip
     p_values = np.array([test.p_value for test in found])
     words = [FEATURES[int(np.argmax(test.contributions.estimate))] for test in found]
-    return Regions(
+    return RegionScores(
         auc=_grid([float(test.auc.estimate) for test in found]),
         low=_grid([float(test.auc.low) for test in found]),
         high=_grid([float(test.auc.high) for test in found]),

@@ -18,18 +18,18 @@ from twinloop.core.errors import TwinloopError
 from twinloop.core.extension import raised
 from twinloop.core.files import write_json
 from twinloop.dataset.lerobot.reader import DatasetReader
-from twinloop.dataset.media.video import EncodedEpisode, EncodedVideo, Piece, encode_pieces
+from twinloop.dataset.media.video import EncodedEpisode, EncodedVideo, FrameChunk, encode_pieces
 from twinloop.dataset.spec import CameraSpec
-from twinloop.generate.pixels.reuse import RememberingRenderer, carry_samples, carry_videos
+from twinloop.generate.pixels.reuse import CachingRenderer, carry_samples, carry_videos
 from twinloop.generate.pixels.source import source_plan, stored_episode
 from twinloop.generate.pixels.views import (
+    CameraView,
     CleanView,
     EpisodeTables,
     Opened,
     SensedView,
     SensorChoice,
     TableFiles,
-    View,
     choose_sensors,
 )
 from twinloop.generate.render_settings import RenderConfig
@@ -44,7 +44,7 @@ _PIECE_SECONDS = 2.0  # after so long a person wants to see that it goes on
 
 
 @dataclass(frozen=True, kw_only=True)
-class Block:
+class RenderBlock:
     """What a rendering process needs: where the states are, which episodes, how, and where the encoded files go.
 
     ``carried`` are cameras whose videos are taken over from the source. ``seconds`` is what a step of all cameras costs
@@ -74,7 +74,7 @@ class Block:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
+class RenderedBlock:
     """What came of a block: its videos, and the files of its side tables."""
 
     videos: dict[str, EncodedVideo]
@@ -82,7 +82,7 @@ class Made:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reached:
+class RenderProgress:
     """Where a rendering process is: the steps that it finished since it said so last, and what it works on now."""
 
     steps: int
@@ -95,20 +95,20 @@ class Reached:
         return f"episode {self.episode}, {frames}"
 
 
-def render_block(job: Block, report: Callable[[Any], None]) -> Made:
+def render_block(job: RenderBlock, report: Callable[[Any], None]) -> RenderedBlock:
     """A block, made, or found where an earlier run has made it."""
     done = job.folder / _DONE
     stored = _stored(done) if done.is_file() else None
     if stored is not None:
         steps = DatasetReader(job.source).lengths[list(job.indices)].sum()
-        report(Reached(steps=int(steps), episode=job.indices[-1], rows=range(0)))
+        report(RenderProgress(steps=int(steps), episode=job.indices[-1], rows=range(0)))
         return stored
     videos = carry_videos(DatasetReader(job.source), job.indices, job.carried, job.folder)
     paths = {camera.name: job.folder / f"{camera.name}.mp4" for camera in job.cameras}
     files = TableFiles(job.folder)
     with _own_renderer(job.renderer):
         videos |= encode_pieces(_pieces(job, report, files), job.cameras, paths, fps=job.fps)
-    made = Made(videos=videos, tables=files.close())
+    made = RenderedBlock(videos=videos, tables=files.close())
     _store(done, made)
     shutil.rmtree(job.folder / "frames", ignore_errors=True)
     return made
@@ -129,7 +129,7 @@ def _own_renderer(name: str) -> Iterator[None]:
         ) from error
 
 
-def _store(done: Path, made: Made) -> None:
+def _store(done: Path, made: RenderedBlock) -> None:
     rows = {
         name: {
             "path": str(video.path),
@@ -143,7 +143,7 @@ def _store(done: Path, made: Made) -> None:
     write_json(done, {"videos": rows, "tables": made.tables})
 
 
-def _stored(done: Path) -> Made | None:
+def _stored(done: Path) -> RenderedBlock | None:
     """Return what an earlier run made; None where a file of it is gone."""
 
     def episode(row: Mapping[str, Any]) -> EncodedEpisode:
@@ -159,10 +159,10 @@ def _stored(done: Path) -> Made | None:
     }
     tables = {name: folder / Path(path).name for name, path in rows["tables"].items()}
     made = [*(video.path for video in videos.values()), *tables.values()]
-    return Made(videos=videos, tables=tables) if all(path.is_file() for path in made) else None
+    return RenderedBlock(videos=videos, tables=tables) if all(path.is_file() for path in made) else None
 
 
-def _pieces(job: Block, report: Callable[[Any], None], files: TableFiles) -> Iterator[Piece]:
+def _pieces(job: RenderBlock, report: Callable[[Any], None], files: TableFiles) -> Iterator[FrameChunk]:
     reader, model, size = DatasetReader(job.source), visual_model(job.source), _piece(job)
     chosen = choose_sensors(job.settings, job.plan.twin, [camera.name for camera in job.cameras])
     finished = 0
@@ -177,24 +177,24 @@ def _pieces(job: Block, report: Callable[[Any], None], files: TableFiles) -> Ite
             length = len(episode.record)
             for start in range(0, length, size):
                 rows = range(start, min(start + size, length))
-                report(Reached(steps=finished, episode=index, rows=rows))
+                report(RenderProgress(steps=finished, episode=index, rows=rows))
                 frames = {name: taken for view in views for name, taken in view.frames(rows).items()}
                 finished = len(rows)
-                yield Piece(frames=frames, start=start, length=length)
+                yield FrameChunk(frames=frames, start=start, length=length)
             files.add(carry_samples(reader, index) | tables.of(episode, views))
-    report(Reached(steps=finished, episode=job.indices[-1], rows=range(0)))
+    report(RenderProgress(steps=finished, episode=job.indices[-1], rows=range(0)))
 
 
-def _piece(job: Block) -> int:
+def _piece(job: RenderBlock) -> int:
     """Frames taken in one call."""
     size = sum(3 * camera.height * camera.width for camera in job.cameras)
     limits = (_PIECE_FRAMES, _PIECE_BYTES / size, _PIECE_SECONDS / job.seconds)
     return max(1, int(min(limits)))
 
 
-def _views(job: Block, chosen: SensorChoice, opened: Opened) -> list[View]:
+def _views(job: RenderBlock, chosen: SensorChoice, opened: Opened) -> list[CameraView]:
     """What takes the pictures: one renderer for the clean cameras of each size, one for each sensor."""
-    views: list[View] = []
+    views: list[CameraView] = []
     sizes: dict[tuple[int, int], list[str]] = {}
     for camera in job.cameras:
         if camera.name in chosen.sensors:
@@ -211,7 +211,7 @@ def _alone(opened: Opened, camera: str) -> Callable[[int, int], Renderer]:
 
 
 def _opened(
-    job: Block, model: mujoco.MjModel, stack: ExitStack, height: int, width: int, cameras: list[str]
+    job: RenderBlock, model: mujoco.MjModel, stack: ExitStack, height: int, width: int, cameras: list[str]
 ) -> Renderer:
     quality = job.settings.settings
     renderer = open_renderer(job.renderer, model, height=height, width=width, cameras=cameras, quality=quality)
@@ -219,7 +219,7 @@ def _opened(
         textures = [job.plan.texture_pool, job.plan.run_seed]
         how = {"renderer": job.renderer, "quality": quality}
         context = {"twin": job.plan.twin.hash, "textures": textures, **how}
-        renderer = RememberingRenderer(renderer, model, job.folder / "frames", context)
+        renderer = CachingRenderer(renderer, model, job.folder / "frames", context)
     return stack.enter_context(renderer)
 
 

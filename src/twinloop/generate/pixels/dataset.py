@@ -14,14 +14,14 @@ from typing import Any
 from twinloop.core.console import counted
 from twinloop.core.errors import MissingDependencyError, TwinloopError
 from twinloop.core.files import sha256_json
-from twinloop.core.pool import Lost, lasting_map
+from twinloop.core.pool import LostItem, lasting_map
 from twinloop.core.records import SimEpisode
 from twinloop.dataset.annotations import DOCUMENT
 from twinloop.dataset.lerobot.writer import DatasetWriter
 from twinloop.dataset.side_tables import side_table_names
 from twinloop.dataset.spec import CameraSpec, DatasetSpec
 from twinloop.generate.coverage import rendered_documents
-from twinloop.generate.pixels.block import Block, Reached, render_block, visual_model
+from twinloop.generate.pixels.block import RenderBlock, RenderProgress, render_block, visual_model
 from twinloop.generate.pixels.source import RenderSource, episode_record, open_source, stored_episode
 from twinloop.generate.pixels.views import SensorChoice, choose_sensors
 from twinloop.generate.render_settings import RenderConfig
@@ -64,7 +64,7 @@ def render_dataset(
     start = open_source(source, settings)
     renderer = check_render(settings, start.twin)
     visual_model(source)
-    work = _Pass(source=start, settings=settings, renderer=renderer)
+    work = _RenderPass(source=start, settings=settings, renderer=renderer)
     with DatasetWriter.open(output, work.spec, resume=resume) as writer:
         with _scratch(writer.path, work.spec.config_hash, resume=resume) as folder:
             _render_blocks(work, writer, folder, workers)
@@ -98,7 +98,7 @@ def check_render(settings: RenderConfig, twin: Twin) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Pass:
+class _RenderPass:
     """One rendering: from what, how, and what follows from that."""
 
     source: RenderSource
@@ -166,12 +166,12 @@ class _Pass:
             block_size=self.block_size,
         )
 
-    def blocks(self, first: int, folder: Path) -> Iterator[Block]:
+    def blocks(self, first: int, folder: Path) -> Iterator[RenderBlock]:
         """The blocks with episodes, from one on."""
         reader = self.source.reader
         for number, indices in self.source.blocks(self.block_size).items():
             if number >= first:
-                yield Block(
+                yield RenderBlock(
                     source=reader.path,
                     number=number,
                     indices=indices,
@@ -238,18 +238,18 @@ class _Pass:
         }
 
 
-def _render_blocks(work: _Pass, writer: DatasetWriter, folder: Path, workers: int) -> None:
+def _render_blocks(work: _RenderPass, writer: DatasetWriter, folder: Path, workers: int) -> None:
     jobs = list(work.blocks(writer.next_block, folder))
     lengths = work.source.reader.lengths
     total = int(sum(lengths[list(job.indices)].sum() for job in jobs))
-    lost: list[tuple[Block, Lost]] = []
+    lost: list[tuple[RenderBlock, LostItem]] = []
     with counted(label="render", total=total) as advance:
 
-        def heard(reached: Reached) -> None:
+        def heard(reached: RenderProgress) -> None:
             advance(reached.steps)
 
         for job, made in lasting_map(render_block, jobs, workers=min(workers, len(jobs)), progress=heard):
-            if isinstance(made, Lost):
+            if isinstance(made, LostItem):
                 lost.append((job, made))
                 if len(lost) == _MOST_LOST:
                     break
@@ -271,7 +271,7 @@ def _render_blocks(work: _Pass, writer: DatasetWriter, folder: Path, workers: in
     writer.skip_blocks(last + 1, outcome={"rendered": 0})
 
 
-def _lost(work: _Pass, writer: DatasetWriter, lost: list[tuple[Block, Lost]]) -> TwinloopError:
+def _lost(work: _RenderPass, writer: DatasetWriter, lost: list[tuple[RenderBlock, LostItem]]) -> TwinloopError:
     """What to say of blocks that ended their processes each time."""
     told = "; ".join(f"{one.reported or f'episode {job.indices[0]}'}: its process {one.how}" for job, one in lost)
     return TwinloopError(

@@ -26,7 +26,7 @@ from twinloop.generate.readings import SAMPLES
 from twinloop.render import Fields, Observed, Renderer, SceneStates
 
 
-class RememberingRenderer(Renderer):
+class CachingRenderer(Renderer):
     """A renderer that writes every frame into a folder, and takes from there what it has made before.
 
     A frame is named by what it depends on: state, fields, channels, cameras, size, and ``context``, which names the

@@ -23,7 +23,7 @@ from twinloop.render import Fields, Renderer, SceneStates
 from twinloop.render.annotate import AnnotationSettings, annotate_episode
 from twinloop.render.cameras import intrinsics
 from twinloop.rollout.camera import KIND, camera_sensors, sensor_camera
-from twinloop.rollout.camera_shots import CameraShots
+from twinloop.rollout.camera_shots import CameraCaptures
 from twinloop.rollout.contacts import dynamics_tables
 from twinloop.rollout.depth import DEPTH_CHANNELS, depth_reading, sensor_settings
 from twinloop.rollout.lidar import lidar_scans
@@ -88,7 +88,7 @@ def ranging_sensors(twin: Twin) -> tuple[str, ...]:
     return tuple(name for name, device in twin.devices.items() if device.kind in ("depth", "lidar"))
 
 
-class View(Protocol):
+class CameraView(Protocol):
     """Takes the pictures of some cameras, episode after episode, in each from the first frame to the last."""
 
     def begin(self, episode: StoredEpisode) -> None:
@@ -108,11 +108,11 @@ class CleanView:
         self._episode: StoredEpisode | None = None
 
     def begin(self, episode: StoredEpisode) -> None:
-        """See `View`."""
+        """See `CameraView`."""
         self._episode = episode
 
     def frames(self, rows: range) -> dict[str, NDArray[np.uint8]]:
-        """See `View`."""
+        """See `CameraView`."""
         assert self._episode is not None  # noqa: S101 - our own invariant: begun first
         states = self._episode.states.take(slice(rows.start, rows.stop))
         return self.renderer.render(states, self._episode.fields(rows))
@@ -131,20 +131,20 @@ class SensedView:
     def __init__(self, opened: Callable[[int, int], Renderer], sensor: str, camera: CameraSpec, *, most: int) -> None:
         self._opened = functools.cache(opened)
         self._sensor, self.camera, self._most = sensor, camera, most
-        self.shots: CameraShots | None = None
+        self.shots: CameraCaptures | None = None
 
     def begin(self, episode: StoredEpisode) -> None:
-        """See `View`."""
+        """See `CameraView`."""
         camera = episode.camera(self._sensor, self.camera)
         renderer = self._opened(camera.view.height, camera.view.width)
 
         def draw(states: SceneStates, fields: Fields) -> NDArray[np.float32]:
             return renderer.observe(states, fields, channels=("linear",))[camera.camera]["linear"]
 
-        self.shots = CameraShots(camera, episode.world, draw, most=self._most)
+        self.shots = CameraCaptures(camera, episode.world, draw, most=self._most)
 
     def frames(self, rows: range) -> dict[str, NDArray[np.uint8]]:
-        """See `View`."""
+        """See `CameraView`."""
         assert self.shots is not None  # noqa: S101 - our own invariant: begun first
         return {self.camera.name: self.shots.pictures(rows)}
 
@@ -201,7 +201,7 @@ class EpisodeTables:
         self._opened, self._wanted, self._ranging = opened, wanted, ranging
         self._renderers: dict[tuple[int, int, str], Renderer] = {}
 
-    def of(self, episode: StoredEpisode, views: Sequence[View]) -> Tables:
+    def of(self, episode: StoredEpisode, views: Sequence[CameraView]) -> Tables:
         """The tables of one episode whose pictures the views have taken."""
         tables: Tables = {}
         if self._wanted is not None:
@@ -216,7 +216,7 @@ class EpisodeTables:
             )
         return tables
 
-    def _annotations(self, episode: StoredEpisode, view: View, wanted: AnnotationSettings) -> Tables:
+    def _annotations(self, episode: StoredEpisode, view: CameraView, wanted: AnnotationSettings) -> Tables:
         """The truth of a view's pictures; of a sensor's: of the undistorted camera, when the picture was taken."""
         states, fields = moments(episode, view)
         return annotate_episode(
@@ -229,7 +229,7 @@ class EpisodeTables:
             model=episode.model,
         )
 
-    def _truth(self, view: View) -> Renderer:
+    def _truth(self, view: CameraView) -> Renderer:
         if isinstance(view, CleanView):
             return view.renderer
         assert isinstance(view, SensedView)  # noqa: S101 - there are these two
@@ -267,7 +267,7 @@ class EpisodeTables:
                 yield {"number": number, "frame_index": step, "depth": encode_png(counts), "unit": reading.unit}
 
 
-def moments(episode: StoredEpisode, view: View) -> tuple[SceneStates, Fields]:
+def moments(episode: StoredEpisode, view: CameraView) -> tuple[SceneStates, Fields]:
     """Where everything was, and how it looked, when each picture of a view was taken."""
     if isinstance(view, SensedView) and view.shots is not None:
         return episode.world.at(view.shots.captures.taken[0])

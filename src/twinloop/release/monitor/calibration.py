@@ -21,10 +21,19 @@ from twinloop.core.errors import InputError
 from twinloop.core.files import dumps, sha256_bytes, write_bytes, write_json
 from twinloop.core.plain import plain
 from twinloop.core.seeds import generator
-from twinloop.release.monitor.faults import Hypothesis, named
-from twinloop.release.monitor.judging import JUDGES, Departure, Drives, Judge, Kind, Scorer, Size, fit_outlying
-from twinloop.release.monitor.pictures import LEAST, LOOKS, PictureReference
-from twinloop.stats.conformal import Envelope, JointBand, envelope, joint_band, least_curves
+from twinloop.release.monitor.faults import FaultHypothesis, named
+from twinloop.release.monitor.judging import (
+    JUDGES,
+    DriveScorer,
+    Kind,
+    MagnitudeScorer,
+    MahalanobisScorer,
+    Scorer,
+    ScorerSet,
+    fit_outlying,
+)
+from twinloop.release.monitor.pictures import LEAST, LOOKS, ImageReference
+from twinloop.stats.conformal import CurveBand, JointBand, envelope, joint_band, least_curves
 
 Array = NDArray[np.float64]
 Rows = Mapping[str, Array]  # by stream, (episode, time, d), NaN where an episode has ended
@@ -37,7 +46,7 @@ _KINDS: Mapping[str, Kind] = {"observation": "density", "latent": "density"}  # 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Origin:
+class CalibrationOrigin:
     """What a calibration holds for: the policy and the twin by hash, the contract, and whose episodes it was made of.
 
     ``params`` are the twin's parameters where they are not nominal. ``success_rate`` and ``intervention_rate`` are
@@ -60,12 +69,12 @@ class Origin:
 class Calibration:
     """See the module. ``levels`` are the mean standardized scores of each calibration episode, by signal."""
 
-    origin: Origin
-    scorer: Scorer
-    envelopes: Mapping[str, Envelope]
+    origin: CalibrationOrigin
+    scorer: ScorerSet
+    envelopes: Mapping[str, CurveBand]
     band: JointBand
     levels: Mapping[str, Array]
-    pictures: Mapping[str, PictureReference]
+    pictures: Mapping[str, ImageReference]
 
     @property
     def signals(self) -> tuple[str, ...]:
@@ -80,12 +89,12 @@ class Calibration:
 def fit(
     rows: Rows,
     commands: Array,
-    origin: Origin,
+    origin: CalibrationOrigin,
     *,
-    hypotheses: Sequence[Hypothesis],
+    hypotheses: Sequence[FaultHypothesis],
     signature: Array,
     arm: NDArray[np.intp],
-    pictures: Mapping[str, PictureReference] | None = None,
+    pictures: Mapping[str, ImageReference] | None = None,
     rate: float = RATE,
     kinds: Mapping[str, Kind] = _KINDS,
     seed: int = 0,
@@ -113,7 +122,7 @@ def fit(
     ways = signature[:, :, arm].reshape(len(signature), signature.shape[1], -1)
     part = {name: values[shape] for name, values in rows.items()}
     judges, columns = _judges(part, commands[shape], hypotheses, ways, kinds, hz)
-    scorer = Scorer(judges=judges, columns=columns, control_hz=hz)
+    scorer = ScorerSet(judges=judges, columns=columns, control_hz=hz)
     shaped = scorer.curves(part) | _crossed(part, kinds, hz)
     envelopes = {name: _told_apart(name, envelope(values)) for name, values in shaped.items()}
     calibrated = scorer.curves({name: values[rest] for name, values in rows.items()})
@@ -132,7 +141,7 @@ def fit(
     )
 
 
-def level(usual: Envelope, curves: Array) -> Array:
+def level(usual: CurveBand, curves: Array) -> Array:
     """The mean standardized score of each curve ``(n, T)``."""
     return np.nanmean(usual.standard(curves, np.arange(curves.shape[1])[None]), axis=1)
 
@@ -165,21 +174,23 @@ def _split(count: int, rate: float, seed: int) -> tuple[NDArray[np.intp], NDArra
 def _judges(
     rows: Rows,
     commands: Array,
-    hypotheses: Sequence[Hypothesis],
+    hypotheses: Sequence[FaultHypothesis],
     signature: Array,
     kinds: Mapping[str, Kind],
     control_hz: float,
-) -> tuple[dict[str, Judge], dict[str, tuple[int, ...]]]:
+) -> tuple[dict[str, Scorer], dict[str, tuple[int, ...]]]:
     skip = round(_SKIP_S * control_hz)
-    judges: dict[str, Judge] = {"drives": Drives.fit(rows["drives"], signature, named(hypotheses), skip=skip)}
+    judges: dict[str, Scorer] = {"drives": DriveScorer.fit(rows["drives"], signature, named(hypotheses), skip=skip)}
     columns: dict[str, tuple[int, ...]] = {}
     for name, values in rows.items():
         if name == "grip":
-            judges[name] = Departure.fit(values, skip=skip)
+            judges[name] = MahalanobisScorer.fit(values, skip=skip)
         elif name == "tracker":
-            judges[name] = Departure.fit(values)
+            judges[name] = MahalanobisScorer.fit(values)
         elif name == "chunk":
-            judges[name] = Size(unit=np.maximum(np.nanstd(commands.reshape(-1, commands.shape[-1]), axis=0), 1e-9))
+            judges[name] = MagnitudeScorer(
+                unit=np.maximum(np.nanstd(commands.reshape(-1, commands.shape[-1]), axis=0), 1e-9)
+            )
         elif name in kinds:
             judges[name] = fit_outlying(_flat(values), kinds[name])
         elif name.startswith("camera/"):
@@ -187,7 +198,7 @@ def _judges(
                 if np.isnan(values[..., list(which)]).all():
                     continue  # a camera in whose pictures nothing stands still
                 columns[f"{name}/{kind}"] = which
-                judges[f"{name}/{kind}"] = Departure.fit(values[..., list(which)], least=LEAST[kind])
+                judges[f"{name}/{kind}"] = MahalanobisScorer.fit(values[..., list(which)], least=LEAST[kind])
     return judges, columns
 
 
@@ -200,17 +211,17 @@ def _crossed(rows: Rows, kinds: Mapping[str, Kind], control_hz: float) -> dict[s
         curves = np.full(values.shape[:2], np.nan)
         for side in (0, 1):
             judge = fit_outlying(_flat(values[half != side]), kinds[name])
-            scorer = Scorer(judges={name: judge}, columns={}, control_hz=control_hz)
+            scorer = ScorerSet(judges={name: judge}, columns={}, control_hz=control_hz)
             curves[half == side] = scorer.curves({name: values[half == side]})[name]
         crossed[name] = curves
     return crossed
 
 
-def _told_apart(name: str, usual: Envelope) -> Envelope:
+def _told_apart(name: str, usual: CurveBand) -> CurveBand:
     """The envelope of a camera no narrower than a spread: pictures of one scene may be alike to the last bit."""
     if not name.startswith("camera/"):
         return usual
-    return Envelope(centre=usual.centre, width=np.maximum(usual.width, 1.0))
+    return CurveBand(centre=usual.centre, width=np.maximum(usual.width, 1.0))
 
 
 def _flat(values: Array) -> Array:
@@ -259,13 +270,13 @@ def read(folder: Path) -> tuple[Calibration, str]:
     whole = meta.pop("hash")
     if sha256_bytes(dumps(meta).encode()) != whole:
         raise InputError(f"{path} is not what was written: its hash does not fit. Calibrate again, or copy it again.")
-    origin = Origin(**{**meta["origin"], "contract": Contract.from_json(meta["origin"]["contract"])})
+    origin = CalibrationOrigin(**{**meta["origin"], "contract": Contract.from_json(meta["origin"]["contract"])})
     judges = {name: JUDGES[kind].from_arrays(_part(values, f"judge:{name}")) for name, kind in meta["judges"].items()}
     columns = {name: tuple(which) for name, which in meta["columns"].items()}
     calibration = Calibration(
         origin=origin,
-        scorer=Scorer(judges=judges, columns=columns, control_hz=float(meta["control_hz"])),
-        envelopes={name: Envelope(**_part(values, f"envelope:{name}")) for name in meta["signals"]},
+        scorer=ScorerSet(judges=judges, columns=columns, control_hz=float(meta["control_hz"])),
+        envelopes={name: CurveBand(**_part(values, f"envelope:{name}")) for name in meta["signals"]},
         band=JointBand(**meta["band"]),
         levels={name: _part(values, "levels")[name] for name in meta["signals"]},
         pictures={name: _picture(_part(values, f"picture:{name}")) for name in meta["cameras"]},
@@ -289,8 +300,8 @@ def _part(values: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[
     return {key.removeprefix(f"{prefix}:"): array for key, array in values.items() if key.startswith(f"{prefix}:")}
 
 
-def _picture(arrays: Mapping[str, NDArray[Any]]) -> PictureReference:
-    return PictureReference(background=arrays["background"].astype(np.float64), still=arrays["still"])
+def _picture(arrays: Mapping[str, NDArray[Any]]) -> ImageReference:
+    return ImageReference(background=arrays["background"].astype(np.float64), still=arrays["still"])
 
 
 def _checked(path: Path) -> dict[str, Any]:

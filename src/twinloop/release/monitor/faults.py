@@ -35,13 +35,13 @@ from twinloop.simulate import InitialState, open_backend, rollout
 from twinloop.simulate.threads import BackendThreads
 from twinloop.twin import Twin
 from twinloop.twin.quantities import QUANTITIES, Quantity
-from twinloop.twin.quantities.kinds import FAULTS, Fault
+from twinloop.twin.quantities.kinds import FAULTS, FaultDeclaration
 from twinloop.twin.spec import GearSpec
 from twinloop.twin.variant import gearing
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hypothesis:
+class FaultHypothesis:
     """One thing that may be wrong: parameters that match ``pattern`` become value × or + ``change``.
 
     ``unit`` says what a coefficient of 1 means. ``geared`` puts the change into a twin with play in its gears.
@@ -55,7 +55,7 @@ class Hypothesis:
     geared: bool = False
 
 
-def hypotheses(twin: Twin) -> tuple[Hypothesis, ...]:
+def hypotheses(twin: Twin) -> tuple[FaultHypothesis, ...]:
     """What may be wrong with the drives of a twin, each so large that it is seen within seconds.
 
     Sizes are our choice: coefficients are multiples of them. What the twin cannot have is left out.
@@ -67,8 +67,8 @@ def hypotheses(twin: Twin) -> tuple[Hypothesis, ...]:
     return tuple(sorted(found, key=lambda one: FAULTS.index(one.name) if one.name in FAULTS else len(FAULTS)))
 
 
-def _hypothesis(twin: Twin, kind: Quantity, fault: Fault) -> Hypothesis:
-    return Hypothesis(
+def _hypothesis(twin: Twin, kind: Quantity, fault: FaultDeclaration) -> FaultHypothesis:
+    return FaultHypothesis(
         name=fault.name,
         pattern=kind.path(_hand(twin) if fault.at_hand else "*"),
         op=fault.op,
@@ -78,7 +78,7 @@ def _hypothesis(twin: Twin, kind: Quantity, fault: Fault) -> Hypothesis:
     )
 
 
-def changed(twin: Twin, table: ParamTable, one: Hypothesis) -> tuple[Twin, ParamTable]:
+def changed(twin: Twin, table: ParamTable, one: FaultHypothesis) -> tuple[Twin, ParamTable]:
     """The twin with one thing wrong, and its row of parameters, within their physical bounds."""
     if one.geared and twin.robot.gears is None:
         return gearing(twin, GearSpec(backlash=one.change)), ParamTable(names=table.names, values=table.values)
@@ -92,7 +92,7 @@ def changed(twin: Twin, table: ParamTable, one: Hypothesis) -> tuple[Twin, Param
     return twin, ParamTable(names=table.names, values=values)
 
 
-def named(given: Sequence[Hypothesis]) -> tuple[str, ...]:
+def named(given: Sequence[FaultHypothesis]) -> tuple[str, ...]:
     """Their names, in order."""
     return tuple(one.name for one in given)
 
@@ -109,7 +109,7 @@ _NOISE = 1e-3  # rad or m: what is left of a residual per control step where a t
 _USUAL = 2.0  # coefficients are taken to be of this size before anything is known
 
 
-class Directions:
+class ResidualDirections:
     """Ridge regression of each joint's residuals on what each hypothesis would have moved, over the last seconds.
 
     Args:
@@ -151,7 +151,7 @@ def alpha_beta(index: float) -> tuple[float, float]:
     return 1.0 - root**2, 2.0 * (1.0 - root) ** 2
 
 
-class Observers:
+class ObserverBank:
     """A bank of twins beside ``nworld`` robots.
 
     Readings are ``(nworld, n)`` over the robot's joints in rad or m, commands ``(nworld, nu)`` in the actuators' unit.
@@ -163,7 +163,7 @@ class Observers:
         twin: Twin,
         params: ParamTable | None = None,
         *,
-        wrong: Sequence[Hypothesis] | None = None,
+        wrong: Sequence[FaultHypothesis] | None = None,
         index: float = TRACKING_INDEX,
         nthread: int = 1,
     ) -> None:
@@ -179,8 +179,8 @@ class Observers:
         self._gains = alpha_beta(index)
         alike = [changed(twin, table, one) for one in self.wrong]
         plain = [table, *(row for other, row in alike if other is twin)]
-        self._banks = [_Bank(twin, plain, nthread)]
-        self._banks += [_Bank(other, [row], nthread) for other, row in alike if other is not twin]
+        self._banks = [_TwinBank(twin, plain, nthread)]
+        self._banks += [_TwinBank(other, [row], nthread) for other, row in alike if other is not twin]
         self._places = np.argsort(sorted(range(len(alike)), key=lambda i: alike[i][0] is not twin))
 
     def begin(self, reading: ArrayLike, command: ArrayLike | None = None) -> None:
@@ -215,7 +215,7 @@ class Observers:
         return residual, moved
 
 
-class _Bank:
+class _TwinBank:
     """Worlds of one compiled twin, all robots with the first row of parameters, then with the second."""
 
     def __init__(self, twin: Twin, rows: Sequence[ParamTable], nthread: int) -> None:
@@ -279,7 +279,7 @@ _PERIODS = 2.0  # control periods of latency that its signature has: a fault, no
 
 def signatures(
     twin: Twin, params: ParamTable, positions: Array, commands: Array, *, nthread: int = 1
-) -> tuple[tuple[Hypothesis, ...], Array]:
+) -> tuple[tuple[FaultHypothesis, ...], Array]:
     """How each hypothesis moves the coefficients, ``(nwrong, T, n, nwrong)``: the mean over the episodes.
 
     Args:
@@ -288,7 +288,7 @@ def signatures(
         commands: what was sent in them, ``(m, T, nu)`` in the actuators' unit.
         nthread: C threads.
     """
-    observers = Observers(twin, params, nthread=nthread)
+    observers = ObserverBank(twin, params, nthread=nthread)
     plain = _coefficients(observers, twin, params, positions, commands, nthread)
     moved = []
     for one in observers.wrong:
@@ -298,7 +298,7 @@ def signatures(
     return observers.wrong, np.stack(moved)
 
 
-def while_held(signature: Array, hypotheses: Sequence[Hypothesis], held: Array, control_hz: float) -> Array:
+def while_held(signature: Array, hypotheses: Sequence[FaultHypothesis], held: Array, control_hz: float) -> Array:
     """The same where the weight is in the jaws: what changes it weighs on the arm while it is held.
 
     Args:
@@ -319,11 +319,11 @@ def while_held(signature: Array, hypotheses: Sequence[Hypothesis], held: Array, 
 
 
 def _coefficients(
-    observers: Observers, twin: Twin, params: ParamTable, positions: Array, commands: Array, nthread: int
+    observers: ObserverBank, twin: Twin, params: ParamTable, positions: Array, commands: Array, nthread: int
 ) -> Array:
     """Mean coefficients ``(T, n, nwrong)`` of episodes of a twin that nothing touches."""
     readings = _replayed(twin, params, positions, commands, nthread)
-    directions = Directions((*positions.shape, len(observers.wrong)), twin.control_hz)
+    directions = ResidualDirections((*positions.shape, len(observers.wrong)), twin.control_hz)
     observers.begin(readings[:, 0])
     means = [np.zeros((positions.shape[1], len(observers.wrong)))]
     for step in range(1, commands.shape[1]):

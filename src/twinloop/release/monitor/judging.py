@@ -20,7 +20,7 @@ from twinloop.core.errors import InputError
 from twinloop.core.records import freeze_fields
 from twinloop.core.seeds import generator
 from twinloop.stats.conformal import running_mean
-from twinloop.stats.novelty import Space, shrunk_covariance
+from twinloop.stats.novelty import WhitenedReference, shrunk_covariance
 
 Array = NDArray[np.float64]
 _LEAST_SD = 1e-9
@@ -29,7 +29,7 @@ _SMOOTHED = 7  # steps over which spreads are averaged: with tens of episodes th
 _LEAST_SHARE = 0.3  # of its usual spread: where all successes agree by accident, it must not be a trap (our choice)
 
 
-class Judge(Protocol):
+class Scorer(Protocol):
     """Scores by signal: rows ``(…, d)`` at their steps ``(…,)`` to one number each."""
 
     kind: ClassVar[str]
@@ -39,7 +39,7 @@ class Judge(Protocol):
         ...
 
 
-class Arrays:
+class ArrayRecord:
     """A frozen dataclass of arrays that goes into files and comes back."""
 
     kind: ClassVar[str]
@@ -58,7 +58,7 @@ class Arrays:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Departure(Arrays):
+class MahalanobisScorer(ArrayRecord):
     """Mahalanobis' distance from the mean of successes at the same time, by their spread then.
 
     ``mean`` and ``sd`` ``(T, d)``, ``inverse`` ``(d, d)`` of the shrunk correlations, which are those of all times.
@@ -70,7 +70,7 @@ class Departure(Arrays):
     inverse: Array
 
     @classmethod
-    def fit(cls, rows: Array, *, skip: int = 0, least: float = _LEAST_SD) -> Departure:
+    def fit(cls, rows: Array, *, skip: int = 0, least: float = _LEAST_SD) -> MahalanobisScorer:
         """From rows ``(m, T, d)``; the first ``skip`` steps have a mean and do not count for the covariance.
 
         No spread is taken to be less than ``least``, in the rows' unit: successes that all read the same say nothing
@@ -94,16 +94,16 @@ class Departure(Arrays):
         return (rows - self.mean[at]) / self.sd[at]
 
     def scores(self, rows: Array, step: ArrayLike) -> dict[str, Array]:
-        """See `Judge`."""
+        """See `Scorer`."""
         apart = self.standard(rows, step)
         return {"": np.sqrt(np.maximum(np.einsum("...d,de,...e->...", apart, self.inverse, apart), 0.0))}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drives(Arrays):
+class DriveScorer(ArrayRecord):
     """Whether the coefficients of the drives depart from those of successes, and as which fault would move them.
 
-    ``mean``, ``sd`` and ``inverse`` are those of `Departure`, over the coefficients of all joints; ``signature``
+    ``mean``, ``sd`` and ``inverse`` are those of `MahalanobisScorer` over all joints' coefficients; ``signature``
     ``(nwrong, T, d)`` is how each fault moves them, in those standard deviations. A fault's score is the matched
     filter's, sᵀ Σ⁻¹ z / √(sᵀ Σ⁻¹ s): how many standard deviations the coefficients have gone that way.
     """
@@ -119,14 +119,14 @@ class Drives(Arrays):
         freeze_fields(self, "mean", "sd", "inverse", "signature")
 
     @classmethod
-    def fit(cls, rows: Array, signature: Array, names: tuple[str, ...], *, skip: int) -> Drives:
+    def fit(cls, rows: Array, signature: Array, names: tuple[str, ...], *, skip: int) -> DriveScorer:
         """From coefficients ``(m, T, d)`` and how each fault moves them ``(nwrong, T, d)``."""
-        known = Departure.fit(rows, skip=skip)
+        known = MahalanobisScorer.fit(rows, skip=skip)
         reached = np.minimum(np.arange(len(known.mean)), signature.shape[1] - 1)
         return cls(names=np.array(names), signature=signature[:, reached] / known.sd, **known.to_arrays())
 
     def scores(self, rows: Array, step: ArrayLike) -> dict[str, Array]:
-        """See `Judge`: one for each fault, and ``any`` for a departure whichever way."""
+        """See `Scorer`: one for each fault, and ``any`` for a departure whichever way."""
         at = np.minimum(np.asarray(step), len(self.mean) - 1)
         apart = (rows - self.mean[at]) / self.sd[at]
         pulled = apart @ self.inverse
@@ -163,14 +163,14 @@ class Drives(Arrays):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size(Arrays):
+class MagnitudeScorer(ArrayRecord):
     """The root mean square of a row in units of its columns, ``unit`` ``(d,)``."""
 
     kind: ClassVar[str] = "size"
     unit: Array
 
-    def scores(self, rows: Array, step: ArrayLike) -> dict[str, Array]:  # noqa: ARG002  # see `Judge`
-        """See `Judge`."""
+    def scores(self, rows: Array, step: ArrayLike) -> dict[str, Array]:  # noqa: ARG002  # see `Scorer`
+        """See `Scorer`."""
         return {"": np.sqrt(np.mean((rows / self.unit) ** 2, axis=-1))}
 
 
@@ -180,10 +180,10 @@ _TARGETS, _FEATURES, _RIDGE = 32, 256, 1e-3  # of the random network; our choice
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outlying(Arrays):
+class OutlierScorer(ArrayRecord):
     """How far from rows of successes: logarithms of distances to neighbours, or of Mahalanobis' distance.
 
-    The arrays are those of `stats.novelty.Space`; ``dense`` is 1 for Mahalanobis' distance.
+    The arrays are those of `stats.novelty.WhitenedReference`; ``dense`` is 1 for Mahalanobis' distance.
     """
 
     kind: ClassVar[str] = "outlying"
@@ -195,16 +195,16 @@ class Outlying(Arrays):
     dense: NDArray[Any]
 
     @classmethod
-    def fit(cls, rows: Array, *, dense: bool) -> Outlying:
+    def fit(cls, rows: Array, *, dense: bool) -> OutlierScorer:
         """To rows ``(n, d)``."""
-        space = Space.of(rows, np.zeros(len(rows), dtype=np.int64))
+        space = WhitenedReference.of(rows, np.zeros(len(rows), dtype=np.int64))
         kept = space.rows[np.linspace(0, len(rows) - 1, min(len(rows), _MOST_ROWS)).astype(int)]
         whole = {name: getattr(space, name) for name in ("mean", "sd", "whiten", "inverse")}
         return cls(rows=kept[:1] if dense else kept, dense=np.array(float(dense)), **whole)
 
-    def scores(self, rows: Array, step: ArrayLike) -> dict[str, Array]:  # noqa: ARG002  # see `Judge`
-        """See `Judge`."""
-        space = Space(
+    def scores(self, rows: Array, step: ArrayLike) -> dict[str, Array]:  # noqa: ARG002  # see `Scorer`
+        """See `Scorer`."""
+        space = WhitenedReference(
             mean=self.mean,
             sd=self.sd,
             whiten=self.whiten,
@@ -221,7 +221,7 @@ class Outlying(Arrays):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomNetwork(Arrays):
+class RandomNetworkScorer(ArrayRecord):
     """How badly a regression that was fitted on successes foretells what a fixed random network makes of a row.
 
     Random network distillation (Burda, Edwards, Storkey & Klimov, "Exploration by random network distillation", ICLR
@@ -237,7 +237,7 @@ class RandomNetwork(Arrays):
     weights: Array
 
     @classmethod
-    def fit(cls, rows: Array, *, seed: int = 0) -> RandomNetwork:
+    def fit(cls, rows: Array, *, seed: int = 0) -> RandomNetworkScorer:
         """To rows ``(n, d)``."""
         random, d = generator(seed, "monitor/random_network"), rows.shape[1]
         mean, sd = rows.mean(axis=0), np.maximum(rows.std(axis=0), 1e-9)
@@ -255,8 +255,8 @@ class RandomNetwork(Arrays):
         weights = np.linalg.solve(known.T @ known + penalty, known.T @ wanted)
         return cls(**{**made.to_arrays(), "weights": weights})
 
-    def scores(self, rows: Array, step: ArrayLike) -> dict[str, Array]:  # noqa: ARG002  # see `Judge`
-        """See `Judge`: the logarithm of the mean squared error."""
+    def scores(self, rows: Array, step: ArrayLike) -> dict[str, Array]:  # noqa: ARG002  # see `Scorer`
+        """See `Scorer`: the logarithm of the mean squared error."""
         given = self._scaled(rows)
         error = self._features(given) @ self.weights - np.tanh(given @ self.target)
         return {"": np.log(np.mean(error**2, axis=-1) + 1e-12)}
@@ -268,21 +268,25 @@ class RandomNetwork(Arrays):
         return np.cos(given @ self.hidden + self.bias)
 
 
-def fit_outlying(rows: Array, kind: Kind) -> Outlying | RandomNetwork:
+def fit_outlying(rows: Array, kind: Kind) -> OutlierScorer | RandomNetworkScorer:
     """A judge of a kind, fitted to rows ``(n, d)``."""
-    return RandomNetwork.fit(rows) if kind == "random_network" else Outlying.fit(rows, dense=kind == "density")
+    return (
+        RandomNetworkScorer.fit(rows) if kind == "random_network" else OutlierScorer.fit(rows, dense=kind == "density")
+    )
 
 
-JUDGES: dict[str, Any] = {one.kind: one for one in (Departure, Drives, Outlying, RandomNetwork, Size)}
+JUDGES: dict[str, Any] = {
+    one.kind: one for one in (MahalanobisScorer, DriveScorer, OutlierScorer, RandomNetworkScorer, MagnitudeScorer)
+}
 SMOOTHED_S = 0.25  # mean of scores that have no memory of their own, as FIPER's windows (our choice)
 _NO_MEMORY = ("observation", "latent")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scorer:
+class ScorerSet:
     """Judges by name: of a stream, or of some columns of one (``camera/front/light`` of ``camera/front``)."""
 
-    judges: Mapping[str, Judge]
+    judges: Mapping[str, Scorer]
     columns: Mapping[str, tuple[int, ...]]
     control_hz: float
 
@@ -299,10 +303,10 @@ class Scorer:
         return told
 
     @property
-    def drives(self) -> Drives:
+    def drives(self) -> DriveScorer:
         """The judge of the drives, which every monitor has."""
         judge = self.judges["drives"]
-        assert isinstance(judge, Drives)  # noqa: S101 - `calibration.fit` made it
+        assert isinstance(judge, DriveScorer)  # noqa: S101 - `calibration.fit` made it
         return judge
 
     def smoothed(self, before: Mapping[str, Array] | None, now: Mapping[str, Array]) -> dict[str, Array]:

@@ -16,8 +16,8 @@ from twinloop.core.contract import Contract
 from twinloop.core.errors import InputError
 from twinloop.release.monitor.calibration import Calibration, read
 from twinloop.release.monitor.pictures import how_far
-from twinloop.release.monitor.signals import Between, Cause, Course, cause_of, meaning
-from twinloop.release.monitor.streams import Acts, Streams
+from twinloop.release.monitor.signals import CalibrationHistory, Cause, EpisodeScores, cause_of, meaning
+from twinloop.release.monitor.streams import MonitorStreams, ObservedPolicy
 from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
@@ -57,7 +57,7 @@ class Alarm:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class MonitorStep:
     """What one step says.
 
     ``scores`` by signal ``(nworld,)`` are in units of their limits: beyond 1 is an alarm, NaN says nothing yet.
@@ -68,8 +68,8 @@ class Look:
     alarms: tuple[Alarm, ...] = field(default=())
 
 
-class Monitor:
-    """Watches ``nworld`` robots of one kind; made by `Monitor.open` or of a calibration.
+class LiveMonitor:
+    """Watches ``nworld`` robots of one kind; made by `LiveMonitor.open` or of a calibration.
 
     Call `begin`, then `look` once per control step, and `end` where an episode has ended.
 
@@ -93,11 +93,11 @@ class Monitor:
         self.calibration, self.hash = calibration, hash
         self._twin = twin
         params = twin.table(1, dict(origin.params))
-        self._streams = Streams(twin, origin.contract, params, pictures=calibration.pictures, nthread=nthread)
-        self.between = Between(calibration)
+        self._streams = MonitorStreams(twin, origin.contract, params, pictures=calibration.pictures, nthread=nthread)
+        self.between = CalibrationHistory(calibration)
 
     @classmethod
-    def open(cls, folder: str | Path, twin: Twin, *, policy_hash: str = "", nthread: int = 1) -> Monitor:
+    def open(cls, folder: str | Path, twin: Twin, *, policy_hash: str = "", nthread: int = 1) -> LiveMonitor:
         """The monitor kept in a folder.
 
         Args:
@@ -123,7 +123,7 @@ class Monitor:
         self._streams.begin(nworld)
         self._step = np.zeros(nworld, dtype=np.int64)
         self._before: dict[str, Array] | None = None
-        self._courses = [Course() for _ in range(nworld)]
+        self._courses = [EpisodeScores() for _ in range(nworld)]
         self._evidence = np.zeros((nworld, 2 * len(self.calibration.scorer.drives.names) + 1))
 
     def restart(self, worlds: ArrayLike) -> None:
@@ -133,20 +133,20 @@ class Monitor:
         self._step[index] = 0
         self._evidence[index] = 0.0
         for world in index.ravel().tolist():
-            self._courses[world] = Course()
+            self._courses[world] = EpisodeScores()
         for values in (self._before or {}).values():
             values[index] = np.nan
 
     def look(
         self,
         observation: Mapping[str, NDArray],
-        acting: Acts | None,
+        acting: ObservedPolicy | None,
         command: ArrayLike,
         reading: ArrayLike | None = None,
         *,
         alive: NDArray[np.bool_] | None = None,
-    ) -> Look:
-        """Scores and new alarms of this step; see `Streams.look` for what is given.
+    ) -> MonitorStep:
+        """Scores and new alarms of this step; see `MonitorStreams.look` for what is given.
 
         ``alive`` ``(nworld,)`` are the robots whose episodes go on; all by default.
 
@@ -164,7 +164,7 @@ class Monitor:
         relative = {name: values / calibration.band.together[name] for name, values in standard.items()}
         alarms = self._alarms(relative, standard, rows)
         self._step += 1
-        return Look(scores=relative, alarms=alarms)
+        return MonitorStep(scores=relative, alarms=alarms)
 
     def cause(self, world: int) -> tuple[Cause, list[Cause]]:
         """What all alarms of a world's episode so far point to, see `signals.cause_of`; unknown and nothing: none."""

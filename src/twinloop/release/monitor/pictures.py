@@ -37,7 +37,7 @@ _BLIND = 0.1  # of the clearest direction's information: moves along which the s
 
 
 @dataclass(frozen=True)
-class _Level:
+class _BlurLevel:
     """One blur of the reference: what registration needs of it, at the pixels that count.
 
     ``x``, ``y`` from the centre; ``basis`` ``(M, k)`` how values change along each of ``ways`` ``(4, k)``, the moves
@@ -109,7 +109,7 @@ class Registration:
         return np.array([shift.real, shift.imag, corner.real, corner.imag])
 
 
-def _level(reference: Array, still: NDArray[np.bool_], blur: float) -> _Level | None:
+def _level(reference: Array, still: NDArray[np.bool_], blur: float) -> _BlurLevel | None:
     """A level; None where too few still pixels are on an edge and far enough from what moves."""
     plain = _normalized(reference, blur)
     # What moves smears over its neighbours: those count whose blurred mask is nearly whole.
@@ -126,7 +126,7 @@ def _level(reference: Array, still: NDArray[np.bool_], blur: float) -> _Level | 
     basis = np.stack([gx, gy, (gx * x + gy * y) / radius, (gy * x - gx * y) / radius], axis=1)
     size, axes = np.linalg.eigh(basis.T @ basis)
     ways = axes[:, size > _BLIND * size[-1]]
-    return _Level(
+    return _BlurLevel(
         blur=blur,
         x=x,
         y=y,
@@ -167,7 +167,7 @@ _CALM, _MOSTLY = 3.0, 0.75  # a still pixel is within so many grey levels of its
 
 
 @dataclass(frozen=True, kw_only=True)
-class PictureReference:
+class ImageReference:
     """What one camera sees of a scene when nobody is in the way.
 
     ``background`` ``(height, width)`` is the median of many pictures in grey levels, ``still`` the mask of the pixels
@@ -182,7 +182,7 @@ class PictureReference:
         object.__setattr__(self, "still", np.array(self.still, dtype=bool))
 
     @classmethod
-    def of(cls, pictures: NDArray[np.uint8]) -> PictureReference:
+    def of(cls, pictures: NDArray[np.uint8]) -> ImageReference:
         """From pictures ``(n, height, width, 3)`` of several episodes at several times.
 
         Raises:
@@ -226,7 +226,7 @@ class PictureReference:
 
 
 def how_far(row: Array, focal: float | None) -> str:
-    """A row of `PictureReference.look` in words: how far the scene has moved, for a focal length in pixels if known.
+    """A row of `ImageReference.look` in words: how far the scene has moved, for a focal length in pixels if known.
 
     Degrees are those that a camera would have to turn by; how far one must move depends on what is how far away.
     """

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from twinloop.core.contract import IMAGES, STATE, Contract
 from twinloop.core.params import ParamTable
-from twinloop.policies import Acting, Predicts
-from twinloop.release.monitor.live import Monitor
-from twinloop.release.monitor.pictures import PictureReference
-from twinloop.release.monitor.streams import Streams
+from twinloop.policies import PolicyLoop, Predictor
+from twinloop.release.monitor.live import LiveMonitor
+from twinloop.release.monitor.pictures import ImageReference
+from twinloop.release.monitor.streams import MonitorStreams
 from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
@@ -23,7 +23,7 @@ _SQUEEZED = 0.05  # of its way from open to closed: a jaw that is so far from it
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recorded:
+class RecordedEpisodes:
     """Episodes side by side, as long as the longest, their ends repeated.
 
     ``observation`` ``(m, T, …)`` by LeRobot's names and ``commands`` ``(m, T, k)`` are in the dataset's units;
@@ -40,7 +40,7 @@ class Recorded:
     def __len__(self) -> int:
         return len(self.commands)
 
-    def take(self, which: NDArray[Any]) -> Recorded:
+    def take(self, which: NDArray[Any]) -> RecordedEpisodes:
         """Some of the episodes, by number or by mask."""
         index = np.flatnonzero(which) if which.dtype == bool else which
         return replace(
@@ -57,9 +57,9 @@ class Recorded:
         return {name: values[:, step] for name, values in self.observation.items()}
 
 
-def joined(parts: Sequence[Recorded]) -> Recorded:
+def joined(parts: Sequence[RecordedEpisodes]) -> RecordedEpisodes:
     """Episodes of equal length of several parts, one after the other."""
-    return Recorded(
+    return RecordedEpisodes(
         observation={name: np.concatenate([part.observation[name] for part in parts]) for name in parts[0].observation},
         commands=np.concatenate([part.commands for part in parts]),
         lengths=np.concatenate([part.lengths for part in parts]),
@@ -70,23 +70,23 @@ def joined(parts: Sequence[Recorded]) -> Recorded:
 
 
 def rows_of(
-    recorded: Recorded,
+    recorded: RecordedEpisodes,
     twin: Twin,
     contract: Contract,
     *,
     params: ParamTable | None = None,
-    policy: Predicts | None = None,
-    pictures: Mapping[str, PictureReference] | None = None,
+    policy: Predictor | None = None,
+    pictures: Mapping[str, ImageReference] | None = None,
     nthread: int = 1,
-) -> tuple[Streams, dict[str, Array]]:
+) -> tuple[MonitorStreams, dict[str, Array]]:
     """The streams of episodes, ``(m, T, d)`` by name, NaN after their ends.
 
     A policy is asked again at what was observed, which gives the chunks and features that it had; where chance decides
     within it, others that it could have had.
     """
-    streams = Streams(twin, contract, params, pictures=pictures, nthread=nthread)
+    streams = MonitorStreams(twin, contract, params, pictures=pictures, nthread=nthread)
     streams.begin(len(recorded))
-    acting = None if policy is None else Acting(policy, len(recorded))
+    acting = None if policy is None else PolicyLoop(policy, len(recorded))
     kept: dict[str, list[Array]] = {}
     for step in range(recorded.commands.shape[1]):
         seen = recorded.at(step)
@@ -96,7 +96,7 @@ def rows_of(
     return streams, {name: np.stack(rows, axis=1) for name, rows in kept.items()}
 
 
-def ask(acting: Acting | None, seen: Mapping[str, NDArray[Any]], commands: Array) -> None:
+def ask(acting: PolicyLoop | None, seen: Mapping[str, NDArray[Any]], commands: Array) -> None:
     """Show a policy what was observed, and tell it what was sent in the end."""
     if acting is not None:
         acting.act(seen)
@@ -104,7 +104,7 @@ def ask(acting: Acting | None, seen: Mapping[str, NDArray[Any]], commands: Array
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watched:
+class MonitorVerdict:
     """What a monitor says of one episode: alarms in their order, and what they point to in the end."""
 
     name: str
@@ -116,10 +116,10 @@ class Watched:
     course: tuple[str, ...]
 
 
-def watch(recorded: Recorded, monitor: Monitor, policy: Predicts | None = None) -> list[Watched]:
+def watch(recorded: RecordedEpisodes, monitor: LiveMonitor, policy: Predictor | None = None) -> list[MonitorVerdict]:
     """Show episodes to a monitor, side by side, and then the course of them one after the other."""
     monitor.begin(len(recorded))
-    acting = None if policy is None else Acting(policy, len(recorded))
+    acting = None if policy is None else PolicyLoop(policy, len(recorded))
     alarms: list[list[Any]] = [[] for _ in recorded.names]
     most: dict[str, Array] = {}
     for step in range(recorded.commands.shape[1]):
@@ -130,13 +130,13 @@ def watch(recorded: Recorded, monitor: Monitor, policy: Predicts | None = None) 
             alarms[alarm.world].append(alarm)
         for name, values in look.scores.items():
             most[name] = np.fmax(most.get(name, np.full(len(recorded), np.nan)), np.where(alive, values, np.nan))
-    told: list[Watched] = []
+    told: list[MonitorVerdict] = []
     for world, name in enumerate(recorded.names):
         cause, order = monitor.cause(world) if alarms[world] else ("none", [])
         known = recorded.success[world]
         course = monitor.end(world, success=None if np.isnan(known) else bool(known))
         told.append(
-            Watched(
+            MonitorVerdict(
                 name=name,
                 alarms=tuple(alarms[world]),
                 cause=cause,
@@ -149,7 +149,7 @@ def watch(recorded: Recorded, monitor: Monitor, policy: Predicts | None = None) 
     return told
 
 
-def held_share(recorded: Recorded, twin: Twin, contract: Contract) -> Array:
+def held_share(recorded: RecordedEpisodes, twin: Twin, contract: Contract) -> Array:
     """The share of episodes in which the jaws hold something, by step: what is between them keeps them from closing.
 
     Ones where there are no jaws that follow positions: nobody knows then.
@@ -165,14 +165,14 @@ def held_share(recorded: Recorded, twin: Twin, contract: Contract) -> Array:
     return ((apart > _SQUEEZED) & known).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
 
 
-def references(recorded: Recorded, cameras: tuple[str, ...]) -> dict[str, PictureReference]:
+def references(recorded: RecordedEpisodes, cameras: tuple[str, ...]) -> dict[str, ImageReference]:
     """A reference of every camera from a few frames of every episode."""
-    found: dict[str, PictureReference] = {}
+    found: dict[str, ImageReference] = {}
     for name in cameras:
         pictures = recorded.observation[IMAGES + name]
         rows = [
             pictures[i, np.linspace(0, length - 1, _REFERENCE_FRAMES).astype(int)]
             for i, length in enumerate(recorded.lengths.tolist())
         ]
-        found[name] = PictureReference.of(np.concatenate(rows))
+        found[name] = ImageReference.of(np.concatenate(rows))
     return found

@@ -27,7 +27,7 @@ Cause = Literal[
 
 
 @dataclass(frozen=True, kw_only=True)
-class Meaning:
+class SignalMeaning:
     """What a signal says: the cause it speaks for, and the words for a person.
 
     ``general`` signals see that something is unusual, not what: they speak only where nothing else does.
@@ -45,31 +45,35 @@ _ALIKE: Mapping[Cause, float] = {"worn actuator": 0.45, "latency": 0.45, "unknow
 _APART = 0.05  # by which the likeness of another cause's faults must be less
 _EARLIER_S = 0.5  # by which drives that depart before the jaws do are not explained by what is in the jaws
 
-_DRIVES: Mapping[str, Meaning] = {
-    "friction": Meaning(cause="worn actuator", words="joints move as if their friction had grown"),
-    "gain": Meaning(cause="worn actuator", words="servos pull as if weaker than they were"),
-    "play": Meaning(cause="worn actuator", words="joints move as if the play of their gears had grown"),
-    "latency": Meaning(cause="latency", words="the robot follows its commands later than it did"),
-    "load": Meaning(cause="unknown object", words="the arm moves as if it carried another weight"),
-    "any": Meaning(cause="unknown", words="the drives do not move as the twin says", general=True),
+_DRIVES: Mapping[str, SignalMeaning] = {
+    "friction": SignalMeaning(cause="worn actuator", words="joints move as if their friction had grown"),
+    "gain": SignalMeaning(cause="worn actuator", words="servos pull as if weaker than they were"),
+    "play": SignalMeaning(cause="worn actuator", words="joints move as if the play of their gears had grown"),
+    "latency": SignalMeaning(cause="latency", words="the robot follows its commands later than it did"),
+    "load": SignalMeaning(cause="unknown object", words="the arm moves as if it carried another weight"),
+    "any": SignalMeaning(cause="unknown", words="the drives do not move as the twin says", general=True),
 }
-_OTHERS: Mapping[str, Meaning] = {
-    "grip": Meaning(cause="unknown object", words="the jaws stop or move other than on what they knew"),
-    "tracker": Meaning(cause="moved tracker", words="the tracker sees the hand where the joints say it is not"),
-    "observation": Meaning(cause="out of distribution", words="readings or scene are unlike any success", general=True),
-    "latent": Meaning(cause="out of distribution", words="the policy sees what it saw in no success", general=True),
-    "chunk": Meaning(
+_OTHERS: Mapping[str, SignalMeaning] = {
+    "grip": SignalMeaning(cause="unknown object", words="the jaws stop or move other than on what they knew"),
+    "tracker": SignalMeaning(cause="moved tracker", words="the tracker sees the hand where the joints say it is not"),
+    "observation": SignalMeaning(
+        cause="out of distribution", words="readings or scene are unlike any success", general=True
+    ),
+    "latent": SignalMeaning(
+        cause="out of distribution", words="the policy sees what it saw in no success", general=True
+    ),
+    "chunk": SignalMeaning(
         cause="out of distribution", words="the policy changes its mind from chunk to chunk", general=True
     ),
 }
-_CAMERA: Mapping[str, Meaning] = {
-    "light": Meaning(cause="light", words="its pictures are lighter or darker"),
-    "sharpness": Meaning(cause="unclear picture", words="its pictures are blurred or noisy"),
-    "shift": Meaning(cause="moved camera", words="the still scene stands elsewhere in its pictures"),
+_CAMERA: Mapping[str, SignalMeaning] = {
+    "light": SignalMeaning(cause="light", words="its pictures are lighter or darker"),
+    "sharpness": SignalMeaning(cause="unclear picture", words="its pictures are blurred or noisy"),
+    "shift": SignalMeaning(cause="moved camera", words="the still scene stands elsewhere in its pictures"),
 }
 
 
-def meaning(signal: str) -> Meaning:
+def meaning(signal: str) -> SignalMeaning:
     """What a signal says, such as ``drives/latency``, ``tracker`` or ``camera/front/shift``."""
     first, _, rest = signal.partition("/")
     if first == "drives":
@@ -77,7 +81,7 @@ def meaning(signal: str) -> Meaning:
     if first == "camera":
         camera, _, kind = rest.rpartition("/")
         said = _CAMERA[kind]
-        return Meaning(cause=said.cause, words=f"camera {camera}: {said.words}")
+        return SignalMeaning(cause=said.cause, words=f"camera {camera}: {said.words}")
     return _OTHERS[first]
 
 
@@ -152,7 +156,7 @@ ALPHA = 0.01  # chance that the test of a rate ever errs (our choice)
 MARGIN = 0.1  # below the success rate at calibration (above that of interventions) that is tolerated (our choice)
 
 
-class Course:
+class EpisodeScores:
     """What one episode has shown so far."""
 
     def __init__(self) -> None:
@@ -190,7 +194,7 @@ class Course:
         return {name: total / count for name, total, count in rows if count}
 
 
-class Between:
+class CalibrationHistory:
     """The episodes since a calibration, in their order.
 
     Drift: a self-starting CUSUM of every signal's mean level, from the calibration's episodes on (see `stats.cusum`);

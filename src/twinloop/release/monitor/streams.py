@@ -24,8 +24,8 @@ from numpy.typing import ArrayLike, NDArray
 from twinloop.core.contract import ENVIRONMENT, IMAGES, STATE, Contract
 from twinloop.core.errors import InputError
 from twinloop.core.params import ParamTable
-from twinloop.release.monitor.faults import Directions, Observers
-from twinloop.release.monitor.pictures import PictureReference
+from twinloop.release.monitor.faults import ObserverBank, ResidualDirections
+from twinloop.release.monitor.pictures import ImageReference
 from twinloop.tasks.kinematics import Chain
 from twinloop.twin import Twin
 
@@ -33,7 +33,7 @@ Array = NDArray[np.float64]
 _TRACKED_S = 1.0 / 3.0  # over which the tracker's residual is averaged: a tag flickers from frame to frame (our choice)
 
 
-class Acts(Protocol):
+class ObservedPolicy(Protocol):
     """What is looked at of a policy in the loop; `policies.Acting` is one."""
 
     chunk: NDArray[np.float64]
@@ -44,7 +44,7 @@ class Acts(Protocol):
     latent: NDArray[np.float64]
 
 
-class Streams:
+class MonitorStreams:
     """The streams of ``nworld`` robots of one kind, each of which may begin an episode while the others go on.
 
     Args:
@@ -61,13 +61,13 @@ class Streams:
         contract: Contract,
         params: ParamTable | None = None,
         *,
-        pictures: Mapping[str, PictureReference] | None = None,
+        pictures: Mapping[str, ImageReference] | None = None,
         nthread: int = 1,
     ) -> None:
         self._twin, self._contract, self._pictures = twin, contract, dict(pictures or {})
         self._units = contract.state or twin.units
         self._params = twin.table(1) if params is None else params
-        self._observers = Observers(twin, self._params, nthread=nthread)
+        self._observers = ObserverBank(twin, self._params, nthread=nthread)
         self.hypotheses = self._observers.wrong
         self.arm, self.grip = arm_and_grip(twin)
         self._tool = _tool_columns(contract)
@@ -81,7 +81,7 @@ class Streams:
         self.nworld = nworld
         self._fresh = np.ones(nworld, dtype=bool)
         self._never = True
-        self._directions = Directions((nworld, n, wrong), self._twin.control_hz)
+        self._directions = ResidualDirections((nworld, n, wrong), self._twin.control_hz)
         self._tracked = np.full((nworld, 3), np.nan)
         self._disagreed = np.full((nworld, len(self._contract.action.names)), np.nan)
         self._command = np.zeros((nworld, self._twin.model.nu))
@@ -94,7 +94,7 @@ class Streams:
     def look(
         self,
         observation: Mapping[str, NDArray],
-        acting: Acts | None,
+        acting: ObservedPolicy | None,
         command: ArrayLike,
         reading: ArrayLike | None = None,
     ) -> dict[str, Array]:
@@ -127,7 +127,7 @@ class Streams:
                 rows[f"camera/{name}"] = self._looked(reference, np.asarray(observation[IMAGES + name]), name)
         return rows
 
-    def _looked(self, reference: PictureReference, pictures: NDArray, name: str) -> Array:
+    def _looked(self, reference: ImageReference, pictures: NDArray, name: str) -> Array:
         """The rows of pictures; a camera that is slower than the control shows some again, whose rows are known."""
         before = self._shown.get(name)
         if before is None or before[0].shape != pictures.shape:
@@ -184,7 +184,7 @@ class Streams:
         self._tracked = self._keep * before + (1.0 - self._keep) * apart
         return self._tracked.copy()
 
-    def _policy(self, acting: Acts, fresh: NDArray[np.bool_]) -> dict[str, Array]:
+    def _policy(self, acting: ObservedPolicy, fresh: NDArray[np.bool_]) -> dict[str, Array]:
         self._disagreed[fresh] = np.nan
         both = acting.predicted & (acting.previous_step >= 0)
         for shift in np.unique((acting.chunk_step - acting.previous_step)[both]):

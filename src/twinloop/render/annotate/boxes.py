@@ -25,7 +25,7 @@ _CORNERS = np.array([[x, y, z] for x in (-1.0, 1.0) for y in (-1.0, 1.0) for z i
 
 
 @dataclass(frozen=True, kw_only=True)
-class Blobs:
+class ObjectBlobs:
     """The blobs of one world's things: ``centre`` ``(k, 3)`` and ``axes`` ``(k, 3, 3)`` in the axes of their ``frame``.
 
     A frame is a body, or of the world's own geoms the geom: ``pos`` ``(k, 3)`` and ``mat`` have been applied already.
@@ -37,7 +37,7 @@ class Blobs:
     instance: NDArray[np.intp]
 
     @classmethod
-    def of(cls, model: mujoco.MjModel, table: InstanceTable) -> Blobs:
+    def of(cls, model: mujoco.MjModel, table: InstanceTable) -> ObjectBlobs:
         """Those of everything that is drawn, of a model with a world's fields written into it."""
         centres, axes, owner = [np.empty((0, 3))], [np.empty((0, 3, 3))], list[int]()
         for instance in table.instances:

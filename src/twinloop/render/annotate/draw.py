@@ -115,7 +115,7 @@ def draw_annotations(
         base = np.where(named[..., None], (1.0 - masks) * base + masks * instance_picture(instance), base)
     image = Image.fromarray(np.rint(base).astype(np.uint8)).resize((pinhole.width * scale, pinhole.height * scale))
     draw = ImageDraw.Draw(image)
-    pen = _Pen(draw, ImageFont.load_default(size=max(11, 7 * scale)), scale)
+    pen = _ImageDrawer(draw, ImageFont.load_default(size=max(11, 7 * scale)), scale)
     rows = annotations.objects.filter(
         pa.array([row == frame for row in annotations.objects["frame_index"].to_pylist()])
     )
@@ -129,7 +129,7 @@ def draw_annotations(
     return np.asarray(image)
 
 
-class _Pen:
+class _ImageDrawer:
     """Draws in the coordinates of a picture that is shown ``scale`` times larger."""
 
     def __init__(self, draw: Any, font: Any, scale: int) -> None:

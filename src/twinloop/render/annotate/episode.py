@@ -19,7 +19,7 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.dataset.annotations import PREFIX, document, table
 from twinloop.dataset.media.png_coding import encode_depth, encode_flow, encode_normals, encode_png
 from twinloop.render.annotate.flow import forward_flow
-from twinloop.render.annotate.frame import FrameTruth, KeypointRows, ObjectRows, Truth, quaternions
+from twinloop.render.annotate.frame import FrameTruth, ImageAnnotator, KeypointRows, ObjectRows, quaternions
 from twinloop.render.annotate.instances import InstanceTable
 from twinloop.render.protocol import Fields, Renderer, SceneStates
 from twinloop.twin import Twin
@@ -216,7 +216,7 @@ def annotate_episode(
     if not settings.per_frame:
         return {}
     things = InstanceTable.of(twin)
-    truth = Truth(model or twin.model, things, renderer.cameras, height=renderer.height, width=renderer.width)
+    truth = ImageAnnotator(model or twin.model, things, renderer.cameras, height=renderer.height, width=renderer.width)
     rows = EpisodeRows(number, settings.per_frame, settings.depth_unit, things)
     before: dict[str, tuple[int, FrameTruth]] = {}
     for row, frame in enumerate(_frames(renderer, truth, states, fields, settings)):
@@ -237,7 +237,7 @@ def annotations_document(twin: Twin, settings: AnnotationSettings) -> dict[str, 
 
 
 def _frames(
-    renderer: Renderer, truth: Truth, states: SceneStates, fields: Fields | None, settings: AnnotationSettings
+    renderer: Renderer, truth: ImageAnnotator, states: SceneStates, fields: Fields | None, settings: AnnotationSettings
 ) -> Iterator[FrameTruth]:
     """What is true of every picture, frame by frame and camera by camera."""
     truth.begin(states, fields)

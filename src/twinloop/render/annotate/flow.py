@@ -19,7 +19,7 @@ SAME_M, SAME_PART = 5e-4, 5e-4
 
 
 @dataclass(frozen=True, kw_only=True)
-class View:
+class FrameView:
     """What a camera saw in one frame.
 
     ``depth`` ``(H, W)`` in m and ``geom`` ids ``(H, W)``, its pinhole and pose ``world_from_camera`` ``(4, 4)``, and
@@ -33,7 +33,7 @@ class View:
     world_from_geom: Array
 
 
-def forward_flow(now: View, then: View) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+def forward_flow(now: FrameView, then: FrameView) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """How far each pixel's point moves from one picture to the next.
 
     Returns:
@@ -50,7 +50,7 @@ def forward_flow(now: View, then: View) -> tuple[NDArray[np.float32], NDArray[np
     return flow, seen.reshape(valid.shape)
 
 
-def _pixels_then(now: View, then: View) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def _pixels_then(now: FrameView, then: FrameView) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Where every pixel's point is in the next picture ``(H, W, 2)``, and how far along its optical axis ``(H, W)``.
 
     A pixel (u, v) at distance z is the point z K⁻¹ (u, v, 1), so that what follows is linear in z (u, v, 1) with one
@@ -78,7 +78,7 @@ def _pixels_then(now: View, then: View) -> tuple[NDArray[np.float32], NDArray[np
     return np.stack([component(0) * per_metre, component(1) * per_metre], axis=-1), distance
 
 
-def shows(view: View, pixels: NDArray[Any], distance: NDArray[Any], geom: NDArray[np.int32]) -> NDArray[np.bool_]:
+def shows(view: FrameView, pixels: NDArray[Any], distance: NDArray[Any], geom: NDArray[np.int32]) -> NDArray[np.bool_]:
     """Whether a picture shows points of geoms ``(n,)`` at pixels ``(n, 2)``, ``distance`` ``(n,)`` m away.
 
     It does where the pixel there shows the geom at this distance. On a slanted surface distances differ within a pixel:
@@ -142,7 +142,7 @@ class Keypoints:
         self._names += [f"{item.name}/corner_{i}" for item in cornered for i in range(8)]
         self._instance = np.concatenate([model.site_bodyid[self._sites], np.repeat(self._cornered, 8)]).astype(np.intp)
 
-    def see(self, view: View, model: mujoco.MjModel, data: mujoco.MjData, corners: Array) -> KeypointRows:
+    def see(self, view: FrameView, model: mujoco.MjModel, data: mujoco.MjData, corners: Array) -> KeypointRows:
         """Where the points that there are lie in a picture.
 
         Args:

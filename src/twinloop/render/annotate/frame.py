@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
-from twinloop.render.annotate.boxes import Blobs, box_corners, is_drawn, visible_boxes
-from twinloop.render.annotate.flow import KeypointRows, Keypoints, View
-from twinloop.render.annotate.instances import DRAWN_GROUPS, Instance, InstanceTable
+from twinloop.render.annotate.boxes import ObjectBlobs, box_corners, is_drawn, visible_boxes
+from twinloop.render.annotate.flow import FrameView, KeypointRows, Keypoints
+from twinloop.render.annotate.instances import DRAWN_GROUPS, InstanceTable, ObjectInstance
 from twinloop.render.cameras import intrinsics, opencv_pose, transforms
 from twinloop.render.protocol import Fields, SceneStates
 from twinloop.render.scene import PosedScene, camera_ids
@@ -30,9 +30,9 @@ _ASKED = mujoco.mjNGROUP - 1  # a group of geoms that only rays know
 def hidden_pixels(
     model: mujoco.MjModel,
     data: mujoco.MjData,
-    view: View,
+    view: FrameView,
     instance: NDArray[np.uint16],
-    thing: Instance,
+    thing: ObjectInstance,
     box: NDArray[np.float64],
     farthest: float,
 ) -> int:
@@ -65,7 +65,7 @@ def hidden_pixels(
 
 
 def _distances(
-    model: mujoco.MjModel, data: mujoco.MjData, view: View, thing: Instance, pixels: NDArray[np.float64]
+    model: mujoco.MjModel, data: mujoco.MjData, view: FrameView, thing: ObjectInstance, pixels: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """How far along the optical axis rays through pixels meet a thing, -1 where they do not."""
     count = len(pixels)
@@ -111,7 +111,7 @@ class FrameTruth:
 
     index: int
     camera: str
-    view: View
+    view: FrameView
     instance: NDArray[np.uint16]
     normal: NDArray[np.float32] | None = None
     objects: ObjectRows | None = None
@@ -119,17 +119,17 @@ class FrameTruth:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Shapes:
+class _DrawnShapes:
     """What is drawn in a world: blobs, boxes along the things' own axes (nan where none), numbers of all things."""
 
-    blobs: Blobs
+    blobs: ObjectBlobs
     centre: Array
     size: Array
     drawn: NDArray[np.intp]
 
     @classmethod
-    def of(cls, model: mujoco.MjModel, things: InstanceTable) -> _Shapes:
-        blobs = Blobs.of(model, things)
+    def of(cls, model: mujoco.MjModel, things: InstanceTable) -> _DrawnShapes:
+        blobs = ObjectBlobs.of(model, things)
         boxed, centre, size = blobs.oriented()
         centres, sizes = np.full((2, 1 + len(things), 3), np.nan)
         centres[boxed], sizes[boxed] = centre, size
@@ -137,7 +137,7 @@ class _Shapes:
         return cls(blobs=blobs, centre=centres, size=sizes, drawn=np.array(drawn, dtype=np.intp))
 
 
-class Truth:
+class ImageAnnotator:
     """The truth about pictures of one model's cameras; one episode after the other, one frame after the other."""
 
     def __init__(
@@ -159,7 +159,7 @@ class Truth:
         model = self._posed.model
         self._single = {name for name, value in self._fields.items() if np.ndim(value) > getattr(model, name).ndim}
         self._changing = any(name.startswith(_SHAPE) for name in self._single)
-        self._shapes = _Shapes.of(model, self.things)
+        self._shapes = _DrawnShapes.of(model, self.things)
 
     def fields(self, rows: slice) -> Fields:
         """The fields of some of the frames."""
@@ -170,14 +170,14 @@ class Truth:
         self._frame = frame
         self._posed.pose(self._states, frame)
         if self._changing:
-            self._shapes = _Shapes.of(self._posed.model, self.things)
+            self._shapes = _DrawnShapes.of(self._posed.model, self.things)
 
     def see(
         self, camera: str, seen: Mapping[str, NDArray], *, objects: bool = True, keypoints: bool = True
     ) -> FrameTruth:
         """What is true of a camera's picture of the posed frame, given its channels ``geom`` and ``depth``."""
         model, data, row = self._posed.model, self._posed.data, self._ids[camera]
-        view = View(
+        view = FrameView(
             depth=seen["depth"],
             geom=seen["geom"],
             pinhole=intrinsics(model, camera, height=self._height, width=self._width),
@@ -210,7 +210,7 @@ class Truth:
         corners, poses = box_corners(self._shapes.centre, self._shapes.size), self._poses()
         return corners @ poses[:, :3, :3].swapaxes(1, 2) + poses[:, None, :3, 3]
 
-    def _objects(self, view: View, instance: NDArray[np.uint16]) -> ObjectRows:
+    def _objects(self, view: FrameView, instance: NDArray[np.uint16]) -> ObjectRows:
         shapes = self._shapes
         world, rows = self._poses(), shapes.drawn
         camera = np.linalg.inv(view.world_from_camera) @ world
@@ -233,7 +233,7 @@ class Truth:
         )
 
     def _visibility(
-        self, view: View, instance: NDArray[np.uint16], number: int, pixels: int, full: Array, farthest: float
+        self, view: FrameView, instance: NDArray[np.uint16], number: int, pixels: int, full: Array, farthest: float
     ) -> float:
         """The seen part of what the picture would show of a thing alone; nan where that is nothing."""
         thing = self.things.instances[number - 1]

@@ -32,7 +32,7 @@ DRAWN_GROUPS = 3  # geoms of the groups 0, 1 and 2 are what MuJoCo's renderers s
 
 
 @dataclass(frozen=True, kw_only=True)
-class Instance:
+class ObjectInstance:
     """One thing: its number in pictures (0 is nothing), name, class, the body it is (0: the world's), its geoms."""
 
     id: int
@@ -50,7 +50,7 @@ class InstanceTable:
     from there in the model's order. A slot of a scene is a thing, whatever shape it has and whether it is there.
     """
 
-    instances: tuple[Instance, ...]
+    instances: tuple[ObjectInstance, ...]
     classes: tuple[str, ...]
     of_geom: NDArray[np.uint16]
 
@@ -74,7 +74,7 @@ class InstanceTable:
         if unknown:
             raise UnknownNameError("thing", unknown[0], [name for _, name, _ in own], where=f"classes of {twin.name}")
         instances = tuple(
-            Instance(id=i, name=name, class_name=class_name, body=body, geoms=geoms)
+            ObjectInstance(id=i, name=name, class_name=class_name, body=body, geoms=geoms)
             for i, (body, name, geoms) in enumerate(own, start=1)
             for class_name in [given.get(name) or _class(model, found, body, name, geoms)]
         )

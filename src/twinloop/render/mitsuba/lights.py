@@ -41,7 +41,7 @@ _KIND = mujoco.mjtLightType
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exposure:
+class LightExposure:
     """What turns a model's light colours into light: see the module's description; ``reach`` in m per light."""
 
     fill: float
@@ -75,7 +75,7 @@ def _ambient(model: mujoco.MjModel) -> Array:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lamp:
+class LightSource:
     """One light of the model in one frame: a ``disc`` far away, or the points of a bulb.
 
     ``light`` is radiance of a disc and intensity per point of a bulb, ``(3,)``; ``direction`` (3,) is where it shines
@@ -99,7 +99,7 @@ class Lamp:
         return self.name, self.disc, self.cutoff, self.beam
 
 
-def lamps(model: mujoco.MjModel, data: mujoco.MjData, exposure: Exposure, *, away: float) -> Iterator[Lamp]:
+def lamps(model: mujoco.MjModel, data: mujoco.MjData, exposure: LightExposure, *, away: float) -> Iterator[LightSource]:
     """The lamps that shine in a frame; directional lights are discs ``away`` m from the middle of the model."""
     for i in np.flatnonzero(model.light_active).tolist():
         if not model.light_diffuse[i].any():
@@ -108,7 +108,7 @@ def lamps(model: mujoco.MjModel, data: mujoco.MjData, exposure: Exposure, *, awa
         yield _disc(model, data, exposure, i, away) if place is None else _bulb(model, data, exposure, i)
 
 
-def _strength(model: mujoco.MjModel, exposure: Exposure, light: int) -> tuple[Array, bool]:
+def _strength(model: mujoco.MjModel, exposure: LightExposure, light: int) -> tuple[Array, bool]:
     """How bright it makes a white surface that faces it, and whether that is at 1 m (candela) or where it counts."""
     colour = model.light_diffuse[light].astype(np.float64)
     if model.light_intensity[light] > 0.0:
@@ -122,7 +122,7 @@ def _half_angle(model: mujoco.MjModel, light: int, distance: float) -> float:
     return max(angle, _SHARP if model.light_castshadow[light] else _SOFT)
 
 
-def _disc(model: mujoco.MjModel, data: mujoco.MjData, exposure: Exposure, light: int, away: float) -> Lamp:
+def _disc(model: mujoco.MjModel, data: mujoco.MjData, exposure: LightExposure, light: int, away: float) -> LightSource:
     strength, _ = _strength(model, exposure, light)
     direction = np.asarray(data.light_xdir[light])
     angle = _half_angle(model, light, float(exposure.reach[light]))
@@ -135,10 +135,12 @@ def _disc(model: mujoco.MjModel, data: mujoco.MjData, exposure: Exposure, light:
     # A white surface under the irradiance E has the radiance E / π, and E = L A / (away² + radius²), closely.
     radiance = strength * math.pi * (away**2 + radius**2) / area
     weight = float(luminance(strength))
-    return Lamp(name=f"light{light}", disc=True, points=triangles, light=radiance, direction=direction, weight=weight)
+    return LightSource(
+        name=f"light{light}", disc=True, points=triangles, light=radiance, direction=direction, weight=weight
+    )
 
 
-def _bulb(model: mujoco.MjModel, data: mujoco.MjData, exposure: Exposure, light: int) -> Lamp:
+def _bulb(model: mujoco.MjModel, data: mujoco.MjData, exposure: LightExposure, light: int) -> LightSource:
     strength, candela = _strength(model, exposure, light)
     reach, direction = float(exposure.reach[light]), np.asarray(data.light_xdir[light])
     if not candela:
@@ -149,7 +151,7 @@ def _bulb(model: mujoco.MjModel, data: mujoco.MjData, exposure: Exposure, light:
     spot = int(model.light_type[light]) == _KIND.mjLIGHT_SPOT and float(model.light_cutoff[light]) < 90.0
     cutoff, beam = _cone(model, light) if spot else (0.0, 0.0)
     points = _on_disc(direction) if spot else _in_ball()
-    return Lamp(
+    return LightSource(
         name=f"light{light}",
         disc=False,
         points=data.light_xpos[light] + radius * points,
@@ -206,7 +208,7 @@ def _in_ball() -> Array:
     return radius[:, None] * np.stack([ring * np.cos(angle), ring * np.sin(angle), height], axis=-1)
 
 
-def descriptions(mitsuba: Any, lamp: Lamp) -> dict[str, Any]:
+def descriptions(mitsuba: Any, lamp: LightSource) -> dict[str, Any]:
     """What Mitsuba builds for a bulb, by name; discs are meshes and are built with the geoms."""
     colour = {"type": "rgb", "value": lamp.light.tolist()}
     made = {}
@@ -221,7 +223,7 @@ def descriptions(mitsuba: Any, lamp: Lamp) -> dict[str, Any]:
     return made
 
 
-def parameters(mitsuba: Any, lamp: Lamp) -> dict[str, Any]:
+def parameters(mitsuba: Any, lamp: LightSource) -> dict[str, Any]:
     """Values of a bulb's points by the names that Mitsuba gives them."""
     values: dict[str, Any] = {}
     for k, point in enumerate(lamp.points):

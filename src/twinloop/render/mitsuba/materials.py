@@ -33,7 +33,7 @@ _SMOOTHEST = 0.03  # below, highlights of small lamps are found too rarely: nois
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class GeomMaterial:
     """How a geom looks; ``image`` is linear light ``(height, width, 3)``, of one pixel where it has no texture.
 
     ``origin`` tells images apart, and stands for them where looks are compared.
@@ -53,7 +53,7 @@ class Look:
         return self.image.shape, self.opacity < 1.0, self.emission > 0.0
 
 
-class Wardrobe:
+class MaterialSet:
     """The looks of a model's geoms; textures are decoded once."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Wardrobe:
         self._images.clear()
         self._version += 1
 
-    def look(self, model: mujoco.MjModel, geom: int) -> Look:
+    def look(self, model: mujoco.MjModel, geom: int) -> GeomMaterial:
         """Of a geom, as the model has it now.
 
         Raises:
@@ -78,7 +78,7 @@ class Wardrobe:
         if origin not in self._images:
             image = linear(model, texture) if texture >= 0 else np.ones((1, 1, 3), dtype=np.float32)
             self._images[origin] = np.minimum(image * linear_of(rgba[:3]).astype(np.float32), 0.999)
-        look = Look(
+        look = GeomMaterial(
             image=self._images[origin],
             origin=origin,
             roughness=roughness_of_shininess(_SHININESS),
@@ -114,7 +114,7 @@ def _said(model: mujoco.MjModel, material: int) -> dict[str, float]:
     }
 
 
-def bsdf(mitsuba: Any, look: Look) -> dict[str, Any]:
+def bsdf(mitsuba: Any, look: GeomMaterial) -> dict[str, Any]:
     """The description of a look that Mitsuba builds; light falls on both sides of a surface."""
     surface: dict[str, Any] = {
         "type": "twosided",
@@ -129,7 +129,7 @@ def bsdf(mitsuba: Any, look: Look) -> dict[str, Any]:
     return {"type": "mask", "opacity": look.opacity, "bsdf": surface} if look.opacity < 1.0 else surface
 
 
-def emitter(mitsuba: Any, look: Look) -> dict[str, Any]:
+def emitter(mitsuba: Any, look: GeomMaterial) -> dict[str, Any]:
     """The light of its own that a look with emission has."""
     return {"type": "area", "radiance": _colour(mitsuba, look.image * np.float32(look.emission))}
 
@@ -140,7 +140,7 @@ def _colour(mitsuba: Any, image: NDArray[np.float32]) -> dict[str, Any]:
     return {"type": "bitmap", "bitmap": mitsuba.Bitmap(np.ascontiguousarray(image)), "raw": True}
 
 
-def parameters(look: Look) -> dict[str, Any]:
+def parameters(look: GeomMaterial) -> dict[str, Any]:
     """Values by the ends of the names that Mitsuba gives them."""
     plain = look.image.size == 3
     values: dict[str, Any] = {

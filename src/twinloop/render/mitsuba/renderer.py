@@ -38,7 +38,7 @@ Array = NDArray[np.float64]
 _TRUTHS = {"position": 3, "sh_normal": 3, "albedo": 3, "shape_index": 1}
 
 
-class Camera:
+class MitsubaCamera:
     """One camera of a size; pictures are averaged over each pixel, surfaces are seen through its middle."""
 
     def __init__(self, mitsuba: Any, *, height: int, width: int, near: float, far: float) -> None:
@@ -174,7 +174,7 @@ class MitsubaRenderer(Renderer):
         self._scene: MitsubaScene | None = MitsubaScene(self._mitsuba, self._posed.model, self._posed.data)
         near = float(model.vis.map.znear * model.stat.extent)
         options = {"height": height, "width": width, "near": near, "far": self._scene.far}
-        self._cameras = {name: Camera(self._mitsuba, **options) for name in self.cameras}
+        self._cameras = {name: MitsubaCamera(self._mitsuba, **options) for name in self.cameras}
         self._integrators: dict[tuple[bool, bool], Any] = {}
 
     def observe(

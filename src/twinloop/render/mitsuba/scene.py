@@ -15,31 +15,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.render.mitsuba import lights, materials
-from twinloop.render.mitsuba.lights import Exposure, Lamp
-from twinloop.render.mitsuba.materials import Look, Wardrobe
-from twinloop.render.mitsuba.shapes import Surface, surface
-from twinloop.render.mitsuba.textures import ENVIRONMENT, Mapping, mapping_of, sky_faces, surrounding_light
+from twinloop.render.mitsuba.lights import LightExposure, LightSource
+from twinloop.render.mitsuba.materials import GeomMaterial, MaterialSet
+from twinloop.render.mitsuba.shapes import TriangleMesh, surface
+from twinloop.render.mitsuba.textures import ENVIRONMENT, TextureMapping, mapping_of, sky_faces, surrounding_light
 
 _GROUPS = 3  # MuJoCo's visualizer shows geom groups 0, 1, 2
 _KEPT = 1024  # surfaces remembered
 
 
 @dataclass(frozen=True, kw_only=True)
-class Thing:
+class PosedGeom:
     """A geom in one frame: its surface in its own axes, its pose, its look."""
 
     geom: int
-    surface: Surface
+    surface: TriangleMesh
     position: NDArray[np.float64]
     rotation: NDArray[np.float64]
-    look: Look
+    look: GeomMaterial
 
     @property
     def kind(self) -> tuple[Any, ...]:
         """What cannot change once Mitsuba has built it."""
         return self.geom, len(self.surface.positions), self.surface.flat, self.look.kind
 
-    def moved(self, other: Thing) -> bool:
+    def moved(self, other: PosedGeom) -> bool:
         """Whether its triangles are elsewhere than another's."""
         same = self.surface is other.surface and np.array_equal(self.position, other.position)
         return not (same and np.array_equal(self.rotation, other.rotation))
@@ -65,12 +65,12 @@ class MitsubaScene:
 
     def __init__(self, mitsuba: Any, model: mujoco.MjModel, data: mujoco.MjData) -> None:
         self._mitsuba = mitsuba
-        self._exposure = Exposure.of(model, data.light_xpos)
+        self._exposure = LightExposure.of(model, data.light_xpos)
         self.far = float(model.vis.map.zfar * model.stat.extent)
-        self._wardrobe = Wardrobe()
-        self._surfaces: dict[tuple[Any, ...], Surface] = {}
-        self._things: list[Thing] = []
-        self._lamps: list[Lamp] = []
+        self._wardrobe = MaterialSet()
+        self._surfaces: dict[tuple[Any, ...], TriangleMesh] = {}
+        self._things: list[PosedGeom] = []
+        self._lamps: list[LightSource] = []
         self._kind: tuple[Any, ...] | None = None
         self.faces = sky_faces(model)
         self.scene: Any = None
@@ -102,9 +102,9 @@ class MitsubaScene:
         """The model's geom ids of what Mitsuba numbers its shapes by, -1 for none."""
         return self._ids[shape_index.astype(np.int64)]
 
-    def _thing(self, model: mujoco.MjModel, data: mujoco.MjData, geom: int) -> Thing:
+    def _thing(self, model: mujoco.MjModel, data: mujoco.MjData, geom: int) -> PosedGeom:
         mapping = mapping_of(model, int(model.geom_matid[geom]))
-        return Thing(
+        return PosedGeom(
             geom=geom,
             surface=self._surface(model, geom, mapping),
             position=data.geom_xpos[geom].copy(),
@@ -112,7 +112,7 @@ class MitsubaScene:
             look=self._wardrobe.look(model, geom),
         )
 
-    def _surface(self, model: mujoco.MjModel, geom: int, mapping: Mapping | None) -> Surface:
+    def _surface(self, model: mujoco.MjModel, geom: int, mapping: TextureMapping | None) -> TriangleMesh:
         key = (int(model.geom_type[geom]), int(model.geom_dataid[geom]), model.geom_size[geom].tobytes(), mapping)
         if key not in self._surfaces:
             if len(self._surfaces) >= _KEPT:
@@ -120,7 +120,7 @@ class MitsubaScene:
             self._surfaces[key] = surface(model, geom, mapping, reach=2.0 * self.far)
         return self._surfaces[key]
 
-    def _build(self, things: list[Thing], lamps: list[Lamp], light: NDArray[np.float32]) -> None:
+    def _build(self, things: list[PosedGeom], lamps: list[LightSource], light: NDArray[np.float32]) -> None:
         mitsuba = self._mitsuba
         parts: dict[str, Any] = {"type": "scene"}
         if light.any():  # a black one would take samples away from the lamps
@@ -152,7 +152,7 @@ class MitsubaScene:
             "sampling_weight": 1.0 if alone else 0.0,
         }
 
-    def _mesh(self, thing: Thing) -> Any:
+    def _mesh(self, thing: PosedGeom) -> Any:
         properties = self._mitsuba.Properties()
         properties["bsdf"] = self._mitsuba.load_dict(materials.bsdf(self._mitsuba, thing.look))
         if thing.look.emission > 0.0:
@@ -160,7 +160,7 @@ class MitsubaScene:
         normals = None if thing.surface.flat else thing.normals
         return _loose_triangles(self._mitsuba, f"geom{thing.geom}", thing.corners, normals, thing.uv, properties)
 
-    def _disc(self, lamp: Lamp) -> Any:
+    def _disc(self, lamp: LightSource) -> Any:
         properties = self._mitsuba.Properties()
         colour = {"type": "rgb", "value": lamp.light.tolist()}
         shining = {"type": "area", "radiance": colour, "sampling_weight": lamp.weight}
@@ -168,7 +168,7 @@ class MitsubaScene:
         corners = lamp.points.astype(np.float32).ravel()
         return _loose_triangles(self._mitsuba, lamp.name, corners, None, np.zeros(0, dtype=np.float32), properties)
 
-    def _write(self, things: list[Thing], lamps: list[Lamp], light: NDArray[np.float32]) -> None:
+    def _write(self, things: list[PosedGeom], lamps: list[LightSource], light: NDArray[np.float32]) -> None:
         values = self._values
         moved = []
         for thing, before in zip(things, self._things, strict=True):
@@ -189,14 +189,14 @@ class MitsubaScene:
                 values[f"geom{thing.geom}.vertex_normals"] = thing.normals
         values.update()
 
-    def _write_look(self, name: str, look: Look, before: Look) -> None:
+    def _write_look(self, name: str, look: GeomMaterial, before: GeomMaterial) -> None:
         if look == before:
             return
         for end, value in materials.parameters(look).items():
             full = self._names[name, end]
             self._values[full] = self._mitsuba.Color3f(*value.tolist()) if np.ndim(value) == 1 else value
 
-    def _write_lamp(self, lamp: Lamp, before: Lamp) -> None:
+    def _write_lamp(self, lamp: LightSource, before: LightSource) -> None:
         if np.array_equal(lamp.points, before.points) and np.array_equal(lamp.light, before.light):
             return
         if not lamp.disc:

@@ -8,7 +8,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.render.mitsuba.textures import Mapping, cube_coordinates, sheet_coordinates, wrapped_coordinates
+from twinloop.render.mitsuba.textures import TextureMapping, cube_coordinates, sheet_coordinates, wrapped_coordinates
 from twinloop.render.triangles import triangles
 
 Array = NDArray[np.float64]
@@ -20,7 +20,7 @@ _EDGE = 0.5  # cosine between a corner's normal and its triangle's, below which 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Surface:
+class TriangleMesh:
     """Triangles in a geom's own axes; each has three corners of its own: ``positions``, ``normals``, ``uv``.
 
     All are ``(3 m, …)``, corner by corner. ``flat``: the normals are those of the triangles.
@@ -32,7 +32,7 @@ class Surface:
     flat: bool
 
 
-def surface(model: mujoco.MjModel, geom: int, mapping: Mapping | None, *, reach: float) -> Surface:
+def surface(model: mujoco.MjModel, geom: int, mapping: TextureMapping | None, *, reach: float) -> TriangleMesh:
     """The surface of a geom, with the texture coordinates of a mapping.
 
     Args:
@@ -54,7 +54,7 @@ def surface(model: mujoco.MjModel, geom: int, mapping: Mapping | None, *, reach:
         uv = _sheet(model, geom, corners, texture, mapping)
     flat = normals is None
     normal = _face_normals(corners) if normals is None else normals.reshape(-1, 3)
-    return Surface(positions=positions, normals=normal, uv=uv.reshape(-1, 2), flat=flat)
+    return TriangleMesh(positions=positions, normals=normal, uv=uv.reshape(-1, 2), flat=flat)
 
 
 def _corners(model: mujoco.MjModel, geom: int, reach: float) -> tuple[Array, Array | None, Array | None]:
@@ -146,7 +146,7 @@ def _full_size(model: mujoco.MjModel, geom: int) -> Array:
 
 
 def _sheet(
-    model: mujoco.MjModel, geom: int, corners: Array, texture: Array | None, mapping: Mapping
+    model: mujoco.MjModel, geom: int, corners: Array, texture: Array | None, mapping: TextureMapping
 ) -> NDArray[np.float64]:
     """Coordinates of a flat picture: given, around the shape, or seen along z where the shape has no sides to speak of.
 
@@ -162,11 +162,11 @@ def _sheet(
     return texture * scale
 
 
-def _cube_scale(model: mujoco.MjModel, geom: int, mapping: Mapping) -> Array:
+def _cube_scale(model: mujoco.MjModel, geom: int, mapping: TextureMapping) -> Array:
     return _full_size(model, geom) if mapping.uniform else np.ones(3)
 
 
-def _stretch(model: mujoco.MjModel, geom: int, mapping: Mapping) -> Array:
+def _stretch(model: mujoco.MjModel, geom: int, mapping: TextureMapping) -> Array:
     """What makes corners those of a shape within ±1, in which `_FINE` counts."""
     scale = _cube_scale(model, geom, mapping)
     scale = scale / (1.0 if int(model.geom_type[geom]) in _LOOSE else _full_size(model, geom))

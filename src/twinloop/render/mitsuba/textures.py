@@ -17,7 +17,7 @@ _ROLES = (mujoco.mjtTextureRole.mjTEXROLE_RGB, mujoco.mjtTextureRole.mjTEXROLE_R
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mapping:
+class TextureMapping:
     """How a texture lies on a shape: a sheet repeated along x and y, or a cube around it whose faces are stacked.
 
     ``uniform`` counts repetitions per metre rather than per shape. ``side`` is the pixels of a cube's edge; a cube of
@@ -38,12 +38,12 @@ def texture_of(model: mujoco.MjModel, material: int) -> int:
     return max(int(model.mat_texid[material, int(role)]) for role in _ROLES)
 
 
-def mapping_of(model: mujoco.MjModel, material: int) -> Mapping | None:
+def mapping_of(model: mujoco.MjModel, material: int) -> TextureMapping | None:
     """How the texture of a material lies on shapes; None where it has none."""
     texture = texture_of(model, material)
     if texture < 0:
         return None
-    return Mapping(
+    return TextureMapping(
         cube=int(model.tex_type[texture]) != mujoco.mjtTexture.mjTEXTURE_2D,
         repeat=tuple(model.mat_texrepeat[material].tolist()),
         uniform=bool(model.mat_texuniform[material]),
@@ -109,7 +109,7 @@ def wrapped_coordinates(kind: int, points: Array) -> Array:
     return np.stack([azimuth, polar], axis=-1)
 
 
-def cube_coordinates(points: Array, mapping: Mapping) -> Array:
+def cube_coordinates(points: Array, mapping: TextureMapping) -> Array:
     """Coordinates ``(m, 3, 2)`` in the stack of a cube's faces, of triangles' corners ``(m, 3, 3)`` around its centre.
 
     A triangle takes the face that its middle looks at (OpenGL 4.6, section 8.13: +x, -x, +y, -y, +z, -z).

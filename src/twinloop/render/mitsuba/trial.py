@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from twinloop.render.mitsuba.variants import Variant
+from twinloop.render.mitsuba.variants import MitsubaVariant
 
 
 def main(name: str, library: str) -> int:
     """Trace a lit sheet; 0 when its light is what it has to be."""
-    mitsuba = Variant(name=name, library=library).load()
+    mitsuba = MitsubaVariant(name=name, library=library).load()
     scene = mitsuba.load_dict(
         {
             "type": "scene",

@@ -38,7 +38,7 @@ _TRIAL_SECONDS = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Variant:
+class MitsubaVariant:
     """A variant by its short name (`VARIANTS`) and, for LLVM, the library that it needs (empty: the default one)."""
 
     name: str
@@ -72,7 +72,7 @@ def import_mitsuba() -> ModuleType:
     return mitsuba
 
 
-def choose_variant(name: str = AUTO) -> Variant:
+def choose_variant(name: str = AUTO) -> MitsubaVariant:
     """A variant that works here: the one named, or with ``auto`` the fastest.
 
     Raises:
@@ -100,7 +100,7 @@ def working_variants() -> str:
 
 
 @functools.cache
-def _probe(name: str) -> tuple[Variant | None, str]:
+def _probe(name: str) -> tuple[MitsubaVariant | None, str]:
     """The variant with a library that works, or why none does.
 
     A success is kept in the user's cache folder until the package, the interpreter, the machine or the libraries
@@ -111,7 +111,7 @@ def _probe(name: str) -> tuple[Variant | None, str]:
         return None, "mitsuba is not installed"
     if name == "cuda" and not Path("/dev/nvidiactl").exists():
         return None, "there is no NVIDIA GPU"
-    candidates = [Variant(name=name, library=path) for path in (_libraries() if name == "llvm" else [""])]
+    candidates = [MitsubaVariant(name=name, library=path) for path in (_libraries() if name == "llvm" else [""])]
     if not candidates:
         return None, "there is no libLLVM"
     record = memory(f"mitsuba-{name}", installed, [(one.name, one.library) for one in candidates])
@@ -150,21 +150,21 @@ def _installed() -> Iterator[tuple[int, str]]:
                 yield int(match[1] or match[2]), str(path.resolve())
 
 
-def _remembered(record: Path) -> Variant | None:
+def _remembered(record: Path) -> MitsubaVariant | None:
     try:
-        return Variant(**read_json(record))
+        return MitsubaVariant(**read_json(record))
     except (InputError, TypeError):
         return None
 
 
-def _remember(record: Path, variant: Variant) -> None:
+def _remember(record: Path, variant: MitsubaVariant) -> None:
     try:
         write_json(record, {"name": variant.name, "library": variant.library})
     except OSError:
         return  # no writable home: the next process tries again
 
 
-def _try(variant: Variant) -> str:
+def _try(variant: MitsubaVariant) -> str:
     """Empty when a picture was made in a process of its own, else what went wrong."""
     command = [sys.executable, "-P", "-m", "twinloop.render.mitsuba.trial", variant.name, variant.library]
     problem = outcome(command, seconds=_TRIAL_SECONDS)

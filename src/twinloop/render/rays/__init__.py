@@ -1,11 +1,11 @@
 """Rays cast into a model whose bodies move, by any of several engines, imported when a caster is opened."""
 
-from twinloop.render.rays.caster import CASTERS, BodyMotion, Hits, RayCaster, open_caster
+from twinloop.render.rays.caster import CASTERS, BodyMotion, RayCaster, RayHits, open_caster
 
 __all__ = [
     "CASTERS",
     "BodyMotion",
-    "Hits",
     "RayCaster",
+    "RayHits",
     "open_caster",
 ]

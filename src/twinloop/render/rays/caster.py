@@ -88,7 +88,7 @@ REMEDY = "pip install 'twinloop[rays]'"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hits:
+class RayHits:
     """What ``n`` rays met first.
 
     ``distance`` ``(n,)`` is in m along the ray, inf where there is nothing; ``geom`` ``(n,)`` the model's geom id, -1
@@ -103,7 +103,7 @@ class Hits:
         return len(self.distance)
 
     @classmethod
-    def none(cls, count: int) -> Hits:
+    def none(cls, count: int) -> RayHits:
         """Rays that met nothing, whose arrays an engine fills."""
         return cls(
             distance=np.full(count, np.inf), geom=np.full(count, -1, dtype=np.int32), normal=np.zeros((count, 3))
@@ -127,7 +127,7 @@ class RayCaster(Protocol):
         *,
         moments: ArrayLike = 0.0,
         exclude: int = -1,
-    ) -> Hits:
+    ) -> RayHits:
         """What rays meet first, each at a moment of its own.
 
         Args:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.render.protocol import Fields
-from twinloop.render.rays.caster import BodyMotion, Hits, missing_embree, rays, visible_geoms
+from twinloop.render.rays.caster import BodyMotion, RayHits, missing_embree, rays, visible_geoms
 from twinloop.render.scene import PosedScene
 from twinloop.render.triangles import CHORD, triangles
 from twinloop.twin.quantities.rotation import matrix, rotate
@@ -27,7 +27,7 @@ _PLANE = mujoco.mjtGeom.mjGEOM_PLANE
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Solid:
+class _EmbreeBody:
     """What of a body has triangles: an Embree scene in the body's axes, its geoms in order, and a ball around it."""
 
     body: int
@@ -40,7 +40,7 @@ class _Solid:
         """Centre ``(1, 3)`` in world axes and radius of a ball that it does not leave between the moments of rays."""
         first, last = float(when.min()), float(when.max())
         if first == last or not motion.moving[self.body]:
-            return _Placed.of(motion, self.body, when[:1]).place(self.centre), self.radius
+            return _MovingPose.of(motion, self.body, when[:1]).place(self.centre), self.radius
         # However it turns, it stays this near to its body's origin, which goes straight from frame to frame.
         near = float(np.sqrt(self.centre @ self.centre)) + self.radius
         way = motion.position[int(first) : int(np.ceil(last)) + 1, self.body]
@@ -78,10 +78,10 @@ class EmbreeCaster:
         *,
         moments: ArrayLike = 0.0,
         exclude: int = -1,
-    ) -> Hits:
+    ) -> RayHits:
         """See `RayCaster.cast`."""
         begin, toward, when = rays(motion, origins, directions, moments)
-        hits = Hits.none(len(toward))
+        hits = RayHits.none(len(toward))
         if not len(toward):
             return hits
         for solid in self._solids:
@@ -94,12 +94,12 @@ class EmbreeCaster:
 
     def _cast_solid(
         self,
-        solid: _Solid,
+        solid: _EmbreeBody,
         motion: BodyMotion,
         begin: NDArray[np.float64],
         toward: NDArray[np.float64],
         when: NDArray[np.float64],
-        hits: Hits,
+        hits: RayHits,
     ) -> None:
         centre, radius = solid.ball(motion, when)
         offset = centre - (begin[:1] if begin.strides[0] == 0 else begin)
@@ -110,7 +110,7 @@ class EmbreeCaster:
         )
         if not len(rows):
             return
-        body = _Placed.of(motion, solid.body, when[rows])
+        body = _MovingPose.of(motion, solid.body, when[rows])
         # The ball's border is where the hierarchy's rays begin, so that its float32 does not see how far off that is.
         enter = np.maximum(along[rows] - 1.001 * radius, 0.0)
         start = body.into(begin[rows] + enter[:, None] * toward[rows]).astype(np.float32)
@@ -133,11 +133,11 @@ class EmbreeCaster:
         begin: NDArray[np.float64],
         toward: NDArray[np.float64],
         when: NDArray[np.float64],
-        hits: Hits,
+        hits: RayHits,
     ) -> None:
         """A plane is met from its front, endless where its size is 0."""
         model = self._model
-        body = _Placed.of(motion, int(model.geom_bodyid[geom]), when)
+        body = _MovingPose.of(motion, int(model.geom_bodyid[geom]), when)
         axes = matrix(model.geom_quat[geom])
         up = body.turn(np.broadcast_to(axes[:, 2], body.position.shape))
         height = np.einsum("ij,ij->i", begin - body.place(model.geom_pos[geom]), np.broadcast_to(up, begin.shape))
@@ -153,14 +153,14 @@ class EmbreeCaster:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Placed:
+class _MovingPose:
     """A body's pose at every ray's moment ``(n, …)``, or, where it stands still, one ``(1, …)`` for all."""
 
     position: NDArray[np.float64]
     quaternion: NDArray[np.float64]
 
     @classmethod
-    def of(cls, motion: BodyMotion, body: int, when: NDArray[np.float64]) -> _Placed:
+    def of(cls, motion: BodyMotion, body: int, when: NDArray[np.float64]) -> _MovingPose:
         alike = not motion.moving[body] or bool((when == when[0]).all())
         position, quaternion = motion.at(body, when[:1] if alike else when)
         return cls(position=position, quaternion=quaternion)
@@ -170,11 +170,11 @@ class _Placed:
         """Whether the body's axes are the world's, as they are of what stands on the floor."""
         return len(self.quaternion) == 1 and bool((self.quaternion[0] == _UPRIGHT).all())
 
-    def take(self, rows: NDArray) -> _Placed:
+    def take(self, rows: NDArray) -> _MovingPose:
         """The poses of some rays."""
         if len(self.position) == 1:
             return self
-        return _Placed(position=self.position[rows], quaternion=self.quaternion[rows])
+        return _MovingPose(position=self.position[rows], quaternion=self.quaternion[rows])
 
     def place(self, point: NDArray[np.float64]) -> NDArray[np.float64]:
         """A point of the body in world axes."""
@@ -201,7 +201,7 @@ class _Placed:
         return rotate(self.quaternion, vectors)
 
 
-def _solids(model: mujoco.MjModel, geoms: NDArray[np.intp], chord: float) -> Iterator[_Solid]:
+def _solids(model: mujoco.MjModel, geoms: NDArray[np.intp], chord: float) -> Iterator[_EmbreeBody]:
     scene_class, mesh_class = _import_embree()
     for body in np.unique(model.geom_bodyid[geoms]):
         scene, members, corners = scene_class(), geoms[model.geom_bodyid[geoms] == body], []
@@ -212,7 +212,7 @@ def _solids(model: mujoco.MjModel, geoms: NDArray[np.intp], chord: float) -> Ite
         every = np.concatenate(corners)
         centre = (every.min(axis=0) + every.max(axis=0)) / 2.0
         radius = float(np.sqrt(((every - centre) ** 2).sum(axis=1).max()))
-        yield _Solid(body=int(body), scene=scene, geoms=members.astype(np.int32), centre=centre, radius=radius)
+        yield _EmbreeBody(body=int(body), scene=scene, geoms=members.astype(np.int32), centre=centre, radius=radius)
 
 
 def _import_embree() -> tuple[Any, Any]:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.render.protocol import Fields
-from twinloop.render.rays.caster import BodyMotion, Hits, rays
+from twinloop.render.rays.caster import BodyMotion, RayHits, rays
 from twinloop.render.scene import PosedScene
 from twinloop.twin.quantities.rotation import matrix, quat_multiply, rotate
 
@@ -36,14 +36,14 @@ class MujocoCaster:
         *,
         moments: ArrayLike = 0.0,
         exclude: int = -1,
-    ) -> Hits:
+    ) -> RayHits:
         """See `RayCaster.cast`."""
         begin, toward, when = rays(motion, origins, directions, moments)
         if not motion.moving.any():
             when = np.zeros_like(when)
         elif self._slices is not None:
             when = np.minimum(np.round(when * self._slices) / self._slices, len(motion) - 1)
-        hits = Hits.none(len(toward))
+        hits = RayHits.none(len(toward))
         order = np.argsort(when, kind="stable")
         starts = np.flatnonzero(np.diff(when[order], prepend=-1.0))
         for rows in np.split(order, starts[1:]) if len(order) else ():
@@ -71,7 +71,7 @@ class MujocoCaster:
         toward: NDArray[np.float64],
         exclude: int,
         rows: NDArray[np.intp],
-        hits: Hits,
+        hits: RayHits,
     ) -> None:
         count = len(rows)
         distance, geom, normal = np.empty(count), np.empty(count, dtype=np.int32), np.zeros((count, 3))

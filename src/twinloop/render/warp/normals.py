@@ -14,7 +14,7 @@ import numpy as np
 import warp as wp  # pyright: ignore[reportMissingImports]
 from numpy.typing import NDArray
 
-from twinloop.render.warp.worlds import Worlds
+from twinloop.render.warp.worlds import TracedFrames
 
 wp.set_module_options({"enable_backward": False})
 _MESH = int(mujoco.mjtGeom.mjGEOM_MESH)
@@ -24,7 +24,7 @@ _BEFORE = wp.constant(0.99)  # nearer, rays that graze a round thing would begin
 
 
 def surface_normals(
-    mjw: ModuleType, worlds: Worlds, context: Any, size: tuple[int, int], lenses: NDArray[np.float64] | None
+    mjw: ModuleType, worlds: TracedFrames, context: Any, size: tuple[int, int], lenses: NDArray[np.float64] | None
 ) -> NDArray[np.float32]:
     """Unit normals towards the camera ``(count, pixels, 3)`` in its axes x right, y down, z forward; 0 for nothing.
 

@@ -19,7 +19,7 @@ from twinloop.render.splats import Splats
 
 if TYPE_CHECKING:
     from twinloop.render.warp.trace import Tracer
-    from twinloop.render.warp.worlds import Worlds
+    from twinloop.render.warp.worlds import TracedFrames
 
 REMEDY = "pip install 'twinloop[warp]'"
 
@@ -89,7 +89,7 @@ class WarpRenderer(Renderer):
                 raise UnknownNameError("camera", name, ids, where="the renderer, for its rays")
         self._lensed = {name: directions for name, directions in given.items() if directions is not None}
         self._splats = splats
-        self._worlds: Worlds | None = None
+        self._worlds: TracedFrames | None = None
         self._tracers: list[Tracer] = []
 
     def observe(
@@ -132,16 +132,16 @@ class WarpRenderer(Renderer):
         for frames in self._posed.alike(OF_ALL, count):
             yield from (frames[start : start + size] for start in range(0, len(frames), size))
 
-    def _ready(self) -> tuple[Worlds, list[Tracer]]:
+    def _ready(self) -> tuple[TracedFrames, list[Tracer]]:
         """What is on the device, put there with the first picture."""
         from twinloop.render.warp.trace import Tracer
-        from twinloop.render.warp.worlds import Worlds
+        from twinloop.render.warp.worlds import TracedFrames
 
         if self._worlds is None:
             self._posed.set_fields(None)
             size = (self.height, self.width)
             moving = (self._quality.moving or ("device" if self._device.is_cuda else "host")) == "device"
-            self._worlds = Worlds(self._mjw, self._posed, size, moving=moving)
+            self._worlds = TracedFrames(self._mjw, self._posed, size, moving=moving)
             options = {"size": size, "shadows": self._quality.shadows, "splats": self._splats}
             for names in self._kinds_of_cameras():
                 rays = self._lensed if names[0] in self._lensed else None

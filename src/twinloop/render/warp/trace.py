@@ -15,7 +15,7 @@ from twinloop.render.protocol import decode_srgb
 from twinloop.render.scene import PosedScene, camera_ids
 from twinloop.render.splats import Splats
 from twinloop.render.warp.normals import surface_normals
-from twinloop.render.warp.worlds import Worlds
+from twinloop.render.warp.worlds import TracedFrames
 
 _COLOUR = {"rgb", "linear"}
 
@@ -47,7 +47,7 @@ class Tracer:
         """Build the next contexts anew, from the model as it then is."""
         self._contexts.clear()
 
-    def trace(self, worlds: Worlds, channels: Sequence[str]) -> dict[str, dict[str, NDArray]]:
+    def trace(self, worlds: TracedFrames, channels: Sequence[str]) -> dict[str, dict[str, NDArray]]:
         """Channels ``(count, height, width, …)`` by camera and name."""
         wanted = set(channels)
         context = self._context(worlds, wanted)
@@ -68,7 +68,7 @@ class Tracer:
             seen["linear"] = decode_srgb(seen["rgb"])
         return self._by_camera({channel: seen[channel] for channel in channels})
 
-    def launch(self, worlds: Worlds, channels: Sequence[str]) -> None:
+    def launch(self, worlds: TracedFrames, channels: Sequence[str]) -> None:
         """Trace and leave everything on the device."""
         context = self._context(worlds, set(channels))
         self._mjw.refit_bvh(worlds.model, worlds.data, context)
@@ -82,7 +82,7 @@ class Tracer:
                 pictures[name][channel] = values.reshape(shape)[:, slot]
         return pictures
 
-    def _context(self, worlds: Worlds, wanted: set[str]) -> Any:
+    def _context(self, worlds: TracedFrames, wanted: set[str]) -> Any:
         model = self._posed.model
         kinds = self._kinds | set(model.geom_type.tolist())
         if kinds != self._kinds:
@@ -118,7 +118,7 @@ class Tracer:
         context._megakernel = self._kernel
         return context
 
-    def _lenses(self, worlds: Worlds) -> NDArray[np.float64] | None:
+    def _lenses(self, worlds: TracedFrames) -> NDArray[np.float64] | None:
         """Pinholes ``(worlds or 1, cameras, 4)`` in pixels, where it is not the context's own rays that count."""
         model, (height, width) = self._posed.model, self._size
         projections = model.cam_projection[list(self._ids.values())]

@@ -34,7 +34,7 @@ OF_ALL = ("geom_type", "cam_projection", "cam_sensorsize", "flex_rgba", "tex_dat
 _FIXED = mujoco.mjtCamLight.mjCAMLIGHT_FIXED.value
 
 
-class Worlds:
+class TracedFrames:
     """As many frames as are traced at once.
 
     Attributes:

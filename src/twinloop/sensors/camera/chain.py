@@ -11,13 +11,20 @@ from numpy.typing import ArrayLike, NDArray
 from twinloop.core.errors import InputError
 from twinloop.core.params import SeedPath
 from twinloop.sensors.camera import colour, sensor
-from twinloop.sensors.camera.codec import Codec, open_codec
+from twinloop.sensors.camera.codec import CameraCodec, open_codec
 from twinloop.sensors.camera.colour import LUMA, pattern, responses
-from twinloop.sensors.camera.exposure import Exposure, followed, full_scale, manual, settled, split
+from twinloop.sensors.camera.exposure import CaptureExposure, followed, full_scale, manual, settled, split
 from twinloop.sensors.camera.fast import processed, sensed
 from twinloop.sensors.camera.model import CameraModel
 from twinloop.sensors.camera.seeds import CameraSeeds
-from twinloop.sensors.camera.stages import Shot, Unit, has_sensor, needs_chance, processing_stages, sensing_stages
+from twinloop.sensors.camera.stages import (
+    CameraUnit,
+    Capture,
+    has_sensor,
+    needs_chance,
+    processing_stages,
+    sensing_stages,
+)
 from twinloop.sensors.camera.tone import sharpened, tone, tone_steps
 from twinloop.sensors.compiled import has_numba
 
@@ -42,7 +49,7 @@ def wanted(luma: NDArray[np.float64], model: CameraModel) -> float:
     return factor
 
 
-def metered(numbers: NDArray, model: CameraModel, exposure: Exposure) -> NDArray[np.float64]:
+def metered(numbers: NDArray, model: CameraModel, exposure: CaptureExposure) -> NDArray[np.float64]:
     """Linear luma, 1 at white, of some pixels of one capture's digital numbers, or of quads of filters."""
     dark, scale = sensor.black(model, exposure), 1.0 / (sensor.span(model) * responses(model))
     if model.mosaic == "none":
@@ -65,7 +72,7 @@ _LEAST = 3  # pixels of a side, so that a filter's neighbours beyond the edge ca
 _METERED = 4  # every how many pixels automatic exposure looks at before the first picture
 
 
-class Camera:
+class CameraPipeline:
     """One camera before one world; its exposure and its codec go on from picture to picture.
 
     Args:
@@ -87,9 +94,9 @@ class Camera:
         self._seeds = replace(seeds or CameraSeeds(path=SeedPath.of(0, 0), sensor=""), serial=model.serial)
         self._sensing, self._processing = sensing_stages(model), processing_stages(model)
         self._fast = has_numba() if compiled is None else compiled
-        self._codec: Codec | None = open_codec(model, fast=self._fast)
+        self._codec: CameraCodec | None = open_codec(model, fast=self._fast)
         self._balance = colour.WhiteBalance(model, self._seeds)
-        self._unit: Unit | None = None
+        self._unit: CameraUnit | None = None
         self._product: float | None = None
         self._factor = 1.0
         self._time = 0.0
@@ -147,7 +154,9 @@ class Camera:
                 seen.append((self.model.codec, self._codec(picture)))
             yield seen
 
-    def _shots(self, light: NDArray[np.float32], time: ArrayLike, numbers: ArrayLike) -> Iterator[tuple[Shot, NDArray]]:
+    def _shots(
+        self, light: NDArray[np.float32], time: ArrayLike, numbers: ArrayLike
+    ) -> Iterator[tuple[Capture, NDArray]]:
         """Each capture with its exposure, which may depend on the level of the one before."""
         light = np.ascontiguousarray(light, dtype=np.float32)
         _check(light, self.model)
@@ -158,9 +167,9 @@ class Camera:
             exposure = manual(self.model)
             if self.model.exposure == "auto":
                 exposure = split(self.model, self._automatic(light[index], unit, times[index]))
-            yield Shot(number=int(number), exposure=exposure, gains=gains[index], unit=unit), light[index]
+            yield Capture(number=int(number), exposure=exposure, gains=gains[index], unit=unit), light[index]
 
-    def _automatic(self, light: NDArray[np.float32], unit: Unit, time: float) -> float:
+    def _automatic(self, light: NDArray[np.float32], unit: CameraUnit, time: float) -> float:
         """The product of time and gain of the next capture; it has come to rest before the first."""
         if self._product is None:
             few = slice(None, None, _METERED)
@@ -173,23 +182,23 @@ class Camera:
         self._time = time
         return self._product
 
-    def _meter(self, numbers: NDArray, shot: Shot) -> None:
+    def _meter(self, numbers: NDArray, shot: Capture) -> None:
         if self.model.exposure == "auto":
             self._factor = wanted(metered(numbers, self.model, shot.exposure), self.model)
 
-    def _unit_of(self, height: int, width: int) -> Unit:
+    def _unit_of(self, height: int, width: int) -> CameraUnit:
         if self._unit is None or (self._unit.height, self._unit.width) != (height, width):
-            self._unit = Unit(self.model, self._seeds, height, width, fast=self._fast)
+            self._unit = CameraUnit(self.model, self._seeds, height, width, fast=self._fast)
         return self._unit
 
-    def _sensed(self, picture: NDArray, shot: Shot) -> NDArray:
+    def _sensed(self, picture: NDArray, shot: Capture) -> NDArray:
         if self._fast and has_sensor(self.model):
             return sensed(picture, shot)
         for stage in self._sensing:
             picture = stage.function(picture, shot)
         return picture
 
-    def _processed(self, picture: NDArray, shot: Shot) -> NDArray[np.uint8]:
+    def _processed(self, picture: NDArray, shot: Capture) -> NDArray[np.uint8]:
         if self._fast:
             seen = processed(picture, shot)
             return sharpened(seen, self.model.sharpness, fast=True) if self.model.sharpness > 0.0 else seen
@@ -208,9 +217,9 @@ def develop(
 ) -> NDArray[np.uint8]:
     """All pictures of one camera in one world, from the first capture on, ``(n, height, width, 3)``.
 
-    The arguments are those of `Camera` and `Camera.develop`, and so are the errors.
+    The arguments are those of `CameraPipeline` and `CameraPipeline.develop`, and so are the errors.
     """
-    return Camera(model, seeds).develop(light, time=time, numbers=numbers)
+    return CameraPipeline(model, seeds).develop(light, time=time, numbers=numbers)
 
 
 def develop_steps(
@@ -221,8 +230,8 @@ def develop_steps(
     numbers: ArrayLike,
     seeds: CameraSeeds | None = None,
 ) -> list[tuple[str, NDArray[np.uint8]]]:
-    """The last capture after each stage, by the stage's name: ``light``, …, as delivered; see `Camera.steps`."""
-    *_, last = Camera(model, seeds).steps(light, time=time, numbers=numbers)
+    """The last capture after each stage, by the stage's name (``light``, …); see `CameraPipeline.steps`."""
+    *_, last = CameraPipeline(model, seeds).steps(light, time=time, numbers=numbers)
     return last
 
 
@@ -242,7 +251,7 @@ def _check(light: NDArray[np.float32], model: CameraModel) -> None:
         )
 
 
-def _view(picture: NDArray, stage: str, shot: Shot) -> NDArray[np.uint8]:
+def _view(picture: NDArray, stage: str, shot: Capture) -> NDArray[np.uint8]:
     """What stands between two stages, as one would see it."""
     model = shot.unit.model
     if picture.dtype == np.uint8:

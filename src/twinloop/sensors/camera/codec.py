@@ -68,7 +68,7 @@ def _yuyv(first, last, picture, result):
 _KEY_EVERY = 30  # pictures; a second at 30 Hz
 
 
-class Codec(Protocol):
+class CameraCodec(Protocol):
     """Pictures of one camera one after another, as they arrive."""
 
     def __call__(self, picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -76,7 +76,7 @@ class Codec(Protocol):
         ...
 
 
-def open_codec(model: CameraModel, *, fast: bool = False) -> Codec | None:
+def open_codec(model: CameraModel, *, fast: bool = False) -> CameraCodec | None:
     """The codec of a camera, before its first picture; none where pictures arrive as they are.
 
     ``fast`` says that what can be is done in machine code, with the same result.
@@ -84,7 +84,7 @@ def open_codec(model: CameraModel, *, fast: bool = False) -> Codec | None:
     if model.codec == "none":
         return None
     if model.codec == "h264":
-        return Video(crf=model.video_crf)
+        return H264Stream(crf=model.video_crf)
     if model.codec == "yuyv":
         return lambda picture: through_yuyv(picture, fast=fast)
     quality = round(model.jpeg_quality)
@@ -101,7 +101,7 @@ def through_jpeg(picture: NDArray[np.uint8], *, quality: int) -> NDArray[np.uint
     return np.asarray(Image.open(buffer))
 
 
-class Video:
+class H264Stream:
     """H.264 of one camera, encoded without delay: each picture leans on those before it since the last key frame."""
 
     def __init__(self, *, crf: float) -> None:

@@ -56,7 +56,9 @@ class WhiteBalance:
         self._gains = np.array([model.white_balance_red, 1.0, model.white_balance_blue]) / responses(model)
         self._size = model.white_balance_drift
         colours = ("red", "blue") if self._size > 0.0 else ()
-        self._waves = [Waves.of(seeds, f"white_balance/{colour}", model.white_balance_time) for colour in colours]
+        self._waves = [
+            DriftProcess.of(seeds, f"white_balance/{colour}", model.white_balance_time) for colour in colours
+        ]
 
     def gains(self, time: NDArray[np.float64]) -> NDArray[np.float64]:
         """Gains of red, green and blue at each time ``(n,)`` in s, ``(n, 3)``."""
@@ -66,7 +68,7 @@ class WhiteBalance:
         return gains
 
 
-class Waves(NamedTuple):
+class DriftProcess(NamedTuple):
     """A stationary process of variance 1 with the correlation exp(−|t| / ``forgetting``), by rates in rad/s and phases.
 
     That is an Ornstein-Uhlenbeck process, as a sum of waves with random phases whose frequencies are drawn from its
@@ -77,7 +79,7 @@ class Waves(NamedTuple):
     phases: NDArray[np.float64]
 
     @classmethod
-    def of(cls, seeds: CameraSeeds, stage: str, forgetting: float) -> Waves:
+    def of(cls, seeds: CameraSeeds, stage: str, forgetting: float) -> DriftProcess:
         """The process of a stage; ``forgetting`` in s."""
         frequency, phase = seeds.uniforms(stage, 2 * _WAVES).reshape(2, _WAVES)
         return cls(rates=np.tan(np.pi * (frequency - 0.5)) / forgetting, phases=2.0 * np.pi * phase)
@@ -107,7 +109,7 @@ def _mixed(linear: NDArray[np.float64], row: NDArray[np.float64]) -> NDArray[np.
     return linear[..., 0] * row[0] + linear[..., 1] * row[1] + linear[..., 2] * row[2]
 
 
-class _Guesses(NamedTuple):
+class _ColourInterpolation(NamedTuple):
     """What the other colours are where one is known: green, a colour beside, above, and across the corners."""
 
     green: NDArray[np.float64]
@@ -138,14 +140,16 @@ def demosaic(plane: NDArray[np.float64], mosaic: str, *, malvar: bool) -> NDArra
     return colours
 
 
-def _bilinear(plane: NDArray[np.float64]) -> _Guesses:
+def _bilinear(plane: NDArray[np.float64]) -> _ColourInterpolation:
     beside, above, corners, _, _ = _sums(plane)
-    return _Guesses(green=(above + beside) * 0.25, beside=beside * 0.5, above=above * 0.5, across=corners * 0.25)
+    return _ColourInterpolation(
+        green=(above + beside) * 0.25, beside=beside * 0.5, above=above * 0.5, across=corners * 0.25
+    )
 
 
-def _malvar(plane: NDArray[np.float64]) -> _Guesses:
+def _malvar(plane: NDArray[np.float64]) -> _ColourInterpolation:
     beside, above, corners, beside2, above2 = _sums(plane)
-    return _Guesses(
+    return _ColourInterpolation(
         green=(4.0 * plane + 2.0 * (above + beside) - (above2 + beside2)) * 0.125,
         beside=(5.0 * plane + 4.0 * beside - corners - beside2 + 0.5 * above2) * 0.125,
         above=(5.0 * plane + 4.0 * above - corners - above2 + 0.5 * beside2) * 0.125,

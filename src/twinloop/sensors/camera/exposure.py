@@ -12,14 +12,14 @@ _ROUND_OFF = 1e-9  # of a lamp's flashes
 _BISECTIONS = 40  # of the logarithm; the range is below e³⁰
 
 
-class Exposure(NamedTuple):
+class CaptureExposure(NamedTuple):
     """Of one capture: ``time`` in s, and the analog ``gain``."""
 
     time: float
     gain: float
 
 
-def split(model: CameraModel, product: float) -> Exposure:
+def split(model: CameraModel, product: float) -> CaptureExposure:
     """An exposure whose time times gain is ``product`` in s: longer first, more gain where it is longest.
 
     Where the mains are told, an automatic exposure longer than half their period is a multiple of it, so that lamps
@@ -29,10 +29,10 @@ def split(model: CameraModel, product: float) -> Exposure:
     flashes = math.floor(time * 2.0 * model.mains_hz + _ROUND_OFF)
     if model.exposure == "auto" and flashes >= 1:
         time = flashes / (2.0 * model.mains_hz)
-    return Exposure(time=time, gain=product / time)
+    return CaptureExposure(time=time, gain=product / time)
 
 
-def manual(model: CameraModel) -> Exposure:
+def manual(model: CameraModel) -> CaptureExposure:
     """The exposure set by hand; a compensation below what gain can give shortens it."""
     return split(model, longest(model) * model.gain * 2.0**model.exposure_compensation)
 

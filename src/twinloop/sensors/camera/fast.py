@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 from twinloop.sensors.camera import colour, sensor
 from twinloop.sensors.camera.seeds import POISSON_BELOW, CameraSeeds, normal, normals, philox, poisson
 from twinloop.sensors.camera.shading import between_cells, veil
-from twinloop.sensors.camera.stages import Shot
+from twinloop.sensors.camera.stages import Capture
 from twinloop.sensors.camera.tone import TONE_BINS, first_steps, tone_steps
 from twinloop.sensors.compiled import compiled, over_rows
 
 
-def sensed(light: NDArray[np.float32], shot: Shot) -> NDArray:
+def sensed(light: NDArray[np.float32], shot: Capture) -> NDArray:
     """Digital numbers of one capture, as `stages.sensing_stages` makes them of light ``(height, width, 3)``."""
     model, unit = shot.unit.model, shot.unit
     height, width = light.shape[:2]
@@ -54,7 +54,7 @@ def sensed(light: NDArray[np.float32], shot: Shot) -> NDArray:
     return numbers[..., 0] if planes == 1 else numbers
 
 
-def _rows(shot: Shot, height: int) -> NDArray[np.float64]:
+def _rows(shot: Capture, height: int) -> NDArray[np.float64]:
     model = shot.unit.model
     if model.noise_scale == 0.0 or model.row_noise == 0.0:
         return np.zeros(height)
@@ -130,7 +130,7 @@ def _noise(mean, words, reads, place, more, apart):
 _EDGE = 2  # pixels that demosaicing looks around
 
 
-def processed(numbers: NDArray, shot: Shot) -> NDArray[np.uint8]:
+def processed(numbers: NDArray, shot: Capture) -> NDArray[np.uint8]:
     """8-bit pictures of one capture, as `stages.processing_stages` makes them, but for its sharpening."""
     model = shot.unit.model
     height, width = numbers.shape[:2]

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.sensors.camera.colour import pattern, responses
-from twinloop.sensors.camera.exposure import Exposure
+from twinloop.sensors.camera.exposure import CaptureExposure
 from twinloop.sensors.camera.model import CameraModel
 from twinloop.sensors.camera.seeds import POISSON_BELOW, CameraSeeds, poisson_of_words
 
@@ -26,7 +26,7 @@ NOISE, READ, ROWS = "noise", "noise/read", "noise/rows"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pattern:
+class FixedPattern:
     """What is fixed about the pixels of one unit, ``(height, width)`` or, without a mosaic, ``(height, width, 3)``.
 
     ``response`` is the factor on the electrons that light frees, relative to white light behind green; ``dark`` in
@@ -39,7 +39,7 @@ class Pattern:
 
 def unit_pattern(
     model: CameraModel, draw: Callable[[str, int], NDArray[np.float64]], height: int, width: int
-) -> Pattern:
+) -> FixedPattern:
     """The pattern of a unit: PRNU and the filters' responses, DSNU and columns.
 
     ``draw`` gives as many normal numbers as asked for, for what they are asked for.
@@ -54,19 +54,21 @@ def unit_pattern(
         dark += columns if model.mosaic != "none" else columns[:, None]
     colours = responses(model)
     if model.mosaic == "none":
-        return Pattern(response=response * colours, dark=dark)
+        return FixedPattern(response=response * colours, dark=dark)
     for site, colour in enumerate(pattern(model.mosaic)):
         response[site // 2 :: 2, site % 2 :: 2] *= colours[colour]
-    return Pattern(response=np.maximum(response, 0.0), dark=dark)
+    return FixedPattern(response=np.maximum(response, 0.0), dark=dark)
 
 
-def gathered(light: NDArray[np.float64], model: CameraModel, fixed: Pattern, exposure: Exposure) -> NDArray[np.float64]:
+def gathered(
+    light: NDArray[np.float64], model: CameraModel, fixed: FixedPattern, exposure: CaptureExposure
+) -> NDArray[np.float64]:
     """Mean electrons that filtered light frees and the dark adds, of one capture."""
     return light * (fixed.response * (model.electron_rate * exposure.time)) + model.dark_current * exposure.time
 
 
 def noisy(
-    mean: NDArray[np.float64], model: CameraModel, exposure: Exposure, seeds: CameraSeeds, number: int
+    mean: NDArray[np.float64], model: CameraModel, exposure: CaptureExposure, seeds: CameraSeeds, number: int
 ) -> NDArray[np.float64]:
     """Electrons as they are counted and read, of the capture ``number``.
 
@@ -97,7 +99,7 @@ def digitised(electrons: NDArray[np.float64], model: CameraModel, gain: float) -
 
 
 def balanced(
-    numbers: NDArray, model: CameraModel, exposure: Exposure, gains: NDArray[np.float64]
+    numbers: NDArray, model: CameraModel, exposure: CaptureExposure, gains: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Linear values, 1 at white, of digital numbers of one capture: without black, balanced, highlights cut off.
 
@@ -133,6 +135,6 @@ def conversion(model: CameraModel) -> float:
     return span(model) / model.full_well
 
 
-def black(model: CameraModel, exposure: Exposure) -> float:
+def black(model: CameraModel, exposure: CaptureExposure) -> float:
     """The digital number of a pixel without light, on average."""
     return model.black_level + conversion(model) * exposure.gain * model.dark_current * exposure.time

@@ -74,7 +74,7 @@ CELL = 16  # pixels; scattered light is far smoother than a cell of the grid it 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Veil:
+class ScatteredLight:
     """Scattered and reflected light of ``n`` pictures, on a coarse grid ``(n, rows, columns, 3)``.
 
     Between the middles of cells it is linear; beyond the outer ones it is constant. ``kept`` is the part of the light
@@ -92,7 +92,9 @@ class Veil:
         return rows[:, :, low] * (1.0 - part)[:, None] + rows[:, :, high] * part[:, None]
 
 
-def veil(light: NDArray[np.float32], *, scattered: float, width: float, ghost: float, fast: bool = False) -> Veil:
+def veil(
+    light: NDArray[np.float32], *, scattered: float, width: float, ghost: float, fast: bool = False
+) -> ScatteredLight:
     """What light becomes of which the part ``scattered`` is spread and the part ``ghost`` mirrored at the middle.
 
     The spread is normal with a standard deviation of ``width`` picture heights; what lies outside the picture is taken
@@ -102,7 +104,7 @@ def veil(light: NDArray[np.float32], *, scattered: float, width: float, ghost: f
     down = _spread(coarse.shape[1], width * light.shape[1] / CELL)
     across = _spread(coarse.shape[2], width * light.shape[1] / CELL)
     wide = across @ (down @ coarse.reshape(*coarse.shape[:2], -1)).reshape(coarse.shape)
-    return Veil(kept=1.0 - scattered - ghost, grid=scattered * wide + ghost * coarse[:, ::-1, ::-1])
+    return ScatteredLight(kept=1.0 - scattered - ghost, grid=scattered * wide + ghost * coarse[:, ::-1, ::-1])
 
 
 def between_cells(size: int) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float64]]:

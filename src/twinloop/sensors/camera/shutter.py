@@ -49,7 +49,7 @@ class CaptureClock:
         return any(bool((self.column(name) > 0.0).any()) for name in ("latency_jitter", "drop_rate", "duplicate_rate"))
 
 
-class Captures(NamedTuple):
+class DeliveredCaptures(NamedTuple):
     """What stands before the robot at each step, ``(nworld, nstep)`` each.
 
     ``taken`` is the time of the picture in s (`shutter`: the middle of its exposure) and ``number`` which it is: 0 is
@@ -63,7 +63,9 @@ class Captures(NamedTuple):
     arrived: NDArray[np.float64]
 
 
-def captures(time: ArrayLike, clock: CaptureClock, *, seeds: SeedPath | None = None, stream: str = "") -> Captures:
+def captures(
+    time: ArrayLike, clock: CaptureClock, *, seeds: SeedPath | None = None, stream: str = ""
+) -> DeliveredCaptures:
     """The newest picture that has arrived when asked at ``time``, ``(nworld, nstep)`` in s, increasing from 0 on.
 
     Args:
@@ -77,7 +79,7 @@ def captures(time: ArrayLike, clock: CaptureClock, *, seeds: SeedPath | None = N
     rate, phase, latency = (clock.column(name) for name in ("frame_rate", "frame_phase", "latency"))
     taken, newest = newest_sample(asked, rate=rate, phase=phase, delay=latency)
     if not clock.by_chance:
-        return Captures(taken, newest, np.where(newest > 0, np.minimum(taken + latency, asked), 0.0))
+        return DeliveredCaptures(taken, newest, np.where(newest > 0, np.minimum(taken + latency, asked), 0.0))
     if seeds is None:
         raise InputError(
             "Pictures that are late, lost or repeated by chance need seeds. Give the table of parameters its seed path."
@@ -88,7 +90,7 @@ def captures(time: ArrayLike, clock: CaptureClock, *, seeds: SeedPath | None = N
         slot = np.where(late, slot - 1, slot)
     number = np.take_along_axis(shown, slot, axis=1)
     taken = np.maximum(np.minimum(np.take_along_axis(times, number, axis=1), asked - latency), 0.0)
-    return Captures(taken, number, np.minimum(np.take_along_axis(arrivals, slot, axis=1), asked))
+    return DeliveredCaptures(taken, number, np.minimum(np.take_along_axis(arrivals, slot, axis=1), asked))
 
 
 def _deliveries(

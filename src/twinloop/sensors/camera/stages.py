@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from twinloop.sensors.camera import colour, sensor
 from twinloop.sensors.camera.colour import demosaic
-from twinloop.sensors.camera.exposure import Exposure, full_scale, manual
+from twinloop.sensors.camera.exposure import CaptureExposure, full_scale, manual
 from twinloop.sensors.camera.model import CameraModel
 from twinloop.sensors.camera.seeds import CameraSeeds, normals
 from twinloop.sensors.camera.shading import dust_shadows, falloff, veil
@@ -25,7 +25,7 @@ from twinloop.sensors.camera.tone import sharpened, tone, tone_steps
 _SAME = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0)
 
 
-class Unit:
+class CameraUnit:
     """What is fixed about one camera in one world: its glass, its dirt, its pixels."""
 
     def __init__(self, model: CameraModel, seeds: CameraSeeds, height: int, width: int, *, fast: bool = False) -> None:
@@ -53,7 +53,7 @@ class Unit:
         )
 
     @cached_property
-    def pattern(self) -> sensor.Pattern:
+    def pattern(self) -> sensor.FixedPattern:
         """Its pixels' responses and dark signals."""
         return sensor.unit_pattern(self.model, self._draw, self.height, self.width)
 
@@ -69,58 +69,61 @@ class Unit:
         return self.pattern.response * (shade if self.model.mosaic != "none" else shade[..., None])
 
 
-class Shot(NamedTuple):
+class Capture(NamedTuple):
     """One capture: its number and exposure, the gains of red, green and blue, the unit that made it."""
 
     number: int
-    exposure: Exposure
+    exposure: CaptureExposure
     gains: NDArray[np.float64]
-    unit: Unit
+    unit: CameraUnit
 
 
-class Stage(NamedTuple):
+class CameraStage(NamedTuple):
     """One step: ``function(picture, shot)`` of one capture."""
 
     name: str
-    function: Callable[[NDArray, Shot], NDArray]
+    function: Callable[[NDArray, Capture], NDArray]
 
 
-def stages(model: CameraModel) -> list[Stage]:
+def stages(model: CameraModel) -> list[CameraStage]:
     """The steps that a camera takes, in order, up to its codec."""
     return [*sensing_stages(model), *processing_stages(model)]
 
 
-def sensing_stages(model: CameraModel) -> list[Stage]:
+def sensing_stages(model: CameraModel) -> list[CameraStage]:
     """From light ``(height, width, 3)`` to digital numbers."""
     ahead = [
-        (model.veiling_glare > 0.0 or model.ghost > 0.0, Stage("glare", _glare)),
-        (model.vignetting > 0.0, Stage("vignetting", lambda light, shot: light * shot.unit.falloff[..., None])),
-        (model.dust_count > 0.0, Stage("dust", lambda light, shot: light * shot.unit.shadows[..., None])),
+        (model.veiling_glare > 0.0 or model.ghost > 0.0, CameraStage("glare", _glare)),
+        (model.vignetting > 0.0, CameraStage("vignetting", lambda light, shot: light * shot.unit.falloff[..., None])),
+        (model.dust_count > 0.0, CameraStage("dust", lambda light, shot: light * shot.unit.shadows[..., None])),
     ]
     chosen = [stage for there, stage in ahead if there]
     if not has_sensor(model):
         exposed = model.exposure == "auto" or _product(manual(model)) != full_scale(model)
-        return [*chosen, *([Stage("exposure", _exposed)] if exposed else [])]
+        return [*chosen, *([CameraStage("exposure", _exposed)] if exposed else [])]
     fixed = model.dsnu > 0.0 or model.column_noise > 0.0
     return [
         *chosen,
-        Stage("filters", lambda light, shot: colour.filtered(light[None], shot.unit.model)[0]),
-        Stage("electrons", _gathered),
-        *([Stage("noise", _noisy)] if model.noise_scale > 0.0 else []),
-        *([Stage("fixed_pattern", lambda counts, shot: counts + shot.unit.pattern.dark)] if fixed else []),
-        Stage("converter", lambda counts, shot: sensor.digitised(counts, shot.unit.model, shot.exposure.gain)),
+        CameraStage("filters", lambda light, shot: colour.filtered(light[None], shot.unit.model)[0]),
+        CameraStage("electrons", _gathered),
+        *([CameraStage("noise", _noisy)] if model.noise_scale > 0.0 else []),
+        *([CameraStage("fixed_pattern", lambda counts, shot: counts + shot.unit.pattern.dark)] if fixed else []),
+        CameraStage("converter", lambda counts, shot: sensor.digitised(counts, shot.unit.model, shot.exposure.gain)),
     ]
 
 
-def processing_stages(model: CameraModel) -> list[Stage]:
+def processing_stages(model: CameraModel) -> list[CameraStage]:
     """From digital numbers to 8 bits ``(height, width, 3)``."""
     white = (model.white_balance_red, model.white_balance_blue, model.white_balance_drift) != (1.0, 1.0, 0.0)
     later = [
-        (has_sensor(model) or white, Stage("white_balance", _balanced)),
-        (model.mosaic != "none", Stage("demosaic", _demosaicked)),
-        (model.colour_matrix != _SAME or model.saturation != 1.0, Stage("colour", _mixed)),
-        (True, Stage("tone", lambda linear, shot: tone(linear, tone_steps(shot.unit.model)))),
-        (model.sharpness > 0.0, Stage("sharpening", lambda view, shot: sharpened(view, shot.unit.model.sharpness))),
+        (has_sensor(model) or white, CameraStage("white_balance", _balanced)),
+        (model.mosaic != "none", CameraStage("demosaic", _demosaicked)),
+        (model.colour_matrix != _SAME or model.saturation != 1.0, CameraStage("colour", _mixed)),
+        (True, CameraStage("tone", lambda linear, shot: tone(linear, tone_steps(shot.unit.model)))),
+        (
+            model.sharpness > 0.0,
+            CameraStage("sharpening", lambda view, shot: sharpened(view, shot.unit.model.sharpness)),
+        ),
     ]
     return [stage for there, stage in later if there]
 
@@ -138,36 +141,36 @@ def needs_chance(model: CameraModel) -> bool:
     return any(value > 0.0 for value in (*by_chance, model.white_balance_drift))
 
 
-def _product(exposure: Exposure) -> float:
+def _product(exposure: CaptureExposure) -> float:
     return exposure.time * exposure.gain
 
 
-def _exposed(light: NDArray, shot: Shot) -> NDArray:
+def _exposed(light: NDArray, shot: Capture) -> NDArray:
     return np.minimum(light * (_product(shot.exposure) / full_scale(shot.unit.model)), 1.0)
 
 
-def _glare(light: NDArray, shot: Shot) -> NDArray:
+def _glare(light: NDArray, shot: Capture) -> NDArray:
     model = shot.unit.model
     spread = veil(light[None], scattered=model.veiling_glare, width=model.glare_width, ghost=model.ghost)
     return spread.kept * light.astype(np.float64) + spread.full(*light.shape[:2])[0]
 
 
-def _gathered(light: NDArray, shot: Shot) -> NDArray:
+def _gathered(light: NDArray, shot: Capture) -> NDArray:
     return sensor.gathered(light, shot.unit.model, shot.unit.pattern, shot.exposure)
 
 
-def _noisy(mean: NDArray, shot: Shot) -> NDArray:
+def _noisy(mean: NDArray, shot: Capture) -> NDArray:
     return sensor.noisy(mean, shot.unit.model, shot.exposure, shot.unit.seeds, shot.number)
 
 
-def _balanced(numbers: NDArray, shot: Shot) -> NDArray:
+def _balanced(numbers: NDArray, shot: Capture) -> NDArray:
     return sensor.balanced(numbers, shot.unit.model, shot.exposure, shot.gains)
 
 
-def _demosaicked(plane: NDArray, shot: Shot) -> NDArray:
+def _demosaicked(plane: NDArray, shot: Capture) -> NDArray:
     model = shot.unit.model
     return demosaic(plane[None], model.mosaic, malvar=model.demosaic == "malvar")[0]
 
 
-def _mixed(linear: NDArray, shot: Shot) -> NDArray:
+def _mixed(linear: NDArray, shot: Capture) -> NDArray:
     return colour.mix(linear, colour.mixing(shot.unit.model))

@@ -157,7 +157,7 @@ GRAZING_POWER = 4.0  # how late the loss sets in as a surface turns away: our ch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Returns:
+class ReturnLosses:
     """Losses of light, each a number or one for each frame ``(n,)``; the defaults lose nothing.
 
     With E the cosine of incidence, ``grazing_limit`` the angle in rad beyond which nothing comes back, and E_min its

@@ -14,7 +14,7 @@ from scipy import ndimage
 from twinloop.sensors.depth.frames import (
     DepthFrames,
     DepthReading,
-    Returns,
+    ReturnLosses,
     looked_at,
     normal_field,
     per_frame,
@@ -43,7 +43,7 @@ class TimeOfFlightSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TimeOfFlightDepth(Returns):
+class TimeOfFlightDepth(ReturnLosses):
     """A time-of-flight camera; numbers, or one for each frame ``(n,)``.
 
     Errors are of the distance r along a pixel's ray: ``range_bias`` in m, ``scale_error`` relative, noise of standard

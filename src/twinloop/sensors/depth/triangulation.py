@@ -17,7 +17,7 @@ from scipy import ndimage
 from twinloop.sensors.depth.frames import (
     DepthFrames,
     DepthReading,
-    Returns,
+    ReturnLosses,
     looked_at,
     normal_field,
     per_frame,
@@ -93,7 +93,7 @@ class StereoSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StereoDepth(Returns):
+class StereoDepth(ReturnLosses):
     """A stereo camera; numbers, or one for each frame ``(n,)``. Only ``spec`` is wrong about an ideal one.
 
     The depth error is σ_z = z² σ_d / (f·B) for a ``disparity_noise`` σ_d in px. ``disparity_bias`` in px is a shift of
@@ -150,7 +150,7 @@ class StructuredLightSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StructuredLightDepth(Returns):
+class StructuredLightDepth(ReturnLosses):
     """A structured-light camera; numbers, or one for each frame ``(n,)``.
 
     Quantities are those of `StereoDepth`. The test of windows after A. Handa et al., "A benchmark for RGB-D visual

@@ -40,7 +40,7 @@ def subrays(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Echo:
+class BeamEchoes:
     """What beams ``(n,)`` bring back.
 
     ``distance`` in m, inf where nothing; ``strength`` in 1/m², 1 of a white surface met head-on at 1 m; ``cosine`` of
@@ -60,7 +60,7 @@ def strongest_echo(
     weights: NDArray[np.float64],
     *,
     pulse_length: float,
-) -> Echo:
+) -> BeamEchoes:
     """The strongest echo of each beam, from what its rays ``(n, k)`` met.
 
     A ray brings back weight · reflectivity · cosine / distance². Rays whose distances differ by at most
@@ -77,7 +77,7 @@ def strongest_echo(
     total = share.sum(axis=1)
     back = total > 0.0
     part = share / np.where(back, total, 1.0)[:, None]
-    return Echo(
+    return BeamEchoes(
         distance=np.where(back, np.einsum("nk,nk->n", part, near), np.inf),
         strength=total,
         cosine=np.einsum("nk,nk->n", part, cosine),
@@ -182,6 +182,6 @@ class Lidar:
             source=echo.source[beam],
         )
 
-    def _deviation(self, distance: NDArray[np.float64], echo: Echo) -> NDArray[np.float64]:
+    def _deviation(self, distance: NDArray[np.float64], echo: BeamEchoes) -> NDArray[np.float64]:
         slant = 1.0 / np.maximum(echo.cosine, LEAST_COSINE) - 1.0
         return (self.range_noise + self.range_noise_slope * distance) * (1.0 + self.incidence_noise * slant)

@@ -30,7 +30,7 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Rated(_Strict):
+class SourcedValue(_Strict):
     """A number, where it is from, and the range that default randomization draws it from, if it does."""
 
     value: float
@@ -45,33 +45,33 @@ class Rated(_Strict):
         return self
 
 
-class Setting(_Strict):
+class DeviceSetting(_Strict):
     """A choice, and where it is from."""
 
     value: str | bool | int | float | list[float] | list[int]
     source: str
 
 
-class Device(_Strict):
+class SensingDevice(_Strict):
     """One sensing device."""
 
     name: str
     kind: DeviceKind
     description: str
-    settings: dict[str, Setting] = {}
-    values: dict[str, Rated] = {}
+    settings: dict[str, DeviceSetting] = {}
+    values: dict[str, SourcedValue] = {}
 
 
 @cache
-def device_presets() -> Mapping[str, Device]:
+def device_presets() -> Mapping[str, SensingDevice]:
     """Every built-in device by name."""
-    presets: dict[str, Device] = {}
+    presets: dict[str, SensingDevice] = {}
     for file in sorted(Path(__file__).parent.glob("*.yaml")):
         presets.update(read_devices(file))
     return presets
 
 
-def read_devices(file: Path) -> dict[str, Device]:
+def read_devices(file: Path) -> dict[str, SensingDevice]:
     """The devices of one YAML file; one with ``base`` changes what it says of another device of the file.
 
     Raises:
@@ -84,9 +84,9 @@ def read_devices(file: Path) -> dict[str, Device]:
     devices = {}
     for name in rows:
         try:
-            device = Device.model_validate(_whole(rows, name, file))
+            device = SensingDevice.model_validate(_whole(rows, name, file))
         except ValidationError as error:
-            raise InputError(describe(error, where=f"{file.name}: {name}", model=Device)) from error
+            raise InputError(describe(error, where=f"{file.name}: {name}", model=SensingDevice)) from error
         known = [quantity.quantity for quantity in SENSING if quantity.device == device.kind]
         for key in device.values:
             if key not in known:
@@ -112,7 +112,7 @@ def _whole(rows: Mapping[str, Any], name: str, file: Path, above: tuple[str, ...
     return {**below, **{key: value for key, value in row.items() if key != "base"}, **merged, "name": name}
 
 
-def find_device(name: str, *, where: str, folder: Path | None = None) -> Device:
+def find_device(name: str, *, where: str, folder: Path | None = None) -> SensingDevice:
     """A built-in device, or the one of a YAML file of a user's own (``FILE.yaml`` or ``FILE.yaml:NAME``).
 
     Raises:
@@ -133,7 +133,7 @@ def find_device(name: str, *, where: str, folder: Path | None = None) -> Device:
 
 def twin_devices(
     sensors: Mapping[str, SensorSpec], robot: RobotSpec | None, *, where: str, folder: Path | None = None
-) -> dict[str, Device]:
+) -> dict[str, SensingDevice]:
     """The device of each sensor of a twin.
 
     Raises:
@@ -157,7 +157,9 @@ def twin_devices(
             if key not in device.settings:
                 raise UnknownNameError("setting", key, device.settings, where=f"{where}: sensors.{name}")
             _check_setting(value, device.settings[key].value, where=f"{where}: sensors.{name}.settings.{key}")
-        own = {key: Setting(value=value, source=f"{where}: sensors.{name}") for key, value in spec.settings.items()}
+        own = {
+            key: DeviceSetting(value=value, source=f"{where}: sensors.{name}") for key, value in spec.settings.items()
+        }
         devices[name] = device.model_copy(update={"settings": {**device.settings, **own}})
     return devices
 
@@ -182,13 +184,13 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def mark_sensors(mjspec: mujoco.MjSpec, devices: Mapping[str, Device]) -> None:
+def mark_sensors(mjspec: mujoco.MjSpec, devices: Mapping[str, SensingDevice]) -> None:
     """Write into a model which sensors it carries, so that the model alone says which parameters it has."""
     for name, device in devices.items():
         mjspec.add_text(name=SENSOR_TEXT.format(device.kind, name), data=device.name)
 
 
-def sensor_params(devices: Mapping[str, Device]) -> Iterator[ParamSpec]:
+def sensor_params(devices: Mapping[str, SensingDevice]) -> Iterator[ParamSpec]:
     """The declarations of every parameter of a twin's sensors, by what their devices say."""
     for name, device in devices.items():
         for quantity in SENSING:

@@ -16,7 +16,7 @@ from twinloop.twin.quantities.appearance import APPEARANCE
 from twinloop.twin.quantities.bodies import BODIES, LINKS
 from twinloop.twin.quantities.contact import CONTACT
 from twinloop.twin.quantities.joints import GEARS, JOINTS
-from twinloop.twin.quantities.kinds import Fit, Prior, Quantity, Rule, Slot, Stage, Target
+from twinloop.twin.quantities.kinds import FieldSlot, FitDeclaration, Prior, Quantity, Rule, Stage, WriteTarget
 from twinloop.twin.quantities.lookup import has_quantity, members, model_field, nominal_value, rows
 from twinloop.twin.quantities.sensing import SENSING
 from twinloop.twin.quantities.world import PLACEMENT, PUSHES, SCENE, WORLD
@@ -100,13 +100,13 @@ declare(
 
 __all__ = [
     "QUANTITIES",
-    "Fit",
+    "FieldSlot",
+    "FitDeclaration",
     "Prior",
     "Quantity",
     "Rule",
-    "Slot",
     "Stage",
-    "Target",
+    "WriteTarget",
     "declare",
     "default_value",
     "find_kind",

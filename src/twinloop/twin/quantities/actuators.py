@@ -21,14 +21,14 @@ from twinloop.twin.quantities.kinds import (
     SPEEDS,
     Alias,
     DefaultRange,
-    Fault,
-    Fit,
-    Missing,
+    FaultDeclaration,
+    FieldSlot,
+    FitDeclaration,
+    MissingPhysics,
     Prior,
     Quantity,
-    Slot,
     Stage,
-    Target,
+    WriteTarget,
     assign,
 )
 
@@ -62,14 +62,17 @@ def _strength() -> Iterator[Quantity]:
         low=1e-6,
         high=1e5,
         transform="log",
-        slots=(Slot(field="actuator_gainprm", column=0), Slot(field="actuator_biasprm", column=1, factor=-1.0)),
+        slots=(
+            FieldSlot(field="actuator_gainprm", column=0),
+            FieldSlot(field="actuator_biasprm", column=1, factor=-1.0),
+        ),
         lacks=_lacks_kp,
         meaning="gain of a position servo",
         cause="servo gain",
         term="servo stiffness",
         default_range=DefaultRange(low=0.9, high=1.1, op="scale", source=PUBLISHED),
         alias=Alias(name="servo_gain_scale", op="scale"),
-        fit=Fit(
+        fit=FitDeclaration(
             # Published gains of one servo, the STS3215: 8.9 (kt V/R · 0.166 P), 17.8, 23.5 N·m/rad: a factor of two.
             prior=Prior(spread=0.7),
             rank=0,
@@ -78,7 +81,7 @@ def _strength() -> Iterator[Quantity]:
             shared=True,
             excitation="hold several poses against gravity, and start and stop quickly",
         ),
-        fault=Fault(name="gain", op="scale", change=0.8, unit="fifths lost"),
+        fault=FaultDeclaration(name="gain", op="scale", change=0.8, unit="fifths lost"),
     )
     yield Quantity(
         family="actuator",
@@ -87,14 +90,17 @@ def _strength() -> Iterator[Quantity]:
         low=1e-6,
         high=1e4,
         transform="log",
-        slots=(Slot(field="actuator_forcerange", column=0, factor=-1.0), Slot(field="actuator_forcerange", column=1)),
+        slots=(
+            FieldSlot(field="actuator_forcerange", column=0, factor=-1.0),
+            FieldSlot(field="actuator_forcerange", column=1),
+        ),
         lacks=_lacks_limit,
         meaning="largest torque, at full duty",
         cause="torque limit",
         term="torque limit",
         default_range=DefaultRange(low=0.9, high=1.1, op="scale", source=PUBLISHED),
         alias=Alias(name="torque_limit_scale", op="scale"),
-        fit=Fit(
+        fit=FitDeclaration(
             # The limit follows the supply: 6 V (flat battery) to 9 V where 7.4 V is nominal.
             prior=Prior(spread=0.2),
             rank=1,
@@ -110,8 +116,8 @@ def _strength() -> Iterator[Quantity]:
         high=1e6,
         transform="log",
         slots=(
-            Slot(field="actuator_gainprm", column=0, rule="factor"),
-            Slot(field="actuator_biasprm", column=1, rule="factor"),
+            FieldSlot(field="actuator_gainprm", column=0, rule="factor"),
+            FieldSlot(field="actuator_biasprm", column=1, rule="factor"),
         ),
         given=True,
         lacks=_lacks_kp,
@@ -125,7 +131,7 @@ def _strength() -> Iterator[Quantity]:
         unit="V",
         low=0.1,
         high=1e3,
-        slots=tuple(Slot(field=field, rule="factor") for field in fields),
+        slots=tuple(FieldSlot(field=field, rule="factor") for field in fields),
         given=True,
         meaning="supply voltage; gain and torque limit are proportional to it, back-EMF is not",
         cause="motor & supply",
@@ -144,7 +150,7 @@ def _strength() -> Iterator[Quantity]:
         cause="motor & supply",
         term="supply sag",
         neutral=0.0,
-        fit=Fit(residual="heat"),
+        fit=FitDeclaration(residual="heat"),
     )
     yield Quantity(
         family="actuator",
@@ -160,7 +166,7 @@ def _strength() -> Iterator[Quantity]:
         "does not hold the back-EMF already",
         cause="torque limit",
         neutral=NO_CURVE,
-        fit=Fit(missing=Missing(structure="voltage_limit", above_speed=True)),
+        fit=FitDeclaration(missing=MissingPhysics(structure="voltage_limit", above_speed=True)),
     )
 
 
@@ -206,10 +212,10 @@ def _heat() -> Iterator[Quantity]:
             1e3,
             0.0,
             0.0,
-            Fit(residual="heat"),
+            FitDeclaration(residual="heat"),
             "rise of the winding's temperature per watt of I²R, in the end",
         ),
-        ("thermal_time", "s", 1e-2, 1e5, 200.0, None, Fit(residual="heat"), "time constant of that rise"),
+        ("thermal_time", "s", 1e-2, 1e5, 200.0, None, FitDeclaration(residual="heat"), "time constant of that rise"),
         (
             "temperature_rise",
             "K",
@@ -217,7 +223,7 @@ def _heat() -> Iterator[Quantity]:
             200.0,
             0.0,
             0.0,
-            Fit(),
+            FitDeclaration(),
             "winding above the room (25 °C) when an episode begins",
         ),
     ):
@@ -240,14 +246,14 @@ def _heat() -> Iterator[Quantity]:
 def _encoder() -> Iterator[Quantity]:
     """What the encoder makes of a position."""
     half = math.pi
-    zero = Fit(
+    zero = FitDeclaration(
         prior=Prior(spread=0.1),  # of a calibration done by hand
         rank=7,
         position_only=True,
         excitation="poses over the whole range, in which gravity pulls differently",
         residual="position",
     )
-    span = Fit(
+    span = FitDeclaration(
         prior=Prior(spread=0.05),  # of a calibration by hand, where a turn may be 128 or 360 degrees wide for another
         rank=8,
         position_only=True,
@@ -257,7 +263,7 @@ def _encoder() -> Iterator[Quantity]:
     for quantity, unit, low, high, default, term, fit, meaning in (
         ("offset", "rad", -half, half, 0.0, "offset and scale", zero, "true position at which the encoder reads zero"),
         ("scale", "1", 0.5, 2.0, 1.0, "offset and scale", span, "true change per change of the reading"),
-        ("resolution", "rad", 0.0, 0.5, 0.0, "noise and counts", Fit(), "size of one count of the reading"),
+        ("resolution", "rad", 0.0, 0.5, 0.0, "noise and counts", FitDeclaration(), "size of one count of the reading"),
         (
             "noise",
             "rad",
@@ -265,10 +271,10 @@ def _encoder() -> Iterator[Quantity]:
             0.5,
             0.0,
             "noise and counts",
-            Fit(),
+            FitDeclaration(),
             "standard deviation of a reading before it is rounded to counts",
         ),
-        ("lag", "s", 0.0, 1.0, 0.0, "", Fit(), "time constant of the encoder's own low-pass"),
+        ("lag", "s", 0.0, 1.0, 0.0, "", FitDeclaration(), "time constant of the encoder's own low-pass"),
     ):
         calibrated = quantity == "offset"
         yield Quantity(
@@ -310,16 +316,16 @@ ACTUATORS: tuple[Quantity, ...] = (
         neutral=0.0,
         default_range=DefaultRange(low=0.005, high=0.015, source="1–3 × 5 ms, mujoco_playground push_cube"),
         alias=Alias(name="command_delay", tied=True),
-        fit=Fit(
+        fit=FitDeclaration(
             prior=Prior(spread=0.05),  # lags of 100 to 133 ms in the SO-101 log, most of it the servo's own
             rank=2,
             first=True,
             scanned=True,
             shared=True,
             excitation=ONSETS,
-            missing=Missing(structure="delay", start=0.01),
+            missing=MissingPhysics(structure="delay", start=0.01),
         ),
-        fault=Fault(name="latency", op="add", change=1.0, unit="control periods", per_period=True),
+        fault=FaultDeclaration(name="latency", op="add", change=1.0, unit="control periods", per_period=True),
     ),
     Quantity(
         family="actuator",
@@ -333,7 +339,7 @@ ACTUATORS: tuple[Quantity, ...] = (
         cause="command zero",
         term="command bias",
         neutral=0.0,
-        fit=Fit(
+        fit=FitDeclaration(
             prior=Prior(spread=0.05),  # sag under load and dead band found on STS3215: 1.8 to 2.6 degrees
             rank=3,
             position_only=True,
@@ -356,7 +362,7 @@ def rotor_rows(model: mujoco.MjModel) -> NDArray[np.intp]:
     return np.flatnonzero(at_site & (model.actuator_gear[:, 2] != 0.0))
 
 
-def rotor_drag(target: Target) -> None:
+def rotor_drag(target: WriteTarget) -> None:
     """Torque per thrust of every rotor, in the sense in which the model lets it turn."""
     model, chosen = target.model, rotor_rows(target.model)
     gear = np.repeat(model.actuator_gear[None, chosen], len(target.value("drag")), axis=0)
@@ -433,7 +439,7 @@ def _rotors() -> Iterator[Quantity]:
         lacks=_no_rotors,
         meaning="torque of all rotors together against roll and pitch: a blade that meets the air faster lifts more",
         cause=FAMILY,
-        fit=Fit(first=True, excitation=SPEEDS),
+        fit=FitDeclaration(first=True, excitation=SPEEDS),
     )
 
 
@@ -441,7 +447,7 @@ ROTORS: tuple[Quantity, ...] = tuple(_rotors())
 
 
 _TERMS = {"command": "command jitter and loss", "control": "control clock", "readings": "reading delay"}
-_FIT = Fit(prior=Prior(spread=0.02))
+_FIT = FitDeclaration(prior=Prior(spread=0.02))
 
 
 def _timing(
@@ -453,7 +459,7 @@ def _timing(
     default: float,
     stage: Stage,
     meaning: str,
-    fit: Fit = _FIT,
+    fit: FitDeclaration = _FIT,
 ) -> Quantity:
     return Quantity(
         family="timing",

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 import mujoco
 import numpy as np
 
-from twinloop.twin.quantities.kinds import Alias, DefaultRange, Quantity, Slot, Target, assign
+from twinloop.twin.quantities.kinds import Alias, DefaultRange, FieldSlot, Quantity, WriteTarget, assign
 from twinloop.twin.quantities.rotation import quat_from_rotation_vector, quat_multiply, rotate
 from twinloop.twin.textures import pool_indices
 
 _LATER = "carried with every world for physically based renderers; the classic one ignores it"
 
 
-def camera_pose(target: Target) -> None:
+def camera_pose(target: WriteTarget) -> None:
     """Offsets of position and orientation in the camera's own frame (x right, y up, looking along −z)."""
     (row,) = target.rows("cam_pos")
     position, quaternion = target.model.cam_pos[row], target.model.cam_quat[row]
@@ -24,7 +24,7 @@ def camera_pose(target: Target) -> None:
     target.put("cam_quat", [row], quat_multiply(np.broadcast_to(quaternion, turn.shape), turn)[:, None])
 
 
-def light_pose(target: Target) -> None:
+def light_pose(target: WriteTarget) -> None:
     """Where a light stands, in the frame of its body, and where it comes from, as angles: it shines the opposite way.
 
     A directional light has no place; the classic renderer centres its shadow map on one, so it goes round with the
@@ -54,7 +54,7 @@ def _elevation(model: mujoco.MjModel, name: str) -> float:
     return math.atan2(-z, math.hypot(x, y))
 
 
-def sky(target: Target) -> None:
+def sky(target: WriteTarget) -> None:
     """Factors on the colours of the background's texture, which end at full brightness."""
     model = target.model
     factors = target.vector("color", "rgb")
@@ -75,7 +75,7 @@ def _no_sky(model: mujoco.MjModel, _name: str) -> str:
     return "" if _skies(model) else "the model has no background. Give it a texture of type skybox"
 
 
-def texture(target: Target) -> None:
+def texture(target: WriteTarget) -> None:
     """Index 0 keeps the material; index i > 0 shows the i-th of the pool (see `twin.textures`)."""
     pool, geoms = pool_indices(target.model), target.rows("geom_matid")
     choice = target.value("").astype(int)
@@ -127,7 +127,7 @@ def _light() -> Iterator[Quantity]:
         low=0.0,
         high=100.0,
         default=1.0,
-        slots=tuple(Slot(field=f"light_{part}", rule="factor") for part in ("ambient", "diffuse", "specular")),
+        slots=tuple(FieldSlot(field=f"light_{part}", rule="factor") for part in ("ambient", "diffuse", "specular")),
         visual=True,
         meaning="factor on its ambient, diffuse and specular colour",
         term="light",

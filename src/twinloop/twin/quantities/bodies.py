@@ -16,8 +16,8 @@ from twinloop.twin.quantities.kinds import (
     Alias,
     Compute,
     DefaultRange,
-    Fault,
-    Fit,
+    FaultDeclaration,
+    FitDeclaration,
     Prior,
     Quantity,
     assign,
@@ -61,7 +61,7 @@ def inertial(
     term: str,
     default_range: DefaultRange,
     alias: Alias,
-    fault: Fault | None = None,
+    fault: FaultDeclaration | None = None,
 ) -> Iterator[Quantity]:
     """Mass, centre of mass and inertia of one body, which one function computes together.
 
@@ -81,7 +81,7 @@ def inertial(
         nominal: Callable[[mujoco.MjModel, str], float] | None = None,
         lacks: Callable[[mujoco.MjModel, str], str] = no_mass,
         log: bool = False,
-        fit: Fit,
+        fit: FitDeclaration,
         **more: Any,
     ) -> Quantity:
         return Quantity(
@@ -112,7 +112,7 @@ def inertial(
         nominal=body_mass,
         log=True,
         meaning="mass; inertia follows it",
-        fit=Fit(prior=Prior(spread=0.2), excitation=SPINS),
+        fit=FitDeclaration(prior=Prior(spread=0.2), excitation=SPINS),
         term=term,
         default_range=default_range,
         alias=alias,
@@ -128,7 +128,7 @@ def inertial(
             default=0.0,
             lacks=no_com,
             meaning=f"shift of the centre of mass along the body's {axis} axis; inertia about it stays",
-            fit=Fit(prior=Prior(spread=0.02)),
+            fit=FitDeclaration(prior=Prior(spread=0.02)),
             **distribution.get("com", {}),
         )
     for number, axis in enumerate("xyz"):
@@ -143,7 +143,7 @@ def inertial(
             log=True,
             meaning=f"factor on the second moment of mass along the {principal} principal axis (I_xx = S_y + S_z), "
             "at constant mass: any factors leave the body possible",
-            fit=Fit(prior=Prior(spread=0.3)),
+            fit=FitDeclaration(prior=Prior(spread=0.3)),
             **distribution.get("inertia", {}),
         )
 
@@ -258,7 +258,7 @@ LINKS: tuple[Quantity, ...] = (
             low=0.95, high=1.05, op="scale", source="CAD masses, 5 % either way; our choice, no published range"
         ),
         alias=Alias(name="link_mass_scale", op="scale"),
-        fault=Fault(name="load", op="add", change=_EXTRA_MASS, unit="times 50 g", at_hand=True),
+        fault=FaultDeclaration(name="load", op="add", change=_EXTRA_MASS, unit="times 50 g", at_hand=True),
     ),
     *log_cholesky("link", link_log_cholesky, fields=(*INERTIAL_FIELDS, "body_gravcomp")),
     Quantity(

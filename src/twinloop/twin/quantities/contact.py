@@ -10,7 +10,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import BoundsError
-from twinloop.twin.quantities.kinds import PUBLISHED, Alias, DefaultRange, Fit, Missing, Prior, Quantity, Target, assign
+from twinloop.twin.quantities.kinds import (
+    PUBLISHED,
+    Alias,
+    DefaultRange,
+    FitDeclaration,
+    MissingPhysics,
+    Prior,
+    Quantity,
+    WriteTarget,
+    assign,
+)
 
 _FRICTION = (
     ("slide", "1", "coefficient of sliding friction"),
@@ -58,7 +68,7 @@ def _spring(model: mujoco.MjModel, geom: int | np.intp) -> tuple[float, float]:
     return float(-first), float(-second / (2.0 * np.sqrt(max(-first, 1e-12))))
 
 
-def contact(target: Target) -> None:
+def contact(target: WriteTarget) -> None:
     """Stiffness k and damping ratio ζ as MuJoCo's solref (1 / (ζ √k), ζ).
 
     Modeling chapter, "Solver parameters": with impedance d the contact obeys a + d (b v + k_r r) = (1 − d) a₀, where
@@ -83,7 +93,7 @@ def contact(target: Target) -> None:
 
 
 def _refuse_fast(
-    target: Target, constant: NDArray[np.float64], stiffness: NDArray[np.float64], ratio: NDArray[np.float64]
+    target: WriteTarget, constant: NDArray[np.float64], stiffness: NDArray[np.float64], ratio: NDArray[np.float64]
 ) -> None:
     least = 2.0 * target.model.opt.timestep
     own = [1.0 / (zeta * np.sqrt(k)) for k, zeta in (_spring(target.model, row) for row in target.rows("geom_solref"))]
@@ -122,7 +132,7 @@ def _nominal_restitution(model: mujoco.MjModel, name: str, *, family: str) -> fl
 
 def _contact(family: str) -> Iterator[Quantity]:
     free = family == "object"  # what a robot moves; the table and the floor are as the model has them
-    missing = Missing(structure="contact_softness") if free else None
+    missing = MissingPhysics(structure="contact_softness") if free else None
 
     for name, unit, low, high, role, nominal, alias, fit, meaning in (
         (
@@ -133,7 +143,7 @@ def _contact(family: str) -> Iterator[Quantity]:
             "stiffness",
             functools.partial(_nominal, family=family, number=0),
             Alias(name="contact_stiffness_scale", op="scale"),
-            Fit(prior=Prior(spread=2.0), missing=missing),
+            FitDeclaration(prior=Prior(spread=2.0), missing=missing),
             "force per depth and per kilogram of what is stopped: N/m for a body of 1 kg on a fixed one",
         ),
         (
@@ -144,7 +154,7 @@ def _contact(family: str) -> Iterator[Quantity]:
             "damping",
             functools.partial(_nominal, family=family, number=1),
             Alias(name="contact_damping_ratio"),
-            Fit(prior=Prior(spread=0.5, relative=True, least=0.1), missing=missing),
+            FitDeclaration(prior=Prior(spread=0.5, relative=True, least=0.1), missing=missing),
             "1 is critical; below it things bounce, see contact/restitution",
         ),
         (
@@ -155,7 +165,7 @@ def _contact(family: str) -> Iterator[Quantity]:
             "damping",
             functools.partial(_nominal_restitution, family=family),
             Alias(name="restitution"),
-            Fit(),
+            FitDeclaration(),
             "speed after a bounce per speed before it; the damping ratio follows, so declare one of the two",
         ),
     ):
@@ -195,7 +205,7 @@ def _friction(family: str) -> Iterator[Quantity]:
             default_range=DefaultRange(low=0.9, high=1.1, op="scale", source=PUBLISHED) if sliding else None,
             alias=Alias(name="friction_coefficient") if sliding else None,
             # Sliding friction of plastic, wood and metal runs from 0.1 to 0.6: a factor of e about the middle.
-            fit=Fit(prior=Prior(spread=0.7, relative=True, least=1e-4), residual="contact"),
+            fit=FitDeclaration(prior=Prior(spread=0.7, relative=True, least=1e-4), residual="contact"),
         )
 
 

@@ -14,18 +14,18 @@ from twinloop.twin.quantities.kinds import (
     SPEEDS,
     Alias,
     DefaultRange,
-    Fault,
-    Fit,
-    Missing,
+    FaultDeclaration,
+    FieldSlot,
+    FitDeclaration,
+    MissingPhysics,
     Prior,
     Quantity,
-    Slot,
-    Target,
+    WriteTarget,
     assign,
 )
 
 
-def limits(target: Target) -> None:
+def limits(target: WriteTarget) -> None:
     """Both ends of a joint's range.
 
     Raises:
@@ -76,7 +76,7 @@ JOINTS: tuple[Quantity, ...] = (
         term="joint damping",
         default_range=DefaultRange(low=0.9, high=1.1, op="scale", source=PUBLISHED),
         alias=Alias(name="joint_damping_scale", op="scale"),
-        fit=Fit(
+        fit=FitDeclaration(
             # 0.60 from back-EMF at 7.4 V, 1.38 identified at 12 V (kscalelabs/sysid).
             prior=Prior(spread=1.0, relative=True, least=0.02),
             rank=4,
@@ -96,7 +96,7 @@ JOINTS: tuple[Quantity, ...] = (
         cause="damping",
         neutral=0.0,
         # At 1 rad/s a thirtieth, and at most a sixth, of a small servo's viscous 0.6 N·m·s/rad: our choice.
-        fit=Fit(missing=Missing(structure="quadratic_damping", start=0.02, prior=Prior(spread=0.1))),
+        fit=FitDeclaration(missing=MissingPhysics(structure="quadratic_damping", start=0.02, prior=Prior(spread=0.1))),
     ),
     Quantity(
         family="joint",
@@ -111,14 +111,14 @@ JOINTS: tuple[Quantity, ...] = (
         neutral=0.0,
         default_range=DefaultRange(low=0.9, high=1.1, op="scale", source=PUBLISHED),
         alias=Alias(name="joint_friction_scale", op="scale"),
-        fit=Fit(
+        fit=FitDeclaration(
             # 0.05 N·m unloaded; gear friction grows with the load several times over (Rhoban/bam, models M2 to M6).
             prior=Prior(spread=3.0, relative=True, least=0.02),
             rank=5,
             shared=True,
             excitation="slow motion with many reversals",
         ),
-        fault=Fault(name="friction", op="scale", change=2.0, unit="times doubled"),
+        fault=FaultDeclaration(name="friction", op="scale", change=2.0, unit="times doubled"),
     ),
     Quantity(
         family="joint",
@@ -135,7 +135,7 @@ JOINTS: tuple[Quantity, ...] = (
             low=1.0, high=1.05, op="scale", source="×U(1.0, 1.05), mujoco_playground locomotion"
         ),
         alias=Alias(name="joint_armature_scale", op="scale"),
-        fit=Fit(
+        fit=FitDeclaration(
             # Two identifications of one servo agree to 2 %, but a rotor's inertia mimics the other lags.
             prior=Prior(spread=0.5, relative=True, least=1e-4),
             rank=6,
@@ -152,7 +152,7 @@ JOINTS: tuple[Quantity, ...] = (
         slots=assign("jnt_stiffness"),
         meaning="spring that pulls towards springref; a link's flexibility is a stiff spring in a joint without motor",
         cause="springs & stops",
-        fit=Fit(residual="position"),
+        fit=FitDeclaration(residual="position"),
     ),
     Quantity(
         family="joint",
@@ -215,9 +215,9 @@ def _friction() -> Iterator[Quantity]:
         meaning="friction at rest over Coulomb friction in motion",
         term="joint friction",
         neutral=1.0,
-        fit=Fit(
+        fit=FitDeclaration(
             prior=Prior(spread=3.0, relative=True, least=0.02),
-            missing=Missing(structure="stribeck", start=2.0),
+            missing=MissingPhysics(structure="stribeck", start=2.0),
         ),
     )
     yield friction(
@@ -227,7 +227,7 @@ def _friction() -> Iterator[Quantity]:
         high=10.0,
         default=0.1,
         meaning="speed at which the difference has fallen to 1/e",
-        fit=Fit(missing=Missing(structure="stribeck", start=0.3, prior=Prior(spread=0.3))),
+        fit=FitDeclaration(missing=MissingPhysics(structure="stribeck", start=0.3, prior=Prior(spread=0.3))),
     )
     yield friction(
         quantity="load_friction",
@@ -239,12 +239,12 @@ def _friction() -> Iterator[Quantity]:
         meaning="dry friction per torque of the joint's actuator",
         term="load friction",
         neutral=0.0,
-        fit=Fit(
+        fit=FitDeclaration(
             prior=Prior(spread=0.1),
             shared=True,
             excitation="slow reversals in poses of unlike load",
             # 0.06 to 0.23 over five servos (Rhoban/bam, model M4).
-            missing=Missing(structure="load_friction", start=0.1),
+            missing=MissingPhysics(structure="load_friction", start=0.1),
         ),
     )
 
@@ -258,7 +258,7 @@ GEARS: tuple[Quantity, ...] = (
         low=0.0,
         high=0.5,
         slots=tuple(
-            Slot(field=field, column=column, factor=factor)
+            FieldSlot(field=field, column=column, factor=factor)
             for field in ("tendon_range", "tendon_lengthspring")
             for column, factor in enumerate((-0.5, 0.5))
         ),
@@ -268,8 +268,8 @@ GEARS: tuple[Quantity, ...] = (
         term="backlash",
         neutral=0.0,
         # One degree, and half a degree of belief either way: our choice, for hobby servos.
-        fit=Fit(missing=Missing(structure="backlash", start=0.0175, prior=Prior(spread=0.0087))),
-        fault=Fault(name="play", op="add", change=PLAY, unit=f"times {PLAY:g} rad", geared=True),
+        fit=FitDeclaration(missing=MissingPhysics(structure="backlash", start=0.0175, prior=Prior(spread=0.0087))),
+        fault=FaultDeclaration(name="play", op="add", change=PLAY, unit=f"times {PLAY:g} rad", geared=True),
     ),
     Quantity(
         family="joint",
@@ -282,6 +282,6 @@ GEARS: tuple[Quantity, ...] = (
         lacks=_lacks_spring,
         meaning="stiffness of the gear's wind-up",
         cause="gear",
-        fit=Fit(missing=Missing(structure="flexible_joint")),
+        fit=FitDeclaration(missing=MissingPhysics(structure="flexible_joint")),
     ),
 )

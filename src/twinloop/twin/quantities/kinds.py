@@ -92,7 +92,7 @@ SPINS = "accelerations in unlike directions"
 DeviceKind = Literal["camera", "depth", "lidar", "imu", "force_torque", "servo"]
 
 
-class Target(Protocol):
+class WriteTarget(Protocol):
     """One thing of a model, in those worlds where some parameter of it is not nominal.
 
     A computed quantity reads the values of its group there, ``(n,)`` over those worlds, and puts model fields. Every
@@ -129,11 +129,11 @@ class Target(Protocol):
         ...
 
 
-Compute = Callable[[Target], None]
+Compute = Callable[[WriteTarget], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slot:
+class FieldSlot:
     """One MjModel field a quantity is written to: column (None: all), and the factor from SI to the field's unit.
 
     A place in a field has one quantity that assigns it; quantities with the rule ``factor`` multiply what was assigned.
@@ -161,7 +161,7 @@ class Prior:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Missing:
+class MissingPhysics:
     """How a fit tests whether a twin lacks this physics (see `identify.structures`).
 
     ``structure`` names the hypothesis. A fit begins at ``start``, off the neutral value where slopes may vanish, with
@@ -175,7 +175,7 @@ class Missing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fit:
+class FitDeclaration:
     """How a value is identified from logs.
 
     Attributes:
@@ -198,7 +198,7 @@ class Fit:
     shared: bool = False
     excitation: str = "motion that depends on it"
     residual: str = ""
-    missing: Missing | None = None
+    missing: MissingPhysics | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,7 +222,7 @@ class Alias:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fault:
+class FaultDeclaration:
     """A change that the monitor explains a robot's drift by, so large that it is seen within seconds.
 
     ``unit`` says what a coefficient of 1 means. ``per_period`` counts ``change`` in control periods, ``at_hand``
@@ -265,7 +265,7 @@ class Quantity:
     unit: str
     low: float
     high: float
-    slots: tuple[Slot, ...] = ()
+    slots: tuple[FieldSlot, ...] = ()
     compute: Compute | None = None
     writes: tuple[str, ...] = ()
     role: str = ""
@@ -287,8 +287,8 @@ class Quantity:
     neutral: float | None = None
     default_range: DefaultRange | None = None
     alias: Alias | None = None
-    fit: Fit = Fit()
-    fault: Fault | None = None
+    fit: FitDeclaration = FitDeclaration()
+    fault: FaultDeclaration | None = None
 
     @property
     def word(self) -> str:
@@ -306,9 +306,9 @@ class Quantity:
         return tuple(dict.fromkeys([*(slot.field for slot in self.slots), *self.writes]))
 
 
-def assign(field: str, column: int | None = None, factor: float = 1.0) -> tuple[Slot, ...]:
+def assign(field: str, column: int | None = None, factor: float = 1.0) -> tuple[FieldSlot, ...]:
     """One field that takes the value as it is, times ``factor``."""
-    return (Slot(field=field, column=column, factor=factor),)
+    return (FieldSlot(field=field, column=column, factor=factor),)
 
 
 def reported(
@@ -322,7 +322,7 @@ def reported(
     *,
     term: str = "",
     neutral: float | None = None,
-    fit: Fit | None = None,
+    fit: FitDeclaration | None = None,
 ) -> Quantity:
     """What a sensing device of some kind makes of the truth; the default is an ideal one's."""
     return Quantity(
@@ -337,5 +337,5 @@ def reported(
         meaning=meaning,
         term=term,
         neutral=neutral,
-        fit=fit or Fit(),
+        fit=fit or FitDeclaration(),
     )

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
-from twinloop.twin.quantities.kinds import Compute, Fit, Prior, Quantity, Target
+from twinloop.twin.quantities.kinds import Compute, FitDeclaration, Prior, Quantity, WriteTarget
 from twinloop.twin.quantities.rotation import matrix, quat_multiply, rotate
 
 _BOX_LIKE = {int(mujoco.mjtGeom.mjGEOM_BOX), int(mujoco.mjtGeom.mjGEOM_ELLIPSOID)}
@@ -47,7 +47,7 @@ def scaled_inertia(inertia: NDArray[np.float64], factors: NDArray[np.float64]) -
     return inertia + (np.roll(more, -1, axis=-1) + np.roll(more, -2, axis=-1))
 
 
-def object_body(target: Target) -> None:
+def object_body(target: WriteTarget) -> None:
     """Mass, centre of mass, inertia and size of a free object; a size changes volume and inertia at constant mass."""
     model, body = target.model, target.model.body(target.name).id
     scale = target.value("size")[:, None] * target.vector("size")
@@ -59,7 +59,7 @@ def object_body(target: Target) -> None:
         target.put("geom_pos", [geom], (model.geom_pos[geom] * scale)[:, None])
 
 
-def link_body(target: Target) -> None:
+def link_body(target: WriteTarget) -> None:
     """Mass, centre of mass and inertia of a robot's link.
 
     A controller that compensates gravity (``gravcomp``) knows the nominal mass: its force stays what it was, and acts
@@ -71,7 +71,7 @@ def link_body(target: Target) -> None:
     target.put("body_gravcomp", [body], known[:, None])
 
 
-def _write_inertial(target: Target, scale: NDArray[np.float64], stretch: NDArray[np.float64]) -> None:
+def _write_inertial(target: WriteTarget, scale: NDArray[np.float64], stretch: NDArray[np.float64]) -> None:
     """Put mass, centre of mass and principal inertias.
 
     Args:
@@ -160,7 +160,7 @@ _MOST_STRETCH = 3.0  # e³ is a factor of 20 on lengths, e⁶ of 400 on the mass
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inertial:
+class BodyInertia:
     """What a body weighs and how, in every world.
 
     ``mass`` ``(n,)`` in kg, ``com`` ``(n, 3)`` in m and ``quat`` ``(n, 4)`` of the inertial frame in the body's,
@@ -173,7 +173,7 @@ class Inertial:
     inertia: Array
 
 
-def deformed(nominal: Inertial, alpha: Array, stretch: Array, shift: Array) -> Inertial:
+def deformed(nominal: BodyInertia, alpha: Array, stretch: Array, shift: Array) -> BodyInertia:
     """Bodies ``(n,)`` that a nominal one (n = 1) becomes.
 
     Args:
@@ -188,7 +188,7 @@ def deformed(nominal: Inertial, alpha: Array, stretch: Array, shift: Array) -> I
     sizes, axes = _principal(spread, moments)
     quat = Rotation.from_matrix(axes).as_quat(scalar_first=True)
     principal = (sizes.sum(axis=-1, keepdims=True) - sizes) * mass_factor[:, None]
-    return Inertial(
+    return BodyInertia(
         mass=nominal.mass[0] * mass_factor,
         com=nominal.com[0] + rotate(nominal.quat[0], shift),
         quat=quat_multiply(np.broadcast_to(nominal.quat[0], quat.shape), quat),
@@ -212,10 +212,10 @@ def _principal(spread: Array, nominal: Array) -> tuple[Array, Array]:
     return sizes, axes
 
 
-def body_inertial(model: mujoco.MjModel, name: str) -> Inertial:
+def body_inertial(model: mujoco.MjModel, name: str) -> BodyInertia:
     """A body as the model has it."""
     body = model.body(name).id
-    return Inertial(
+    return BodyInertia(
         mass=model.body_mass[[body]],
         com=model.body_ipos[[body]],
         quat=model.body_iquat[[body]],
@@ -223,7 +223,7 @@ def body_inertial(model: mujoco.MjModel, name: str) -> Inertial:
     )
 
 
-def _deform(target: Target) -> Inertial:
+def _deform(target: WriteTarget) -> BodyInertia:
     """Put the inertial fields of a thing's body."""
     body = target.model.body(target.name).id
     alpha = target.value(f"{_STEM}/alpha")
@@ -241,12 +241,12 @@ def _deform(target: Target) -> Inertial:
     return found
 
 
-def object_log_cholesky(target: Target) -> None:
+def object_log_cholesky(target: WriteTarget) -> None:
     """The inertial fields of a free object."""
     _deform(target)
 
 
-def link_log_cholesky(target: Target) -> None:
+def link_log_cholesky(target: WriteTarget) -> None:
     """The inertial fields of a link; what compensates gravity knows the nominal mass, see `rigid.link_body`."""
     model, body = target.model, target.model.body(target.name).id
     found = _deform(target)
@@ -280,7 +280,7 @@ def log_cholesky(family: str, compute: Compute, *, fields: tuple[str, ...]) -> I
             set_const=True,
             meaning=meaning,
             cause="mass & inertia",
-            fit=Fit(prior=Prior(spread=0.02 if unit == "m" else 0.3)),
+            fit=FitDeclaration(prior=Prior(spread=0.02 if unit == "m" else 0.3)),
         )
 
     yield quantity("alpha", "1", _MOST_STRETCH, "half the logarithm of the factor on the mass; lengths stay")

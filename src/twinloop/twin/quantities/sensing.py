@@ -20,7 +20,7 @@ from typing import Literal
 
 import mujoco
 
-from twinloop.twin.quantities.kinds import ONSETS, Fit, Quantity, reported
+from twinloop.twin.quantities.kinds import ONSETS, FitDeclaration, Quantity, reported
 
 _camera = partial(reported, "camera")
 _chain = partial(_camera, term="camera chain")
@@ -195,7 +195,7 @@ def _sampling(device: Reporting) -> Iterator[Quantity]:
     """When samples are taken, of what, and when they arrive."""
     yield reported(device, "rate", "Hz", 0.0, 1e5, 0.0, "samples per second, on a clock of their own; 0: one per frame")
     yield reported(device, "phase", "1", 0.0, 1.0, 0.0, "part of their period after which samples begin")
-    late = Fit(first=True, scanned=True, excitation=ONSETS)
+    late = FitDeclaration(first=True, scanned=True, excitation=ONSETS)
     yield reported(device, "delay", "s", 0.0, 1.0, 0.0, "age of a sample when it is delivered", fit=late)
     yield reported(
         device,

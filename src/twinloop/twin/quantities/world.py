@@ -15,7 +15,7 @@ from types import MappingProxyType
 import mujoco
 import numpy as np
 
-from twinloop.twin.quantities.kinds import Alias, Compute, Quantity, Target, assign
+from twinloop.twin.quantities.kinds import Alias, Compute, Quantity, WriteTarget, assign
 from twinloop.twin.quantities.rotation import quat_from_rotation_vector, quat_multiply, rotate
 
 _TILT = "turn of gravity's direction about the world's {axis} axis, about x first: {effect}"
@@ -25,7 +25,7 @@ def _strength(model: mujoco.MjModel, _name: str) -> float:
     return float(np.linalg.norm(model.opt.gravity))
 
 
-def gravity(target: Target) -> None:
+def gravity(target: WriteTarget) -> None:
     """The model's gravity, scaled and turned about x, then about y; straight down where the model has none."""
     own = target.model.opt.gravity
     strength = _strength(target.model, target.name)
@@ -123,7 +123,7 @@ PUSHES: tuple[Quantity, ...] = (
 )
 
 
-def _place(target: Target, position: str, quaternion: str) -> None:
+def _place(target: WriteTarget, position: str, quaternion: str) -> None:
     (row,) = target.rows(position)
     own = getattr(target.model, position)[row], getattr(target.model, quaternion)[row]
     turn = quat_from_rotation_vector(target.vector("rotation"))
@@ -131,12 +131,12 @@ def _place(target: Target, position: str, quaternion: str) -> None:
     target.put(quaternion, [row], quat_multiply(turn, np.broadcast_to(own[1], turn.shape))[:, None])
 
 
-def place_geom(target: Target) -> None:
+def place_geom(target: WriteTarget) -> None:
     """A shape moved and turned about its own centre, along the axes of the body it belongs to."""
     _place(target, "geom_pos", "geom_quat")
 
 
-def place_body(target: Target) -> None:
+def place_body(target: WriteTarget) -> None:
     """A still body moved and turned about its own origin, along the axes of the body it stands on."""
     _place(target, "body_pos", "body_quat")
 

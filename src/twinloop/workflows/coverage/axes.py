@@ -15,26 +15,35 @@ from twinloop.core.distribution import ParamDistribution
 from twinloop.core.documents import MOST_LINES_BYTES, read_text
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import uniforms
-from twinloop.curate.cells import MOST_PAIR_AXES, Box, Cell, PairCell, failure_boxes, pair_cells, parameter_cells, scan
-from twinloop.curate.parameters import Axis, chosen_axes, known_names, pair_axes, parameter_axes, places
+from twinloop.curate.cells import (
+    MOST_PAIR_AXES,
+    CellBox,
+    ParameterCell,
+    ParameterPairCell,
+    failure_boxes,
+    pair_cells,
+    parameter_cells,
+    scan,
+)
+from twinloop.curate.parameters import ParameterAxis, chosen_axes, known_names, pair_axes, parameter_axes, places
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.generate.config import GenerateConfig, load_plan
 from twinloop.generate.replay import root_config
 from twinloop.randomize import JointDraw, Plan, identified_draws, read_identified
-from twinloop.workflows.coverage.sides import Member, Side
+from twinloop.workflows.coverage.sides import EpisodeSide, SideEpisode
 
 Array = NDArray[np.float64]
 _DRAWN = 256  # draws that stand for an identified distribution (our choice)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Generated:
+class GenerationSource:
     """What the first simulated folder was generated from: its configuration, plan and axes."""
 
     folder: Path
     config: GenerateConfig
     plan: Plan
-    axes: tuple[Axis, ...]
+    axes: tuple[ParameterAxis, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,18 +55,18 @@ class ParameterSpace:
     fills and simulation does not, ``failures`` boxes in which simulated episodes fail; their axes are columns.
     """
 
-    axes: tuple[Axis, ...]
+    axes: tuple[ParameterAxis, ...]
     real: Array
     sim: Array
     known: tuple[int, ...]
-    cells: tuple[Cell, ...]
-    pairs: tuple[PairCell, ...]
-    holes: tuple[Box, ...]
-    failures: tuple[Box, ...]
+    cells: tuple[ParameterCell, ...]
+    pairs: tuple[ParameterPairCell, ...]
+    holes: tuple[CellBox, ...]
+    failures: tuple[CellBox, ...]
     source: str
 
 
-def generated_from(side: Side) -> tuple[Generated | None, str]:
+def generated_from(side: EpisodeSide) -> tuple[GenerationSource | None, str]:
     """What the first folder of a side that was generated came from; else None and the reason."""
     why = "none of the simulated episodes lies in a dataset folder"
     for folder in side.folders:
@@ -73,13 +82,19 @@ def generated_from(side: Side) -> tuple[Generated | None, str]:
             continue
         axes = tuple(parameter_axes(plan))
         if axes:
-            return Generated(folder=folder, config=resolved, plan=plan, axes=axes), ""
+            return GenerationSource(folder=folder, config=resolved, plan=plan, axes=axes), ""
         why = f"nothing was drawn per episode in {folder}"
     return None, why
 
 
 def parameter_space(
-    real: Side, sim: Side, generated: Generated, *, real_params: Path | None, patterns: Sequence[str], seed: int
+    real: EpisodeSide,
+    sim: EpisodeSide,
+    generated: GenerationSource,
+    *,
+    real_params: Path | None,
+    patterns: Sequence[str],
+    seed: int,
 ) -> ParameterSpace:
     """Measure the parameter space.
 
@@ -119,7 +134,9 @@ def parameter_space(
     )
 
 
-def _holes(axes: Sequence[Axis], real: Array, sim: Array, known: tuple[int, ...], seed: int) -> tuple[Box, ...]:
+def _holes(
+    axes: Sequence[ParameterAxis], real: Array, sim: Array, known: tuple[int, ...], seed: int
+) -> tuple[CellBox, ...]:
     """Boxes in which reality is more frequent, with axes as columns of all axes."""
     if not known or not len(sim):
         return ()
@@ -130,7 +147,7 @@ def _holes(axes: Sequence[Axis], real: Array, sim: Array, known: tuple[int, ...]
 
 
 def real_values(
-    real: Side, generated: Generated, source: Path | None, seed: int
+    real: EpisodeSide, generated: GenerationSource, source: Path | None, seed: int
 ) -> tuple[list[Mapping[str, float]], str]:
     """What is known of the parameters of real episodes, a mapping each, and where from.
 
@@ -145,7 +162,7 @@ def real_values(
     return _identified(source, generated, seed), f"{_DRAWN} draws of what {source} identified"
 
 
-def _table(path: Path, members: Sequence[Member]) -> list[Mapping[str, float]]:
+def _table(path: Path, members: Sequence[SideEpisode]) -> list[Mapping[str, float]]:
     if not path.is_file():
         raise InputError(f"{path} does not exist. Give a CSV file with a column episode and one per parameter, in SI.")
     lines = list(csv.DictReader(io.StringIO(read_text(path, MOST_LINES_BYTES), newline="")))
@@ -166,7 +183,7 @@ def _table(path: Path, members: Sequence[Member]) -> list[Mapping[str, float]]:
     return found
 
 
-def _identified(path: Path, generated: Generated, seed: int) -> list[Mapping[str, float]]:
+def _identified(path: Path, generated: GenerationSource, seed: int) -> list[Mapping[str, float]]:
     distribution = ParamDistribution.from_json(read_identified(path)["distribution"])
     twin = generated.plan.twin
     joint = next(draw for draw in identified_draws(twin, distribution) if isinstance(draw, JointDraw))

@@ -15,7 +15,7 @@ from twinloop.catalog.naming import resolve
 from twinloop.core.errors import InputError
 from twinloop.curate.neighbours import clip_index, nearest, usual_encoder
 from twinloop.generate.coverage import dataset_coverage, dataset_history, summary
-from twinloop.report import KeyFigure, Report
+from twinloop.report import KeyMetric, ReportPage
 from twinloop.report.coverage import marginal_rows, pair_matrix, range_history
 from twinloop.workflows.coverage.measured import headlines, measure, named_sides
 from twinloop.workflows.coverage.page import coverage_sections
@@ -149,10 +149,10 @@ def draws_lines(figures: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def coverage_page(coverage: Mapping[str, Any], history: Mapping[str, Any] | None, dataset: Path) -> Report:
+def coverage_page(coverage: Mapping[str, Any], history: Mapping[str, Any] | None, dataset: Path) -> ReportPage:
     """The same figures, drawn."""
     kept, attempted = coverage["kept"], coverage["attempted"]
-    page = Report("Coverage of the parameter space", f"{dataset}, plan {coverage['plan_hash'][:12]}")
+    page = ReportPage("Coverage of the parameter space", f"{dataset}, plan {coverage['plan_hash'][:12]}")
     page.figures(_key_figures(coverage))
     axes = coverage["axes"]
     names = [axis["name"] for axis in axes]
@@ -178,7 +178,7 @@ def coverage_page(coverage: Mapping[str, Any], history: Mapping[str, Any] | None
     return page
 
 
-def _pairs_section(page: Report, coverage: Mapping[str, Any], names: list[str]) -> None:
+def _pairs_section(page: ReportPage, coverage: Mapping[str, Any], names: list[str]) -> None:
     pairs = coverage["kept"]["pairs"]
     cells = coverage["cells"]["pair"]
     page.section(
@@ -193,16 +193,16 @@ def _pairs_section(page: Report, coverage: Mapping[str, Any], names: list[str]) 
     )
 
 
-def _key_figures(coverage: Mapping[str, Any]) -> list[KeyFigure]:
+def _key_figures(coverage: Mapping[str, Any]) -> list[KeyMetric]:
     short = summary(coverage)
     figures = [
-        KeyFigure(label="episodes kept", value=coverage["kept"]["episodes"]),
-        KeyFigure(label="attempted", value=coverage["attempted"]["episodes"]),
-        KeyFigure(label="axes", value=short["axes"], source="independent numbers per episode"),
+        KeyMetric(label="episodes kept", value=coverage["kept"]["episodes"]),
+        KeyMetric(label="attempted", value=coverage["attempted"]["episodes"]),
+        KeyMetric(label="axes", value=short["axes"], source="independent numbers per episode"),
     ]
     if short["pair_occupied"] is not None:
         expected = f"independent draws: {short['pair_expected']:.1%}"
-        figures.append(KeyFigure(label="pair cells visited", value=f"{short['pair_occupied']:.1%}", source=expected))
+        figures.append(KeyMetric(label="pair cells visited", value=f"{short['pair_occupied']:.1%}", source=expected))
     return figures
 
 

@@ -10,11 +10,11 @@ import numpy as np
 
 from twinloop.catalog import Workspace
 from twinloop.core.errors import InputError
-from twinloop.core.headline import Headline
+from twinloop.core.headline import HeadlineMetric
 from twinloop.curate.coverage import (
     ClipRows,
-    CoverageOfReality,
-    Hole,
+    CoverageHole,
+    RealCoverage,
     find_holes,
     headlines_of,
     measure_coverage_of_reality,
@@ -22,11 +22,11 @@ from twinloop.curate.coverage import (
 from twinloop.curate.parameters import MOST_AXES
 from twinloop.curate.projection import Projection, Whitening, fit_whitening, fitted_hash, project
 from twinloop.encoders.clips import WaypointEncoder, open_clip_encoder
-from twinloop.workflows.coverage.axes import Generated, ParameterSpace, generated_from, parameter_space
-from twinloop.workflows.coverage.requests import Sides
+from twinloop.workflows.coverage.axes import GenerationSource, ParameterSpace, generated_from, parameter_space
+from twinloop.workflows.coverage.requests import ComparedSides
 from twinloop.workflows.coverage.sides import (
     ClipSettings,
-    Side,
+    EpisodeSide,
     agree,
     by_episode,
     encode_sides,
@@ -38,7 +38,7 @@ from twinloop.workflows.coverage.sides import (
 PARAMETERS = "parameters"
 
 
-def named_sides(sides: Sides) -> Sides:
+def named_sides(sides: ComparedSides) -> ComparedSides:
     """The same sides; where nothing is named, the nearest workspace upwards.
 
     Raises:
@@ -56,26 +56,26 @@ def named_sides(sides: Sides) -> Sides:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class CoverageResult:
     """Everything that a coverage found; ``space`` is None where nothing is known of how simulation was drawn."""
 
-    options: Sides
-    real: Side
-    sim: Side
+    options: ComparedSides
+    real: EpisodeSide
+    sim: EpisodeSide
     real_rows: ClipRows
     sim_rows: ClipRows
-    coverage: CoverageOfReality
-    holes: tuple[Hole, ...]
+    coverage: RealCoverage
+    holes: tuple[CoverageHole, ...]
     whitening: Whitening | None
     settings: ClipSettings | None
     encoder: dict[str, Any]
-    generated: Generated | None
+    generated: GenerationSource | None
     space: ParameterSpace | None
     notes: tuple[str, ...]
     projection: Projection = "pca"
 
 
-def measure(options: Sides, projection: Projection = "pca") -> Measured:
+def measure(options: ComparedSides, projection: Projection = "pca") -> CoverageResult:
     """Measure both sides, clip by clip and parameter by parameter.
 
     Raises:
@@ -87,7 +87,7 @@ def measure(options: Sides, projection: Projection = "pca") -> Measured:
         return _measure(options, projection, workspace)
 
 
-def _measure(options: Sides, projection: Projection, workspace: Workspace | None) -> Measured:
+def _measure(options: ComparedSides, projection: Projection, workspace: Workspace | None) -> CoverageResult:
     real, sim = _sides(options, workspace)
     _require_apart(real, sim)
     generated, why = generated_from(sim)
@@ -111,7 +111,7 @@ def _measure(options: Sides, projection: Projection, workspace: Workspace | None
             "far as another part of the motion: what is covered is overstated. More episodes tell, or a smaller --k."
         )
     coverage = measure_coverage_of_reality(real_rows, sim_rows, k=options.k, level=options.level, seed=options.seed)
-    return Measured(
+    return CoverageResult(
         options=options,
         projection=projection,
         real=real,
@@ -129,14 +129,14 @@ def _measure(options: Sides, projection: Projection, workspace: Workspace | None
     )
 
 
-def headlines(measured: Measured) -> list[Headline]:
+def headlines(measured: CoverageResult) -> list[HeadlineMetric]:
     """The figures that conditions see."""
     largest = max((hole.mass for hole in measured.holes), default=0.0)
-    hole = Headline(name="largest_hole", estimate=largest, meaning="share of reality in the largest hole")
+    hole = HeadlineMetric(name="largest_hole", estimate=largest, meaning="share of reality in the largest hole")
     return [*headlines_of(measured.coverage), hole]
 
 
-def shown_map(measured: Measured) -> tuple[Any, Any, tuple[str, str]]:
+def shown_map(measured: CoverageResult) -> tuple[Any, Any, tuple[str, str]]:
     """Both sides in two dimensions ``(n, 2)``, and what the axes are."""
     both = np.vstack([measured.real_rows.rows, measured.sim_rows.rows])
     names = None
@@ -147,7 +147,7 @@ def shown_map(measured: Measured) -> tuple[Any, Any, tuple[str, str]]:
     return drawn.points[:count], drawn.points[count:], drawn.axes
 
 
-def _sides(options: Sides, workspace: Workspace | None) -> tuple[Side, Side]:
+def _sides(options: ComparedSides, workspace: Workspace | None) -> tuple[EpisodeSide, EpisodeSide]:
     seed = options.seed
     if workspace is None:
         return folder_side(options.real, what="real", seed=seed), folder_side(options.sim, what="sim", seed=seed)
@@ -159,7 +159,7 @@ def _sides(options: Sides, workspace: Workspace | None) -> tuple[Side, Side]:
     )
 
 
-def _require_apart(real: Side, sim: Side) -> None:
+def _require_apart(real: EpisodeSide, sim: EpisodeSide) -> None:
     """Refuse an episode on both sides: it would be its own neighbour."""
     both = {member.episode_id for member in real.members} & {member.episode_id for member in sim.members}
     if both:
@@ -171,7 +171,7 @@ def _require_apart(real: Side, sim: Side) -> None:
 
 
 def _parameter_rows(
-    real: Side, sim: Side, space: ParameterSpace | None, why: str
+    real: EpisodeSide, sim: EpisodeSide, space: ParameterSpace | None, why: str
 ) -> tuple[ClipRows, ClipRows, dict[str, Any]]:
     """Episodes as points of the parameters that reality is known in."""
     if space is None:
@@ -201,7 +201,7 @@ def _parameter_rows(
 
 
 def _clip_rows(
-    options: Sides, real: Side, sim: Side, workspace: Workspace | None
+    options: ComparedSides, real: EpisodeSide, sim: EpisodeSide, workspace: Workspace | None
 ) -> tuple[ClipRows, ClipRows, Whitening, ClipSettings, dict[str, Any], list[str]]:
     encoder = open_clip_encoder(options.embedding)
     ranges, calibrated = stand_in(options.ranges, workspace, [*real.examples, *sim.examples])

@@ -16,13 +16,13 @@ from rich.console import Console
 from twinloop.core.errors import InputError
 from twinloop.core.files import write_text
 from twinloop.core.yaml_documents import load_yaml
-from twinloop.curate.cells import BOX_CELLS, Box
-from twinloop.curate.coverage import Hole
-from twinloop.curate.parameters import Axis, places
-from twinloop.curate.plan import Target, apart, rounded, same_names, shared_out, steer
+from twinloop.curate.cells import BOX_CELLS, CellBox
+from twinloop.curate.coverage import CoverageHole
+from twinloop.curate.parameters import ParameterAxis, places
+from twinloop.curate.plan import FillTarget, apart, rounded, same_names, shared_out, steer
 from twinloop.generate.config import make_plan, resolve
-from twinloop.workflows.coverage.axes import Generated, ParameterSpace
-from twinloop.workflows.coverage.measured import PARAMETERS, Measured, measure, named_sides
+from twinloop.workflows.coverage.axes import GenerationSource, ParameterSpace
+from twinloop.workflows.coverage.measured import PARAMETERS, CoverageResult, measure, named_sides
 from twinloop.workflows.coverage.requests import PlanRequest
 from twinloop.workflows.coverage.words import FEW, box_words, failing_words, findings, hole_place, opening
 
@@ -30,10 +30,10 @@ _WIDTH = 110  # of comments
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fill:
+class PlannedFill:
     """A target with the box that is drawn from and its share of the episodes."""
 
-    target: Target
+    target: FillTarget
     box: Mapping[str, tuple[float, float]]
     episodes: int
 
@@ -43,7 +43,7 @@ class Fill:
         return {name: list(pair) for name, pair in self.box.items()}
 
 
-def next_file(generated: Generated, fills: Sequence[Fill], *, base: Path | None) -> tuple[str, list[str]]:
+def next_file(generated: GenerationSource, fills: Sequence[PlannedFill], *, base: Path | None) -> tuple[str, list[str]]:
     """The text of the file, and what had to be changed besides.
 
     The plan is made once, so that what is written down is known to run.
@@ -61,7 +61,7 @@ def next_file(generated: Generated, fills: Sequence[Fill], *, base: Path | None)
     return _text(value, fills, notes), notes
 
 
-def _base(generated: Generated, base: Path | None) -> dict[str, Any]:
+def _base(generated: GenerationSource, base: Path | None) -> dict[str, Any]:
     """What is gone on from, as plain values."""
     if base is not None:
         value = load_yaml(base)
@@ -77,7 +77,9 @@ def _base(generated: Generated, base: Path | None) -> dict[str, Any]:
     return made
 
 
-def _fitted(value: dict[str, Any], fills: Sequence[Fill], generated: Generated, folder: Path) -> list[str]:
+def _fitted(
+    value: dict[str, Any], fills: Sequence[PlannedFill], generated: GenerationSource, folder: Path
+) -> list[str]:
     """Put the boxes in, and take out what stands against them; returns what was taken out, and why."""
     section, notes = value["randomization"], []
     for key, why in (("boxes", "of the run before"), ("adaptive", "which would move the ranges")):
@@ -110,7 +112,9 @@ def _fitted(value: dict[str, Any], fills: Sequence[Fill], generated: Generated, 
     return notes
 
 
-def _possible(value: dict[str, Any], fill: Fill, constraint: str, generated: Generated, folder: Path) -> bool:
+def _possible(
+    value: dict[str, Any], fill: PlannedFill, constraint: str, generated: GenerationSource, folder: Path
+) -> bool:
     """Whether a constraint lets episodes into a box: a plan of that box alone is refused where it hardly does."""
     alone = copy.deepcopy(value)
     alone["randomization"] |= {"constraints": [constraint], "boxes": [{"episodes": 1, "params": fill.params}]}
@@ -123,7 +127,7 @@ def _possible(value: dict[str, Any], fill: Fill, constraint: str, generated: Gen
     return True
 
 
-def _text(value: Mapping[str, Any], fills: Sequence[Fill], notes: Sequence[str]) -> str:
+def _text(value: Mapping[str, Any], fills: Sequence[PlannedFill], notes: Sequence[str]) -> str:
     """The file with comments; the boxes stand last, each below its reason."""
     plain = {key: part for key, part in value.items() if key != "randomization"}
     section = {key: part for key, part in value["randomization"].items() if key != "boxes"}
@@ -144,7 +148,7 @@ def _text(value: Mapping[str, Any], fills: Sequence[Fill], notes: Sequence[str])
     return "\n".join(lines) + "\n"
 
 
-def _failing(target: Target) -> str:
+def _failing(target: FillTarget) -> str:
     return f", {failing_words(target.failure, target.judged)} failing" if target.judged else ""
 
 
@@ -210,7 +214,7 @@ _NOWHERE = (
 _NOTHING = "Nothing is planned: there is no hole of three episodes or more, and no place where simulation fails."
 
 
-def all_targets(measured: Measured) -> list[Target]:
+def all_targets(measured: CoverageResult) -> list[FillTarget]:
     """Everything that is worth filling, the heaviest first, with its box or the reason why there is none."""
     space = measured.space
     assert space is not None  # noqa: S101 - refused before
@@ -223,7 +227,7 @@ def all_targets(measured: Measured) -> list[Target]:
     return sorted([*found, *[target for target in failures if target.mass > 0]], key=lambda target: -target.weight)
 
 
-def target_lines(targets: Sequence[Target]) -> list[str]:
+def target_lines(targets: Sequence[FillTarget]) -> list[str]:
     """Every target in a sentence."""
     return [
         f"{number}. {target.name}: {target.mass:.1%} of reality ({target.episodes} episodes){_failing(target)}. "
@@ -232,7 +236,7 @@ def target_lines(targets: Sequence[Target]) -> list[str]:
     ]
 
 
-def _clip_target(measured: Measured, number: int, hole: Hole) -> Target:
+def _clip_target(measured: CoverageResult, number: int, hole: CoverageHole) -> FillTarget:
     """A hole in the space of clips, by the parameters that move clips toward it."""
     generated = measured.generated
     assert generated is not None  # noqa: S101 - refused before
@@ -260,7 +264,7 @@ def _clip_target(measured: Measured, number: int, hole: Hole) -> Target:
         "toward": f"Clips move toward it, not all the way, with {told}: {distances}.",
         "reaches": f"Clips reach it with {told}: {distances}.",
     }[found.answer]
-    return Target(
+    return FillTarget(
         kind="clips",
         name=f"hole {number} ({hole_place(measured, hole)})",
         box=box,
@@ -273,7 +277,7 @@ def _clip_target(measured: Measured, number: int, hole: Hole) -> Target:
     )
 
 
-def _parameter_target(measured: Measured, space: ParameterSpace, box: Box) -> Target:
+def _parameter_target(measured: CoverageResult, space: ParameterSpace, box: CellBox) -> FillTarget:
     """A hole in the parameter space: the box is the hull of the real episodes in it, as far as they reach."""
     inside = box.holds(np.nan_to_num(space.real, nan=-9.0))
     success = measured.real.success if len(measured.real.success) == len(inside) else np.full(len(inside), np.nan)
@@ -289,7 +293,7 @@ def _parameter_target(measured: Measured, space: ParameterSpace, box: Box) -> Ta
             max(high / BOX_CELLS, float(points.max())) if high == BOX_CELLS else high / BOX_CELLS,
         )
     counts = f"{box.cases} of {len(space.real)} real episodes and {box.controls} of {len(space.sim)} simulated ones"
-    return Target(
+    return FillTarget(
         kind="parameters",
         name=box_words(space.axes, box),
         box=ranges,
@@ -302,7 +306,7 @@ def _parameter_target(measured: Measured, space: ParameterSpace, box: Box) -> Ta
     )
 
 
-def _failure_target(measured: Measured, space: ParameterSpace, box: Box) -> Target:
+def _failure_target(measured: CoverageResult, space: ParameterSpace, box: CellBox) -> FillTarget:
     """A place where simulated episodes fail: it weighs by how much of reality is there, where that is known."""
     judged = box.cases + box.controls
     failure = box.cases / judged
@@ -316,7 +320,7 @@ def _failure_target(measured: Measured, space: ParameterSpace, box: Box) -> Targ
         for column, low, high in zip(box.axes, box.low, box.high, strict=True)
         if space.axes[column].movable
     }
-    return Target(
+    return FillTarget(
         kind="failures",
         name=f"failures with {box_words(space.axes, box)}",
         box=ranges,
@@ -329,15 +333,15 @@ def _failure_target(measured: Measured, space: ParameterSpace, box: Box) -> Targ
     )
 
 
-def _si_range(axis: Axis, low: float, high: float) -> tuple[float, float]:
+def _si_range(axis: ParameterAxis, low: float, high: float) -> tuple[float, float]:
     ends = axis.to_si(np.array([low, high]))
     return rounded(float(ends.min()), float(ends.max()), axis.bounds)
 
 
-def _fills(measured: Measured, chosen: Sequence[Target], episodes: int) -> list[Fill]:
+def _fills(measured: CoverageResult, chosen: Sequence[FillTarget], episodes: int) -> list[PlannedFill]:
     generated = measured.generated
     assert generated is not None  # noqa: S101 - refused before
     ranges = {axis.name: (axis.low, axis.high) for axis in generated.axes}
     boxes = same_names([target.box for target in chosen], ranges)
     counts = shared_out(episodes, [target.weight for target in chosen])
-    return [Fill(target=t, box=b, episodes=n) for t, b, n in zip(chosen, boxes, counts, strict=True)]
+    return [PlannedFill(target=t, box=b, episodes=n) for t, b, n in zip(chosen, boxes, counts, strict=True)]

@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import TwinloopError
-from twinloop.curate.cells import PAIR_CELLS, Cell, PairCell
-from twinloop.curate.coverage import Hole
-from twinloop.report import KeyFigure, Report
+from twinloop.curate.cells import PAIR_CELLS, ParameterCell, ParameterPairCell
+from twinloop.curate.coverage import CoverageHole
+from twinloop.report import KeyMetric, ReportPage
 from twinloop.report.coverage import clip_map, clip_traces, success_rows
 from twinloop.stats import Interval
 from twinloop.workflows.coverage.axes import ParameterSpace
-from twinloop.workflows.coverage.measured import Measured, shown_map
+from twinloop.workflows.coverage.measured import CoverageResult, shown_map
 from twinloop.workflows.coverage.sides import ClipSettings, clips_of
 from twinloop.workflows.coverage.words import (
     FEW,
@@ -33,7 +33,7 @@ _CELL_ROWS = 10  # cells of two parameters in the table
 _CELL_PLOTS = 6  # parameters whose cells are drawn: those in which sides or success differ most
 
 
-def coverage_sections(page: Report, measured: Measured) -> None:
+def coverage_sections(page: ReportPage, measured: CoverageResult) -> None:
     """The answer, the map, the holes one by one, the parameter space."""
     _summary(page, measured)
     _map(page, measured)
@@ -44,7 +44,7 @@ def coverage_sections(page: Report, measured: Measured) -> None:
         _parameters(page, measured)
 
 
-def _summary(page: Report, measured: Measured) -> None:
+def _summary(page: ReportPage, measured: CoverageResult) -> None:
     figures = measured.coverage.figures
     page.section("How much of reality does simulation cover?", " ".join(findings(measured)))
     page.figures(
@@ -52,7 +52,7 @@ def _summary(page: Report, measured: Measured) -> None:
             _key("of reality covered", figures.coverage),
             _key("recall of reality", figures.recall),
             _key("precision of simulation", figures.precision),
-            KeyFigure(
+            KeyMetric(
                 label="holes", value=len(measured.holes), source=f"{int(measured.coverage.uncovered.sum())} real clips"
             ),
         ]
@@ -61,12 +61,12 @@ def _summary(page: Report, measured: Measured) -> None:
         page.text(line)
 
 
-def _key(label: str, interval: Interval) -> KeyFigure:
+def _key(label: str, interval: Interval) -> KeyMetric:
     ends = f"{100 * float(interval.low):.1f} to {100 * float(interval.high):.1f} %, over episodes"
-    return KeyFigure(label=label, value=round(100 * float(interval.estimate), 1), unit="%", source=ends)
+    return KeyMetric(label=label, value=round(100 * float(interval.estimate), 1), unit="%", source=ends)
 
 
-def _map(page: Report, measured: Measured) -> None:
+def _map(page: ReportPage, measured: CoverageResult) -> None:
     real, sim, axes = shown_map(measured)
     rows = measured.real_rows
     hover = [
@@ -96,12 +96,12 @@ def _map(page: Report, measured: Measured) -> None:
     )
 
 
-def _title(measured: Measured, episode: int) -> str:
+def _title(measured: CoverageResult, episode: int) -> str:
     members = measured.real.members
     return members[episode].title if episode < len(members) else f"draw {episode}"
 
 
-def _hole(page: Report, measured: Measured, number: int, hole: Hole) -> None:
+def _hole(page: ReportPage, measured: CoverageResult, number: int, hole: CoverageHole) -> None:
     failed = failing_words(hole.failure, hole.judged)
     failing = f" Of its {hole.judged} judged episodes {failed} failed." if hole.judged else ""
     page.section(
@@ -133,7 +133,7 @@ def _hole(page: Report, measured: Measured, number: int, hole: Hole) -> None:
     )
 
 
-def _clip(measured: Measured, row: int, settings: ClipSettings, *, real: bool) -> NDArray[np.float64]:
+def _clip(measured: CoverageResult, row: int, settings: ClipSettings, *, real: bool) -> NDArray[np.float64]:
     """Positions of one clip ``(nframe, n)``, read again."""
     side, rows = (measured.real, measured.real_rows) if real else (measured.sim, measured.sim_rows)
     clips = clips_of(side.members[int(rows.episode[row])], settings)
@@ -142,7 +142,7 @@ def _clip(measured: Measured, row: int, settings: ClipSettings, *, real: bool) -
     return clips.motion.position[place]
 
 
-def _strip(measured: Measured, clips: NDArray[np.int64], *, real: bool) -> NDArray[np.uint8] | None:
+def _strip(measured: CoverageResult, clips: NDArray[np.int64], *, real: bool) -> NDArray[np.uint8] | None:
     """Pictures of the middle of clips of one side, next to each other; None where there are none."""
     side, rows = (measured.real, measured.real_rows) if real else (measured.sim, measured.sim_rows)
     made = []
@@ -161,7 +161,7 @@ def _strip(measured: Measured, clips: NDArray[np.int64], *, real: bool) -> NDArr
     return np.hstack([picture for picture in made if picture.shape == size])
 
 
-def _parameters(page: Report, measured: Measured) -> None:
+def _parameters(page: ReportPage, measured: CoverageResult) -> None:
     space = measured.space
     assert space is not None  # noqa: S101 - asked for only where there is one
     page.section("The parameter space", "\n\n".join(parameter_lines(measured)))
@@ -174,7 +174,7 @@ def _parameters(page: Report, measured: Measured) -> None:
         page.table(["what", "where", "inside", "the others inside", "p"], rows)
     if space.pairs:
         _pairs(page, space)
-    by_name: dict[str, list[Cell]] = {}
+    by_name: dict[str, list[ParameterCell]] = {}
     for cell in space.cells:
         by_name.setdefault(cell.name, []).append(cell)
     held = {space.axes[i].name for box in (*space.holes, *space.failures) for i in box.axes}
@@ -185,10 +185,10 @@ def _parameters(page: Report, measured: Measured) -> None:
         page.plot(_cell_plot(by_name[name], len(space.real) if space.known else 0, len(space.sim)))
 
 
-def _pairs(page: Report, space: ParameterSpace) -> None:
+def _pairs(page: ReportPage, space: ParameterSpace) -> None:
     """The emptiest cells of two parameters, with what is known of success there."""
 
-    def span(cell: PairCell, axis: int) -> str:
+    def span(cell: ParameterPairCell, axis: int) -> str:
         unit = f" {cell.units[axis]}" if cell.units[axis] else ""
         return f"{cell.names[axis]} {cell.low[axis]:.4g} to {cell.high[axis]:.4g}{unit}"
 
@@ -210,14 +210,14 @@ def _pairs(page: Report, space: ParameterSpace) -> None:
     )
 
 
-def _telling(cells: list[Cell], nreal: int, nsim: int) -> float:
+def _telling(cells: list[ParameterCell], nreal: int, nsim: int) -> float:
     """How much sides or success differ along a parameter."""
     shares = sum(abs(cell.real / max(nreal, 1) - cell.sim / max(nsim, 1)) for cell in cells) if nreal else 0.0
     rates = [cell.rate for cell in cells if cell.judged]
     return shares + (max(rates) - min(rates) if rates else 0.0)
 
 
-def _cell_plot(cells: list[Cell], nreal: int, nsim: int) -> Any:
+def _cell_plot(cells: list[ParameterCell], nreal: int, nsim: int) -> Any:
     rate, low, high = (np.array([getattr(cell, key) for cell in cells]) for key in ("rate", "rate_low", "rate_high"))
     return success_rows(
         cells[0].name,

@@ -12,7 +12,7 @@ from twinloop.workflows.run.request import FailIfOption, LevelOption, Request, S
 
 
 @request
-class Sides(LevelOption, SeedOption):
+class ComparedSides(LevelOption, SeedOption):
     """What stands for reality, what for simulation, and how their clips are compared."""
 
     real: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class CoverageRequest(FailIfOption, Request):
 
     dataset: tyro.conf.Positional[Annotated[Path | None, tyro.conf.arg(metavar="DIR")]] = None
     """A generated dataset alone: each of its parameters, pairs of them, the largest hole."""
-    sides: Sides = field(default_factory=Sides)
+    sides: ComparedSides = field(default_factory=ComparedSides)
     output: Path | None = None
     """Folder for result.json and report.html; of a DIR alone, the file of a page."""
     projection: Literal["pca", "umap"] = "pca"
@@ -76,7 +76,7 @@ class CoverageRequest(FailIfOption, Request):
 class PlanRequest(Request):
     """What to generate next: the holes of simulation, by reality's mass and failures, as a generate file."""
 
-    sides: Sides = field(default_factory=Sides)
+    sides: ComparedSides = field(default_factory=ComparedSides)
     output: Path | None = None
     """The generate file to write; by default it is printed."""
     base: Path | None = None

@@ -18,7 +18,7 @@ from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError, LogError
 from twinloop.core.records import Episode
 from twinloop.curate.coverage import ClipRows
-from twinloop.curate.recording import Recording, open_recordings
+from twinloop.curate.recording import RecordedEpisode, open_recordings
 from twinloop.dataset.lerobot import layout
 from twinloop.dataset.logs.resampling import resample
 from twinloop.encoders.clips import ClipBatch, ClipEncoder, space_hash
@@ -32,7 +32,7 @@ MOST_EPISODES = 20_000  # of a side: more are thinned by chance, because every p
 
 
 @dataclass(frozen=True, kw_only=True)
-class Member:
+class SideEpisode:
     """One episode of a side.
 
     ``episode_id`` is the name of its content, or its place; ``title`` names it for people. ``folder`` is the dataset it
@@ -45,15 +45,15 @@ class Member:
     success: bool | None
     params: Mapping[str, float]
     load: Callable[[], Episode]
-    recording: Recording | None = None
+    recording: RecordedEpisode | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Side:
+class EpisodeSide:
     """Episodes with the name of where they come from; ``notes`` say what was left out."""
 
     label: str
-    members: tuple[Member, ...]
+    members: tuple[SideEpisode, ...]
     notes: tuple[str, ...] = ()
 
     @property
@@ -62,7 +62,7 @@ class Side:
         return list(dict.fromkeys(member.folder for member in self.members if member.folder is not None))
 
     @property
-    def examples(self) -> list[Member]:
+    def examples(self) -> list[SideEpisode]:
         """One member of each folder, and of what lies in none."""
         return list({member.folder: member for member in reversed(self.members)}.values())
 
@@ -72,7 +72,7 @@ class Side:
         return np.array([np.nan if m.success is None else float(m.success) for m in self.members])
 
 
-def folder_side(references: Sequence[str], *, what: str, seed: int = 0) -> Side:
+def folder_side(references: Sequence[str], *, what: str, seed: int = 0) -> EpisodeSide:
     """The episodes of logs and dataset folders, or of public sets.
 
     Args:
@@ -90,7 +90,7 @@ def folder_side(references: Sequence[str], *, what: str, seed: int = 0) -> Side:
     return _side(" and ".join(references), members, what, seed)
 
 
-def workspace_side(workspace: Workspace, where: str, *, what: str, seed: int = 0) -> Side:
+def workspace_side(workspace: Workspace, where: str, *, what: str, seed: int = 0) -> EpisodeSide:
     """The episodes of a workspace that a condition chooses.
 
     Args:
@@ -110,7 +110,7 @@ def workspace_side(workspace: Workspace, where: str, *, what: str, seed: int = 0
     return _side(f"{workspace.root.name}, {where}", members, what, seed)
 
 
-def _side(label: str, members: list[Member], what: str, seed: int) -> Side:
+def _side(label: str, members: list[SideEpisode], what: str, seed: int) -> EpisodeSide:
     if not members:
         raise InputError(f"{label} holds no episode for --{what}. In a workspace `twinloop query` shows what there is.")
     notes: tuple[str, ...] = ()
@@ -118,17 +118,17 @@ def _side(label: str, members: list[Member], what: str, seed: int) -> Side:
         chosen = np.random.default_rng(seed).permutation(len(members))[:MOST_EPISODES]
         notes = (f"Of {len(members)} {what} episodes {MOST_EPISODES} were taken by chance.",)
         members = [members[i] for i in np.sort(chosen)]
-    return Side(label=label, members=tuple(members), notes=notes)
+    return EpisodeSide(label=label, members=tuple(members), notes=notes)
 
 
-def _members(reference: str) -> list[Member]:
+def _members(reference: str) -> list[SideEpisode]:
     path = Path(reference)
     info = path / layout.INFO
     if info.is_file() and str(read_json(info).get("codebase_version", "")).startswith("v3"):
         return [_of(recording, path) for recording in open_recordings(path)]
     log = open_log(reference)
     return [
-        Member(
+        SideEpisode(
             episode_id=f"{log.name}#{episode.index}",
             title=f"episode {episode.index} of {log.name}",
             folder=None,
@@ -140,13 +140,13 @@ def _members(reference: str) -> list[Member]:
     ]
 
 
-def _of(recording: Recording, folder: Path, params: Mapping[str, float] | None = None) -> Member:
+def _of(recording: RecordedEpisode, folder: Path, params: Mapping[str, float] | None = None) -> SideEpisode:
     def load() -> Episode:
         episode = recording.episode
         recording.forget()
         return episode
 
-    return Member(
+    return SideEpisode(
         episode_id=recording.episode_id,
         title=recording.where,
         folder=folder,
@@ -162,7 +162,7 @@ def _located(
     names: Sequence[str],
     success: Mapping[str, bool],
     params: Mapping[str, Mapping[str, float]],
-) -> list[Member]:
+) -> list[SideEpisode]:
     wanted = set(names)
     places: dict[str, tuple[str, int]] = {}
     for row in workspace.query("SELECT episode_id, batch, episode_index FROM places").to_pylist():
@@ -188,7 +188,7 @@ def _workspace_params(workspace: Workspace, names: Sequence[str]) -> dict[str, d
 
 
 def stand_in(
-    named: str | None, workspace: Workspace | None, examples: Sequence[Member]
+    named: str | None, workspace: Workspace | None, examples: Sequence[SideEpisode]
 ) -> tuple[Twin | None, list[str]]:
     """The twin, and what is to be said of it; None where every log has its calibration.
 
@@ -245,7 +245,7 @@ class ClipSettings:
 
 
 def agree(
-    real: Side, sim: Side, *, clip_s: float, ranges: Twin | None, camera: str | None
+    real: EpisodeSide, sim: EpisodeSide, *, clip_s: float, ranges: Twin | None, camera: str | None
 ) -> tuple[ClipSettings, tuple[str, ...]]:
     """The settings under which clips of both sides can be compared, and what had to be done for it.
 
@@ -270,7 +270,7 @@ def agree(
     return settings, matched.notes
 
 
-def clips_of(member: Member, settings: ClipSettings) -> ClipBatch | None:
+def clips_of(member: SideEpisode, settings: ClipSettings) -> ClipBatch | None:
     """The clips of one episode; None where it is shorter than one.
 
     Raises:
@@ -294,7 +294,7 @@ def clips_of(member: Member, settings: ClipSettings) -> ClipBatch | None:
     return ClipBatch(motion=motion, first=frames[:, 0], last=frames[:, 1], pictures=_pictures(member, settings.camera))
 
 
-def _pictures(member: Member, camera: str | None) -> Any:
+def _pictures(member: SideEpisode, camera: str | None) -> Any:
     recording = member.recording
     if recording is None or not recording.cameras:
         return None
@@ -303,7 +303,7 @@ def _pictures(member: Member, camera: str | None) -> Any:
 
 
 def encode_sides(
-    real: Side, sim: Side, encoder: ClipEncoder, settings: ClipSettings, workspace: Workspace | None
+    real: EpisodeSide, sim: EpisodeSide, encoder: ClipEncoder, settings: ClipSettings, workspace: Workspace | None
 ) -> tuple[ClipRows, ClipRows, dict[str, Any]]:
     """Raw rows of both sides, and what was encoded anew.
 
@@ -325,14 +325,14 @@ def encode_sides(
 Encoded = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]
 
 
-def _encoded(member: Member, encoder: ClipEncoder, settings: ClipSettings) -> Encoded:
+def _encoded(member: SideEpisode, encoder: ClipEncoder, settings: ClipSettings) -> Encoded:
     clips = clips_of(member, settings)
     if clips is None:
         return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), np.empty((0, 0), dtype=np.float32)
     return clips.first, clips.last, encoder.encode(clips).astype(np.float32)
 
 
-def _rows(side: Side, encoded: Mapping[str, Encoded], clip_s: float) -> ClipRows:
+def _rows(side: EpisodeSide, encoded: Mapping[str, Encoded], clip_s: float) -> ClipRows:
     parts = [encoded[member.episode_id] for member in side.members]
     counts = [len(rows) for _, _, rows in parts]
     if not sum(counts):
@@ -345,7 +345,7 @@ def _rows(side: Side, encoded: Mapping[str, Encoded], clip_s: float) -> ClipRows
     )
 
 
-def _stored(workspace: Workspace, encoder_hash: str, wanted: Mapping[str, Member]) -> dict[str, Encoded]:
+def _stored(workspace: Workspace, encoder_hash: str, wanted: Mapping[str, SideEpisode]) -> dict[str, Encoded]:
     table = workspace.query(
         "SELECT episode_id, first_frame, last_frame, vector FROM embeddings WHERE encoder_hash = ? "
         "ORDER BY episode_id, first_frame",

@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.curate.cells import BOX_CELLS, Box, Cell
-from twinloop.curate.coverage import Hole
-from twinloop.curate.parameters import Axis
+from twinloop.curate.cells import BOX_CELLS, CellBox, ParameterCell
+from twinloop.curate.coverage import CoverageHole
+from twinloop.curate.parameters import ParameterAxis
 from twinloop.stats import Interval, wilson
-from twinloop.workflows.coverage.measured import PARAMETERS, Measured
+from twinloop.workflows.coverage.measured import PARAMETERS, CoverageResult
 
 _HOLES = 5  # that are told in the terminal; the page and result.json have all
 FEW = 3  # episodes of a hole below which it may be chance
 
 
-def text_lines(measured: Measured) -> list[str]:
+def text_lines(measured: CoverageResult) -> list[str]:
     """The result for a terminal."""
     lines = [*opening(measured), *measured.notes, "", *findings(measured)]
     if measured.holes:
@@ -32,7 +32,7 @@ def text_lines(measured: Measured) -> list[str]:
     return lines
 
 
-def opening(measured: Measured) -> list[str]:
+def opening(measured: CoverageResult) -> list[str]:
     """What was compared, in which space."""
     unit = "episodes" if measured.options.embedding == PARAMETERS else f"clips of {measured.options.clip:g} s"
     lines = [
@@ -56,7 +56,7 @@ def opening(measured: Measured) -> list[str]:
     ]
 
 
-def findings(measured: Measured) -> list[str]:
+def findings(measured: CoverageResult) -> list[str]:
     """The answer in sentences, every share with its interval and what it is where there is no gap."""
     figures = measured.coverage.figures
     floor = figures.floor
@@ -73,7 +73,7 @@ def findings(measured: Measured) -> list[str]:
     ]
 
 
-def _holes_sentence(measured: Measured) -> str:
+def _holes_sentence(measured: CoverageResult) -> str:
     holes = measured.holes
     if not holes:
         return "There is no hole: every real clip has a simulated one near."
@@ -85,7 +85,7 @@ def _holes_sentence(measured: Measured) -> str:
     )
 
 
-def parameter_lines(measured: Measured) -> list[str]:
+def parameter_lines(measured: CoverageResult) -> list[str]:
     """What the parameter space shows: where reality is and simulation is not, and where simulation fails."""
     space = measured.space
     assert space is not None  # noqa: S101 - asked for only where there is one
@@ -120,7 +120,7 @@ def parameter_lines(measured: Measured) -> list[str]:
     return lines
 
 
-def box_words(axes: Sequence[Axis], box: Box) -> str:
+def box_words(axes: Sequence[ParameterAxis], box: CellBox) -> str:
     """A box in words, in SI."""
     spans = []
     for column, low, high, (first, last) in zip(box.axes, box.low, box.high, _ends(axes, box), strict=True):
@@ -135,13 +135,13 @@ def box_words(axes: Sequence[Axis], box: Box) -> str:
     return " and ".join(spans)
 
 
-def _ends(axes: Sequence[Axis], box: Box) -> list[NDArray[np.float64]]:
+def _ends(axes: Sequence[ParameterAxis], box: CellBox) -> list[NDArray[np.float64]]:
     """The two ends of a box along each of its axes, in SI."""
     cells = zip(box.axes, box.low, box.high, strict=True)
     return [axes[column].to_si(np.array([low, high]) / BOX_CELLS) for column, low, high in cells]
 
 
-def _worst(cells: Sequence[Cell], rate: float) -> str:
+def _worst(cells: Sequence[ParameterCell], rate: float) -> str:
     """The cell that is surest to be worse than all together; nothing where none is."""
     worse = [cell for cell in cells if cell.judged and cell.rate_high < rate]
     if not worse:
@@ -153,7 +153,7 @@ def _worst(cells: Sequence[Cell], rate: float) -> str:
     )
 
 
-def hole_place(measured: Measured, hole: Hole) -> str:
+def hole_place(measured: CoverageResult, hole: CoverageHole) -> str:
     """The clip in the middle of a hole, in words."""
     row = int(hole.clips[0])
     if measured.whitening is None:
@@ -165,7 +165,7 @@ def hole_place(measured: Measured, hole: Hole) -> str:
     return f"{member.title}, from frame {int(measured.real_rows.first[row])}"
 
 
-def _hole_line(measured: Measured, number: int, hole: Hole) -> str:
+def _hole_line(measured: CoverageResult, number: int, hole: CoverageHole) -> str:
     failing = failing_words(hole.failure, hole.judged)
     return (
         f"{number:<6}{hole.mass:>11.1%}{hole.episodes:>10}{hole.distance:>10.2f}{failing:>17}  "
@@ -178,7 +178,7 @@ def failing_words(failure: float, judged: int) -> str:
     return wilson(round(failure * judged), judged).percent() if judged else "–"
 
 
-def figures_of(measured: Measured) -> dict[str, Any]:
+def figures_of(measured: CoverageResult) -> dict[str, Any]:
     """The plain form for files (schema 1)."""
     space = measured.space
     clips = measured.real_rows
@@ -222,7 +222,7 @@ def figures_of(measured: Measured) -> dict[str, Any]:
     }
 
 
-def _box_json(axes: Sequence[Axis], box: Box) -> dict[str, Any]:
+def _box_json(axes: Sequence[ParameterAxis], box: CellBox) -> dict[str, Any]:
     return {
         "box": {axes[c].name: pair.tolist() for c, pair in zip(box.axes, _ends(axes, box), strict=True)},
         "inside": box.cases,

@@ -17,14 +17,14 @@ from twinloop.catalog.schema import SCORES
 from twinloop.core.console import counted
 from twinloop.core.errors import InputError
 from twinloop.core.pool import LocalProcesses, cores
-from twinloop.curate.check import VERDICTS, Check, Score
-from twinloop.curate.recording import Recording, open_recordings
+from twinloop.curate.check import VERDICTS, CheckScore, EpisodeCheck
+from twinloop.curate.recording import RecordedEpisode, open_recordings
 from twinloop.curate.registry import open_checks, with_readable
 from twinloop.curate.run import score_all, scores_table
-from twinloop.report import Report
+from twinloop.report import ReportPage
 from twinloop.workflows.curate.report import curate_section, print_curated, print_scores
 from twinloop.workflows.curate.requests import CurateRequest
-from twinloop.workflows.curate.scores import Curated, TwinsOfEpisodes, figure_names, require_fit
+from twinloop.workflows.curate.scores import CatalogTwins, CurateResult, figure_names, require_fit
 from twinloop.workflows.run.results import check_names, claim_output, judge, parse_conditions, write_run
 
 _FEW = 32  # recordings from which on another process is worth its start
@@ -48,7 +48,7 @@ def run_curate(request: CurateRequest, console: Console) -> tuple[dict[str, Any]
     held = None if dataset is not None and request.workspace is None else Workspace.open(request.workspace)
     try:
         named = request.twin or (str(held.config.get("twin") or "") if held is not None else "")
-        twins = TwinsOfEpisodes(named=named)
+        twins = CatalogTwins(named=named)
         checks = with_readable(open_checks(_only(request), twins), twins)
         check_names(conditions, figure_names(checks))
         recordings = open_recordings(dataset) if dataset is not None else []
@@ -59,7 +59,7 @@ def run_curate(request: CurateRequest, console: Console) -> tuple[dict[str, Any]
         for line in require_fit(request.twin, recordings) if request.twin else ():
             console.print(line, soft_wrap=True)
         scores = _scored(recordings, checks, request.workers)
-        curated = Curated(
+        curated = CurateResult(
             label=str(dataset or (held.root if held else "")), recordings=recordings, checks=checks, scores=scores,
             where=where,
         )  # fmt: skip
@@ -97,7 +97,7 @@ def _only(request: CurateRequest) -> list[str]:
     return [word.strip() for word in request.checks.split(",") if word.strip()]
 
 
-def _chosen(held: Workspace, given: Sequence[Recording], where: str) -> list[Recording]:
+def _chosen(held: Workspace, given: Sequence[RecordedEpisode], where: str) -> list[RecordedEpisode]:
     """The workspace's episodes, those of a folder that it knows, or those that a condition chooses."""
     # A person's own condition; the statement can only read.
     sql = f"SELECT episode_id, batch, episode_index FROM episodes WHERE {where or 'TRUE'}"  # noqa: S608
@@ -117,13 +117,13 @@ def _chosen(held: Workspace, given: Sequence[Recording], where: str) -> list[Rec
     return made
 
 
-def _scored(recordings: Sequence[Recording], checks: Sequence[Check], workers: int) -> list[Score]:
+def _scored(recordings: Sequence[RecordedEpisode], checks: Sequence[EpisodeCheck], workers: int) -> list[CheckScore]:
     count = workers or (cores() if len(recordings) >= _FEW else 1)
     with LocalProcesses(count) as engine, counted(label="episodes", total=len(recordings)) as done:
         return score_all(recordings, checks, engine, done=done)
 
 
-def _figures(curated: Curated) -> dict[str, Any]:
+def _figures(curated: CurateResult) -> dict[str, Any]:
     names = {recording.episode_id: recording for recording in curated.recordings}
     return {
         "schema": 1,
@@ -143,7 +143,7 @@ def _figures(curated: Curated) -> dict[str, Any]:
 
 
 def _remember(
-    held: Workspace, curated: Curated, output: Path | None, figures: Mapping[str, Any], started: datetime
+    held: Workspace, curated: CurateResult, output: Path | None, figures: Mapping[str, Any], started: datetime
 ) -> None:
     short = {key: value for key, value in figures.items() if key not in ("scores", "headline")}
     arguments = ["--checks", *(check.name for check in curated.checks), "--where", curated.where]
@@ -152,7 +152,7 @@ def _remember(
     held.append("scores", pa.concat_tables([scores, _of_other_checks(held, curated, run_id)]), run_id=run_id)
 
 
-def _of_other_checks(held: Workspace, curated: Curated, run_id: str) -> pa.Table:
+def _of_other_checks(held: Workspace, curated: CurateResult, run_id: str) -> pa.Table:
     """Return rows for checks that did not run now: what they found before is of an episode that can be read."""
     reasons = {recording.episode_id: reason for recording, reason in curated.unreadable}
     names = ", ".join("?" * len(reasons))
@@ -160,7 +160,7 @@ def _of_other_checks(held: Workspace, curated: Curated, run_id: str) -> pa.Table
     found = held.query(sql, list(reasons)).to_pylist() if reasons else []
     asked = {check.name for check in curated.checks}
     rows = [
-        {**Score(episode_id=row["episode_id"], check=row["check"], verdict="unreadable",
+        {**CheckScore(episode_id=row["episode_id"], check=row["check"], verdict="unreadable",
                  reason=reasons[row["episode_id"]]).to_json(),
          "check_hash": row["check_hash"], "run_id": run_id}
         for row in found
@@ -170,10 +170,10 @@ def _of_other_checks(held: Workspace, curated: Curated, run_id: str) -> pa.Table
 
 
 def _end(
-    curated: Curated, figures: dict[str, Any], output: Path | None, conditions: Sequence[Any], console: Console
+    curated: CurateResult, figures: dict[str, Any], output: Path | None, conditions: Sequence[Any], console: Console
 ) -> tuple[dict[str, Any], int]:
     if output is not None:
-        page = Report("Quality of episodes", f"{curated.label}; {len(curated.recordings)} episodes")
+        page = ReportPage("Quality of episodes", f"{curated.label}; {len(curated.recordings)} episodes")
         figures = write_run(output, figures, page, lambda made: curate_section(made, curated), console)
     verdict = judge(conditions, {figure.name: figure for figure in curated.headline()})
     for line in verdict.lines():

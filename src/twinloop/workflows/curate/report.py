@@ -14,18 +14,18 @@ from rich.text import Text
 
 from twinloop.core.console import visible
 from twinloop.core.errors import TwinloopError
-from twinloop.curate.check import VERDICTS, Score
-from twinloop.curate.recording import Recording
-from twinloop.report import KeyFigure, Report
+from twinloop.curate.check import VERDICTS, CheckScore
+from twinloop.curate.recording import RecordedEpisode
+from twinloop.report import KeyMetric, ReportPage
 from twinloop.report.curves import score_strips
-from twinloop.workflows.curate.scores import WRONG, Curated, counted_verdicts
+from twinloop.workflows.curate.scores import WRONG, CurateResult, counted_verdicts
 
 _SHOWN = 8  # episodes
 _REASON = 160  # characters
 _TONES = {"unreadable": "red", "bad": "red", "suspect": "yellow"}
 
 
-def print_curated(console: Console, curated: Curated, *, stored: bool) -> None:
+def print_curated(console: Console, curated: CurateResult, *, stored: bool) -> None:
     """Print what was found, the worst episodes, what could not be told, and where the rest is.
 
     Args:
@@ -71,19 +71,19 @@ def short(reason: str) -> str:
     return f"{cut[:end].rstrip(' ;,.:(')} …"
 
 
-def name_of(recording: Recording) -> str:
+def name_of(recording: RecordedEpisode) -> str:
     """An episode as ``--show`` takes it."""
     return f"{recording.batch}:{recording.index}"
 
 
-def _print_unreadable(console: Console, curated: Curated) -> None:
+def _print_unreadable(console: Console, curated: CurateResult) -> None:
     for recording, reason in curated.unreadable[:_SHOWN]:
         console.print(f"{name_of(recording)} cannot be read: {reason}", style="red", soft_wrap=True)
     if len(curated.unreadable) > _SHOWN:
         console.print(f"  … and {len(curated.unreadable) - _SHOWN} more")
 
 
-def _print_found(console: Console, curated: Curated) -> None:
+def _print_found(console: Console, curated: CurateResult) -> None:
     found = {
         name: wrong
         for name, said in curated.by_check.items()
@@ -97,13 +97,13 @@ def _print_found(console: Console, curated: Curated) -> None:
     for name, scores in sorted(found.items(), key=lambda item: -sum(s.verdict == "bad" for s in item[1])):
         counts = counted_verdicts(scores)
         said = ", ".join(f"{counts[verdict]} {verdict}" for verdict in WRONG if counts[verdict])
-        top = max(scores, key=Score.badness)
+        top = max(scores, key=CheckScore.badness)
         worst = f"{names[top.episode_id]} {_of(top)}{short(top.reason)}"
         rows.append((name, said, worst, _TONES[top.verdict]))
     _print_lines(console, ("found by", "episodes", "the worst of them"), rows)
 
 
-def _print_worst(console: Console, curated: Curated) -> None:
+def _print_worst(console: Console, curated: CurateResult) -> None:
     if not curated.ranked:
         return
     rows: list[tuple[str, str, str, str]] = []
@@ -116,7 +116,7 @@ def _print_worst(console: Console, curated: Curated) -> None:
         console.print(f"  … and {len(curated.ranked) - _SHOWN} more")
 
 
-def _print_unknown(console: Console, curated: Curated) -> None:
+def _print_unknown(console: Console, curated: CurateResult) -> None:
     rows: list[tuple[str, str, str, str]] = []
     for name, said in curated.by_check.items():
         why = Counter(score.reason for score in said.values() if score.verdict == "unknown")
@@ -135,7 +135,7 @@ def _print_lines(console: Console, head: tuple[str, str, str], rows: Sequence[tu
         console.print(line, no_wrap=True, overflow="ellipsis")
 
 
-def _of(score: Score) -> str:
+def _of(score: CheckScore) -> str:
     return f"{score.channel}: " if score.channel else ""
 
 
@@ -143,14 +143,14 @@ _PICTURED, _MOMENTS = 12, 5  # episodes that are shown, and frames of each
 _LISTED = 20
 _HEIGHT = 160  # px of a shown frame
 
-Wrong = Sequence[tuple[Recording, Sequence[Score]]]
+Wrong = Sequence[tuple[RecordedEpisode, Sequence[CheckScore]]]
 
 
-def curate_section(page: Report, curated: Curated) -> None:
+def curate_section(page: ReportPage, curated: CurateResult) -> None:
     """Write all of the page."""
     scores, verdicts, wrong = curated.scores, curated.by_verdict, curated.ranked
     page.figures(
-        KeyFigure(
+        KeyMetric(
             label=verdict,
             value=verdicts[verdict],
             unit="episodes",
@@ -173,26 +173,26 @@ def curate_section(page: Report, curated: Curated) -> None:
     _checks(page, curated)
 
 
-def _found(page: Report, curated: Curated) -> None:
+def _found(page: ReportPage, curated: CurateResult) -> None:
     """The checks that found something, each with the worst of it."""
     rows = []
     for name, said in curated.by_check.items():
         wrong = [score for score in said.values() if score.verdict in WRONG]
         if wrong:
             counts = counted_verdicts(wrong)
-            rows.append((name, counts["bad"], counts["suspect"], max(wrong, key=Score.badness).reason))
+            rows.append((name, counts["bad"], counts["suspect"], max(wrong, key=CheckScore.badness).reason))
     page.section("What was found", "Episodes by check, and the worst that it says of one.")
     page.table(("check", "bad", "suspect", "the worst of them"), rows)
 
 
-def _unreadable(page: Report, curated: Curated) -> None:
+def _unreadable(page: ReportPage, curated: CurateResult) -> None:
     page.section("What cannot be read", "These episodes are in no selection, and no check judged them.")
     rows = [(recording.where, reason) for recording, reason in curated.unreadable[:_LISTED]]
     page.table(("episode", "why"), rows)
     _further(page, curated.unreadable)
 
 
-def _episodes(page: Report, wrong: Wrong) -> None:
+def _episodes(page: ReportPage, wrong: Wrong) -> None:
     page.section("Worst episodes first", "The worst finding of each, and which other checks have something to say.")
     rows = []
     for recording, (top, *others) in wrong[:_LISTED]:
@@ -203,7 +203,7 @@ def _episodes(page: Report, wrong: Wrong) -> None:
     _further(page, wrong)
 
 
-def _further(page: Report, episodes: Sequence[Any]) -> None:
+def _further(page: ReportPage, episodes: Sequence[Any]) -> None:
     if len(episodes) > _LISTED:
         page.text(f"And {len(episodes) - _LISTED} further episodes, in result.json.")
 
@@ -214,7 +214,7 @@ def _frames(first: int | None, last: int | None, *, whole: str) -> str:
     return str(first) if last in (None, first) else f"{first}–{last}"
 
 
-def _pictures(page: Report, wrong: Wrong) -> None:
+def _pictures(page: ReportPage, wrong: Wrong) -> None:
     shown = [(recording, scores) for recording, scores in wrong if recording.cameras][:_PICTURED]
     if not shown:
         return
@@ -233,7 +233,7 @@ def _pictures(page: Report, wrong: Wrong) -> None:
         recording.forget()
 
 
-def _strip(recording: Recording, camera: str, score: Score) -> tuple[NDArray[np.uint8], list[int]]:
+def _strip(recording: RecordedEpisode, camera: str, score: CheckScore) -> tuple[NDArray[np.uint8], list[int]]:
     """Frames side by side, from a little before what is concerned to a little after."""
     from twinloop.dataset.media.pictures import resized
 
@@ -250,7 +250,7 @@ def _strip(recording: Recording, camera: str, score: Score) -> tuple[NDArray[np.
     return np.concatenate(parts[:-1], axis=1), rows
 
 
-def _distributions(page: Report, scores: Sequence[Score]) -> None:
+def _distributions(page: ReportPage, scores: Sequence[CheckScore]) -> None:
     rows: dict[str, list[tuple[float, str, str]]] = defaultdict(list)
     for score in scores:
         if score.value is not None and score.limit:
@@ -261,7 +261,7 @@ def _distributions(page: Report, scores: Sequence[Score]) -> None:
         page.plot(score_strips(rows), "What lies to the right of the line is suspect or bad.")
 
 
-def _checks(page: Report, curated: Curated) -> None:
+def _checks(page: ReportPage, curated: CurateResult) -> None:
     rows = []
     for check in curated.checks:
         said = curated.by_check[check.name].values()

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import tyro
 
-from twinloop.workflows.run.request import FailIfOption, Reported, WorkersOption, request
+from twinloop.workflows.run.request import FailIfOption, ReportedRequest, WorkersOption, request
 
 
 @request
-class CurateRequest(FailIfOption, WorkersOption, Reported):
+class CurateRequest(FailIfOption, WorkersOption, ReportedRequest):
     """Score every episode with reasons: physics, recording, demonstration. Nothing is deleted; a filter is a selection.
 
     In a workspace the scores are kept (`twinloop query "SELECT * FROM scores"`), and the selection of what is good is

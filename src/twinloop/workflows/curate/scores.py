@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from twinloop.core.errors import InputError, TwinloopError
-from twinloop.core.headline import Headline
-from twinloop.curate.check import VERDICTS, Check, Score, worst
-from twinloop.curate.recording import Recording
+from twinloop.core.headline import HeadlineMetric
+from twinloop.curate.check import VERDICTS, CheckScore, EpisodeCheck, worst
+from twinloop.curate.recording import RecordedEpisode
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.generate.config import GenerateConfig
 from twinloop.generate.replay import root_config
@@ -22,13 +22,13 @@ WRONG = ("bad", "suspect")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Curated:
+class CurateResult:
     """What was scored, by which checks, and what they said; ``where`` is the workspace's condition."""
 
     label: str
-    recordings: Sequence[Recording]
-    checks: Sequence[Check]
-    scores: Sequence[Score]
+    recordings: Sequence[RecordedEpisode]
+    checks: Sequence[EpisodeCheck]
+    scores: Sequence[CheckScore]
     where: str = ""
 
     @functools.cached_property
@@ -37,15 +37,15 @@ class Curated:
         return counted_verdicts(worst(self.scores).values())
 
     @functools.cached_property
-    def by_check(self) -> dict[str, dict[str, Score]]:
+    def by_check(self) -> dict[str, dict[str, CheckScore]]:
         """By check the worst that it says of each episode."""
         return {check.name: worst(score for score in self.scores if score.check == check.name) for check in self.checks}
 
     @functools.cached_property
-    def ranked(self) -> list[tuple[Recording, list[Score]]]:
+    def ranked(self) -> list[tuple[RecordedEpisode, list[CheckScore]]]:
         """Episodes that are suspect or bad with what is wrong, worst first; what few have comes before others."""
         common = {name: sum(score.verdict in WRONG for score in said.values()) for name, said in self.by_check.items()}
-        wrong: dict[str, list[Score]] = {}
+        wrong: dict[str, list[CheckScore]] = {}
         for score in self.scores:
             if score.verdict in WRONG:
                 wrong.setdefault(score.episode_id, []).append(score)
@@ -56,28 +56,28 @@ class Curated:
         return sorted(rows, key=lambda row: (-sum(s.verdict == "bad" for s in row[1]), common[row[1][0].check]))
 
     @functools.cached_property
-    def unreadable(self) -> list[tuple[Recording, str]]:
+    def unreadable(self) -> list[tuple[RecordedEpisode, str]]:
         """Episodes that cannot be read, with the reason."""
         reasons = {score.episode_id: score.reason for score in self.scores if score.verdict == "unreadable"}
         return [(recording, reasons[recording.episode_id]) for recording in self.recordings
                 if recording.episode_id in reasons]  # fmt: skip
 
-    def headline(self) -> list[Headline]:
+    def headline(self) -> list[HeadlineMetric]:
         """The figures that conditions see."""
         share = self.by_verdict["bad"] / max(len(self.recordings), 1)
         ids = {(score.verdict, score.check, score.episode_id) for score in self.scores}
         counts = Counter(f"{verdict}/{check}" for verdict, check, _ in ids)
         return [
             *(
-                Headline(
+                HeadlineMetric(
                     name=verdict, estimate=float(count), unit="episodes", meaning=f"episodes whose worst is {verdict}"
                 )
                 for verdict, count in self.by_verdict.items()
                 if verdict != "good"
             ),
-            Headline(name="share_bad", estimate=share, meaning="episodes that are bad"),
+            HeadlineMetric(name="share_bad", estimate=share, meaning="episodes that are bad"),
             *(
-                Headline(name=name, estimate=float(counts[name]), unit="episodes")
+                HeadlineMetric(name=name, estimate=float(counts[name]), unit="episodes")
                 for name in (f"{verdict}/{check.name}" for check in self.checks for verdict in WRONG)
             ),
         ]
@@ -89,21 +89,21 @@ class Curated:
         return f"SELECT episode_id FROM episodes WHERE {f'({self.where}) AND ' if self.where else ''}{good}"  # noqa: S608 - text for a person
 
 
-def figure_names(checks: Sequence[Check]) -> list[str]:
+def figure_names(checks: Sequence[EpisodeCheck]) -> list[str]:
     """The figures that there will be of episodes, whatever the checks say of them."""
     told = [verdict for verdict in VERDICTS if verdict != "good"]
     return [*told, "share_bad", *(f"{verdict}/{check.name}" for check in checks for verdict in WRONG)]
 
 
-def counted_verdicts(scores: Iterable[Score]) -> dict[str, int]:
+def counted_verdicts(scores: Iterable[CheckScore]) -> dict[str, int]:
     """How many there are of each verdict, worst first."""
     counts = Counter(score.verdict for score in scores)
     return {verdict: counts[verdict] for verdict in VERDICTS}
 
 
 @dataclass(frozen=True, kw_only=True)
-class TwinsOfEpisodes:
-    """The twin of an episode, see `curate.registry.Twins`.
+class CatalogTwins:
+    """The twin of an episode, see `curate.registry.EpisodeTwins`.
 
     A simulated episode is held against the twin that its provenance names, where that can be loaded; any other against
     ``named``. ``named`` is a reference as `load_twin` takes it, "" for none.
@@ -111,7 +111,7 @@ class TwinsOfEpisodes:
 
     named: str = ""
 
-    def __call__(self, recording: Recording) -> Twin:
+    def __call__(self, recording: RecordedEpisode) -> Twin:
         """The twin; raises `InputError` where there is none."""
         if recording.provenance is not None and recording.provenance.twin_hash:
             found = _made_with(recording.reader.path)
@@ -122,7 +122,7 @@ class TwinsOfEpisodes:
         return _loaded(self.named)
 
 
-def require_fit(reference: str, recordings: Sequence[Recording]) -> list[str]:
+def require_fit(reference: str, recordings: Sequence[RecordedEpisode]) -> list[str]:
     """What a twin that a person named lacks of the joints of each batch that is held against it, a line each.
 
     Args:
@@ -149,7 +149,7 @@ def require_fit(reference: str, recordings: Sequence[Recording]) -> list[str]:
     ]
 
 
-def _joints_to_hold(recording: Recording) -> tuple[str, ...]:
+def _joints_to_hold(recording: RecordedEpisode) -> tuple[str, ...]:
     """The joints of an episode that no twin made; none where it cannot be read, which the checks say."""
     with contextlib.suppress(TwinloopError):
         if recording.provenance is None or not recording.provenance.twin_hash:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from twinloop.catalog import Workspace
-from twinloop.catalog.frozen import Frozen, difference
+from twinloop.catalog.frozen import DatasetVersion, difference
 from twinloop.catalog.naming import LEAST, resolve
 from twinloop.core.errors import DatasetError, InputError, UnknownNameError
 from twinloop.dataset.edit.writing import write_selection
@@ -23,7 +23,7 @@ from twinloop.workflows.data.requests import (
     DatasetsMaterializeRequest,
     DatasetsShowRequest,
 )
-from twinloop.workflows.run.request import InWorkspace
+from twinloop.workflows.run.request import WorkspaceRequest
 
 _SHOWN = 20
 # What a dataset is made of, as the catalog knows its episodes today; those it no longer has an index of count too.
@@ -42,7 +42,7 @@ _PARTS = {
 }
 
 
-_R = TypeVar("_R", bound=InWorkspace)
+_R = TypeVar("_R", bound=WorkspaceRequest)
 _T = TypeVar("_T")
 
 
@@ -184,12 +184,12 @@ def materialize(request: DatasetsMaterializeRequest, ws: Workspace, console: Con
     } | made.to_json()
 
 
-def _counts(ws: Workspace, found: Frozen, expression: str) -> list[dict[str, Any]]:
+def _counts(ws: Workspace, found: DatasetVersion, expression: str) -> list[dict[str, Any]]:
     sql = f"SELECT {expression} AS value, count(*) AS episodes {_OF_DATASET} GROUP BY 1 ORDER BY 2 DESC, 1"
     return ws.query(sql, {"ids": list(found.episode_ids)}).to_pylist()
 
 
-def _totals(ws: Workspace, found: Frozen) -> dict[str, Any]:
+def _totals(ws: Workspace, found: DatasetVersion) -> dict[str, Any]:
     sql = f"""
         SELECT CAST(coalesce(sum(frames), 0) AS BIGINT) AS frames, coalesce(sum(duration_s), 0.0) AS duration_s,
             (SELECT count(*) FROM tombstones WHERE episode_id IN (SELECT unnest($ids))) AS buried {_OF_DATASET}
@@ -255,7 +255,7 @@ def _of_episode(ws: Workspace, episode: str, console: Console) -> dict[str, Any]
     }
 
 
-def _places(ws: Workspace, found: Frozen) -> list[tuple[Path, int]]:
+def _places(ws: Workspace, found: DatasetVersion) -> list[tuple[Path, int]]:
     """Where each episode lies, in the order of the list: its first place whose folder is still as it was."""
     rows = ws.query(
         "SELECT p.episode_id, p.batch, p.episode_index FROM places p JOIN (SELECT unnest($ids) AS episode_id) l "

@@ -15,7 +15,7 @@ _Named = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE")]
 
 
 @request
-class Writing(Request):
+class EditOutput(Request):
     """How an edit writes its new folder."""
 
     output: Path
@@ -27,7 +27,7 @@ class Writing(Request):
 
 
 @request
-class EditSelectRequest(Writing):
+class EditSelectRequest(EditOutput):
     """Write some episodes, in the order given."""
 
     dataset: _One
@@ -37,7 +37,7 @@ class EditSelectRequest(Writing):
 
 
 @request
-class EditDeleteRequest(Writing):
+class EditDeleteRequest(EditOutput):
     """Write all episodes but some."""
 
     dataset: _One
@@ -47,7 +47,7 @@ class EditDeleteRequest(Writing):
 
 
 @request
-class EditSplitRequest(SeedOption, Writing):
+class EditSplitRequest(SeedOption, EditOutput):
     """Write the parts of a dataset as folders below OUTPUT."""
 
     dataset: _One
@@ -59,7 +59,7 @@ class EditSplitRequest(SeedOption, Writing):
 
 
 @request
-class EditMergeRequest(Writing):
+class EditMergeRequest(EditOutput):
     """Write all episodes of several datasets into one."""
 
     datasets: _Several
@@ -75,7 +75,7 @@ class EditMergeRequest(Writing):
 
 
 @request
-class EditRetaskRequest(Writing):
+class EditRetaskRequest(EditOutput):
     """Write all episodes, some of them with another task text."""
 
     dataset: _One
@@ -89,7 +89,7 @@ class EditRetaskRequest(Writing):
 
 
 @request
-class EditReencodeRequest(Writing):
+class EditReencodeRequest(EditOutput):
     """Write all episodes with their videos encoded anew."""
 
     dataset: _One
@@ -105,7 +105,7 @@ class EditReencodeRequest(Writing):
 
 
 @request
-class EditRebalanceRequest(SeedOption, Writing):
+class EditRebalanceRequest(SeedOption, EditOutput):
     """Write episodes so that groups have equal or given shares, by leaving some out."""
 
     datasets: _Several

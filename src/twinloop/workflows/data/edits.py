@@ -10,18 +10,18 @@ from rich.console import Console
 
 from twinloop.core.errors import InputError
 from twinloop.dataset.edit import operations
-from twinloop.dataset.edit.videos import Pixels
-from twinloop.dataset.edit.writing import Edited, Settings
+from twinloop.dataset.edit.videos import PixelEdits
+from twinloop.dataset.edit.writing import EditResult, EditSettings
 from twinloop.dataset.media.video_copy import Encoding
 from twinloop.workflows.data.edit_requests import (
     EditDeleteRequest,
     EditMergeRequest,
+    EditOutput,
     EditRebalanceRequest,
     EditReencodeRequest,
     EditRetaskRequest,
     EditSelectRequest,
     EditSplitRequest,
-    Writing,
 )
 
 
@@ -111,11 +111,13 @@ def run_rebalance(request: EditRebalanceRequest, console: Console) -> dict[str, 
     )
 
 
-def _settings(request: Writing, *, encoding: Encoding | None = None, **more: Any) -> Settings:
-    return Settings(pixels=Pixels(encoding=encoding, link=not request.copy), leave_out=request.leave_out, **more)
+def _settings(request: EditOutput, *, encoding: Encoding | None = None, **more: Any) -> EditSettings:
+    return EditSettings(
+        pixels=PixelEdits(encoding=encoding, link=not request.copy), leave_out=request.leave_out, **more
+    )
 
 
-def _told(console: Console, verb: str, work: Callable[[], Edited | dict[str, Edited]]) -> dict[str, Any]:
+def _told(console: Console, verb: str, work: Callable[[], EditResult | dict[str, EditResult]]) -> dict[str, Any]:
     """Do an edit and say what was written; returns its figures.
 
     Raises:
@@ -125,7 +127,7 @@ def _told(console: Console, verb: str, work: Callable[[], Edited | dict[str, Edi
     made = work()
     seconds = time.perf_counter() - start
     figures: dict[str, Any] = {"schema": 1, "verb": f"edit {verb}", "seconds": seconds}
-    if isinstance(made, Edited):
+    if isinstance(made, EditResult):
         _tell(made, console)
         return {**figures, **made.to_json()}
     for part in made.values():
@@ -133,7 +135,7 @@ def _told(console: Console, verb: str, work: Callable[[], Edited | dict[str, Edi
     return {**figures, "parts": {name: part.to_json() for name, part in made.items()}}
 
 
-def _tell(made: Edited, console: Console) -> None:
+def _tell(made: EditResult, console: Console) -> None:
     console.print(f"{made.output}: {made.episodes} episodes, {made.frames} frames.")
     for key, row in made.videos.items():
         ways = [f"{count} {way}" for way, count in row.items() if count]

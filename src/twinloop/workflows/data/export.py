@@ -26,8 +26,8 @@ from twinloop.dataset.export.protocol import Exporter, ExportOptions
 from twinloop.dataset.export.rerun import export_rerun
 from twinloop.dataset.export.robomimic import export_robomimic
 from twinloop.dataset.export.source import open_source
-from twinloop.dataset.export.streams import NOTHING, Bodies, EpisodeStreams, Event, Truth, open_reader
-from twinloop.dataset.export.verification import PlayedFolder, verify_export
+from twinloop.dataset.export.streams import NOTHING, BodyPoses, EpisodeStreams, GroundTruth, StreamEvent, open_reader
+from twinloop.dataset.export.verification import FolderReader, verify_export
 from twinloop.dataset.folder_card import Rows, folder_card
 from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.reader import DatasetReader
@@ -38,7 +38,7 @@ from twinloop.rollout.episodes import INITIAL_COMMAND
 from twinloop.rollout.replay import recorded_params
 from twinloop.rollout.substeps import step_inputs
 from twinloop.simulate.bodies import model_bodies
-from twinloop.simulate.drives import Drives
+from twinloop.simulate.drives import DriveStages
 from twinloop.simulate.protocol import STATE_SPEC
 from twinloop.twin import Twin
 from twinloop.twin.model_limits import ENGINE_ERRORS, check_model_text
@@ -52,7 +52,7 @@ _LABELS = """
 """
 
 
-def label_events(reader: DatasetReader) -> Callable[[int], Sequence[Event]] | None:
+def label_events(reader: DatasetReader) -> Callable[[int], Sequence[StreamEvent]] | None:
     """The labels of a dataset that the workspace around it, or the one that work goes on in, has indexed.
 
     Returns:
@@ -82,11 +82,11 @@ def _rows(workspace: Workspace, folder: Path) -> Mapping[int, Sequence[Mapping[s
     return found
 
 
-def _event(streams: EpisodeStreams, row: Mapping[str, Any]) -> Event:
+def _event(streams: EpisodeStreams, row: Mapping[str, Any]) -> StreamEvent:
     first, last = row["first_frame"], row["last_frame"]
     span = "" if first is None else f", frames {first} to {last}"
     at = float(streams.time[min(first or 0, streams.length - 1)])
-    return Event(time=at, text=f"{row['kind']}: {row['value']} ({row['source']} {row['author']}{span})")
+    return StreamEvent(time=at, text=f"{row['kind']}: {row['value']} ({row['source']} {row['author']}{span})")
 
 
 _WRITERS = {"robomimic": export_robomimic, "mcap": export_mcap, "rerun": export_rerun}
@@ -103,26 +103,26 @@ def with_truth(exporter: Exporter, source: Path) -> Exporter:
     return replace(exporter, write=partial(writer, truth=truth))
 
 
-def truth_of(reader: DatasetReader) -> Truth | None:
+def truth_of(reader: DatasetReader) -> GroundTruth | None:
     """What is known of a dataset that a simulator made, or that came with one's models; None of any other."""
     if not reader.ours:
         return None
     if SIMULATION_TABLE in reader.side_tables:
-        return Truth(simulation=partial(stored_simulation, reader), bodies=partial(_imported_bodies, reader))
+        return GroundTruth(simulation=partial(stored_simulation, reader), bodies=partial(_imported_bodies, reader))
     if "generate" not in root_config(reader):
         return None
     try:
         twin = load_plan(GenerateConfig.model_validate(root_config(reader)["generate"])).twin
     except TwinloopError as error:
-        return Truth(notes=(f"without the twin, so without models and poses: {error}",))
+        return GroundTruth(notes=(f"without the twin, so without models and poses: {error}",))
     if twin.hash != reader.spec.twin_hash:
         was = f"{twin.name} is {twin.hash[:12]} now and was {reader.spec.twin_hash[:12]}"
-        return Truth(notes=(f"the twin has changed since ({was}), so without models and poses",))
-    known = _Generated(reader, twin)
-    return Truth(simulation=known.simulation, bodies=known.bodies, command=twin.robot.control)
+        return GroundTruth(notes=(f"the twin has changed since ({was}), so without models and poses",))
+    known = _GeneratedDataset(reader, twin)
+    return GroundTruth(simulation=known.simulation, bodies=known.bodies, command=twin.robot.control)
 
 
-class _Generated:
+class _GeneratedDataset:
     """A generated dataset and the twin that made it."""
 
     def __init__(self, reader: DatasetReader, twin: Twin) -> None:
@@ -145,7 +145,7 @@ class _Generated:
             notes=notes,
         )
 
-    def bodies(self, index: int) -> Bodies | None:
+    def bodies(self, index: int) -> BodyPoses | None:
         """Where the episode's bodies are at each frame, and what they look like."""
         if self._reader.appended(index):
             return None
@@ -161,7 +161,7 @@ class _Generated:
         initial = np.atleast_2d(np.asarray(provenance.extra[INITIAL_COMMAND], dtype=np.float64))
         inputs = list(step_inputs(self.twin, params, initial, self._reader.commands(index)))
         said = {
-            "drives change the model between physics steps": Drives(self.twin, params).active,
+            "drives change the model between physics steps": DriveStages(self.twin, params).active,
             "parameters change at control steps": self.twin.stepped_fields(params, [0]) is not None,
             "the physics step varies": any(step.timestep is not None for step in inputs),
             "bodies are pushed from outside": any(
@@ -172,7 +172,7 @@ class _Generated:
         return (None if notes else np.stack([step.controls for step in inputs])), notes
 
 
-def _imported_bodies(reader: DatasetReader, index: int) -> Bodies | None:
+def _imported_bodies(reader: DatasetReader, index: int) -> BodyPoses | None:
     """Those of an episode whose model and states came in with its log."""
     kept = stored_simulation(reader, index)
     if kept is None or kept.spec != STATE_SPEC:
@@ -303,7 +303,7 @@ def export(request: ExportRequest, output: Path) -> dict[str, Any]:
         pictures = options.settings.get("pictures") != "none"
         order = {episode: place for place, episode in enumerate(open_source(dataset, pictures=pictures).episodes)}
         places = [order[episode] for episode in done.episodes]
-        found = verify_export(PlayedFolder(dataset, pictures=pictures), chosen.play(output), places)
+        found = verify_export(FolderReader(dataset, pictures=pictures), chosen.play(output), places)
         figures["verification"] = {**found.to_json(), "text": str(found)}
     return figures
 

@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 
 import tyro
 
-from twinloop.workflows.run.request import InWorkspace, Request, Texts, request
+from twinloop.workflows.run.request import Request, Texts, WorkspaceRequest, request
 
 
 @request
-class LabelSayRequest(InWorkspace):
+class LabelSayRequest(WorkspaceRequest):
     """Say something of episodes. What the same author said before stays in the history."""
 
     episodes: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="EPISODE")]] = ()
@@ -51,7 +51,7 @@ class LabelSayRequest(InWorkspace):
 
 
 @request
-class LabelShowRequest(InWorkspace):
+class LabelShowRequest(WorkspaceRequest):
     """Everything that is said of an episode, by whom, and what was said before."""
 
     episode: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="EPISODE")]]
@@ -59,12 +59,12 @@ class LabelShowRequest(InWorkspace):
 
 
 @request
-class LabelListRequest(InWorkspace):
+class LabelListRequest(WorkspaceRequest):
     """How often each author says what."""
 
 
 @request
-class LabelExportRequest(InWorkspace):
+class LabelExportRequest(WorkspaceRequest):
     """Write the labels that hold to a file, which `twinloop label --from` reads again."""
 
     file: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="FILE")]]
@@ -74,7 +74,7 @@ class LabelExportRequest(InWorkspace):
 
 
 @request
-class LabelAgreementRequest(InWorkspace):
+class LabelAgreementRequest(WorkspaceRequest):
     """How far people, rules and models agree: kappa, alpha, boundaries, and the episodes to look at again."""
 
     kind: str = "success"

@@ -17,15 +17,15 @@ from rich.table import Table
 
 from twinloop.catalog import Workspace
 from twinloop.catalog.label_checks import SUBTASKS, Label, Source, Vocabulary
-from twinloop.catalog.labels import Survey, Written, retract
+from twinloop.catalog.labels import LabelWriteResult, ReviewRecord, retract
 from twinloop.catalog.naming import resolve, select
 from twinloop.core.errors import InputError, TwinloopError
 from twinloop.core.extension import raised
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.generate.replay import root_config
-from twinloop.label.agreement import Agreement, BoundaryPair, Pair, agreement, boundary_agreement
+from twinloop.label.agreement import BoundaryPair, LabelAgreement, ObserverPair, agreement, boundary_agreement
 from twinloop.label.exchange import read_labels, write_labels
-from twinloop.label.rule import UNKNOWN, Finding, Material, Rule
+from twinloop.label.rule import UNKNOWN, LabelRule, RuleEpisode, RuleFinding
 from twinloop.label.rules import RULES, SqlRule, open_rule
 from twinloop.stats import Interval
 from twinloop.tasks import Task, open_task
@@ -120,7 +120,7 @@ def run_agreement(request: LabelAgreementRequest, ws: Workspace, console: Consol
     return {"schema": 1, "verb": "label agreement", **figures, "kind": request.kind}
 
 
-def _print(found: Agreement, console: Console) -> None:
+def _print(found: LabelAgreement, console: Console) -> None:
     console.print(
         f"{found.kind}: {len(found.observers)} observers, {found.episodes} episodes with two or more. "
         f"Krippendorff's alpha {_said(found.alpha)}"
@@ -142,7 +142,7 @@ def _print(found: Agreement, console: Console) -> None:
         console.print(f"  … {len(found.disagreements) - _SHOWN} more episodes with unlike answers")
 
 
-def _confusion(pair: Pair) -> Table:
+def _confusion(pair: ObserverPair) -> Table:
     words = sorted({word for key in pair.confusion for word in key})
     table = Table(f"{pair.first} \\ {pair.second}", *words, box=None, header_style="bold", pad_edge=False)
     for one in words:
@@ -344,7 +344,7 @@ def run_rule(ws: Workspace, word: str, episodes: Sequence[str] | None, console: 
     rule = open_rule(word)
     pairs = list(_of_sql(ws, rule, episodes) if isinstance(rule, SqlRule) else _of_rule(ws, rule, episodes))
     looked_at = episodes if episodes is not None else ws.query("SELECT episode_id FROM episodes")[0].to_pylist()
-    survey = Survey(source="rule", author=rule.name, episode_ids=frozenset(looked_at))
+    survey = ReviewRecord(source="rule", author=rule.name, episode_ids=frozenset(looked_at))
     unknown = Counter(finding.reason for _, finding in pairs if finding.value == UNKNOWN)
     labels = [_label(name, finding, rule) for name, finding in pairs]
     written = ws.label(labels, survey=survey)
@@ -407,7 +407,7 @@ def export(request: LabelExportRequest, ws: Workspace, console: Console) -> dict
     return {"schema": 1, "verb": "label export", "labels": len(kept), "file": str(request.file)}
 
 
-def _of_sql(ws: Workspace, rule: SqlRule, episodes: Sequence[str] | None) -> list[tuple[str, Finding]]:
+def _of_sql(ws: Workspace, rule: SqlRule, episodes: Sequence[str] | None) -> list[tuple[str, RuleFinding]]:
     found = rule.findings(ws.query(rule.sql, most_rows=MOST_FINDINGS))
     if episodes is None:
         return found
@@ -415,7 +415,7 @@ def _of_sql(ws: Workspace, rule: SqlRule, episodes: Sequence[str] | None) -> lis
     return [(name, finding) for name, finding in found if name in chosen]
 
 
-def _of_rule(ws: Workspace, rule: Rule, episodes: Sequence[str] | None) -> Iterator[tuple[str, Finding]]:
+def _of_rule(ws: Workspace, rule: LabelRule, episodes: Sequence[str] | None) -> Iterator[tuple[str, RuleFinding]]:
     for material in materials(ws, episodes):
         try:
             found = list(rule.label(material))
@@ -427,7 +427,7 @@ def _of_rule(ws: Workspace, rule: Rule, episodes: Sequence[str] | None) -> Itera
         yield from ((material.episode_id, finding) for finding in found)
 
 
-def materials(ws: Workspace, episodes: Iterable[str] | None = None) -> Iterator[Material]:
+def materials(ws: Workspace, episodes: Iterable[str] | None = None) -> Iterator[RuleEpisode]:
     """Episodes as rules see them, batch by batch; all that are not buried by default."""
     table = ws.query("SELECT episode_id, batch, episode_index FROM episodes ORDER BY batch, episode_index")
     chosen = None if episodes is None else set(episodes)
@@ -436,12 +436,12 @@ def materials(ws: Workspace, episodes: Iterable[str] | None = None) -> Iterator[
         if chosen is None or row["episode_id"] in chosen:
             opened: DatasetReader = reader(row["batch"])
             world, missing = world_of(opened, row["episode_index"])
-            yield Material(
+            yield RuleEpisode(
                 episode_id=row["episode_id"], reader=opened, index=row["episode_index"], world=world, missing=missing
             )
 
 
-def _label(episode: str, finding: Finding, rule: Rule | SqlRule) -> Label:
+def _label(episode: str, finding: RuleFinding, rule: LabelRule | SqlRule) -> Label:
     return Label(
         episode_id=episode,
         kind=finding.kind,
@@ -456,7 +456,7 @@ def _label(episode: str, finding: Finding, rule: Rule | SqlRule) -> Label:
     )
 
 
-def _told(written: Written, episodes: int, who: str, console: Console) -> dict[str, Any]:
+def _told(written: LabelWriteResult, episodes: int, who: str, console: Console) -> dict[str, Any]:
     replaced = f", in place of {written.replaced}" if written.replaced else ""
     unchanged = f"; {written.unchanged} statements were the same before" if written.unchanged else ""
     retracted = f"; {written.retracted} of before no longer hold" if written.retracted else ""

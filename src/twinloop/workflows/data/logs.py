@@ -16,8 +16,8 @@ from rich.console import Console
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import sha256_bytes, sha256_tree
 from twinloop.core.records import Episode
-from twinloop.dataset.logs.checks import Expectations, LogReport, check_log
-from twinloop.dataset.logs.checks.mending import Mending
+from twinloop.dataset.logs.checks import JointExpectations, LogReport, check_log
+from twinloop.dataset.logs.checks.mending import LogRepairs
 from twinloop.dataset.logs.conversion import write_log_dataset
 from twinloop.dataset.logs.formats import read_raw
 from twinloop.dataset.logs.importers.protocol import RawEpisode
@@ -26,14 +26,14 @@ from twinloop.dataset.signals import shared_signals
 from twinloop.dataset.spec import ReadingSpec
 from twinloop.simulate.inverse_dynamics import InverseDynamics
 from twinloop.twin import Twin, load_twin
-from twinloop.workflows.data.requests import ImportRequest, Mend, Reading
+from twinloop.workflows.data.requests import ImportRequest, LogCorrections, LogReading
 from twinloop.workflows.run.results import Outcome
 
 _SAME_RATE = 0.02  # episodes whose rates differ by less are of one rate, as for a replay
 
 
 @dataclass(frozen=True, kw_only=True)
-class Log:
+class LogEpisodes:
     """Episodes and where they come from.
 
     ``label`` is printed beside every figure made from them; ``notes`` say how they were read where there was a choice.
@@ -60,7 +60,7 @@ class Log:
 
 @dataclass(frozen=True, kw_only=True)
 class RawLog:
-    """A `Log` whose episodes are as their files have them, whatever their defects."""
+    """A `LogEpisodes` whose episodes are as their files have them, whatever their defects."""
 
     name: str
     label: str
@@ -68,15 +68,15 @@ class RawLog:
     episodes: tuple[RawEpisode, ...]
     licence: str = ""
 
-    def checked(self, mending: Mending | None = None) -> Log:
+    def checked(self, mending: LogRepairs | None = None) -> LogEpisodes:
         """The log that other rooms work with, mended on request.
 
         Raises:
             LogError: what is wrong with an episode.
         """
-        episodes = (mending or Mending()).episodes(self.episodes)
+        episodes = (mending or LogRepairs()).episodes(self.episodes)
         notes = tuple(dict.fromkeys(note for episode in self.episodes for note in episode.notes))
-        return Log(
+        return LogEpisodes(
             name=self.name,
             label=self.label,
             hash=self.hash,
@@ -86,7 +86,7 @@ class RawLog:
         )
 
 
-def open_log(reference: str, reading: Reading | None = None, *, task: str = "") -> Log:
+def open_log(reference: str, reading: LogReading | None = None, *, task: str = "") -> LogEpisodes:
     """The log that ``reference`` names: a path first, else a public set of the registry.
 
     Raises:
@@ -95,7 +95,7 @@ def open_log(reference: str, reading: Reading | None = None, *, task: str = "") 
     return open_raw(reference, reading, task=task).checked()
 
 
-def open_logs(references: Sequence[str], reading: Reading | None = None) -> Log:
+def open_logs(references: Sequence[str], reading: LogReading | None = None) -> LogEpisodes:
     """Several logs as one, such as a robot at work and the same robot excited; their episodes are counted through.
 
     Raises:
@@ -113,7 +113,7 @@ def open_logs(references: Sequence[str], reading: Reading | None = None) -> Log:
         f"Episodes {end - len(log.episodes)} to {end - 1} are those of {log.name}."
         for log, end in zip(logs, ends, strict=True)
     ]
-    return Log(
+    return LogEpisodes(
         name=" and ".join(log.name for log in logs),
         label="; ".join(log.label for log in logs),
         hash=sha256_bytes(*(log.hash.encode() for log in logs)),
@@ -123,13 +123,13 @@ def open_logs(references: Sequence[str], reading: Reading | None = None) -> Log:
     )
 
 
-def open_raw(reference: str, reading: Reading | None = None, *, task: str = "") -> RawLog:
+def open_raw(reference: str, reading: LogReading | None = None, *, task: str = "") -> RawLog:
     """As `open_log`, with whatever is wrong left as it is.
 
     Raises:
         UnknownNameError, UnitsError, DatasetError: see the message.
     """
-    path, words = Path(reference), reading or Reading()
+    path, words = Path(reference), reading or LogReading()
     given = [f"--{name}" for name, value in vars(words).items() if value]
     if path.exists():
         return _from_path(path, words, task) if words.layout is None else _like(words.layout, path, task, given)
@@ -142,7 +142,7 @@ def open_raw(reference: str, reading: Reading | None = None, *, task: str = "") 
     return _with_task(_public(reference), task)
 
 
-def open_public(name: str) -> Log:
+def open_public(name: str) -> LogEpisodes:
     """A public set by name.
 
     Raises:
@@ -177,7 +177,7 @@ def _like(layout: str, path: Path, task: str, given: list[str]) -> RawLog:
     return _with_task(RawLog(name=path.name, label=label, hash=sha256_tree(path), episodes=tuple(episodes)), task)
 
 
-def _from_path(path: Path, words: Reading, task: str) -> RawLog:
+def _from_path(path: Path, words: LogReading, task: str) -> RawLog:
     units, joints = words.units, words.joints
     episodes = read_raw(
         path,
@@ -201,7 +201,7 @@ def _topics(words: str) -> dict[str, str]:
     return {role: topic for role, _, topic in pairs}
 
 
-def import_episodes(log: Log, output: Path) -> dict[str, Any]:
+def import_episodes(log: LogEpisodes, output: Path) -> dict[str, Any]:
     """Write the episodes of a log as a LeRobot v3.0 dataset; returns its figures."""
     write_log_dataset(log.episodes, output, data_hash=log.hash, licence=log.licence)
     first, shared = log.episodes[0], shared_signals(log.episodes)
@@ -247,7 +247,7 @@ def _unsteady(rates: Sequence[float]) -> list[str]:
 _TONES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 
 
-def expectations_of(twin: Twin) -> Expectations:
+def expectations_of(twin: Twin) -> JointExpectations:
     """What a log of a twin's robot should look like.
 
     Raises:
@@ -255,7 +255,7 @@ def expectations_of(twin: Twin) -> Expectations:
     """
     joints = [twin.model.joint(name) for name in twin.robot.joints]
     limited = np.array([bool(joint.limited[0]) for joint in joints])
-    return Expectations(
+    return JointExpectations(
         name=twin.name,
         joints=tuple(twin.robot.joints),
         ranges=np.where(limited[:, None], twin.joint_ranges, [-np.inf, np.inf]),
@@ -295,7 +295,7 @@ def run_import(request: ImportRequest, console: Console) -> Outcome:
     return figures, code
 
 
-def mending_of(mend: Mend) -> Mending:
+def mending_of(mend: LogCorrections) -> LogRepairs:
     """The changes that a person asked for.
 
     Raises:
@@ -303,7 +303,7 @@ def mending_of(mend: Mend) -> Mending:
     """
     if mend.quaternions not in ("wxyz", "xyzw"):
         raise InputError(f"--quaternions {mend.quaternions}: give wxyz or xyzw.")
-    return Mending(
+    return LogRepairs(
         time_scale=mend.time_scale,
         scale=_named("--scale", mend.scale),
         quaternions_xyzw=mend.quaternions == "xyzw",

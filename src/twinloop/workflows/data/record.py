@@ -15,9 +15,9 @@ from twinloop.dataset.logs.conversion import write_log_dataset
 from twinloop.hardware import open_robot
 from twinloop.hardware.driver import RobotDriver, RobotLostError
 from twinloop.hardware.excite import ExcitationPlan, load_excitation
-from twinloop.hardware.excite_drive import Excited, excite, refuse_misfit
-from twinloop.hardware.excite_guard import GuardOptions, Vitals
-from twinloop.hardware.limits import Clearance
+from twinloop.hardware.excite_drive import ExcitationRecording, excite, refuse_misfit
+from twinloop.hardware.excite_guard import DriveHealth, GuardOptions
+from twinloop.hardware.limits import ClearanceCheck
 from twinloop.hardware.protocol import Robot
 from twinloop.twin import Twin, load_twin
 from twinloop.workflows.data.requests import RecordRequest
@@ -79,7 +79,7 @@ def _recorded(
 
 def _drive(
     robot: RobotDriver, plan: ExcitationPlan, twin: Twin, repeat: int, request: RecordRequest, console: Console
-) -> Excited:
+) -> ExcitationRecording:
     driven = None
     try:
         robot.connect()
@@ -89,7 +89,7 @@ def _drive(
             repeat=repeat,
             guard=GuardOptions(following=request.following, temperature=request.temperature),
             on_abort=request.on_abort,
-            clearance=Clearance(twin, plan.limits.clearance) if plan.control == "position" else None,
+            clearance=ClearanceCheck(twin, plan.limits.clearance) if plan.control == "position" else None,
             progress=lambda text: console.print(text, soft_wrap=True),
         )
     finally:
@@ -149,5 +149,5 @@ def _described(plan: ExcitationPlan, robot: Robot, repeat: int) -> str:
         speed = f"{peak['speed']:>12.2f}{plan.limits.speed[j]:>8.2f}"
         lines.append(f"{joint:<20}{peak['low']:>9.2f}{peak['high']:>9.2f}{limits:>18}{speed}")
     unit = "rad and rad/s, of slides m and m/s" if plan.control == "position" else "N·m and N·m/s, of slides N and N/s"
-    watched = "following error, temperature and torque" if isinstance(robot, Vitals) else "following error only"
+    watched = "following error, temperature and torque" if isinstance(robot, DriveHealth) else "following error only"
     return "\n".join([*lines, f"{unit}; watched: {watched}"])

@@ -8,13 +8,13 @@ from typing import Annotated, Literal
 
 import tyro
 
-from twinloop.workflows.run.request import InWorkspace, Request, request
+from twinloop.workflows.run.request import Request, WorkspaceRequest, request
 
 _Reference = tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="DATASET")]]
 
 
 @request
-class Reading:
+class LogReading:
     """What a log does not say of itself."""
 
     units: str | None = None
@@ -32,7 +32,7 @@ class Reading:
 
 
 @request
-class Mend:
+class LogCorrections:
     """What is changed on the way in, on request only; `--check` says what needs it."""
 
     drop_duplicates: bool = False
@@ -69,8 +69,8 @@ class ImportRequest(Request):
     """Look for defects first: exit with 1 and import nothing where there are errors."""
     twin: str | None = None
     """The twin that the log is meant for, whose joints, ranges and inverse dynamics --check goes by."""
-    reading: Reading = field(default_factory=Reading)
-    mend: Mend = field(default_factory=Mend)
+    reading: LogReading = field(default_factory=LogReading)
+    mend: LogCorrections = field(default_factory=LogCorrections)
     task: str = ""
     """What the robot was doing, where the log does not say: a sentence for language-conditioned policies."""
 
@@ -167,7 +167,7 @@ class PullRequest(Request):
 
 
 @request
-class QueryRequest(InWorkspace):
+class QueryRequest(WorkspaceRequest):
     """Ask the workspace in SQL: episodes, frames, params, contacts, scores, labels, evaluations, runs and more.
 
     Views: episodes, places, frames, contacts, params, scores, score_history, labels, label_history, consensus,
@@ -204,7 +204,7 @@ class InitRequest(Request):
 
 
 @request
-class AddRequest(InWorkspace):
+class AddRequest(WorkspaceRequest):
     """Tell the workspace of datasets: LeRobot v3.0 folders, where they lie; again, to bring it up to date."""
 
     datasets: tyro.conf.Positional[Annotated[tuple[Path, ...], tyro.conf.arg(metavar="DIR")]]
@@ -214,7 +214,7 @@ class AddRequest(InWorkspace):
 
 
 @request
-class FsckRequest(InWorkspace):
+class FsckRequest(WorkspaceRequest):
     """Check a workspace: every part against its hash, the index against the parts, datasets against what they were."""
 
     deep: bool = False
@@ -229,7 +229,7 @@ class FsckRequest(InWorkspace):
 
 
 @request
-class DatasetsFreezeRequest(InWorkspace):
+class DatasetsFreezeRequest(WorkspaceRequest):
     """Freeze what a statement selects now, under a name; another list under the same name is its next version."""
 
     name: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="NAME")]]
@@ -241,12 +241,12 @@ class DatasetsFreezeRequest(InWorkspace):
 
 
 @request
-class DatasetsListRequest(InWorkspace):
+class DatasetsListRequest(WorkspaceRequest):
     """Every frozen dataset, and how many policies it trained."""
 
 
 @request
-class DatasetsShowRequest(InWorkspace):
+class DatasetsShowRequest(WorkspaceRequest):
     """What a frozen dataset is made of: sources, tasks, twins, success; its hash, its SQL, the policies it trained."""
 
     dataset: _Reference
@@ -254,7 +254,7 @@ class DatasetsShowRequest(InWorkspace):
 
 
 @request
-class DatasetsDiffRequest(InWorkspace):
+class DatasetsDiffRequest(WorkspaceRequest):
     """Episodes that only one of two frozen datasets has."""
 
     first: _Reference
@@ -264,7 +264,7 @@ class DatasetsDiffRequest(InWorkspace):
 
 
 @request
-class DatasetsLineageRequest(InWorkspace):
+class DatasetsLineageRequest(WorkspaceRequest):
     """Which episodes trained a policy, which policies saw an episode, which policies a dataset trained."""
 
     what: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="POLICY|EPISODE|DATASET")]]
@@ -272,7 +272,7 @@ class DatasetsLineageRequest(InWorkspace):
 
 
 @request
-class DatasetsMaterializeRequest(InWorkspace):
+class DatasetsMaterializeRequest(WorkspaceRequest):
     """Write exactly the episodes of a frozen dataset as one LeRobot v3.0 folder."""
 
     dataset: _Reference

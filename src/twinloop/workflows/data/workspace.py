@@ -9,14 +9,14 @@ from typing import Any
 
 from rich.console import Console
 
-from twinloop.catalog import Added
+from twinloop.catalog import AddResult
 from twinloop.catalog.dataset_folder import readable
-from twinloop.catalog.fsck import Finding, check_batches, check_index, check_kept, check_parts
+from twinloop.catalog.fsck import FsckFinding, check_batches, check_index, check_kept, check_parts
 from twinloop.catalog.fsck_state import check_frozen, check_order, check_release, check_rows, check_secrets, check_state
-from twinloop.catalog.parts import Parts, compact
+from twinloop.catalog.parts import PartStore, compact
 from twinloop.catalog.repair import repair, repair_state
 from twinloop.catalog.run_files import accept, check_run_files
-from twinloop.catalog.state import State
+from twinloop.catalog.state import WorkspaceState
 from twinloop.catalog.workspace import STATE, Workspace
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.tasks import DEFAULT_TASK
@@ -107,12 +107,12 @@ def _added(opened: Workspace, folder: Path, batch: str | None, console: Console)
     return _figures(added, folder)
 
 
-def _line(added: Added) -> str:
+def _line(added: AddResult) -> str:
     of = f", {added.known} known already" if added.known else ""
     return f"Batch {added.batch}: {added.episodes} episodes, {added.new} new{of}"
 
 
-def _figures(added: Added, folder: Path) -> dict[str, Any]:
+def _figures(added: AddResult, folder: Path) -> dict[str, Any]:
     return {
         "batch": added.batch,
         "folder": str(folder),
@@ -141,8 +141,8 @@ def run_fsck(request: FsckRequest, console: Console) -> tuple[dict[str, Any], in
     found, done = _of_state(root, at, mend=request.repair)
     notes = list[str]()
     if not any(finding.kind == "state" and finding not in done for finding in found):
-        with contextlib.closing(State(at)) as state:
-            parts = Parts(root / "catalog", state)
+        with contextlib.closing(WorkspaceState(at)) as state:
+            parts = PartStore(root / "catalog", state)
             said = (*check_frozen(parts.folder, state), *check_release(root, state))
             said += (*check_order(parts), *check_secrets(state))
             more = [*check_rows(state), *check_parts(parts), *check_kept(parts), *check_index(parts)]
@@ -171,7 +171,7 @@ def run_fsck(request: FsckRequest, console: Console) -> tuple[dict[str, Any], in
     return figures, 1 if left else 0
 
 
-def _of_state(root: Path, at: Path, *, mend: bool) -> tuple[list[Finding], dict[Finding, str]]:
+def _of_state(root: Path, at: Path, *, mend: bool) -> tuple[list[FsckFinding], dict[FsckFinding, str]]:
     """What is wrong with SQLite's file; made again where asked, since nothing can be checked without it."""
     found = check_state(at)
     if not found or not mend:
@@ -180,7 +180,7 @@ def _of_state(root: Path, at: Path, *, mend: bool) -> tuple[list[Finding], dict[
     return found, {found[0]: repair_state(catalog, at)}
 
 
-def _mended(root: Path, parts: Parts, found: Sequence[Finding]) -> dict[Finding, str]:
+def _mended(root: Path, parts: PartStore, found: Sequence[FsckFinding]) -> dict[FsckFinding, str]:
     done = repair(parts, [finding for finding in found if finding.repair != "rebuild"])
     wrong = [finding for finding in found if finding.repair == "rebuild"]
     if wrong:
@@ -190,7 +190,7 @@ def _mended(root: Path, parts: Parts, found: Sequence[Finding]) -> dict[Finding,
     return done
 
 
-def _tell(found: Sequence[Finding], done: dict[Finding, str], console: Console) -> None:
+def _tell(found: Sequence[FsckFinding], done: dict[FsckFinding, str], console: Console) -> None:
     for finding in found:
         console.print(finding.what)
         console.print(f"  {done.get(finding) or finding.remedy}")

@@ -19,15 +19,15 @@ from twinloop.core.documents import read_json
 from twinloop.core.files import write_json, write_text
 from twinloop.hardware.hidden import HiddenCell, hidden_cell
 from twinloop.release.promotion import promote
-from twinloop.release.registry import Registry
+from twinloop.release.registry import PolicyRegistry
 from twinloop.render import contact_sheet
-from twinloop.report import KeyFigure, Report
+from twinloop.report import KeyMetric, ReportPage
 from twinloop.report.gap_policies import interval_rows
-from twinloop.rollout.photographer import Photographer
+from twinloop.rollout.photographer import WorldCamera
 from twinloop.stats import clopper_pearson
 from twinloop.twin import load_twin
 from twinloop.workflows.demo.virtual_robots.comparison import compare_on_robots
-from twinloop.workflows.demo.virtual_robots.parts import Part, demos_of, policy_of, successes
+from twinloop.workflows.demo.virtual_robots.parts import StudyPart, demos_of, policy_of, successes
 from twinloop.workflows.demo.virtual_robots.settings import (
     CONDITIONS,
     FIRST_ROBOT,
@@ -54,13 +54,13 @@ TRAINED_ON = {
 _MOMENTS, _SIZE = 6, (180, 240)
 
 
-def transfer_figure(half: SecondHalf) -> KeyFigure | None:
+def transfer_figure(half: FailureLoopResult) -> KeyMetric | None:
     """Success on the robot from the first policy to the last, for the head of the page."""
     rates = half.to_json()["success"]
     if not rates:
         return None
     trials = next(iter(rates.values()))["trials"]
-    return KeyFigure(
+    return KeyMetric(
         label="success on a virtual robot",
         value=" → ".join(f"{rate['rate']:.0%}" for rate in rates.values()),
         unit="trained on: nominal twin → its log → a failure",
@@ -68,7 +68,7 @@ def transfer_figure(half: SecondHalf) -> KeyFigure | None:
     )
 
 
-def circle_section(page: Report, half: SecondHalf, pictures: NDArray[np.uint8] | None) -> None:
+def circle_section(page: ReportPage, half: FailureLoopResult, pictures: NDArray[np.uint8] | None) -> None:
     """The circle closing: transfer before and after, one failure, what was made of it, and the gate."""
     rates = half.to_json()["success"]
     trials = next(iter(rates.values()))["trials"]
@@ -128,7 +128,7 @@ def _frames(cell: HiddenCell, number: int, folder: Path) -> tuple[NDArray[np.uin
     batch = run_trials(cell, [number], policy_actor(cell, folder))
     states = batch.trajectories.states[0]
     at = np.linspace(0, len(states) - 1, _MOMENTS).round().astype(int)
-    photographer = Photographer(cell.twin, PICTURES[:1], height=_SIZE[0], width=_SIZE[1])
+    photographer = WorldCamera(cell.twin, PICTURES[:1], height=_SIZE[0], width=_SIZE[1])
     try:
         pictures = photographer.pictures(states[at], batch.params.take([0] * _MOMENTS))
     finally:
@@ -156,7 +156,7 @@ Step = Callable[[str], AbstractContextManager[None]]
 
 
 @dataclass(kw_only=True)
-class SecondHalf:
+class FailureLoopResult:
     """What the second half came to.
 
     ``success`` is by policy, ``(n,)`` trials at the same places on the robot; ``place`` is the number of the one whose
@@ -189,12 +189,12 @@ class SecondHalf:
         return {"robot": FIRST_ROBOT, "success": rates, "transfer": dict(self.transfer), **parts}
 
 
-def second_half(output: Path, *, workers: int, console: Console, step: Step) -> SecondHalf:
+def second_half(output: Path, *, workers: int, console: Console, step: Step) -> FailureLoopResult:
     """Train on the nominal twin and on what a virtual robot's log says of it, try both there, mend a failure.
 
     Everything lies in ``output``: the study, a workspace with its registry, the failure and the circle from it.
     """
-    half = SecondHalf(output=output)
+    half = FailureLoopResult(output=output)
     with step("Policies: does what was identified carry over to a robot that the twin never was?"):
         folder = output / "transfer"
         compared = compare_on_robots(SETTINGS, folder, workers=workers, console=console)
@@ -218,7 +218,7 @@ def second_half(output: Path, *, workers: int, console: Console, step: Step) -> 
     return half
 
 
-def _scenario(half: SecondHalf, policy: Path, console: Console) -> Mapping[str, Any]:
+def _scenario(half: FailureLoopResult, policy: Path, console: Console) -> Mapping[str, Any]:
     """The first failure on the robot that happens again in the twin; the last one looked at, if none does."""
     output, found = half.output, dict[str, Any]()
     identified = output / "identified"
@@ -261,14 +261,14 @@ def _circle(policy: Path, output: Path) -> LoopRequest:
     )
 
 
-def _released(half: SecondHalf, console: Console) -> tuple[dict[str, Any], str]:
+def _released(half: FailureLoopResult, console: Console) -> tuple[dict[str, Any], str]:
     """The registry with the old policy as champion, and the new one in its place if the gate says so."""
     root, output = _workspace(half.output), half.output
     demos = demos_of(_part("policy", "posterior", output), "posterior").path
     with Workspace.create(root, twin=TWIN) as held:
         base = _remember(held, half.old, demos)
         _remember(held, half.new, Path(half.circle["augmented"]["data"]), base=base)
-        registry = Registry(held)
+        registry = PolicyRegistry(held)
         first = registry.add(half.old, name="pick-and-place")
         promote(registry, first, force=True, reason="the first policy of the demo")
         candidate = registry.add(half.new, name="pick-and-place")
@@ -288,7 +288,7 @@ def _released(half: SecondHalf, console: Console) -> tuple[dict[str, Any], str]:
     if code:
         return decision, first
     with Workspace.open(root) as held:
-        promote(Registry(held), candidate)
+        promote(PolicyRegistry(held), candidate)
     return decision, candidate
 
 
@@ -316,14 +316,14 @@ def gate_file(candidate: str, evidence: Mapping[str, Sequence[str]], identified:
     }
 
 
-def rate_words(half: SecondHalf) -> str:
+def rate_words(half: FailureLoopResult) -> str:
     """Success of each policy on the robot in a sentence, with exact intervals."""
     rates = half.to_json()["success"]
     parts = [f"{name} {rate['rate']:.0%} ({rate['low']:.0%} to {rate['high']:.0%})" for name, rate in rates.items()]
     return f"On the virtual robot, {SETTINGS.episodes} trials each, intervals of 95 %: {', '.join(parts)}."
 
 
-def gate_words(half: SecondHalf) -> str:
+def gate_words(half: FailureLoopResult) -> str:
     """The gate's answer in a sentence, with the rules that refused."""
     refused = [one["rule"] for one in half.gate["rules"] if one["verdict"] in ("no", "missing")]
     said = f"no, by {' and '.join(refused)}" if refused else "yes"
@@ -341,11 +341,11 @@ def _rate(won: NDArray[np.bool_]) -> dict[str, Any]:
     }
 
 
-def _part(kind: str, condition: str, output: Path) -> Part:
+def _part(kind: str, condition: str, output: Path) -> StudyPart:
     """A part of the study's only robot and training run."""
     number = next((one.number for one in CONDITIONS if one.name == condition), 0)
     folder = str(output / "transfer")
-    return Part(kind=kind, folder=folder, settings=SETTINGS, robot=FIRST_ROBOT, condition=number)
+    return StudyPart(kind=kind, folder=folder, settings=SETTINGS, robot=FIRST_ROBOT, condition=number)
 
 
 def _workspace(output: Path) -> Path:

@@ -17,18 +17,24 @@ from rich.console import Console
 from twinloop.core.errors import CheckFailedError, InputError, MissingDependencyError
 from twinloop.core.seeds import generator
 from twinloop.dataset.lerobot.reader import DatasetReader
-from twinloop.dataset.lerobot.validation import Verdict, validate
+from twinloop.dataset.lerobot.validation import ValidationResult, validate
 from twinloop.dataset.logs.sets.registry import RealDataUnavailableError
 from twinloop.generate import GenerateConfig, RenderConfig, ReplayResult, replay_episode, resolve
 from twinloop.generate.config import load_plan
 from twinloop.hardware.virtual import virtual_log
 from twinloop.policies.opening import require_torch
 from twinloop.render import choose_renderer, contact_sheet, write_png, write_video
-from twinloop.report import Report
-from twinloop.report.page import KeyFigure
+from twinloop.report import ReportPage
+from twinloop.report.page import KeyMetric
 from twinloop.twin import load_twin
-from twinloop.workflows.data.logs import Log, open_public
-from twinloop.workflows.demo.circle import SecondHalf, before_and_after, circle_section, second_half, transfer_figure
+from twinloop.workflows.data.logs import LogEpisodes, open_public
+from twinloop.workflows.demo.circle import (
+    FailureLoopResult,
+    before_and_after,
+    circle_section,
+    second_half,
+    transfer_figure,
+)
 from twinloop.workflows.demo.requests import DemoRequest
 from twinloop.workflows.generate.generate import (
     checked_workers,
@@ -38,7 +44,7 @@ from twinloop.workflows.generate.generate import (
     states_line,
     states_pass,
 )
-from twinloop.workflows.identify.identify import Identified, fit
+from twinloop.workflows.identify.identify import IdentifyOutcome, fit
 from twinloop.workflows.run.results import write_report, write_result
 from twinloop.workflows.run.sections import dataset_section, draws_section
 
@@ -46,10 +52,10 @@ _REPLAYS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verification:
+class DatasetVerification:
     """Verdicts by dataset, replays, and what could not be asked."""
 
-    verdicts: tuple[tuple[str, Verdict], ...]
+    verdicts: tuple[tuple[str, ValidationResult], ...]
     replays: tuple[ReplayResult, ...]
     missing: tuple[str, ...]
 
@@ -78,9 +84,9 @@ class Verification:
         }
 
 
-def verify(datasets: Sequence[Path], *, seed: int) -> Verification:
+def verify(datasets: Sequence[Path], *, seed: int) -> DatasetVerification:
     """Ask both validators about every dataset, and replay three random episodes of the first."""
-    verdicts: list[tuple[str, Verdict]] = []
+    verdicts: list[tuple[str, ValidationResult]] = []
     missing: list[str] = []
     for dataset in datasets:
         try:
@@ -90,7 +96,7 @@ def verify(datasets: Sequence[Path], *, seed: int) -> Verification:
     count = len(DatasetReader(datasets[0]))
     chosen = np.sort(generator(seed, "verify").choice(count, min(_REPLAYS, count), replace=False))
     replays = tuple(replay_episode(datasets[0], int(episode)) for episode in chosen)
-    return Verification(verdicts=tuple(verdicts), replays=replays, missing=tuple(dict.fromkeys(missing)))
+    return DatasetVerification(verdicts=tuple(verdicts), replays=replays, missing=tuple(dict.fromkeys(missing)))
 
 
 _EPISODES, _MOMENTS = 4, 6
@@ -132,7 +138,7 @@ SECOND_ORDER = (0.24, 0.81, 0.95, 0.30, 0.14, 0.71)
 
 
 @dataclass(kw_only=True)
-class _Clock:
+class _StepTimer:
     """Seconds of every step, printed as steps end."""
 
     console: Console
@@ -155,7 +161,7 @@ def run_demo(request: DemoRequest, console: Console) -> dict[str, Any]:
         CheckFailedError: a validator refused the dataset, or an episode did not replay.
     """
     _begin(request.output)
-    clock, workers = _Clock(console=console), checked_workers(request.workers)
+    clock, workers = _StepTimer(console=console), checked_workers(request.workers)
     with clock.step("A log of an SO-101"):
         log = _log(console)
     with clock.step("How far is the nominal twin, and what does the log say about it?"):
@@ -191,7 +197,7 @@ def run_demo(request: DemoRequest, console: Console) -> dict[str, Any]:
     }
     console.print()
     result = write_result(request.output, figures)
-    page = Report("twinloop: the loop once", f"{log.label}. Twin {TWIN}, seed {request.seed}.")
+    page = ReportPage("twinloop: the loop once", f"{log.label}. Twin {TWIN}, seed {request.seed}.")
     write_report(
         page,
         lambda p: _fill(p, found, config, states, images, verified, sheet, circle),
@@ -219,13 +225,13 @@ def _begin(output: Path) -> None:
     (output / ".twinloop-demo").touch()
 
 
-def _log(console: Console) -> Log:
+def _log(console: Console) -> LogEpisodes:
     try:
         log = open_public(LOG)
     except RealDataUnavailableError as error:
         console.print(f"No real log at hand, a virtual robot stands in: {error}", soft_wrap=True)
         episodes = virtual_log(seed=1, episodes=40)
-        log = Log(
+        log = LogEpisodes(
             name="virtual",
             label=f"VIRTUAL robot {episodes[0].origin}, no real log at hand",
             hash="",
@@ -251,14 +257,14 @@ def _render(output: Path, workers: int) -> dict[str, Any]:
 
 
 def _fill(
-    page: Report,
-    found: Identified,
+    page: ReportPage,
+    found: IdentifyOutcome,
     config: GenerateConfig,
     states: dict[str, Any],
     images: dict[str, Any],
-    verified: Verification,
+    verified: DatasetVerification,
     sheet: Path,
-    circle: SecondHalf | None,
+    circle: FailureLoopResult | None,
 ) -> None:
     source, simulated = found.log.label, f"{TWIN}, {states['attempted']} attempts"
     shown = [] if circle is None else [transfer_figure(circle)]
@@ -268,17 +274,17 @@ def _fill(
     draws_section(page, plan, plan.draw(range(states["attempted"])))
     low, high = states["yield_interval"]
     figures = [
-        KeyFigure(
+        KeyMetric(
             label="yield", value=f"{states['yield']:.1%}", unit=f"95 %: {low:.1%} to {high:.1%}", source=simulated
         ),
-        KeyFigure(label="episodes kept", value=states["episodes"], source=simulated),
-        KeyFigure(
+        KeyMetric(label="episodes kept", value=states["episodes"], source=simulated),
+        KeyMetric(
             label="states",
             value=round(states["timing"]["episodes_per_second"], 1),
             unit="episodes/s",
             source="this run",
         ),
-        KeyFigure(
+        KeyMetric(
             label="pixels", value=round(images["frames_per_second"]), unit="frames/s, two cameras", source="this run"
         ),
     ]
@@ -290,7 +296,7 @@ def _fill(
         circle_section(page, circle, pictures)
 
 
-def _second(output: Path, workers: int, clock: _Clock) -> SecondHalf | None:
+def _second(output: Path, workers: int, clock: _StepTimer) -> FailureLoopResult | None:
     """Train, try, mend; nothing without torch."""
     try:
         require_torch()
@@ -300,11 +306,11 @@ def _second(output: Path, workers: int, clock: _Clock) -> SecondHalf | None:
     return second_half(output / "circle", workers=workers, console=clock.console, step=clock.step)
 
 
-def _headline(found: Identified, source: str) -> Sequence[KeyFigure]:
+def _headline(found: IdentifyOutcome, source: str) -> Sequence[KeyMetric]:
     if found.gap is None or found.gap.improvement is None:
         return []
     nominal, best = found.gap.twins["nominal"].estimate, found.gap.best.estimate
     return [
-        KeyFigure(label=f"{joint}, held-out error", value=f"{before:.2f} → {after:.2f}", unit=unit, source=source)
+        KeyMetric(label=f"{joint}, held-out error", value=f"{before:.2f} → {after:.2f}", unit=unit, source=source)
         for joint, before, after, unit in zip(found.gap.joints, nominal, best, found.gap.log_units, strict=True)
     ]

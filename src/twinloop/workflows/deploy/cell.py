@@ -18,12 +18,12 @@ from twinloop.hardware.driver import RobotDriver
 from twinloop.release.client import is_address, open_decider
 from twinloop.release.envelope import Envelope
 from twinloop.release.envelope_settings import EnvelopeSettings
-from twinloop.release.registry import Registry
+from twinloop.release.registry import PolicyRegistry
 from twinloop.release.running_observers import MonitorWatcher, open_watcher
 from twinloop.release.running_policy import Decider, open_saved
-from twinloop.release.running_robot import Spoken, offered_contract
+from twinloop.release.running_robot import TimedRobot, offered_contract
 from twinloop.release.serve import PolicyServer, ServeOptions, read_token
-from twinloop.release.stages import Stages
+from twinloop.release.stages import StageTracker
 from twinloop.tasks import DEFAULT_TWIN
 from twinloop.twin import Twin, load_twin
 from twinloop.workflows.deploy.requests import RunRequest, ServeRequest
@@ -34,31 +34,31 @@ _SECONDS = 20.0  # of an episode where no task says; about what teleoperated tab
 
 
 @dataclass(kw_only=True)
-class RunCell:
+class RobotCell:
     """The parts of a run: robot, envelope, the policies by their part in it, and the stages of a candidate.
 
     ``judge`` says whether the task is done now, where the robot has a judge.
     """
 
     robot: RobotDriver
-    spoken: Spoken
+    spoken: TimedRobot
     judge: Callable[[], bool] | None
     twin: Twin
     envelope: Envelope
     offered: Contract
     deciders: Mapping[str, Decider]
-    stages: Stages | None
+    stages: StageTracker | None
     task: Any
     monitor: MonitorWatcher | None
 
 
-def open_cell(request: RunRequest, registry: Registry | None, held: ExitStack) -> RunCell:
+def open_cell(request: RunRequest, registry: PolicyRegistry | None, held: ExitStack) -> RobotCell:
     """Open everything that a run needs; nothing is connected yet.
 
     Raises:
         InputError: a part cannot be had, or does not fit the others; says which and how.
     """
-    spoken = Spoken(open_robot(_numbered(request.robot, request.first)), patience_s=PATIENCE_S)
+    spoken = TimedRobot(open_robot(_numbered(request.robot, request.first)), patience_s=PATIENCE_S)
     held.callback(spoken.driver.close)
     robot = spoken.driver
     twin = load_twin(_twin_name(request, registry))
@@ -69,7 +69,7 @@ def open_cell(request: RunRequest, registry: Registry | None, held: ExitStack) -
     envelope = Envelope(twin, settings, units=robot.units, hz=hz)
     task = robot.attribute("task")
     offered = offered_contract(robot, hz=hz, task=str(getattr(task, "name", "")))
-    stages = Stages(registry) if registry is not None and request.policy == "champion" else None
+    stages = StageTracker(registry) if registry is not None and request.policy == "champion" else None
     deciders: dict[str, Decider] = {}
     for arm, reference in _arms(request, stages).items():
         deciders[arm] = open_decider(
@@ -82,7 +82,7 @@ def open_cell(request: RunRequest, registry: Registry | None, held: ExitStack) -
     monitor = None
     if request.monitor is not None:
         monitor = open_watcher(request.monitor, deciders["champion"], spoken, on_alarm=request.on_alarm)
-    return RunCell(
+    return RobotCell(
         robot=robot,
         spoken=spoken,
         judge=robot.attribute("success"),
@@ -117,7 +117,7 @@ def require_fitting(decider: Decider, offered: Contract, robot: str) -> None:
         )
 
 
-def _arms(request: RunRequest, stages: Stages | None) -> dict[str, str]:
+def _arms(request: RunRequest, stages: StageTracker | None) -> dict[str, str]:
     """Which policies take part: the one asked for, and, for the champion, a candidate that is on its way."""
     arms = {"champion": request.policy}
     standing = None if stages is None else stages.now
@@ -126,7 +126,7 @@ def _arms(request: RunRequest, stages: Stages | None) -> dict[str, str]:
     return arms
 
 
-def _twin_name(request: RunRequest, registry: Registry | None) -> str:
+def _twin_name(request: RunRequest, registry: PolicyRegistry | None) -> str:
     if request.twin is not None:
         return request.twin
     if request.robot.startswith(_VIRTUAL):
@@ -140,13 +140,13 @@ def _twin_name(request: RunRequest, registry: Registry | None) -> str:
     return str(named)
 
 
-def open_registry(held: ExitStack) -> Registry | None:
+def open_registry(held: ExitStack) -> PolicyRegistry | None:
     """The registry of the workspace around this folder, if there is one."""
     root = Workspace.find(Path.cwd())
-    return None if root is None else Registry(held.enter_context(Workspace.open(root)))
+    return None if root is None else PolicyRegistry(held.enter_context(Workspace.open(root)))
 
 
-def episode_steps(cell: RunCell, request: RunRequest) -> int:
+def episode_steps(cell: RobotCell, request: RunRequest) -> int:
     """Control steps of an episode: as asked for, as the task has, or those of 20 s."""
     hz = cell.offered.control_hz
     if request.seconds is not None:

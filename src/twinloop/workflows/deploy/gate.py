@@ -13,11 +13,11 @@ from twinloop.core.decision import GateDecision, RuleVerdict
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.evaluation import Evaluation
 from twinloop.core.files import write_json
-from twinloop.release import Registry, Version
-from twinloop.release.gate import Known, gate
+from twinloop.release import PolicyRegistry, PolicyVersion
+from twinloop.release.gate import GateContext, gate
 from twinloop.release.gate_config import GateConfig, read_gate
 from twinloop.release.version import config_of, trained_on
-from twinloop.report import KeyFigure, Report
+from twinloop.report import KeyMetric, ReportPage
 from twinloop.report.page import Tone
 from twinloop.rollout.pinned_files import stored
 from twinloop.workflows.deploy.requests import GateRequest
@@ -33,16 +33,16 @@ _ROWS = {
 }
 
 
-def gate_section(page: Report, decision: GateDecision) -> None:
+def gate_section(page: ReportPage, decision: GateDecision) -> None:
     """The answer, the table of rules, and the slices and parameters behind them."""
     tone: Tone = "good" if decision.passed else "bad"
     page.figures(
         [
-            KeyFigure(label="decision", value="yes" if decision.passed else "no", tone=tone),
-            KeyFigure(label="candidate", value=decision.candidate, source=decision.candidate_hash[:16]),
-            KeyFigure(label="champion", value=decision.champion or "none yet", source=decision.champion_hash[:16]),
-            KeyFigure(label="α", value=decision.alpha, source=f"looks: {decision.looks}"),
-            KeyFigure(label="trials on a robot", value=decision.robot_trials, source="of the candidate"),
+            KeyMetric(label="decision", value="yes" if decision.passed else "no", tone=tone),
+            KeyMetric(label="candidate", value=decision.candidate, source=decision.candidate_hash[:16]),
+            KeyMetric(label="champion", value=decision.champion or "none yet", source=decision.champion_hash[:16]),
+            KeyMetric(label="α", value=decision.alpha, source=f"looks: {decision.looks}"),
+            KeyMetric(label="trials on a robot", value=decision.robot_trials, source="of the candidate"),
         ]
     )
     rows = [[rule.rule, rule.verdict, rule.asked, rule.reason] for rule in decision.rules]
@@ -69,7 +69,7 @@ def gate_section(page: Report, decision: GateDecision) -> None:
     )
 
 
-def _details(page: Report, rule: RuleVerdict) -> None:
+def _details(page: ReportPage, rule: RuleVerdict) -> None:
     """The rows behind a rule that was asked of many."""
     for key, columns in _ROWS.items():
         rows: list[dict[str, Any]] = list(rule.evidence.get(key, ()))
@@ -102,7 +102,7 @@ def run_gate(request: GateRequest, console: Console) -> tuple[dict[str, Any], in
         claim_output(request.output)
     root = request.workspace or Workspace.find(request.file.absolute().parent)
     with nullcontext() if root is None else Workspace.open(root) as held:
-        registry = None if held is None else Registry(held, deployment=request.deployment)
+        registry = None if held is None else PolicyRegistry(held, deployment=request.deployment)
         decision = _decide(config, request.file, registry)
         if registry is not None:
             registry.record_decision(decision)
@@ -111,7 +111,7 @@ def run_gate(request: GateRequest, console: Console) -> tuple[dict[str, Any], in
     figures = {**decision.to_json(), "verb": "gate", "hash": decision.hash, "deployment": request.deployment}
     figures["workspace"] = None if root is None else str(root)
     if request.output is not None:
-        page = Report(f"Gate of {decision.candidate}", f"{request.file}, decided {decision.made}")
+        page = ReportPage(f"Gate of {decision.candidate}", f"{request.file}, decided {decision.made}")
         with finishing(request.output):
             write_json(request.output / "decision.json", decision.to_json())
             write_report(page, lambda page: gate_section(page, decision), request.output / "report.html", console)
@@ -119,7 +119,7 @@ def run_gate(request: GateRequest, console: Console) -> tuple[dict[str, Any], in
     return figures, 0 if decision.passed else 1
 
 
-def _decide(config: GateConfig, file: Path, registry: Registry | None) -> GateDecision:
+def _decide(config: GateConfig, file: Path, registry: PolicyRegistry | None) -> GateDecision:
     """Find the policies, read their evaluations, and ask."""
     mine = _policy(config.candidate, file, registry)
     theirs = None if config.champion is None else _champion(config.champion, file, registry)
@@ -139,7 +139,7 @@ def _decide(config: GateConfig, file: Path, registry: Registry | None) -> GateDe
     if registry is not None:
         update = {"candidate": mine.reference, "champion": None if theirs is None else theirs.reference}
         named = config.model_copy(update=update)
-    known = Known(
+    known = GateContext(
         candidate_hash=mine.policy or "",
         champion_hash="" if theirs is None else theirs.policy or "",
         contract=mine.record.get("contract"),
@@ -150,7 +150,7 @@ def _decide(config: GateConfig, file: Path, registry: Registry | None) -> GateDe
     return gate(named, candidate, champion, known=known)
 
 
-def _policy(said: str, file: Path, registry: Registry | None) -> Version:
+def _policy(said: str, file: Path, registry: PolicyRegistry | None) -> PolicyVersion:
     """A version of the registry; a folder is added to it. Without a workspace a folder stands for itself."""
     folder = file.parent / said
     is_folder = (folder / "config.json").is_file()
@@ -162,7 +162,7 @@ def _policy(said: str, file: Path, registry: Registry | None) -> Version:
             "it. Give a folder, or --workspace."
         )
     config = config_of(folder)
-    return Version(
+    return PolicyVersion(
         name=folder.resolve().name,
         version=0,
         hash="",
@@ -173,7 +173,7 @@ def _policy(said: str, file: Path, registry: Registry | None) -> Version:
     )
 
 
-def _champion(said: str, file: Path, registry: Registry | None) -> Version:
+def _champion(said: str, file: Path, registry: PolicyRegistry | None) -> PolicyVersion:
     try:
         return _policy(said, file, registry)
     except UnknownNameError as error:
@@ -185,7 +185,7 @@ def _champion(said: str, file: Path, registry: Registry | None) -> Version:
         ) from error
 
 
-def _spent(registry: Registry, candidate: Version, evidence: list[Evaluation]) -> str:
+def _spent(registry: PolicyRegistry, candidate: PolicyVersion, evidence: list[Evaluation]) -> str:
     """Whether the one look was taken before, at other trials."""
     hashes = tuple(one.hash for one in evidence)
     for before in registry.decisions(candidate.reference):

@@ -14,13 +14,13 @@ from twinloop.core.contract import STATE, Contract
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError
 from twinloop.core.params import ParamTable
-from twinloop.policies import Predicts
+from twinloop.policies import Predictor
 from twinloop.randomize import read_identified
-from twinloop.release.monitor.calibration import RATE, Calibration, Origin, fit, require_enough, save
+from twinloop.release.monitor.calibration import RATE, Calibration, CalibrationOrigin, fit, require_enough, save
 from twinloop.release.monitor.faults import signatures, while_held
-from twinloop.release.monitor.live import Monitor, check_policy
-from twinloop.release.monitor.recorded import Recorded, Watched, held_share, references, rows_of, watch
-from twinloop.report import KeyFigure, Report
+from twinloop.release.monitor.live import LiveMonitor, check_policy
+from twinloop.release.monitor.recorded import MonitorVerdict, RecordedEpisodes, held_share, references, rows_of, watch
+from twinloop.report import KeyMetric, ReportPage
 from twinloop.stats import wilson
 from twinloop.twin import Twin
 from twinloop.workflows.deploy.monitor_episodes import contract_of, read_recorded, require_actor
@@ -32,14 +32,14 @@ from twinloop.workflows.scenario.places import policy_folder
 _LISTED = 40
 
 
-def monitor_section(page: Report, told: Sequence[Watched], figures: Mapping[str, Any]) -> None:
+def monitor_section(page: ReportPage, told: Sequence[MonitorVerdict], figures: Mapping[str, Any]) -> None:
     """All of the page."""
     wrong = figures["low"] > figures["promised"] or bool(figures["course"])
     page.figures(
         [
-            KeyFigure(label="episodes", value=figures["episodes"]),
-            KeyFigure(label="with an alarm", value=figures["alarmed"], tone="bad" if wrong else None),
-            KeyFigure(label="promised where nothing is wrong", value=100 * figures["promised"], unit="%"),
+            KeyMetric(label="episodes", value=figures["episodes"]),
+            KeyMetric(label="with an alarm", value=figures["alarmed"], tone="bad" if wrong else None),
+            KeyMetric(label="promised where nothing is wrong", value=100 * figures["promised"], unit="%"),
         ]
     )
     page.text(
@@ -116,12 +116,12 @@ def run_monitor_calibrate(request: MonitorCalibrateRequest, console: Console) ->
 
 
 def calibrated(
-    good: Recorded,
+    good: RecordedEpisodes,
     twin: Twin,
     contract: Contract,
     *,
     params: ParamTable | None = None,
-    policy: Predicts | None = None,
+    policy: Predictor | None = None,
     name: str = "",
     cameras: tuple[str, ...] = (),
     rate: float = RATE,
@@ -145,7 +145,7 @@ def calibrated(
     sent = contract.action.to_si(sent) if contract.command == "position" else sent
     hypotheses, signature = signatures(twin, table, first, sent, nthread=nthread)
     signature = while_held(signature, hypotheses, held_share(good, twin, contract), twin.control_hz)
-    origin = Origin(
+    origin = CalibrationOrigin(
         policy=name,
         policy_hash=getattr(policy, "hash", ""),
         twin=twin.name,
@@ -177,7 +177,7 @@ def run_monitor_check(request: MonitorCheckRequest, console: Console) -> tuple[d
     if request.output is not None:
         claim_output(request.output)
     model, (acting, name) = opened_twin(request.twin, request.output), _policy(request.policy)
-    monitor = Monitor.open(request.monitor, model, nthread=request.threads)
+    monitor = LiveMonitor.open(request.monitor, model, nthread=request.threads)
     origin = monitor.calibration.origin
     if acting is None and origin.policy_hash:
         raise InputError(
@@ -191,12 +191,12 @@ def run_monitor_check(request: MonitorCheckRequest, console: Console) -> tuple[d
     figures = {**_figures(told, monitor, request.data), "policy": name, "policy_hash": getattr(acting, "hash", "")}
     _print(told, figures, console)
     if request.output is not None:
-        page = Report(f"What the monitor says of {request.data.name}", f"monitor {monitor.hash[:12]}")
+        page = ReportPage(f"What the monitor says of {request.data.name}", f"monitor {monitor.hash[:12]}")
         write_run(request.output, figures, page, lambda made: monitor_section(made, told, figures), console)
     return figures, int(bool(figures["course"]) or figures["low"] > monitor.calibration.band.rate)
 
 
-def _figures(told: Sequence[Watched], monitor: Monitor, data: Path) -> dict[str, Any]:
+def _figures(told: Sequence[MonitorVerdict], monitor: LiveMonitor, data: Path) -> dict[str, Any]:
     alarmed = [one for one in told if one.alarms]
     share = wilson(len(alarmed), len(told))
     return {
@@ -216,7 +216,7 @@ def _figures(told: Sequence[Watched], monitor: Monitor, data: Path) -> dict[str,
     }
 
 
-def _print(told: Sequence[Watched], figures: Mapping[str, Any], console: Console) -> None:
+def _print(told: Sequence[MonitorVerdict], figures: Mapping[str, Any], console: Console) -> None:
     for one in told:
         for alarm in one.alarms[:1]:
             more = f" and {len(one.alarms) - 1} more" if len(one.alarms) > 1 else ""
@@ -245,7 +245,7 @@ def _said(calibration: Calibration, made: str, output: Path) -> dict[str, Any]:
     }
 
 
-def _policy(reference: str | None) -> tuple[Predicts | None, str]:
+def _policy(reference: str | None) -> tuple[Predictor | None, str]:
     """The policy that is meant, and a name that goes on meaning it: its folder, or NAME@VERSION."""
     if reference is None:
         return None, ""
@@ -257,10 +257,10 @@ def _policy(reference: str | None) -> tuple[Predicts | None, str]:
 
 def _pinned(reference: str) -> str:
     from twinloop.catalog import Workspace
-    from twinloop.release.registry import Registry
+    from twinloop.release.registry import PolicyRegistry
 
     with Workspace.open() as workspace:
-        return Registry(workspace).version(reference).reference
+        return PolicyRegistry(workspace).version(reference).reference
 
 
 def _row(twin: Twin, params: Path | None) -> ParamTable:

@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from twinloop.core.contract import ACTION, ENVIRONMENT, IMAGES, STATE, Contract
 from twinloop.core.errors import InputError
-from twinloop.curate.recording import Recording, open_recordings
-from twinloop.release.monitor.recorded import Recorded
+from twinloop.curate.recording import RecordedEpisode, open_recordings
+from twinloop.release.monitor.recorded import RecordedEpisodes
 from twinloop.twin import Twin
 
 _NOBODY = ("", "recorded")  # actors of episodes of which nobody said who acted
 
 
-def read_recorded(folder: Path, *, cameras: tuple[str, ...] = ()) -> Recorded:
+def read_recorded(folder: Path, *, cameras: tuple[str, ...] = ()) -> RecordedEpisodes:
     """Every episode of a LeRobot v3.0 folder.
 
     Raises:
@@ -35,7 +35,7 @@ def read_recorded(folder: Path, *, cameras: tuple[str, ...] = ()) -> Recorded:
     columns = {key: _padded([one.reader.array(one.index, key) for one in recordings]) for key in keys}
     for name in cameras:
         columns[IMAGES + name] = _padded([one.pictures(name) for one in recordings])
-    return Recorded(
+    return RecordedEpisodes(
         commands=columns.pop(ACTION),
         observation=columns,
         lengths=np.array([one.frames for one in recordings]),
@@ -84,7 +84,7 @@ def contract_of(folder: Path, twin: Twin) -> Contract:
     )
 
 
-def _known(recording: Recording) -> float:
+def _known(recording: RecordedEpisode) -> float:
     return np.nan if recording.success is None else float(recording.success)
 
 

@@ -13,10 +13,10 @@ from rich.table import Table
 from twinloop.catalog import Workspace, audit
 from twinloop.catalog.fsck_state import check_release
 from twinloop.core.errors import InputError
-from twinloop.release import Registry, Stages, promote, rollback
-from twinloop.release.version import Version
+from twinloop.release import PolicyRegistry, StageTracker, promote, rollback
+from twinloop.release.version import PolicyVersion
 from twinloop.workflows.deploy.requests import (
-    OfDeployment,
+    DeploymentRequest,
     PoliciesAddRequest,
     PoliciesAuditRequest,
     PoliciesListRequest,
@@ -29,24 +29,24 @@ from twinloop.workflows.deploy.requests import (
 _TOLD = ("reason", "from", "forced", "passed", "stage")  # of an entry's details, in one line
 
 
-_R = TypeVar("_R", bound=OfDeployment)
+_R = TypeVar("_R", bound=DeploymentRequest)
 _T = TypeVar("_T")
 
 
-def of_deployment(work: Callable[[_R, Registry, Console], _T]) -> Callable[[_R, Console], _T]:
+def of_deployment(work: Callable[[_R, PolicyRegistry, Console], _T]) -> Callable[[_R, Console], _T]:
     """Open the registry of the workspace that a request names, by default the nearest upwards, for the work on it."""
 
     @wraps(work)
     def opened(request: _R, console: Console) -> _T:
         with Workspace.open(request.workspace) as held:
-            registry = Registry(held, deployment=request.deployment, who=getattr(request, "who", None))
+            registry = PolicyRegistry(held, deployment=request.deployment, who=getattr(request, "who", None))
             return work(request, registry, console)
 
     return opened
 
 
 @of_deployment
-def run_promote(request: PromoteRequest, registry: Registry, console: Console) -> dict[str, Any]:
+def run_promote(request: PromoteRequest, registry: PolicyRegistry, console: Console) -> dict[str, Any]:
     """Move a version one stage on; see `release.promote`.
 
     Raises:
@@ -66,7 +66,7 @@ def run_promote(request: PromoteRequest, registry: Registry, console: Console) -
     return {"verb": "promote", "deployment": registry.deployment, **moved.to_json(), "aliases": registry.aliases()}
 
 
-def _no_candidate(registry: Registry) -> str:
+def _no_candidate(registry: PolicyRegistry) -> str:
     known = [version.reference for version in registry.versions()]
     if not known:
         return (
@@ -82,7 +82,7 @@ def _no_candidate(registry: Registry) -> str:
 
 
 @of_deployment
-def run_rollback(request: RollbackRequest, registry: Registry, console: Console) -> dict[str, Any]:
+def run_rollback(request: RollbackRequest, registry: PolicyRegistry, console: Console) -> dict[str, Any]:
     """Make the previous champion the champion again; see `release.rollback`."""
     began = time.perf_counter()
     moved = rollback(registry, request.reason)
@@ -95,7 +95,7 @@ def run_rollback(request: RollbackRequest, registry: Registry, console: Console)
 
 
 @of_deployment
-def run_add(request: PoliciesAddRequest, registry: Registry, console: Console) -> dict[str, Any]:
+def run_add(request: PoliciesAddRequest, registry: PolicyRegistry, console: Console) -> dict[str, Any]:
     """Copy a saved policy into the registry."""
     reference = registry.add(request.folder, name=request.name)
     version = registry.version(reference)
@@ -106,9 +106,9 @@ def run_add(request: PoliciesAddRequest, registry: Registry, console: Console) -
 
 
 @of_deployment
-def run_list(_: PoliciesListRequest, registry: Registry, console: Console) -> dict[str, Any]:
+def run_list(_: PoliciesListRequest, registry: PolicyRegistry, console: Console) -> dict[str, Any]:
     """Every version, what it is called, and where it is on its way."""
-    aliases, stages = registry.aliases(), Stages(registry)
+    aliases, stages = registry.aliases(), StageTracker(registry)
     standing = {one.policy: one for one in stages.history()}
     table = Table("policy", "alias", "stage", "policy hash", "trained on", "added", "by", box=None, pad_edge=False)
     rows = list[dict[str, Any]]()
@@ -146,7 +146,7 @@ def run_list(_: PoliciesListRequest, registry: Registry, console: Console) -> di
 
 
 @of_deployment
-def run_show(request: PoliciesShowRequest, registry: Registry, console: Console) -> dict[str, Any]:
+def run_show(request: PoliciesShowRequest, registry: PolicyRegistry, console: Console) -> dict[str, Any]:
     """What a version is made of, and what the gate said of it."""
     version = registry.version(request.policy)
     folder = registry.folder(request.policy)
@@ -178,7 +178,7 @@ def run_show(request: PoliciesShowRequest, registry: Registry, console: Console)
     }
 
 
-def _called(version: Version) -> str:
+def _called(version: PolicyVersion) -> str:
     return f"policy {version.policy[:16]}" if version.policy else f"files {version.hash[:16]}"
 
 
@@ -188,7 +188,7 @@ def _meant(digest: str | None, of: str) -> str | None:
 
 
 @of_deployment
-def run_audit(_: PoliciesAuditRequest, registry: Registry, console: Console) -> dict[str, Any]:
+def run_audit(_: PoliciesAuditRequest, registry: PolicyRegistry, console: Console) -> dict[str, Any]:
     """Who did what, oldest first, and the hash by which this log can be told from another."""
     log = registry.audit()
     for entry in log:
@@ -202,7 +202,9 @@ def run_audit(_: PoliciesAuditRequest, registry: Registry, console: Console) -> 
 
 
 @of_deployment
-def run_verify(request: PoliciesVerifyRequest, registry: Registry, console: Console) -> tuple[dict[str, Any], int]:
+def run_verify(
+    request: PoliciesVerifyRequest, registry: PolicyRegistry, console: Console
+) -> tuple[dict[str, Any], int]:
     """Every file of every version, the chain of the log, and that an entry that was noted elsewhere is in it.
 
     Raises:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from twinloop.workflows.run.request import InWorkspace, Reported, Request, SeedOption, request
+from twinloop.workflows.run.request import ReportedRequest, Request, SeedOption, WorkspaceRequest, request
 
 
 @request
@@ -95,7 +95,7 @@ class MonitorCalibrateRequest(SeedOption, Request):
 
 
 @request
-class MonitorCheckRequest(Reported):
+class MonitorCheckRequest(ReportedRequest):
     """Show recorded episodes to a monitor: what is unusual, since when, and what it points to.
 
     Exit code 1 where more episodes alarm than are promised, or the course of episodes has drifted.
@@ -128,7 +128,7 @@ class GateRequest(Request):
 
 
 @request
-class OfDeployment(InWorkspace):
+class DeploymentRequest(WorkspaceRequest):
     """Common to commands on the registry of policies."""
 
     deployment: str = "main"
@@ -136,7 +136,7 @@ class OfDeployment(InWorkspace):
 
 
 @request
-class PromoteRequest(OfDeployment):
+class PromoteRequest(DeploymentRequest):
     """Move a version one stage on: shadow, canary, champion, as the file of its gate says."""
 
     policy: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="POLICY")]] = "candidate"
@@ -152,7 +152,7 @@ class PromoteRequest(OfDeployment):
 
 
 @request
-class RollbackRequest(OfDeployment):
+class RollbackRequest(DeploymentRequest):
     """Make the previous champion the champion again, after checking every byte of it."""
 
     reason: str
@@ -162,7 +162,7 @@ class RollbackRequest(OfDeployment):
 
 
 @request
-class PoliciesAddRequest(OfDeployment):
+class PoliciesAddRequest(DeploymentRequest):
     """Copy a saved policy into the registry; what is there never changes."""
 
     folder: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="DIR")]]
@@ -172,12 +172,12 @@ class PoliciesAddRequest(OfDeployment):
 
 
 @request
-class PoliciesListRequest(OfDeployment):
+class PoliciesListRequest(DeploymentRequest):
     """Every version with its aliases and its stage."""
 
 
 @request
-class PoliciesShowRequest(OfDeployment):
+class PoliciesShowRequest(DeploymentRequest):
     """What a version is made of, checked byte by byte, and what the gate said of it."""
 
     policy: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="POLICY")]]
@@ -185,12 +185,12 @@ class PoliciesShowRequest(OfDeployment):
 
 
 @request
-class PoliciesAuditRequest(OfDeployment):
+class PoliciesAuditRequest(DeploymentRequest):
     """Who promoted what on which evidence; ends with the hash of the newest entry, to be noted elsewhere."""
 
 
 @request
-class PoliciesVerifyRequest(OfDeployment):
+class PoliciesVerifyRequest(DeploymentRequest):
     """Check every version, the chain of the log and the aliases; exits with 1 where something is wrong."""
 
     head: str | None = None

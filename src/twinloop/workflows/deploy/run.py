@@ -20,20 +20,20 @@ from twinloop.core.documents import MOST_LINES_BYTES, read_text
 from twinloop.core.errors import InputError, TwinloopError
 from twinloop.hardware.excite_guard import stopped_by_hand
 from twinloop.release.promotion import rollback
-from twinloop.release.registry import Registry
+from twinloop.release.registry import PolicyRegistry
 from twinloop.release.running import Runner
 from twinloop.release.running_observers import ShadowWatcher
-from twinloop.release.running_policy import Homing
+from twinloop.release.running_policy import HomingMove
 from twinloop.release.running_record import RunFacts, RunWriter
-from twinloop.release.running_robot import Ran, RunOptions
-from twinloop.workflows.deploy.cell import PATIENCE_S, RunCell, episode_steps, open_cell, open_registry
+from twinloop.release.running_robot import EpisodeRun, RunOptions
+from twinloop.workflows.deploy.cell import PATIENCE_S, RobotCell, episode_steps, open_cell, open_registry
 from twinloop.workflows.deploy.requests import RunRequest
 from twinloop.workflows.run.results import claim_output
 
 _WORDS = {"1": True, "true": True, "yes": True, "y": True, "0": False, "false": False, "no": False, "n": False}
 
 
-def outcome_of(ran: Ran, request: RunRequest) -> bool | None:
+def outcome_of(ran: EpisodeRun, request: RunRequest) -> bool | None:
     """What is known of an episode's outcome; None where nobody says.
 
     Raises:
@@ -130,12 +130,12 @@ class _Run:
     """A run under way: ``ended`` says why it ended early, or ""."""
 
     def __init__(
-        self, cell: RunCell, request: RunRequest, writer: RunWriter, registry: Registry | None, console: Console
+        self, cell: RobotCell, request: RunRequest, writer: RunWriter, registry: PolicyRegistry | None, console: Console
     ) -> None:
         self._cell, self._request, self._writer, self._registry = cell, request, writer, registry
         self._console, self._connected = console, False
         self.stop, self.ended = _Stop(), ""
-        self.done: list[tuple[Ran, bool | None]] = []
+        self.done: list[tuple[EpisodeRun, bool | None]] = []
 
     def all(self) -> None:
         """Every episode, until there is a reason to end."""
@@ -201,7 +201,7 @@ class _Run:
     def _go_home(self) -> None:
         cell = self._cell
         home = cell.envelope.units.from_si(cell.twin.home()[0][cell.twin.joint_qpos])
-        homing = Homing(cell.envelope, home, cell.offered)
+        homing = HomingMove(cell.envelope, home, cell.offered)
         steps = homing.steps(cell.spoken.look().reading)
         options = RunOptions(steps=steps, interrupted=lambda: bool(self.stop.reason))
         ran = self._driven(Runner(cell.spoken, cell.envelope, homing), 0, options)
@@ -228,7 +228,7 @@ class _Run:
         if ran.trip:
             self._after_trip(ran)
 
-    def _ran(self, number: int, arm: str, *, shadow: bool) -> Ran:
+    def _ran(self, number: int, arm: str, *, shadow: bool) -> EpisodeRun:
         cell, request = self._cell, self._request
         slow_time = cell.robot.source == "sim" and not request.realtime
         watcher = None
@@ -248,13 +248,13 @@ class _Run:
             ran.shadow = watcher.log.summary()
         return ran
 
-    def _driven(self, runner: Runner, number: int, options: RunOptions) -> Ran:
+    def _driven(self, runner: Runner, number: int, options: RunOptions) -> EpisodeRun:
         try:
             return runner.run(number, options)
         finally:
             runner.close()
 
-    def _tell(self, ran: Ran, success: bool | None) -> None:
+    def _tell(self, ran: EpisodeRun, success: bool | None) -> None:
         """Tell the stages of a candidate; an episode that nobody calls a success counts as none."""
         stages = self._cell.stages
         if stages is None or stages.now is None or ran.trip == "hand":
@@ -262,7 +262,7 @@ class _Run:
         if stages.outcome(ran.episode, bool(success), ran.violations, shadow=ran.shadow) == "abort":
             self._console.print("The candidate was aborted: it is a candidate no more, and the champion goes on.")
 
-    def _after_trip(self, ran: Ran) -> None:
+    def _after_trip(self, ran: EpisodeRun) -> None:
         choice = self._request.on_trip
         if choice == "go-on" and ran.trip not in ("hand", "robot"):  # a robot that fails is looked at first
             return
@@ -272,7 +272,7 @@ class _Run:
             self._console.print(f"Rolled back: {moved.to_json()}", soft_wrap=True, markup=False)
 
 
-def _facts(cell: RunCell, request: RunRequest) -> RunFacts:
+def _facts(cell: RobotCell, request: RunRequest) -> RunFacts:
     deciders = {arm: {"name": one.name, "hash": one.hash} for arm, one in cell.deciders.items()}
     return RunFacts(
         origin=cell.robot.origin,
@@ -294,7 +294,7 @@ def _latencies(seconds: NDArray[np.float64]) -> dict[str, float | None]:
     return {name: float(np.quantile(known, level)) if len(known) else None for name, level in levels.items()}
 
 
-def _described(cell: RunCell, request: RunRequest) -> str:
+def _described(cell: RobotCell, request: RunRequest) -> str:
     limits, settings = cell.envelope.limits, cell.envelope.settings
     speed = np.rad2deg(limits.speed)
     return (
@@ -306,14 +306,14 @@ def _described(cell: RunCell, request: RunRequest) -> str:
     )
 
 
-def episode_line(ran: Ran, success: bool | None) -> str:
+def episode_line(ran: EpisodeRun, success: bool | None) -> str:
     """An episode for people: what came of it, and what the envelope did."""
     said = "outcome not known" if success is None else "success" if success else "failure"
     tail = f"; {ran.reason}" if ran.trip else ""
     return f"episode {ran.episode}: {said}, {len(ran.steps)} frames, {_envelope_words(ran)}{tail}"
 
 
-def _envelope_words(ran: Ran) -> str:
+def _envelope_words(ran: EpisodeRun) -> str:
     """What the envelope did: a cut command was sent within the limits, a held one was not sent at all."""
     kinds = Counter(ran.rulings)
     told = {"limited": "cut to the limits", "held": "held", "stopped": "stopped"}

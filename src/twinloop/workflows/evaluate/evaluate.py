@@ -25,9 +25,9 @@ from twinloop.evaluate.acting import EXPERT, Candidate, candidate
 from twinloop.evaluate.real import read_real
 from twinloop.evaluate.run import evaluate
 from twinloop.evaluate.suite import builtin_suites, open_suite
-from twinloop.evaluate.summary import OVERALL, SUCCESS, WORST, SliceSummary, Summary
+from twinloop.evaluate.summary import OVERALL, SUCCESS, WORST, EvaluationSummary, SliceSummary
 from twinloop.evaluate.worlds import Suite, on_twin
-from twinloop.report import Report
+from twinloop.report import ReportPage
 from twinloop.simulate import open_backend
 from twinloop.tasks import DEFAULT_TWIN, open_task
 from twinloop.twin import Twin, load_twin
@@ -48,7 +48,7 @@ _DESCRIBED = (
 )  # of an evaluation, in result.json
 
 
-def print_summary(console: Console, made: Evaluation, summary: Summary) -> None:
+def print_summary(console: Console, made: Evaluation, summary: EvaluationSummary) -> None:
     """The table of slices, the worst first, and what must be said beside it."""
     title = f"{made.policy} in {made.suite}" + (f" ({made.domain})" if made.domain == "real" else f" on {made.twin}")
     head = ("slice", "success", f"{summary.level:.0%} exact", "progress", "time s", "smooth", "peak N", "unsafe")
@@ -73,7 +73,7 @@ def print_summary(console: Console, made: Evaluation, summary: Summary) -> None:
         console.print(f"{speed:.0f} episodes per minute on {made.extra['backend']}.")
 
 
-def invalid_words(made: Evaluation, summary: Summary) -> str:
+def invalid_words(made: Evaluation, summary: EvaluationSummary) -> str:
     """How many trials do not count, why, and what that means."""
     given = dict.fromkeys(reason for item in summary.slices for reason in item.reasons)
     reasons = "; ".join(given) or "no reason given"
@@ -273,7 +273,7 @@ def _folders(made: Sequence[Evaluation]) -> list[str]:
 
 def _ended(run: MeasuredRun, made: list[Evaluation], level: float, started: datetime) -> Outcome:
     """Print, store and remember evaluations, and judge the conditions on their figures."""
-    summaries = [Summary.of(one, level=level) for one in made]
+    summaries = [EvaluationSummary.of(one, level=level) for one in made]
     headline = []
     for one, summary, folder in zip(made, summaries, _folders(made), strict=True):
         print_summary(run.console, one, summary)
@@ -295,7 +295,7 @@ def _ended(run: MeasuredRun, made: list[Evaluation], level: float, started: date
     short |= {figure.name: figure.estimate for figure in headline if "/" not in figure.name}
     figures["run_id"] = remembered(run.output, made, short, started, verb="evaluate")
 
-    def fill(page: Report) -> None:
+    def fill(page: ReportPage) -> None:
         for one, summary in zip(made, summaries, strict=True):
             evaluation_section(page, one, summary)
 

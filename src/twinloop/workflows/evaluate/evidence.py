@@ -11,26 +11,26 @@ from rich.table import Table
 
 from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError
-from twinloop.core.headline import Headline
-from twinloop.report import KeyFigure, Report
+from twinloop.core.headline import HeadlineMetric
+from twinloop.report import KeyMetric, ReportPage
 from twinloop.stats.proportion import chance_to_show, rate_shown, trials_to_claim, watched_claim
 from twinloop.workflows.evaluate.requests import EvidenceRequest
 from twinloop.workflows.run.results import MeasuredRun
 
 
-def evidence_section(page: Report, figures: Mapping[str, Any], simulation: Sequence[str]) -> None:
+def evidence_section(page: ReportPage, figures: Mapping[str, Any], simulation: Sequence[str]) -> None:
     """Key figures, the table of demonstrations, and a sentence for each assumption about simulation."""
     claim, rows, seen = figures["claim"], figures["demonstrations"], figures["seen"]
     shown = [
-        KeyFigure(
+        KeyMetric(
             label="real trials without a failure", value=f"{rows[0]['trials']:,}", source="fixed beforehand, exact"
         )
     ]
     if seen:
         source = f"{seen['failures']} failures in {seen['trials']:,} trials, {claim['confidence']:.0%}"
-        shown.append(KeyFigure(label="failure rate shown so far", value=f"{seen['rate_shown']:.3g}", source=source))
+        shown.append(KeyMetric(label="failure rate shown so far", value=f"{seen['rate_shown']:.3g}", source=source))
         more = f"{seen['more_without_failure']:,}"
-        shown.append(KeyFigure(label="more without a failure", value=more, source="which would carry the claim"))
+        shown.append(KeyMetric(label="more without a failure", value=more, source="which would carry the claim"))
     page.figures(shown)
     page.section("Real trials", "Independent, drawn as the robot will meet them, and judged without knowing the claim.")
     page.table(
@@ -68,7 +68,7 @@ def run_evidence(request: EvidenceRequest, console: Console) -> tuple[dict[str, 
     )
 
 
-def _headline(figures: Mapping[str, Any]) -> list[Headline]:
+def _headline(figures: Mapping[str, Any]) -> list[HeadlineMetric]:
     """What conditions may ask: trials without a failure, and what was seen or bounded, where it was."""
     first = figures["demonstrations"][0]
     told: dict[str, tuple[float, str, str]] = {
@@ -82,7 +82,7 @@ def _headline(figures: Mapping[str, Any]) -> list[Headline]:
     if "bound" in (gap := figures["simulation"].get("gap", {})):
         told["bound"] = (gap["bound"], "", "simulated rate at most, and the assumed gap")
     return [
-        Headline(name=name, estimate=float(value), unit=unit, method="exact", meaning=meaning)
+        HeadlineMetric(name=name, estimate=float(value), unit=unit, method="exact", meaning=meaning)
         for name, (value, unit, meaning) in told.items()
     ]
 

@@ -9,8 +9,8 @@ import numpy as np
 from twinloop.core.evaluation import Evaluation
 from twinloop.evaluate.comparison import PairedComparison
 from twinloop.evaluate.suite import ENDS
-from twinloop.evaluate.summary import SliceSummary, Summary
-from twinloop.report import KeyFigure, Report
+from twinloop.evaluate.summary import EvaluationSummary, SliceSummary
+from twinloop.report import KeyMetric, ReportPage
 from twinloop.report.figure import new_figure, set_layout
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _BARS = 40  # slices that are drawn; the table has all
 _LOW, _MIDDLE, _HIGH = "#c8553d", "#d9c58b", "#3a7d8c"
 
 
-def evaluation_section(page: Report, made: Evaluation, summary: Summary) -> None:
+def evaluation_section(page: ReportPage, made: Evaluation, summary: EvaluationSummary) -> None:
     """An evaluation: the figures, every slice from the worst on, and the map of pairs where the suite has pairs."""
     page.section(f"{made.policy} in {made.suite}", _words(made, summary))
     page.figures(_key_figures(made, summary))
@@ -57,7 +57,7 @@ def evaluation_section(page: Report, made: Evaluation, summary: Summary) -> None
         page.text("Left out:\n\n" + "\n\n".join(made.extra["left_out"]))
 
 
-def slice_bars(summary: Summary) -> Figure:
+def slice_bars(summary: EvaluationSummary) -> Figure:
     """Success rates of slices with their intervals, the worst on top."""
     shown = summary.slices[:_BARS]
     rates = np.array([float(item.success.estimate) for item in shown])
@@ -87,7 +87,7 @@ def slice_bars(summary: Summary) -> Figure:
     return figure
 
 
-def pair_map(pairs: list[str], ends: dict[str, dict[str, str]], summary: Summary) -> Figure:
+def pair_map(pairs: list[str], ends: dict[str, dict[str, str]], summary: EvaluationSummary) -> Figure:
     """Success of every pair of axes at every combination of their ends."""
     labels = [f"{axis} {end}" for axis in pairs for end in ENDS]
     place = {(axis, end): 2 * at + ENDS.index(end) for at, axis in enumerate(pairs) for end in ENDS}
@@ -115,17 +115,17 @@ def pair_map(pairs: list[str], ends: dict[str, dict[str, str]], summary: Summary
     return figure
 
 
-def comparison_section(page: Report, found: PairedComparison) -> None:
+def comparison_section(page: ReportPage, found: PairedComparison) -> None:
     """A comparison: the answer, the difference as pairs came in, and where the pairs differed."""
     page.section(f"{found.a} against {found.b}", found.words())
     only_a, only_b = found.discordant
     i = found.interval
     page.figures(
         [
-            KeyFigure(label="answer", value=found.answer, source=f"α = {found.alpha:g}"),
-            KeyFigure(label="pairs", value=found.counts.pairs, source=f"decided at {found.decided or '–'}"),
-            KeyFigure(label="won by one alone", value=f"{only_a} : {only_b}", source="discordant pairs"),
-            KeyFigure(
+            KeyMetric(label="answer", value=found.answer, source=f"α = {found.alpha:g}"),
+            KeyMetric(label="pairs", value=found.counts.pairs, source=f"decided at {found.decided or '–'}"),
+            KeyMetric(label="won by one alone", value=f"{only_a} : {only_b}", source="discordant pairs"),
+            KeyMetric(
                 label="difference",
                 value=float(i.estimate),
                 source=f"[{float(i.low):+.3f}, {float(i.high):+.3f}] at every look",
@@ -165,10 +165,10 @@ def _sequence(found: PairedComparison) -> Figure:
     return figure
 
 
-def _key_figures(made: Evaluation, summary: Summary) -> list[KeyFigure]:
+def _key_figures(made: Evaluation, summary: EvaluationSummary) -> list[KeyMetric]:
     overall, worst = summary.overall, summary.worst
     found = [
-        KeyFigure(
+        KeyMetric(
             label="success",
             value=float(overall.estimate),
             source=f"[{float(overall.low):.3f}, {float(overall.high):.3f}], {summary.trials} trials",
@@ -176,15 +176,15 @@ def _key_figures(made: Evaluation, summary: Summary) -> list[KeyFigure]:
     ]
     if len(summary.slices) > 1:
         ends = f"[{float(worst.low):.3f}, {float(worst.high):.3f}], chosen among {len(summary.slices)}"
-        found.append(KeyFigure(label="worst slice", value=float(worst.estimate), source=ends))
-    found.append(KeyFigure(label="lost worlds", value=summary.invalid, source="count as no success"))
+        found.append(KeyMetric(label="worst slice", value=float(worst.estimate), source=ends))
+    found.append(KeyMetric(label="lost worlds", value=summary.invalid, source="count as no success"))
     if latency := made.extra.get("latency"):
         source = f"95 % within {1e3 * latency['p95_s']:.2f} ms"
-        found.append(KeyFigure(label="command takes", value=1e3 * latency["median_s"], unit="ms", source=source))
+        found.append(KeyMetric(label="command takes", value=1e3 * latency["median_s"], unit="ms", source=source))
     return found
 
 
-def _words(made: Evaluation, summary: Summary) -> str:
+def _words(made: Evaluation, summary: EvaluationSummary) -> str:
     where = "Real trials." if made.domain == "real" else f"Simulated on {made.twin}, run seed {made.run_seed}."
     many = len(summary.slices)
     chosen = (

@@ -8,7 +8,7 @@ from typing import Annotated
 import tyro
 
 from twinloop.tasks import DEFAULT_TASK
-from twinloop.workflows.run.request import FailIfOption, LevelOption, Reported, Request, SeedOption, request
+from twinloop.workflows.run.request import FailIfOption, LevelOption, ReportedRequest, Request, SeedOption, request
 
 _Policy = tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="POLICY")]]
 
@@ -85,7 +85,7 @@ class CompareRequest(FailIfOption, TrialOptions, Request):
 
 
 @request
-class EvidenceRequest(FailIfOption, Reported):
+class EvidenceRequest(FailIfOption, ReportedRequest):
     """How many real trials does a claim need, and what can simulation contribute to it?
 
     Example conditions of --fail-if: 'more_without_failure > 0' and 'bound > 1e-3'.

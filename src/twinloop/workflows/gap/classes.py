@@ -13,14 +13,14 @@ from rich.console import Console
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError
-from twinloop.core.headline import Headline, headlines
+from twinloop.core.headline import HeadlineMetric, headlines
 from twinloop.core.records import Episode
 from twinloop.core.trials import Trials
 from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.trials import read_trials
 from twinloop.gap.policies.classes import (
-    Errors,
+    EpisodeErrors,
     drift_since,
     easier_in_simulation,
     errors_of,
@@ -29,20 +29,20 @@ from twinloop.gap.policies.classes import (
     other_environment,
     weak_policies,
 )
-from twinloop.gap.policies.classes_coverage import Support, combination_covered, never_covered, visited_axes
-from twinloop.gap.policies.classes_result import ALPHA, MEANINGS, Check, Diagnosis, Kind, decided
+from twinloop.gap.policies.classes_coverage import TrainingSupport, combination_covered, never_covered, visited_axes
+from twinloop.gap.policies.classes_result import ALPHA, MEANINGS, ClassCheck, FailureDiagnosis, Kind, decided
 from twinloop.randomize import read_identified
-from twinloop.report import Report
+from twinloop.report import ReportPage
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import prepare_replay
 from twinloop.twin import Twin, load_twin
-from twinloop.workflows.data.logs import Log, open_log
+from twinloop.workflows.data.logs import LogEpisodes, open_log
 from twinloop.workflows.gap.requests import GapClassesRequest
 from twinloop.workflows.run.results import MeasuredRun, Outcome
 
 
-def classes_section(page: Report, found: Diagnosis) -> None:
+def classes_section(page: ReportPage, found: FailureDiagnosis) -> None:
     """What fires with its evidence and remedy, every check, and what was not looked at."""
     page.section(
         "Failure classes",
@@ -67,7 +67,7 @@ def classes_section(page: Report, found: Diagnosis) -> None:
         page.text(f"Not looked at, {MEANINGS[kind]}: {why}.")
 
 
-def _p(check: Check) -> str:
+def _p(check: ClassCheck) -> str:
     return "–" if np.isnan(check.p_value) else f"{check.p_value:.2g}"
 
 
@@ -109,21 +109,21 @@ def run_gap_classes(request: GapClassesRequest, console: Console) -> Outcome:
     )
 
 
-def classes_headline(found: Diagnosis) -> list[Headline]:
+def classes_headline(found: FailureDiagnosis) -> list[HeadlineMetric]:
     """How many classes fire, and whether each does (0 or 1)."""
     why = "a count of tests that are significant after Holm has no interval"
-    rows = [Headline(name="classes", estimate=float(len(found.classes)), method=why, meaning="classes that fire")]
+    rows = [HeadlineMetric(name="classes", estimate=float(len(found.classes)), method=why, meaning="classes that fire")]
     checked = {check.kind for check in found.checks}
     return rows + [
-        Headline(name=f"class/{kind}", estimate=float(kind in found.classes), method=why, meaning=MEANINGS[kind])
+        HeadlineMetric(name=f"class/{kind}", estimate=float(kind in found.classes), method=why, meaning=MEANINGS[kind])
         for kind in MEANINGS
         if kind in checked
     ]
 
 
-def diagnose(request: GapClassesRequest, log: Log | None) -> Diagnosis:
+def diagnose(request: GapClassesRequest, log: LogEpisodes | None) -> FailureDiagnosis:
     """Every check that the request allows."""
-    checks: list[Check] = []
+    checks: list[ClassCheck] = []
     skipped: dict[Kind, str] = {}
     _coverage(request, log, checks, skipped)
     _width(request, checks, skipped)
@@ -135,7 +135,9 @@ def diagnose(request: GapClassesRequest, log: Log | None) -> Diagnosis:
     return decided(checks, skipped)
 
 
-def _coverage(request: GapClassesRequest, log: Log | None, checks: list[Check], skipped: dict[Kind, str]) -> None:
+def _coverage(
+    request: GapClassesRequest, log: LogEpisodes | None, checks: list[ClassCheck], skipped: dict[Kind, str]
+) -> None:
     if request.training is None or log is None:
         skipped["never_covered"] = "give --data and --training (a dataset, or the folder of an identify run)"
         return
@@ -151,7 +153,7 @@ def _coverage(request: GapClassesRequest, log: Log | None, checks: list[Check], 
     checks += [] if together is None else [together]
 
 
-def training_support(training: str) -> Support:
+def training_support(training: str) -> TrainingSupport:
     """What a dataset visited, episode by episode, or the ranges that an identify run stands for.
 
     Raises:
@@ -161,11 +163,11 @@ def training_support(training: str) -> Support:
     run = path / "result.json"
     if run.is_file() and "distribution" in read_json(run):
         found = ParamDistribution.from_json(read_identified(path)["distribution"])
-        return Support.of_distribution(found, origin=str(path))
+        return TrainingSupport.of_distribution(found, origin=str(path))
     names, rows = visited_axes(open_log(training).episodes)
     drawn = _drawn(path)
     both = np.concatenate([rows, np.stack(list(drawn.values()), axis=-1)], axis=1) if drawn else rows
-    return Support(names=(*names, *drawn), values=both, origin=str(training))
+    return TrainingSupport(names=(*names, *drawn), values=both, origin=str(training))
 
 
 def _drawn(path: Path) -> dict[str, NDArray[np.float64]]:
@@ -181,7 +183,7 @@ def _drawn(path: Path) -> dict[str, NDArray[np.float64]]:
     }
 
 
-def _width(request: GapClassesRequest, checks: list[Check], skipped: dict[Kind, str]) -> None:
+def _width(request: GapClassesRequest, checks: list[ClassCheck], skipped: dict[Kind, str]) -> None:
     if request.gap is None:
         skipped["gap_too_wide"] = "give --gap with the folder of a run of `twinloop gap`"
         return
@@ -203,7 +205,9 @@ def _width(request: GapClassesRequest, checks: list[Check], skipped: dict[Kind, 
     checks += found
 
 
-def _twin_errors(request: GapClassesRequest, log: Log | None, checks: list[Check], skipped: dict[Kind, str]) -> None:
+def _twin_errors(
+    request: GapClassesRequest, log: LogEpisodes | None, checks: list[ClassCheck], skipped: dict[Kind, str]
+) -> None:
     if request.calibrated is None:
         skipped["drift"] = "give --calibrated (the first episode's number after it, or its date), --twin and --data"
     if request.other is None and not request.trials:
@@ -229,7 +233,7 @@ def _twin_errors(request: GapClassesRequest, log: Log | None, checks: list[Check
         checks += other_environment(here, there, name=request.other, remedy=remedy)
 
 
-def twin_errors(twin: Twin, episodes: Sequence[Episode], params: Path | None) -> Errors:
+def twin_errors(twin: Twin, episodes: Sequence[Episode], params: Path | None) -> EpisodeErrors:
     """Errors of a twin, with the estimates of an identify run where one is given, over those of holding still."""
     logs = prepare_replay(twin, episodes)
     values = {} if params is None else ParamDistribution.from_json(read_identified(params)["distribution"]).estimate
@@ -256,7 +260,7 @@ def _first_after(episodes: Sequence[Episode], calibrated: str) -> int:
     return sum(float(episode.time[0]) < moment for episode in episodes)
 
 
-def _trials(request: GapClassesRequest, checks: list[Check], skipped: dict[Kind, str]) -> None:
+def _trials(request: GapClassesRequest, checks: list[ClassCheck], skipped: dict[Kind, str]) -> None:
     if not request.trials:
         why = "give --trials with real and simulated scored trials"
         skipped["weak_in_simulation"] = skipped["beyond_what_is_modelled"] = why

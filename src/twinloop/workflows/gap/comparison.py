@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from twinloop.core.errors import InputError
-from twinloop.core.headline import Headline
+from twinloop.core.headline import HeadlineMetric
 from twinloop.dataset.trials import read_trials
-from twinloop.gap.policies.comparison import Comparison, TaskComparison, compare_policies
+from twinloop.gap.policies.comparison import PolicyComparison, TaskComparison, compare_policies
 from twinloop.gap.policies.comparison_sequential import SequentialComparison
 from twinloop.gap.policies.estimate import RealEstimate, estimate_real
 from twinloop.stats import (
@@ -111,7 +111,7 @@ def run_gap_compare(request: GapCompareRequest, console: Console) -> Outcome:
     )
 
 
-def comparison_words(found: Comparison, task: TaskComparison) -> str:
+def comparison_words(found: PolicyComparison, task: TaskComparison) -> str:
     """A task's answer in plain words."""
     arms = task.arms
     said = ", ".join(
@@ -123,7 +123,7 @@ def comparison_words(found: Comparison, task: TaskComparison) -> str:
     return f"{said}{' on the same starts' if arms.paired else ''}: {answer}"
 
 
-def _fixed_words(found: Comparison, task: TaskComparison) -> str:
+def _fixed_words(found: PolicyComparison, task: TaskComparison) -> str:
     i = task.difference
     ends = f"difference {float(i.estimate):+.3f} [{float(i.low):+.3f}, {float(i.high):+.3f}]"
     p = f"p = {task.adjusted:.2g} ({task.test}{'; Holm over tasks' if len(found.tasks) > 1 else ''})"
@@ -144,7 +144,7 @@ def _fixed_words(found: Comparison, task: TaskComparison) -> str:
     return f"undecided: {nothing} is shown, {p}{equal}; {ends}.{more}"
 
 
-def _sequential_words(found: Comparison, run: SequentialComparison) -> str:
+def _sequential_words(found: PolicyComparison, run: SequentialComparison) -> str:
     i = run.test.interval
     ends = f"difference {i.estimate:+.3f} [{float(i.low):+.3f}, {float(i.high):+.3f}] at every look"
     p = float(run.test.p_value[-1])
@@ -163,7 +163,7 @@ def _sequential_words(found: Comparison, run: SequentialComparison) -> str:
     return f"undecided after {run.pairs} pairs, p = {p:.2g}: {expected}; {ends}.{waiting}"
 
 
-def _better(found: Comparison, difference: float) -> str:
+def _better(found: PolicyComparison, difference: float) -> str:
     return found.a if difference > 0 else found.b
 
 
@@ -197,7 +197,7 @@ def run_gap_power(request: GapPowerRequest, console: Console) -> Outcome:
     figures["text"] = _power_words(p, needed, within, paired, figures.get("sequential"))
     console.print(figures["text"], soft_wrap=True)
     headline = [
-        Headline(
+        HeadlineMetric(
             name="trials_needed",
             estimate=float(needed.trials_a),
             unit="trials",

@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from twinloop.gap.policies.comparison import Comparison, TaskComparison
+from twinloop.gap.policies.comparison import PolicyComparison, TaskComparison
 from twinloop.gap.policies.comparison_sequential import SequentialComparison
 from twinloop.gap.policies.estimate import RealEstimate
-from twinloop.report import Report
+from twinloop.report import ReportPage
 from twinloop.report.gap_policies import confidence_sequence, interval_rows, power_curve, wealth_curves
 from twinloop.stats import Interval
 
 
-def comparison_section(page: Report, found: Comparison, words: dict[str, str]) -> None:
+def comparison_section(page: ReportPage, found: PolicyComparison, words: dict[str, str]) -> None:
     """Each task's answer in words, its intervals, and the wealth where trials were looked at as they came."""
     for task in found.tasks:
         page.section(f"{found.a} against {found.b}" + (f" in {task.arms.task}" if task.arms.task else ""))
@@ -35,7 +35,7 @@ def comparison_section(page: Report, found: Comparison, words: dict[str, str]) -
     )
 
 
-def _sequential(page: Report, found: Comparison, run: SequentialComparison) -> None:
+def _sequential(page: ReportPage, found: PolicyComparison, run: SequentialComparison) -> None:
     curves = {"against no difference": run.test.log_e}
     if run.above is not None and run.below is not None:
         curves[f"against a difference ≤ -{found.within:g}"] = run.above.log_e
@@ -51,7 +51,7 @@ def _sequential(page: Report, found: Comparison, run: SequentialComparison) -> N
     )
 
 
-def _intervals(page: Report, found: Comparison, task: TaskComparison) -> None:
+def _intervals(page: ReportPage, found: PolicyComparison, task: TaskComparison) -> None:
     rows: list[tuple[str, Interval]] = [(f"{task.difference.method}", task.difference), (task.valid.method, task.valid)]
     if task.strata is not None:
         rows.append((task.strata.method, task.strata))
@@ -79,7 +79,7 @@ def _intervals(page: Report, found: Comparison, task: TaskComparison) -> None:
     page.table(["test", "p-value"], tests, caption="Tests at this number of trials, not adjusted for other tasks")
 
 
-def power_section(page: Report, figures: dict[str, Any]) -> None:
+def power_section(page: ReportPage, figures: dict[str, Any]) -> None:
     """The trials needed, the power curve, and when the sequential test would decide."""
     needed = figures["needed"]
     page.section("Trials needed", figures["text"])
@@ -94,7 +94,7 @@ def power_section(page: Report, figures: dict[str, Any]) -> None:
         page.table(["sequential test, looked at after every pair", "value"], rows)
 
 
-def estimate_section(page: Report, found: RealEstimate) -> None:
+def estimate_section(page: ReportPage, found: RealEstimate) -> None:
     """Real scores with and without simulation, and what it saved."""
     page.section(
         "Real scores, with and without simulation",

@@ -12,20 +12,20 @@ from rich.console import Console
 
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError
-from twinloop.core.headline import Headline
+from twinloop.core.headline import HeadlineMetric
 from twinloop.core.records import Episode
 from twinloop.core.seeds import generator
 from twinloop.core.units import UnitMap, require_joints
 from twinloop.gap.trajectories.measure import SIDES, StatesGap, findings, measure_states, verdict
 from twinloop.randomize import read_identified
-from twinloop.report import KeyFigure, Report
+from twinloop.report import KeyMetric, ReportPage
 from twinloop.report.gap_plots import feature_map, spread_pairs, told_apart
 from twinloop.simulate import Backend, open_backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import prepare_replay
 from twinloop.stats import ClassifierTest, Interval
 from twinloop.twin import Twin, load_twin
-from twinloop.workflows.data.logs import Log, open_log
+from twinloop.workflows.data.logs import LogEpisodes, open_log
 from twinloop.workflows.gap.options import require_two_sides
 from twinloop.workflows.gap.requests import GapDataRequest
 from twinloop.workflows.run.results import MeasuredRun, Outcome
@@ -33,7 +33,7 @@ from twinloop.workflows.run.results import MeasuredRun, Outcome
 _DRAWN = 6
 
 
-def data_section(page: Report, gap: StatesGap, real: str, sim: str) -> None:
+def data_section(page: ReportPage, gap: StatesGap, real: str, sim: str) -> None:
     """What was compared, whether it can be told apart, by what, and how far each feature was moved."""
     _summary(page, gap, real, sim)
     _groups(page, gap)
@@ -41,7 +41,7 @@ def data_section(page: Report, gap: StatesGap, real: str, sim: str) -> None:
     _distances(page, gap)
 
 
-def _summary(page: Report, gap: StatesGap, real: str, sim: str) -> None:
+def _summary(page: ReportPage, gap: StatesGap, real: str, sim: str) -> None:
     mine, other = gap.sides
     unit = "pairs of the same trials" if gap.paired else "episodes"
     page.section(
@@ -59,22 +59,22 @@ def _summary(page: Report, gap: StatesGap, real: str, sim: str) -> None:
     )  # that no gap is shown does not make it a good one
     page.figures(
         [
-            KeyFigure(label="area under the curve", value=float(auc.estimate), source=_range(auc), tone=tone),
-            KeyFigure(
+            KeyMetric(label="area under the curve", value=float(auc.estimate), source=_range(auc), tone=tone),
+            KeyMetric(
                 label=f"{mine} clips that have {other} ones nearby", value=_percent(gap.neighbours.coverage), unit="%"
             ),
-            KeyFigure(
+            KeyMetric(
                 label=f"{other} clips that have {mine} ones nearby", value=_percent(gap.neighbours.precision), unit="%"
             ),
-            KeyFigure(label=f"clips, {mine} and {other}", value=f"{gap.real_clips} and {gap.sim_clips}"),
-            KeyFigure(label=unit, value=f"{gap.classifier.nreal} and {gap.classifier.nsim}"),
+            KeyMetric(label=f"clips, {mine} and {other}", value=f"{gap.real_clips} and {gap.sim_clips}"),
+            KeyMetric(label=unit, value=f"{gap.classifier.nreal} and {gap.classifier.nsim}"),
         ]
     )
     for note in gap.notes:
         page.text(note)
 
 
-def _groups(page: Report, gap: StatesGap) -> None:
+def _groups(page: ReportPage, gap: StatesGap) -> None:
     page.section(
         "What gives it away",
         "The same classifier with the features of one channel alone, and of one kind of feature alone. Bars are "
@@ -88,7 +88,7 @@ def _groups(page: Report, gap: StatesGap) -> None:
 
 
 def _group_plot(
-    page: Report, groups: Mapping[str, ClassifierTest], p_values: Mapping[str, float], alpha: float
+    page: ReportPage, groups: Mapping[str, ClassifierTest], p_values: Mapping[str, float], alpha: float
 ) -> None:
     intervals = [test.auc for test in groups.values()]
     page.plot(
@@ -103,7 +103,7 @@ def _group_plot(
     )
 
 
-def _features(page: Report, gap: StatesGap) -> None:
+def _features(page: ReportPage, gap: StatesGap) -> None:
     channels = list(dict.fromkeys(feature.channel for feature in gap.features))
     kinds = list(dict.fromkeys(feature.kind for feature in gap.features))
     table = gap.columns
@@ -132,7 +132,7 @@ def _features(page: Report, gap: StatesGap) -> None:
     )
 
 
-def _distances(page: Report, gap: StatesGap) -> None:
+def _distances(page: ReportPage, gap: StatesGap) -> None:
     page.section(
         "Distances",
         "MMD² and the energy distance are zero on average where both sets come from one source, and then below zero "
@@ -178,7 +178,7 @@ _HALVES = ("half A", "half B")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Against:
+class ComparisonTarget:
     """What real episodes are compared with: ``sim`` episodes, in pairs where they are replays; ``label`` names them.
 
     ``sides`` are what the two sets are called.
@@ -197,7 +197,7 @@ def run_gap_data(request: GapDataRequest, console: Console) -> Outcome:
     return compare_logs(request, real, None if request.sim is None else open_log(request.sim), console)
 
 
-def compare_logs(request: GapDataRequest, real: Log, sim: Log | None, console: Console) -> Outcome:
+def compare_logs(request: GapDataRequest, real: LogEpisodes, sim: LogEpisodes | None, console: Console) -> Outcome:
     """Print and store how far simulated trajectories are from real ones as distributions.
 
     Args:
@@ -243,7 +243,7 @@ def compare_logs(request: GapDataRequest, real: Log, sim: Log | None, console: C
     )
 
 
-def headlines_of(gap: StatesGap) -> list[Headline]:
+def headlines_of(gap: StatesGap) -> list[HeadlineMetric]:
     """The figures that conditions and the history see."""
     around = gap.neighbours
     mine, other = gap.sides
@@ -262,7 +262,7 @@ def headlines_of(gap: StatesGap) -> list[Headline]:
     ]
 
 
-def text_lines(label: str, against: Against, gap: StatesGap) -> list[str]:
+def text_lines(label: str, against: ComparisonTarget, gap: StatesGap) -> list[str]:
     """The result for a terminal."""
     kind = "pairs, replays of the same trials" if gap.paired else "unpaired"
     lines = [
@@ -326,7 +326,7 @@ def replayed(twin: Twin, episodes: Sequence[Episode], values: dict[str, float], 
     return made
 
 
-def calibrated(against: Against, twin: Twin) -> Against:
+def calibrated(against: ComparisonTarget, twin: Twin) -> ComparisonTarget:
     """Both sides with the twin's joint ranges in place of a calibration that a log lacks, which is said in the label.
 
     Raises:
@@ -349,14 +349,16 @@ def in_ranges(episode: Episode, twin: Twin) -> Episode:
     return replace(episode, units=UnitMap(joints=tuple(joints), source=known.source))
 
 
-def _against(real: Log, sim: Log | None, twin: str | None, params: Path | None, seed: int) -> Against:
+def _against(
+    real: LogEpisodes, sim: LogEpisodes | None, twin: str | None, params: Path | None, seed: int
+) -> ComparisonTarget:
     if sim is not None and twin is not None:
         raise InputError("Both --sim and --twin were given. Compare with stored episodes, or with a twin's replays.")
     if params is not None and twin is None:
         raise InputError("--params says which values a twin takes, and no --twin was given. Give --twin too.")
     if sim is not None:
         require_two_sides(real, sim)
-        return Against(real=real.episodes, sim=sim.episodes, paired=False, label=sim.label)
+        return ComparisonTarget(real=real.episodes, sim=sim.episodes, paired=False, label=sim.label)
     if twin is not None:
         return _against_twin(real, twin, params)
     if len(real.episodes) < _FEWEST:
@@ -368,10 +370,10 @@ def _against(real: Log, sim: Log | None, twin: str | None, params: Path | None, 
     mixed = generator(seed, "gap/data/halves").permutation(len(real.episodes))
     half = len(mixed) // 2
     sides = [[real.episodes[i] for i in sorted(part)] for part in (mixed[:half], mixed[half:])]
-    return Against(real=sides[0], sim=sides[1], paired=False, label=_HALF, sides=_HALVES)
+    return ComparisonTarget(real=sides[0], sim=sides[1], paired=False, label=_HALF, sides=_HALVES)
 
 
-def _against_twin(real: Log, reference: str, params: Path | None) -> Against:
+def _against_twin(real: LogEpisodes, reference: str, params: Path | None) -> ComparisonTarget:
     loaded = load_twin(reference)
     run = None if params is None else read_identified(params)
     values = {} if run is None else dict(ParamDistribution.from_json(run["distribution"]).estimate)
@@ -382,7 +384,7 @@ def _against_twin(real: Log, reference: str, params: Path | None) -> Against:
     lengths = {episode.index: len(episode) for episode in sim}
     cut = [_first(episode, lengths[episode.index]) for episode in episodes]
     which = "nominal" if run is None else "identified"
-    return Against(real=cut, sim=sim, paired=True, label=f"replays by {loaded.name}, {which} parameters")
+    return ComparisonTarget(real=cut, sim=sim, paired=True, label=f"replays by {loaded.name}, {which} parameters")
 
 
 def _first(episode: Episode, count: int) -> Episode:

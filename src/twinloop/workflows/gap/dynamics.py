@@ -18,8 +18,8 @@ from twinloop.gap import GapReport, measure_gap
 from twinloop.gap.dynamics.film_strips import FilmStrip, film_strips
 from twinloop.randomize import read_identified
 from twinloop.render import contact_sheet
-from twinloop.report import Report
-from twinloop.report.gap_plots import Curve, clip_series, error_over_horizon
+from twinloop.report import ReportPage
+from twinloop.report.gap_plots import ErrorCurve, clip_series, error_over_horizon
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay_logs import ReplayOptions
 from twinloop.stats import Interval
@@ -27,7 +27,7 @@ from twinloop.twin import Twin, load_twin
 from twinloop.workflows.data.logs import open_logs
 from twinloop.workflows.gap.options import held_out_split, name_and_hash, replay_options
 from twinloop.workflows.gap.requests import GapDynamicsRequest
-from twinloop.workflows.gap.why import Why, explain, why_section
+from twinloop.workflows.gap.why import GapCauses, explain, why_section
 from twinloop.workflows.run.results import MeasuredRun, Outcome
 from twinloop.workflows.run.sections import gap_section, gap_tables_section
 
@@ -36,7 +36,7 @@ _MOMENTS = 6
 Camera = Callable[[int, NDArray[np.float64]], list[NDArray[np.uint8]]]
 
 
-def horizon_section(page: Report, gap: GapReport) -> None:
+def horizon_section(page: ReportPage, gap: GapReport) -> None:
     """Error against the time since a window's beginning, beside the guesses and the noise floor."""
     floor = "" if gap.floor is None else (
         " The broken dark line is how far reality is from itself where one motion was repeated: no prediction that "
@@ -58,7 +58,7 @@ def horizon_section(page: Report, gap: GapReport) -> None:
 
 
 def clips_section(
-    page: Report,
+    page: ReportPage,
     gap: GapReport,
     twin: Twin,
     episodes: Sequence[Episode],
@@ -123,7 +123,7 @@ def recorded_camera(episodes: Sequence[Episode], *, height: int = 180, width: in
     return taken
 
 
-def _clip(page: Report, number: int, strip: FilmStrip, judged: str, camera: Camera | None) -> None:
+def _clip(page: ReportPage, number: int, strip: FilmStrip, judged: str, camera: Camera | None) -> None:
     clip = strip.clip
     times = [f"{time:.2f} s" for time in strip.times]
     rows = {"measured": strip.measured, "simulated": strip.simulated, "both": strip.both}
@@ -142,8 +142,8 @@ def _clip(page: Report, number: int, strip: FilmStrip, judged: str, camera: Came
     page.plot(clip_series(at, strip.series, clip.channel, clip.unit))
 
 
-def _curve(name: str, values: Interval) -> Curve:
-    return Curve(name=name, estimate=values.estimate, low=values.low, high=values.high)
+def _curve(name: str, values: Interval) -> ErrorCurve:
+    return ErrorCurve(name=name, estimate=values.estimate, low=values.low, high=values.high)
 
 
 def run_gap(request: GapDynamicsRequest, console: Console) -> Outcome:
@@ -197,13 +197,13 @@ def run_gap(request: GapDynamicsRequest, console: Console) -> Outcome:
 
 
 def _fill(
-    page: Report,
+    page: ReportPage,
     report: GapReport,
     twin: Twin,
     episodes: Sequence[Episode],
     params: ParamDistribution | None,
     options: ReplayOptions,
-    why: Why | None,
+    why: GapCauses | None,
     unsaid: str,
 ) -> None:
     gap_section(page, report, twin, episodes, params, options=options)

@@ -14,8 +14,8 @@ from rich.table import Table
 
 from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.headline import Headline, headlines
-from twinloop.report import Report
+from twinloop.core.headline import HeadlineMetric, headlines
+from twinloop.report import ReportPage
 from twinloop.report.curves import history_curves
 from twinloop.workflows.gap.requests import GapHistoryRequest
 from twinloop.workflows.run.results import write_report
@@ -36,7 +36,7 @@ class PastRun:
     data: str
     data_hash: str
     params: str
-    figures: dict[str, Headline]
+    figures: dict[str, HeadlineMetric]
 
     @property
     def version(self) -> str:
@@ -82,7 +82,7 @@ def run_gap_history(request: GapHistoryRequest, console: Console) -> dict[str, A
     if len({run.data_hash or run.data for run in runs}) > 1:
         console.print("These runs measured different data; compare only rows of the same data.", soft_wrap=True)
     if request.output is not None:
-        page = Report(f"How the gap moved: {request.kind}", f"{len(runs)} runs, {runs[0].made} to {runs[-1].made}")
+        page = ReportPage(f"How the gap moved: {request.kind}", f"{len(runs)} runs, {runs[0].made} to {runs[-1].made}")
         write_report(page, lambda report: _fill(report, runs, names), request.output, console)
     return {
         "kind": request.kind,
@@ -166,19 +166,19 @@ def _table(runs: Sequence[PastRun], names: Sequence[str], kind: str) -> Table:
     return table
 
 
-def _cell(figure: Headline | None) -> str:
+def _cell(figure: HeadlineMetric | None) -> str:
     if figure is None or math.isnan(figure.estimate):
         return "–"
     interval = "" if math.isnan(figure.low) else f" [{figure.low:.3g}, {figure.high:.3g}]"
     return f"{figure.estimate:.3g}{interval}"
 
 
-def _caption(name: str, rows: Sequence[Headline]) -> str:
+def _caption(name: str, rows: Sequence[HeadlineMetric]) -> str:
     known = next(row for row in reversed(rows) if not math.isnan(row.estimate) or row.meaning)
     return f"{name} ({known.better} is better)" + (f": {known.meaning}." if known.meaning else "")
 
 
-def _fill(page: Report, runs: Sequence[PastRun], names: Sequence[str]) -> None:
+def _fill(page: ReportPage, runs: Sequence[PastRun], names: Sequence[str]) -> None:
     page.section(
         "Every run, oldest first",
         "A point per run with its interval. Runs on other data or with other settings are not comparable; the table "
@@ -186,7 +186,7 @@ def _fill(page: Report, runs: Sequence[PastRun], names: Sequence[str]) -> None:
     )
     labels = [f"{run.folder.name}<br>{run.version}" for run in runs]
     for name in names:
-        rows = [run.figures.get(name) or Headline(name=name, estimate=math.nan) for run in runs]
+        rows = [run.figures.get(name) or HeadlineMetric(name=name, estimate=math.nan) for run in runs]
         page.plot(history_curves(labels, rows), _caption(name, rows))
     head = ["run", "made", "twin", "data", *names]
     lines = [

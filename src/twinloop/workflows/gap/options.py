@@ -13,15 +13,15 @@ from twinloop.core.errors import InputError
 from twinloop.core.records import Episode
 from twinloop.simulate.replay_logs import ReplayOptions
 from twinloop.twin import Twin
-from twinloop.workflows.data.logs import Log
-from twinloop.workflows.gap.requests import Comparing
+from twinloop.workflows.data.logs import LogEpisodes
+from twinloop.workflows.gap.requests import ComparisonOptions
 
 # Long against the delays (0.1 to 0.2 s) and time constants (0.05 to 0.1 s) of servos, so that they show; short against
 # the time after which a chaotic or drifting replay says more of its first state than of the twin.
 WINDOW = 1.0  # s
 
 
-def replay_options(comparing: Comparing, twin: Twin, episodes: Sequence[Episode]) -> ReplayOptions:
+def replay_options(comparing: ComparisonOptions, twin: Twin, episodes: Sequence[Episode]) -> ReplayOptions:
     """Options for a twin and a log.
 
     Raises:
@@ -77,7 +77,7 @@ def _conditions(words: Sequence[str]) -> Mapping[str, str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Split:
+class EpisodeSplit:
     """Which episodes are measured, and which may choose the delay of the baseline."""
 
     measured: Sequence[Episode]
@@ -90,21 +90,23 @@ def name_and_hash(twin: Twin) -> dict[str, str]:
     return {"name": twin.name, "hash": twin.hash}
 
 
-def held_out_split(log: Log, run: dict[str, Any] | None) -> Split:
+def held_out_split(log: LogEpisodes, run: dict[str, Any] | None) -> EpisodeSplit:
     """The held-out episodes of an identify run on the same log; else all of them."""
     if run is None or run.get("data", {}).get("hash") != log.hash:
-        return Split(measured=log.episodes, training=None, note=f"all {len(log.episodes)} episodes")
+        return EpisodeSplit(measured=log.episodes, training=None, note=f"all {len(log.episodes)} episodes")
     held, trained = set(run["holdout"]), set(run["training"])
     if not held:
-        return Split(measured=log.episodes, training=None, note="NOTHING HELD OUT: the episodes that were fitted")
-    return Split(
+        return EpisodeSplit(
+            measured=log.episodes, training=None, note="NOTHING HELD OUT: the episodes that were fitted"
+        )
+    return EpisodeSplit(
         measured=[e for e in log.episodes if e.index in held],
         training=[e for e in log.episodes if e.index in trained],
         note=f"{len(held)} held-out episodes of the identify run",
     )
 
 
-def require_two_sides(real: Log, sim: Log) -> None:
+def require_two_sides(real: LogEpisodes, sim: LogEpisodes) -> None:
     """Refuse what was given as --real and --sim where it cannot be that.
 
     Two real logs, or two simulated ones, may be compared: not every log says what it is.

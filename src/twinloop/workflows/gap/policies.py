@@ -22,7 +22,7 @@ from twinloop.gap.policies.predictivity import (
     measure_predictivity,
     scores_by_task,
 )
-from twinloop.report import KeyFigure, Report
+from twinloop.report import KeyMetric, ReportPage
 from twinloop.report.gap_policies import gap_rows, score_scatter
 from twinloop.stats import Interval
 from twinloop.stats.ranking import PolicyScores
@@ -32,7 +32,7 @@ from twinloop.workflows.run.results import MeasuredRun, Outcome
 _KEY = ("pearson", "mmrv", "pairwise_accuracy", "bias")
 
 
-def predictivity_section(page: Report, report: PredictivityReport) -> None:
+def predictivity_section(page: ReportPage, report: PredictivityReport) -> None:
     """Key figures, the scatter of scores, all figures with both intervals, and wrong orders; the average first."""
     main = report.main
     page.section(
@@ -48,7 +48,7 @@ def predictivity_section(page: Report, report: PredictivityReport) -> None:
     _explained(page, report)
 
 
-def _task(page: Report, task: TaskPredictivity, *, alone: bool) -> None:
+def _task(page: ReportPage, task: TaskPredictivity, *, alone: bool) -> None:
     if not alone:
         page.section(task.name[:1].upper() + task.name[1:])
     scores = task.scores
@@ -83,7 +83,7 @@ def _task(page: Report, task: TaskPredictivity, *, alone: bool) -> None:
         page.text("Simulation orders every pair of these policies as reality does.")
 
 
-def _explained(page: Report, report: PredictivityReport) -> None:
+def _explained(page: ReportPage, report: PredictivityReport) -> None:
     real, sim = report.main.result.noise_share
     page.section(
         "How to read the two intervals",
@@ -99,19 +99,19 @@ def _explained(page: Report, report: PredictivityReport) -> None:
         page.text(note)
 
 
-def _key(task: TaskPredictivity, name: str) -> KeyFigure:
+def _key(task: TaskPredictivity, name: str) -> KeyMetric:
     figure = task.result[name]
     interval = figure.others if np.isfinite(figure.others.low) else figure.these
-    return KeyFigure(
+    return KeyMetric(
         label={"pearson": "correlation (Pearson)", "bias": "simulated − real"}.get(figure.name, label(figure.name)),
         value=figure.estimate,
         source=figure.reason or f"{interval.level:.0%} of such policies: {_ends(interval)}",
     )
 
 
-def _best(task: TaskPredictivity) -> KeyFigure:
+def _best(task: TaskPredictivity) -> KeyMetric:
     first = task.scores.policies[int(np.argmax(task.scores.sim.mean))]
-    return KeyFigure(
+    return KeyMetric(
         label="the first is the best",
         value=task.result.best_policy,
         source=f"chance that {first}, first in simulation, is truly the best of these in reality",
@@ -122,7 +122,7 @@ def _ends(interval: Interval) -> str:
     return "–" if np.isnan(interval.low) else f"{interval.low:.3f} to {interval.high:.3f}"
 
 
-def policies_section(page: Report, gaps: Sequence[MeasureGap]) -> None:
+def policies_section(page: ReportPage, gaps: Sequence[MeasureGap]) -> None:
     """For each measure the overall difference, what drives it, and rows by policy, condition and both."""
     for gap in gaps:
         word = "success rate" if gap.measure == "success" else "score"
@@ -149,18 +149,18 @@ def policies_section(page: Report, gaps: Sequence[MeasureGap]) -> None:
         page.text("\n\n".join(gap.notes))
 
 
-def _overall(gap: MeasureGap, word: str) -> KeyFigure:
+def _overall(gap: MeasureGap, word: str) -> KeyMetric:
     d = gap.overall.difference
-    return KeyFigure(
+    return KeyMetric(
         label=f"simulated − real {word}", value=float(d.estimate), source=f"{_level(gap)}: {_ends(d)}; {d.method}"
     )
 
 
-def _differing(gap: MeasureGap) -> list[KeyFigure]:
+def _differing(gap: MeasureGap) -> list[KeyMetric]:
     if len(gap.conditions) < 2:
         return []
     text = f"{len(gap.drivers)} of {len(gap.conditions)}"
-    return [KeyFigure(label="conditions that differ", value=text, source=f"Holm's test at {ALPHA:.0%}")]
+    return [KeyMetric(label="conditions that differ", value=text, source=f"Holm's test at {ALPHA:.0%}")]
 
 
 def _rows_plot(rows: Sequence[GapRow], word: str) -> Any:

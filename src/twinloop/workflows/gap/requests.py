@@ -8,14 +8,14 @@ from typing import Annotated, Literal
 
 import tyro
 
-from twinloop.workflows.data.requests import Reading
-from twinloop.workflows.run.request import FailIfOption, LevelOption, Reported, Request, SeedOption, request
+from twinloop.workflows.data.requests import LogReading
+from twinloop.workflows.run.request import FailIfOption, LevelOption, ReportedRequest, Request, SeedOption, request
 
 _Trials = tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="TRIALS")]]
 
 
 @request
-class Comparing:
+class ComparisonOptions:
     """How a log is cut, what of it is compared, and what is simulated."""
 
     window: float | None = None
@@ -37,7 +37,7 @@ class Comparing:
 
 
 @request
-class GapDynamicsRequest(FailIfOption, Reported):
+class GapDynamicsRequest(FailIfOption, ReportedRequest):
     """Measure how far a twin is from real logs: error over time, delay, skill, and real against real.
 
     Example conditions of --fail-if: 'skill < 0.5' and 'delay/elbow_flex > 0.02'.
@@ -52,15 +52,15 @@ class GapDynamicsRequest(FailIfOption, Reported):
     only its held-out episodes are measured."""
     no_why: bool = False
     """With --params: leave out why the nominal twin errs (`twinloop gap why`), which takes most of the time."""
-    comparing: Comparing = field(default_factory=Comparing)
+    comparing: ComparisonOptions = field(default_factory=ComparisonOptions)
     repeats: str = "auto"
     """Which episodes repeat one motion, for the noise floor: auto (equal commands), task (episodes of one task), none,
     or numbers such as 0-9,12/20-24, where slashes part groups."""
-    reading: Reading = field(default_factory=Reading)
+    reading: LogReading = field(default_factory=LogReading)
 
 
 @request
-class Attributing(SeedOption):
+class AttributionOptionsRequest(SeedOption):
     """Which groups the error is shared out among, and how surely."""
 
     by: Literal["quantity", "joint", "quantity and joint", "parameter"] = "quantity"
@@ -76,7 +76,7 @@ class Attributing(SeedOption):
 
 
 @request
-class GapWhyRequest(FailIfOption, Reported):
+class GapWhyRequest(FailIfOption, ReportedRequest):
     """Say why a twin errs: the share of each group of parameters, and what no parameter explains and where it sits.
 
     Example conditions of --fail-if: 'unexplained > 0.3' and 'unexplained/elbow_flex > 0.5'.
@@ -88,13 +88,13 @@ class GapWhyRequest(FailIfOption, Reported):
     """A log or dataset, or the name of a public set; of several, the episodes are counted through."""
     params: Path
     """Folder of an identify run. Of the log that it was fitted to, only its held-out episodes are used."""
-    attributing: Attributing = field(default_factory=Attributing)
-    comparing: Comparing = field(default_factory=Comparing)
-    reading: Reading = field(default_factory=Reading)
+    attributing: AttributionOptionsRequest = field(default_factory=AttributionOptionsRequest)
+    comparing: ComparisonOptions = field(default_factory=ComparisonOptions)
+    reading: LogReading = field(default_factory=LogReading)
 
 
 @request
-class GapSensorsRequest(FailIfOption, Reported):
+class GapSensorsRequest(FailIfOption, ReportedRequest):
     """How far simulated sensors are from real ones: noise spectra, Allan deviation, lag, lost samples, counts.
 
     Example conditions of --fail-if: 'sensors_differ > 0.1' and 'noise/position/elbow_flex.low > 0'.
@@ -108,12 +108,12 @@ class GapSensorsRequest(FailIfOption, Reported):
     """The twin that the simulated log was made with: its nominal values make the values that close a gap exact."""
     same: tuple[str, ...] = ()
     """REAL=SIM for a signal that has two names, such as acceleration/imu=acceleration/tool_imu."""
-    reading: Reading = field(default_factory=Reading)
+    reading: LogReading = field(default_factory=LogReading)
     """What the real log does not say of itself."""
 
 
 @request
-class GapVisionRequest(FailIfOption, SeedOption, Reported):
+class GapVisionRequest(FailIfOption, SeedOption, ReportedRequest):
     """How far simulated pictures are from real ones, where it shows, and which camera parameter would close it.
 
     Example conditions of --fail-if: 'auc > 0.8' and 'mmd.low > 0'.
@@ -140,7 +140,7 @@ class GapVisionRequest(FailIfOption, SeedOption, Reported):
 
 
 @request
-class GapDataRequest(FailIfOption, LevelOption, SeedOption, Reported):
+class GapDataRequest(FailIfOption, LevelOption, SeedOption, ReportedRequest):
     """Compare real trajectories with simulated ones as distributions: distances, a classifier, and what gives it away.
 
     With neither --sim nor --twin the real episodes are compared half with half: what is seen where there is no gap.
@@ -162,11 +162,11 @@ class GapDataRequest(FailIfOption, LevelOption, SeedOption, Reported):
     """Length of a clip in s; every clip becomes one row of features."""
     draws: int = 999
     """Relabellings of episodes in every test; 0 for distances without tests."""
-    reading: Reading = field(default_factory=Reading)
+    reading: LogReading = field(default_factory=LogReading)
 
 
 @request
-class GapPoliciesRequest(FailIfOption, LevelOption, SeedOption, Reported):
+class GapPoliciesRequest(FailIfOption, LevelOption, SeedOption, ReportedRequest):
     """Success and progress of policies, simulated against real: by policy, task and condition, with exact tests.
 
     Example conditions of --fail-if: 'success_gap.low > 0' and 'success_largest > 0.3'.
@@ -181,7 +181,7 @@ class GapPoliciesRequest(FailIfOption, LevelOption, SeedOption, Reported):
 
 
 @request
-class GapPredictivityRequest(FailIfOption, LevelOption, SeedOption, Reported):
+class GapPredictivityRequest(FailIfOption, LevelOption, SeedOption, ReportedRequest):
     """How well simulated scores of policies predict real ones: correlations, rankings and distances, with intervals.
 
     Example conditions of --fail-if: 'pearson.low < 0.5' and 'mmrv > 0.1'.
@@ -198,7 +198,7 @@ class GapPredictivityRequest(FailIfOption, LevelOption, SeedOption, Reported):
 
 
 @request
-class GapClassesRequest(FailIfOption, Reported):
+class GapClassesRequest(FailIfOption, ReportedRequest):
     """Why it fails in practice: name the failure class by rule, with its evidence and the command that mends it.
 
     Example conditions of --fail-if: 'classes > 0' and 'class/drift > 0'.
@@ -226,11 +226,11 @@ class GapClassesRequest(FailIfOption, Reported):
     """Unexplained share above which a gap is too wide."""
     least_success: float = 0.5
     """Success in simulation below which a policy is weak."""
-    reading: Reading = field(default_factory=Reading)
+    reading: LogReading = field(default_factory=LogReading)
 
 
 @request
-class GapCompareRequest(FailIfOption, LevelOption, SeedOption, Reported):
+class GapCompareRequest(FailIfOption, LevelOption, SeedOption, ReportedRequest):
     """Is one policy better than another, as good within a margin, or can neither be said yet?
 
     Example conditions of --fail-if: 'difference.low < 0' and 'p_equivalent > 0.05'.
@@ -255,7 +255,7 @@ class GapCompareRequest(FailIfOption, LevelOption, SeedOption, Reported):
 
 
 @request
-class GapPowerRequest(SeedOption, Reported):
+class GapPowerRequest(SeedOption, ReportedRequest):
     """How many trials does a comparison of two success rates need?"""
 
     p: tuple[float, float]
@@ -277,7 +277,7 @@ class GapPowerRequest(SeedOption, Reported):
 
 
 @request
-class GapEstimateRequest(FailIfOption, LevelOption, SeedOption, Reported):
+class GapEstimateRequest(FailIfOption, LevelOption, SeedOption, ReportedRequest):
     """Real scores from few real and many simulated trials, and how many real trials that saves.
 
     Example condition of --fail-if: 'real/act.low < 0.8'.

@@ -10,7 +10,7 @@ from rich.table import Column, Table
 
 from twinloop.core.errors import InputError
 from twinloop.gap.sensors.measure import ALPHA, SensorDifference, SensorGap, measure_sensors
-from twinloop.report import Report
+from twinloop.report import ReportPage
 from twinloop.report.gap_sensors import allan_pair, spectra_pair
 from twinloop.twin import load_twin
 from twinloop.workflows.data.logs import open_log
@@ -22,7 +22,7 @@ _SHOWN = ("noise", "lag", "jitter", "missing", "repeated", "step")
 _MOST_PLOTS = 8  # spectra; beyond it those channels whose figures differ most surely
 
 
-def sensors_section(page: Report, gap: SensorGap) -> None:
+def sensors_section(page: ReportPage, gap: SensorGap) -> None:
     """What differs and what would close it, every figure, spectra, and noise at rest."""
     tested = [row for row in gap.differences if not math.isnan(row.p_value)]
     page.section(

@@ -20,16 +20,16 @@ from twinloop.dataset.media.picture_sources import open_pictures
 from twinloop.dataset.media.pictures import Pictures, Size
 from twinloop.encoders.pictures import open_encoder
 from twinloop.gap.trajectories.match import refuse_draws
-from twinloop.gap.vision.camera_remedy import Remedy, developed_again, remedied, statistics_of
-from twinloop.gap.vision.develop import Look
-from twinloop.gap.vision.difference import MEANINGS, Difference
+from twinloop.gap.vision.camera_remedy import CameraRemedy, developed_again, remedied, statistics_of
+from twinloop.gap.vision.develop import CameraResponse
+from twinloop.gap.vision.difference import MEANINGS, StatisticDifference
 from twinloop.gap.vision.measure import VisionGap, measure_vision
 from twinloop.gap.vision.picture_statistics import QUANTILES
-from twinloop.gap.vision.side import Regions, Side, gather
+from twinloop.gap.vision.side import ImageSide, RegionScores, gather
 from twinloop.generate.pixels.dataset import PICTURES
 from twinloop.generate.render_settings import picture_size
 from twinloop.render.sheet import contact_sheet
-from twinloop.report import KeyFigure, Report
+from twinloop.report import KeyMetric, ReportPage
 from twinloop.report.gap_sensors import against_chance, episode_scores, telling_regions, tone_quantiles
 from twinloop.report.page import Tone
 from twinloop.rollout.camera import camera_sensors
@@ -47,7 +47,7 @@ ALPHA = 0.05
 
 
 def vision_section(
-    page: Report, gap: VisionGap, tones: Mapping[str, NDArray[np.float64]], again: Sequence[Pictures]
+    page: ReportPage, gap: VisionGap, tones: Mapping[str, NDArray[np.float64]], again: Sequence[Pictures]
 ) -> None:
     """What both sides look like, how far apart they are, where it shows, and what would close it.
 
@@ -74,13 +74,13 @@ def verdict(gap: VisionGap) -> str:
     return f"{share}{named}."
 
 
-def remedy_text(row: Remedy) -> str:
+def remedy_text(row: CameraRemedy) -> str:
     """A parameter, its value now and the one to give it."""
     unit = f" {row.unit}" if row.unit else ""
     return f"{row.parameter}: {row.now:.4g} → {row.value:.4g} [{row.low:.4g}, {row.high:.4g}]{unit}"
 
 
-def difference_row(row: Difference) -> list[str]:
+def difference_row(row: StatisticDifference) -> list[str]:
     """A row of the table of statistics."""
     left = "" if math.isnan(row.remedied) else f"{row.remedied:+.3g}"
     return [row.name, row.unit, f"{row.real:.4g}", f"{row.sim:.4g}", _said(row.difference), f"{row.p_value:.2g}", left]
@@ -89,7 +89,7 @@ def difference_row(row: Difference) -> list[str]:
 HEAD = ("statistic", "unit", "real", "simulated", "real − simulated, 95 %", "p (Holm)", "left with remedies")
 
 
-def _summary(page: Report, gap: VisionGap) -> None:
+def _summary(page: ReportPage, gap: VisionGap) -> None:
     page.section(
         "How far simulated pictures are from real ones",
         f"{len(gap.real.embedding)} pictures of {len(gap.real.names)} real episodes and {len(gap.sim.embedding)} of "
@@ -103,8 +103,8 @@ def _summary(page: Report, gap: VisionGap) -> None:
             _key("AUC, held out", gap.classifier.auc),
             _key("MMD²", gap.mmd.distance),
             _key("KID", gap.kid.distance),
-            KeyFigure(label="statistics that differ", value=f"{differ} of {len(gap.differences)}"),
-            KeyFigure(label="regions that tell", value=f"{gap.regions.telling} of {gap.regions.auc.size}"),
+            KeyMetric(label="statistics that differ", value=f"{differ} of {len(gap.differences)}"),
+            KeyMetric(label="regions that tell", value=f"{gap.regions.telling} of {gap.regions.auc.size}"),
         ]
     )
     real, sim = _some(gap.real.kept), _some(gap.sim.kept)
@@ -112,7 +112,7 @@ def _summary(page: Report, gap: VisionGap) -> None:
     page.image(contact_sheet([*real, *sim], labels, columns=_SHEET), "Some of the pictures that were compared.")
 
 
-def _remedies(page: Report, gap: VisionGap, tones: Mapping[str, NDArray[np.float64]]) -> None:
+def _remedies(page: ReportPage, gap: VisionGap, tones: Mapping[str, NDArray[np.float64]]) -> None:
     page.section(
         "Which camera parameter would close it",
         "Simulated pictures are developed again by the sensor's own formulas with other values of the twin's camera, "
@@ -145,7 +145,7 @@ def _remedies(page: Report, gap: VisionGap, tones: Mapping[str, NDArray[np.float
     page.text(" ".join(f"{name}: {meaning}." for name, meaning in MEANINGS.items()))
 
 
-def _regions(page: Report, gap: VisionGap, again: Sequence[Pictures]) -> None:
+def _regions(page: ReportPage, gap: VisionGap, again: Sequence[Pictures]) -> None:
     page.section(
         "Where it shows",
         "Each region is judged alone: a classifier that sees only that region learns from some episodes and is judged "
@@ -165,7 +165,7 @@ def _regions(page: Report, gap: VisionGap, again: Sequence[Pictures]) -> None:
             )
 
 
-def _distances(page: Report, gap: VisionGap) -> None:
+def _distances(page: ReportPage, gap: VisionGap) -> None:
     page.section(
         "Distances in the embedding",
         "MMD² and KID are zero on average where both sides come from one source, and may be negative by chance. "
@@ -196,7 +196,7 @@ def _distances(page: Report, gap: VisionGap) -> None:
     )
 
 
-def _by_episode(scores: NDArray[np.float64], side: Side) -> NDArray[np.float64]:
+def _by_episode(scores: NDArray[np.float64], side: ImageSide) -> NDArray[np.float64]:
     """Mean score of each episode; pictures that no fold held out do not count."""
     _, number = np.unique(side.embedding.clusters, return_inverse=True)
     there = np.isfinite(scores)
@@ -204,7 +204,7 @@ def _by_episode(scores: NDArray[np.float64], side: Side) -> NDArray[np.float64]:
     return np.bincount(number[there], weights=scores[there], minlength=number.max() + 1) / np.maximum(counts, 1)
 
 
-def _hover(regions: Regions) -> NDArray[np.str_]:
+def _hover(regions: RegionScores) -> NDArray[np.str_]:
     words = [
         [
             f"AUC {regions.auc[y, x]:.2f} [{regions.low[y, x]:.2f}, {regions.high[y, x]:.2f}], "
@@ -227,9 +227,9 @@ def _said(interval: Interval) -> str:
     return "–" if math.isnan(estimate) else f"{estimate:.4g} [{low:.4g}, {high:.4g}]"
 
 
-def _key(label: str, interval: Interval) -> KeyFigure:
+def _key(label: str, interval: Interval) -> KeyMetric:
     ends = f"95 %: {float(interval.low):.3g} to {float(interval.high):.3g}"
-    return KeyFigure(label=label, value=float(interval.estimate), source=ends)
+    return KeyMetric(label=label, value=float(interval.estimate), source=ends)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,7 +237,7 @@ class SimulatedCamera:
     """The camera that simulated pictures were seen through: its sensor's name, its look, and how that is known."""
 
     sensor: str
-    look: Look
+    look: CameraResponse
     known: str
 
 
@@ -287,7 +287,9 @@ def simulated_camera(path: Path, camera: str, twin: str | None) -> SimulatedCame
     """
     made, drawn = _recorded(path, camera)
     if made is not None and "sensor" not in made:
-        return SimulatedCamera(sensor=camera, look=Look(), known="rendered clean: light as an ideal camera shows it")
+        return SimulatedCamera(
+            sensor=camera, look=CameraResponse(), known="rendered clean: light as an ideal camera shows it"
+        )
     settings: dict[str, Any] = {}
     values: dict[str, float] = {}
     name, known = camera, "nothing says through which camera, so an ideal one is assumed (--twin TWIN says)"
@@ -312,7 +314,9 @@ def simulated_camera(path: Path, camera: str, twin: str | None) -> SimulatedCame
     values |= means
     model = CameraModel.from_values(values, settings) if values or settings else CameraModel()
     return SimulatedCamera(
-        sensor=name, look=Look(model=model, blur=lens_of(values, settings).blur if values else 0.0), known=known
+        sensor=name,
+        look=CameraResponse(model=model, blur=lens_of(values, settings).blur if values else 0.0),
+        known=known,
     )
 
 

@@ -15,18 +15,18 @@ from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError
 from twinloop.core.params import ParamTable
 from twinloop.core.records import Episode
-from twinloop.gap.attribution.thinning import Part, part_within
+from twinloop.gap.attribution.thinning import ThinnedLog, part_within
 from twinloop.gap.dynamics.events import MEANINGS as EVENTS
 from twinloop.gap.dynamics.unexplained import unexplained
-from twinloop.gap.dynamics.unexplained_places import Place
+from twinloop.gap.dynamics.unexplained_places import EventClassError
 from twinloop.gap.dynamics.unexplained_result import ALPHA as LEVEL
-from twinloop.gap.dynamics.unexplained_result import LEAST_SHARE, StateShare, Unexplained, percent, stands_out
+from twinloop.gap.dynamics.unexplained_result import LEAST_SHARE, StateShare, UnexplainedResult, percent, stands_out
 from twinloop.gap.dynamics.unexplained_states import MEANINGS as STATES
 from twinloop.identify.compare import ALPHA, LEAST_GAIN, compare
 from twinloop.identify.config import FitConfig
 from twinloop.identify.structures import chosen_structures
 from twinloop.randomize import read_identified
-from twinloop.report import Report
+from twinloop.report import ReportPage
 from twinloop.report.gap_attribution import share_bars, share_forest
 from twinloop.simulate import Backend
 from twinloop.simulate.replay import at_physics_rate, replay
@@ -46,10 +46,10 @@ def where_it_lives(
     floor: NDArray[Any] | None = None,
     physics_hz: float = 240.0,
     steps: float = 2e6,
-    part: Part | None = None,
+    part: ThinnedLog | None = None,
     level: float = 0.95,
     seed: int = 0,
-) -> Unexplained:
+) -> UnexplainedResult:
     """What the identified twin leaves over of the nominal one's error, in which events and on which states.
 
     Every parameter is moved a little once, so that there are as many replays as parameters, and two.
@@ -232,7 +232,7 @@ def _nested(compared: Mapping[str, Any], source: str) -> NestedModels:
 _MOST_ROWS = 24  # of a forest; the largest are shown, and the table has them all
 
 
-def where_section(page: Report, found: Unexplained) -> None:
+def where_section(page: ReportPage, found: UnexplainedResult) -> None:
     """Shares, events, states, worst moments, and what to try first."""
     names = [channel.removeprefix("position/") for channel in found.channels]
     page.section(
@@ -273,7 +273,7 @@ def where_section(page: Report, found: Unexplained) -> None:
     _moments(page, found)
 
 
-def nested_section(page: Report, nested: NestedModels) -> None:
+def nested_section(page: ReportPage, nested: NestedModels) -> None:
     """What nested models said on episodes that they had not seen."""
     page.section("What nested models say", " ".join(nested.sentences()))
     page.table(
@@ -286,7 +286,7 @@ def nested_section(page: Report, nested: NestedModels) -> None:
     )
 
 
-def _shares(found: Unexplained, i: int) -> list[str]:
+def _shares(found: UnexplainedResult, i: int) -> list[str]:
     rmse = [float(part[i]) for part in (found.rmse.estimate, found.rmse.low, found.rmse.high)]
     return [
         f"{rmse[0]:.3g} ({rmse[1]:.3g} to {rmse[2]:.3g})",
@@ -298,7 +298,7 @@ def _shares(found: Unexplained, i: int) -> list[str]:
     ]
 
 
-def _events(page: Report, found: Unexplained) -> None:
+def _events(page: ReportPage, found: UnexplainedResult) -> None:
     tested = [place for place in found.places if place.ratio is not None]
     if not tested:
         return
@@ -323,7 +323,7 @@ def _events(page: Report, found: Unexplained) -> None:
     )
 
 
-def _states(page: Report, found: Unexplained) -> None:
+def _states(page: ReportPage, found: UnexplainedResult) -> None:
     if not found.states:
         return
     rows = sorted(found.states, key=lambda s: (not _stands_out(s), -float(s.share.estimate)))[:_MOST_ROWS]
@@ -346,7 +346,7 @@ def _states(page: Report, found: Unexplained) -> None:
     )
 
 
-def _moments(page: Report, found: Unexplained) -> None:
+def _moments(page: ReportPage, found: UnexplainedResult) -> None:
     unit = dict(zip(found.channels, found.units, strict=True))
     page.table(
         ["channel", "episode", "time / s", "new error", "unit", "what happens then"],
@@ -358,12 +358,12 @@ def _moments(page: Report, found: Unexplained) -> None:
     )
 
 
-def _ends(place: Place) -> tuple[float, float, float]:
+def _ends(place: EventClassError) -> tuple[float, float, float]:
     ratio = place.ratio
     return (0.0, 0.0, 0.0) if ratio is None else (float(ratio.estimate), float(ratio.low), float(ratio.high))
 
 
-def _words(place: Place) -> str:
+def _words(place: EventClassError) -> str:
     ratio, low, high = _ends(place)
     held = "" if place.share is None else f", holds {percent(place.share, 0)} more of the error than its frames"
     return (

@@ -12,23 +12,23 @@ from rich.console import Console
 
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError
-from twinloop.core.headline import Headline
+from twinloop.core.headline import HeadlineMetric
 from twinloop.core.records import Episode
 from twinloop.core.yaml_documents import load_yaml
 from twinloop.gap.attribution.attribute import AttributionOptions, attribute
 from twinloop.gap.attribution.groups import changed_params, parameter_groups, read_groups
-from twinloop.gap.attribution.result import OVERALL, Attribution, Explanation, percent
+from twinloop.gap.attribution.result import OVERALL, Attribution, ChannelExplanation, percent
 from twinloop.gap.attribution.sensitivity import Sensitivity, SensitivityOptions, sensitivity
-from twinloop.gap.dynamics.unexplained_result import Unexplained
+from twinloop.gap.dynamics.unexplained_result import UnexplainedResult
 from twinloop.randomize import read_identified
-from twinloop.report import Report
+from twinloop.report import ReportPage
 from twinloop.report.gap_attribution import index_matrix, share_panels
 from twinloop.simulate import Backend, open_backend
 from twinloop.simulate.replay_logs import ReplayOptions
 from twinloop.twin import Twin, load_twin
 from twinloop.workflows.data.logs import open_logs
 from twinloop.workflows.gap.options import held_out_split, name_and_hash, replay_options
-from twinloop.workflows.gap.requests import Attributing, GapWhyRequest
+from twinloop.workflows.gap.requests import AttributionOptionsRequest, GapWhyRequest
 from twinloop.workflows.gap.where import nested_of, nested_section, where_it_lives, where_section
 from twinloop.workflows.run.results import MeasuredRun, Outcome
 
@@ -40,10 +40,10 @@ _LEFT = "nothing in the twin"
 
 
 def why_section(
-    page: Report,
+    page: ReportPage,
     sentences: Sequence[str],
     found: Attribution,
-    where: Unexplained | None = None,
+    where: UnexplainedResult | None = None,
     moved: Sensitivity | None = None,
 ) -> None:
     """The ranked answer, its bars, one-at-a-time exchanges, where the rest lives, and what moves the predictions."""
@@ -72,7 +72,7 @@ def why_section(
         _sensitivity(page, moved)
 
 
-def _panels(explanations: Sequence[Explanation]) -> Figure:
+def _panels(explanations: Sequence[ChannelExplanation]) -> Figure:
     names, shares, ends, told = [], [], [], []
     for item in explanations:
         rows = [*((cause.name, cause.share, cause.claimed) for cause in item.causes), (_LEFT, item.left, True)]
@@ -83,7 +83,7 @@ def _panels(explanations: Sequence[Explanation]) -> Figure:
     return share_panels([item.about for item in explanations], names, shares, ends, told, rest=_LEFT)
 
 
-def _exchanges(page: Report, found: Attribution) -> None:
+def _exchanges(page: ReportPage, found: Attribution) -> None:
     columns = [name.removeprefix("position/") for name in found.columns]
     tables = (
         ("Shapley value of each group", found.share),
@@ -107,7 +107,7 @@ def _exchanges(page: Report, found: Attribution) -> None:
     )
 
 
-def _sensitivity(page: Report, moved: Sensitivity) -> None:
+def _sensitivity(page: ReportPage, moved: Sensitivity) -> None:
     what = "what identification leaves open" if moved.over == "identified" else "the twin's default ranges"
     page.section(
         "What moves the predictions",
@@ -147,7 +147,7 @@ def _index(moved: Sensitivity, row: int, column: int) -> str:
     return " / ".join(parts)
 
 
-def own_groups(attributing: Attributing) -> dict[str, tuple[str, ...]]:
+def own_groups(attributing: AttributionOptionsRequest) -> dict[str, tuple[str, ...]]:
     """A user's groups, of the file and of the command line.
 
     Raises:
@@ -158,16 +158,16 @@ def own_groups(attributing: Attributing) -> dict[str, tuple[str, ...]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Why:
+class GapCauses:
     """Attribution, what is left, and sensitivity (None where it was not asked for, or nothing can be drawn)."""
 
     twin: str
     data: str
     attribution: Attribution
-    where: Unexplained
+    where: UnexplainedResult
     moved: Sensitivity | None
 
-    def explanations(self) -> list[Explanation]:
+    def explanations(self) -> list[ChannelExplanation]:
         """Of all channels together, then of each, the largest error left first; with noise where it is known."""
         noise = dict(zip(self.where.channels, self.where.noise.estimate.tolist(), strict=True))
         every = [replace(e, floor=noise.get(e.channel, e.floor)) for e in self.attribution.explanations()]
@@ -206,7 +206,7 @@ class Why:
         every = (("shares and what is left", self.attribution.part), ("sensitivity", moved))
         return [f"Replayed for {what}: {part}." for what, part in every if part]
 
-    def headline(self) -> list[Headline]:
+    def headline(self) -> list[HeadlineMetric]:
         """Shares of all channels together by group, and what is left of each channel and of all."""
         found, last = self.attribution, len(self.attribution.channels)
         left, share = found.left.interval, found.share.interval
@@ -244,10 +244,10 @@ def explain(
     *,
     backend: Backend,
     options: ReplayOptions,
-    asking: Attributing | None = None,
+    asking: AttributionOptionsRequest | None = None,
     note: str = "",
     names: tuple[str, str] = ("TWIN", "LOG"),
-) -> Why:
+) -> GapCauses:
     """Attribute the error, find where the rest lives, and what moves the predictions.
 
     Args:
@@ -260,7 +260,7 @@ def explain(
         note: what a reader must know of the episodes.
         names: of twin and log, for commands in the answer.
     """
-    asked = asking or Attributing()
+    asked = asking or AttributionOptionsRequest()
     told = {name: value for name, value in params.estimate.items() if name not in options.conditions}
     groups = parameter_groups(twin, changed_params(twin, told), by=asked.by, own=own_groups(asked))
     how = AttributionOptions(replay=options, draws=asked.draws, seed=asked.seed)
@@ -272,7 +272,7 @@ def explain(
     if asked.over != "none" and any(params.determined):
         how_much = SensitivityOptions(over=asked.over, replay=options, seed=asked.seed)
         moved = sensitivity(backend, twin, episodes, params, groups, options=how_much)
-    return Why(twin=names[0], data=names[1], attribution=shared, where=where, moved=moved)
+    return GapCauses(twin=names[0], data=names[1], attribution=shared, where=where, moved=moved)
 
 
 def run_why(request: GapWhyRequest, console: Console) -> Outcome:
@@ -301,7 +301,7 @@ def run_why(request: GapWhyRequest, console: Console) -> Outcome:
     for sentence in nested.sentences() if nested else ():
         console.print(f"- {sentence}", soft_wrap=True)
 
-    def fill(page: Report) -> None:
+    def fill(page: ReportPage) -> None:
         why_section(page, found.sentences(), found.attribution, found.where, found.moved)
         if nested is not None:
             nested_section(page, nested)

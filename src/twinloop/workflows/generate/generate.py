@@ -13,7 +13,7 @@ from rich.table import Table
 
 from twinloop.core.errors import CheckFailedError, InputError
 from twinloop.core.files import dumps
-from twinloop.core.pool import Engine, cores
+from twinloop.core.pool import WorkEngine, cores
 from twinloop.core.profile import Profile
 from twinloop.dataset.storage.targets import committed, is_address, local_path
 from twinloop.generate import (
@@ -162,7 +162,7 @@ def checked_workers(workers: int) -> int:
     return workers or cores()
 
 
-def opened(config: GenerateConfig, engine: str, *, workers: int) -> Engine:
+def opened(config: GenerateConfig, engine: str, *, workers: int) -> WorkEngine:
     """The engine for a run, with no more processes of this machine than it has batches."""
     if engine == "local":
         workers = min(checked_workers(workers), batches(config))
@@ -170,7 +170,12 @@ def opened(config: GenerateConfig, engine: str, *, workers: int) -> Engine:
 
 
 def states_pass(
-    config: GenerateConfig, output: Path | str, engine: Engine, *, resume: bool = False, profile: Profile | None = None
+    config: GenerateConfig,
+    output: Path | str,
+    engine: WorkEngine,
+    *,
+    resume: bool = False,
+    profile: Profile | None = None,
 ) -> dict[str, Any]:
     """Pass one, timed; the clock goes to ``OUTPUT.log.jsonl`` (in a store to ``log/``), never into the data."""
     began, workers = time.perf_counter(), engine.workers

@@ -13,17 +13,17 @@ from twinloop.hardware.excite import ExcitationPlan, refuse_plan_name, save_exci
 from twinloop.hardware.limits import motion_limits
 from twinloop.identify import FitConfig
 from twinloop.identify.excitation import Excitation, ExcitationOptions, suggest
-from twinloop.identify.excitation_motions import Trials
-from twinloop.identify.plan import Plan, plan
-from twinloop.identify.survey import Survey, SurveyOptions, survey
+from twinloop.identify.excitation_motions import MotionTrials
+from twinloop.identify.plan import IdentificationPlan, plan
+from twinloop.identify.survey import ProfileOptions, ProfileSurvey, survey
 from twinloop.simulate import open_backend
 from twinloop.twin import Twin, load_twin
-from twinloop.workflows.data.logs import Log
-from twinloop.workflows.identify.requests import IdentifyRequest, Planning
+from twinloop.workflows.data.logs import LogEpisodes
+from twinloop.workflows.identify.requests import IdentifyRequest, PlanOptions
 from twinloop.workflows.run.results import claim_output, write_result
 
 
-def _options(planning: Planning) -> ExcitationOptions:
+def _options(planning: PlanOptions) -> ExcitationOptions:
     """How the excitation is looked for."""
     return ExcitationOptions(
         duration=planning.duration,
@@ -34,7 +34,7 @@ def _options(planning: Planning) -> ExcitationOptions:
     )
 
 
-def run_plan(asked: IdentifyRequest, log: Log | None, config: FitConfig, console: Console) -> dict[str, Any]:
+def run_plan(asked: IdentifyRequest, log: LogEpisodes | None, config: FitConfig, console: Console) -> dict[str, Any]:
     """Print what a log, or none, can tell about a twin; store an excitation, and figures where a folder is given."""
     request, reference, output = asked.planning, asked.twin, asked.output
     if not 0 < request.speed_share <= 1:
@@ -49,7 +49,7 @@ def run_plan(asked: IdentifyRequest, log: Log | None, config: FitConfig, console
     if twin.spec.robot is None and (log is None or request.excitation is not None):
         raise InputError(f"The twin {twin.name} has no robot that could be moved. Leave --excitation, and give --data.")
     console.print(f"Data: {log.label}" if log else "Data: none yet")
-    options = SurveyOptions(seed=request.plan_seed)
+    options = ProfileOptions(seed=request.plan_seed)
     seen = survey(twin, log.episodes if log else (), backend=open_backend(), config=config, options=options)
     suggested = None if request.excitation is None else _suggest(twin, seen, config, request)
     repeat = request.repeat if suggested else 1
@@ -64,8 +64,8 @@ def run_plan(asked: IdentifyRequest, log: Log | None, config: FitConfig, console
     return write_result(output, figures) if output is not None else figures
 
 
-def _suggest(twin: Twin, seen: Survey, config: FitConfig, request: Planning) -> Excitation:
-    trials = Trials(
+def _suggest(twin: Twin, seen: ProfileSurvey, config: FitConfig, request: PlanOptions) -> Excitation:
+    trials = MotionTrials(
         twin=twin,
         space=replace(seen.space, twin=twin),
         points=seen.points,
@@ -79,7 +79,9 @@ def _suggest(twin: Twin, seen: Survey, config: FitConfig, request: Planning) -> 
     return suggest(trials, seen.told, list(columns), _options(request))
 
 
-def _file(reference: str, twin: Twin, suggested: Excitation, found: Plan, request: Planning) -> ExcitationPlan:
+def _file(
+    reference: str, twin: Twin, suggested: Excitation, found: IdentificationPlan, request: PlanOptions
+) -> ExcitationPlan:
     expected: dict[str, Mapping[str, Any]] = {}
     for row in found.parameters:
         then = row.then or row.now
@@ -114,7 +116,7 @@ def _file(reference: str, twin: Twin, suggested: Excitation, found: Plan, reques
     )
 
 
-def _said(made: ExcitationPlan, suggested: Excitation, request: Planning) -> str:
+def _said(made: ExcitationPlan, suggested: Excitation, request: PlanOptions) -> str:
     """What was made, and how much more it tells than chance."""
     mean, best = suggested.random_gain
     unit = " nats" if request.optimal == "D" else ""

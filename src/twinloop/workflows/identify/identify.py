@@ -18,22 +18,22 @@ from twinloop.core.records import Episode
 from twinloop.core.yaml_documents import load_yaml
 from twinloop.gap import GapReport, measure_gap
 from twinloop.identify import FitConfig, HoldoutSpec, IdentifyResult, identify
-from twinloop.identify.compare import Comparison, compare, held_out_splits
+from twinloop.identify.compare import StructureComparison, compare, held_out_splits
 from twinloop.identify.conformal import CalibratedRanges, calibrate
 from twinloop.identify.drift import Drift, drift, drift_groups
 from twinloop.identify.sbi_bridge import posterior
 from twinloop.identify.sbi_flow import require_sbi
-from twinloop.identify.sbi_result import Posterior
+from twinloop.identify.sbi_result import PosteriorDraws
 from twinloop.identify.structures import chosen_structures
-from twinloop.report import Report
+from twinloop.report import ReportPage
 from twinloop.simulate import open_backend
 from twinloop.twin import Twin, load_twin
 from twinloop.twin.spec import describe
-from twinloop.workflows.data.logs import Log, open_logs
+from twinloop.workflows.data.logs import LogEpisodes, open_logs
 from twinloop.workflows.gap.options import name_and_hash
 from twinloop.workflows.identify.excitation import run_plan
 from twinloop.workflows.identify.page import drift_section, identify_section, ranges_section, structures_section
-from twinloop.workflows.identify.requests import Fitting, IdentifyRequest, Ranging
+from twinloop.workflows.identify.requests import FitOptions, IdentifyRequest, PostFitAnalyses
 from twinloop.workflows.run.results import claim_output, write_run
 from twinloop.workflows.run.sections import gap_section, gap_tables_section
 
@@ -57,7 +57,7 @@ def read_fit(path: Path) -> FitConfig:
         raise InputError(describe(error, where=str(path))) from error
 
 
-def fit_config(fitting: Fitting) -> FitConfig:
+def fit_config(fitting: FitOptions) -> FitConfig:
     """The configuration in a file, or the default one, with what was said besides.
 
     Raises:
@@ -113,23 +113,23 @@ def _is_mapping(hint: Any) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Identified:
+class IdentifyOutcome:
     """A fit, its ranges and, where episodes were held out, the gap on them before and after.
 
     ``compared``, ``drifted`` and ``learned`` (a posterior) are there where they were asked for.
     """
 
     twin: Twin
-    log: Log
+    log: LogEpisodes
     config: FitConfig
     result: IdentifyResult
     ranges: CalibratedRanges | None
     gap: GapReport | None
     training: Sequence[Episode]
     held_out: Sequence[Episode]
-    compared: Comparison | None = None
+    compared: StructureComparison | None = None
     drifted: Drift | None = None
-    learned: Posterior | None = None
+    learned: PosteriorDraws | None = None
 
     @property
     def distribution(self) -> ParamDistribution:
@@ -158,7 +158,7 @@ class Identified:
         parts += [part.text() for part in beyond if part is not None]
         return "\n\n".join(parts)
 
-    def page(self, report: Report, *, target: Sequence[float] | None = None) -> None:
+    def page(self, report: ReportPage, *, target: Sequence[float] | None = None) -> None:
         """Add the sections of a fit; ``target`` is an error per joint to compare with."""
         if self.gap is not None:
             options = self.config.replay
@@ -175,12 +175,12 @@ class Identified:
 
 def fit(
     twin: Twin,
-    log: Log,
+    log: LogEpisodes,
     holdout: str | None,
     config: FitConfig | None = None,
     *,
     calibration: str | None = None,
-) -> Identified:
+) -> IdentifyOutcome:
     """Fit the training episodes, calibrate ranges on those of ``calibration``, and measure the held-out ones."""
     config, backend = config or FitConfig(), open_backend()
     training, widening, held = split_log(log.episodes, holdout, calibration)
@@ -203,7 +203,7 @@ def fit(
             test=held,
             config=config,
         )
-    return Identified(
+    return IdentifyOutcome(
         twin=twin,
         log=log,
         config=config,
@@ -259,14 +259,14 @@ def _refuse_with_plan(request: IdentifyRequest) -> None:
     """Refuse what only a fit could do, because a plan fits nothing."""
     of_fit = {**vars(request.ranging), "holdout": request.holdout}
     of_fit |= {name: getattr(request.fitting, name) for name in ("bootstrap", "profile")}
-    usual = {**vars(Ranging()), "holdout": None, "bootstrap": 0, "profile": ()}
+    usual = {**vars(PostFitAnalyses()), "holdout": None, "bootstrap": 0, "profile": ()}
     said = [f"--{name.replace('_', '-')}" for name, value in of_fit.items() if value != usual[name]]
     if said:
         raise InputError(f"--plan fits nothing, so {', '.join(said)} would do nothing. Leave out one or the other.")
 
 
 def identify_log(
-    request: IdentifyRequest, log: Log, output: Path, config: FitConfig, console: Console
+    request: IdentifyRequest, log: LogEpisodes, output: Path, config: FitConfig, console: Console
 ) -> dict[str, Any]:
     """Fit a log, and what is asked for beyond the fit; print and store it."""
     asked, holdout = request.ranging, request.holdout
@@ -279,11 +279,11 @@ def identify_log(
     found = _further(found, asked, holdout, console)
     console.print(f"Data: {log.label}")
     console.print(found.text(), soft_wrap=True)
-    page = Report(f"Identification of {found.twin.name}", log.label)
+    page = ReportPage(f"Identification of {found.twin.name}", log.label)
     return write_run(output, found.figures(), page, found.page, console)
 
 
-def _refuse_early(log: Log, asked: Ranging, holdout: str | None) -> None:
+def _refuse_early(log: LogEpisodes, asked: PostFitAnalyses, holdout: str | None) -> None:
     """Refuse before the fit what would only be refused after it."""
     if asked.compare:
         chosen_structures(asked.structures, asked.structure_file)
@@ -294,7 +294,7 @@ def _refuse_early(log: Log, asked: Ranging, holdout: str | None) -> None:
         require_sbi()
 
 
-def _further(found: Identified, asked: Ranging, holdout: str | None, console: Console) -> Identified:
+def _further(found: IdentifyOutcome, asked: PostFitAnalyses, holdout: str | None, console: Console) -> IdentifyOutcome:
     """Rival structures, drift and a posterior, where they are asked for."""
     compared = drifted = None
     backend, episodes = open_backend(), found.log.episodes

@@ -10,11 +10,11 @@ import numpy as np
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.records import Episode
 from twinloop.identify import FitConfig, IdentifyResult
-from twinloop.identify.bands import Prediction
-from twinloop.identify.compare import Comparison
+from twinloop.identify.bands import BandPrediction
+from twinloop.identify.compare import StructureComparison
 from twinloop.identify.conformal import CalibratedRanges
 from twinloop.identify.drift import Drift
-from twinloop.report import Report
+from twinloop.report import ReportPage
 from twinloop.report.identification import (
     correlation_map,
     coverage_curve,
@@ -39,7 +39,7 @@ _DRIFTS = 8  # parameters whose course is drawn, the surest changes first
 
 
 def identify_section(
-    page: Report, result: IdentifyResult, twin: Twin, training: Sequence[Episode], config: FitConfig
+    page: ReportPage, result: IdentifyResult, twin: Twin, training: Sequence[Episode], config: FitConfig
 ) -> None:
     """Estimates with intervals beside the nominal values, what the data cannot tell, and what is left over."""
     known = sum(estimate.determined for estimate in result.estimates)
@@ -71,7 +71,7 @@ def identify_section(
     _residuals(page, result, twin, training, config)
 
 
-def _identifiability(page: Report, result: IdentifyResult) -> None:
+def _identifiability(page: ReportPage, result: IdentifyResult) -> None:
     """What was believed beforehand and what the data added, what they tell only together, and what not at all."""
     found = result.distribution
     rows = np.flatnonzero(np.isfinite(found.prior_sd)) if len(found.prior_sd) else np.zeros(0, dtype=int)
@@ -96,7 +96,7 @@ def _identifiability(page: Report, result: IdentifyResult) -> None:
         page.table(["not determined by these data"], [[direction] for direction in result.directions])
 
 
-def _correlations(page: Report, found: ParamDistribution) -> None:
+def _correlations(page: ReportPage, found: ParamDistribution) -> None:
     variance = np.diag(found.covariance)
     known = np.flatnonzero(np.asarray(found.determined) & (variance > 0))
     if len(known) < 2:  # one correlates with nothing
@@ -109,7 +109,7 @@ def _correlations(page: Report, found: ParamDistribution) -> None:
     )
 
 
-def _profiles(page: Report, result: IdentifyResult) -> None:
+def _profiles(page: ReportPage, result: IdentifyResult) -> None:
     profiles = result.profiles
     if not profiles:
         return
@@ -122,7 +122,7 @@ def _profiles(page: Report, result: IdentifyResult) -> None:
 
 
 def _residuals(
-    page: Report, result: IdentifyResult, twin: Twin, training: Sequence[Episode], config: FitConfig
+    page: ReportPage, result: IdentifyResult, twin: Twin, training: Sequence[Episode], config: FitConfig
 ) -> None:
     """How long what is left over resembles itself."""
     logs = prepare_replay(twin, training, config.replay)
@@ -158,7 +158,7 @@ def _long(clip: np.ndarray, lags: int) -> bool:
 
 
 def ranges_section(
-    page: Report, ranges: CalibratedRanges, twin: Twin, held_out: Sequence[Episode], config: FitConfig
+    page: ReportPage, ranges: CalibratedRanges, twin: Twin, held_out: Sequence[Episode], config: FitConfig
 ) -> None:
     """κ and its calibration, residual noise, the coverage curve, and held-out clips in their ranges."""
     found = ranges.distribution
@@ -192,11 +192,11 @@ def ranges_section(
 
 
 def _held_out_clips(
-    page: Report, ranges: CalibratedRanges, twin: Twin, episodes: Sequence[Episode], config: FitConfig
+    page: ReportPage, ranges: CalibratedRanges, twin: Twin, episodes: Sequence[Episode], config: FitConfig
 ) -> None:
     found = ranges.distribution
     assert found.noise is not None  # noqa: S101 - see `ranges_section`
-    ahead = Prediction(open_backend(), found, found.noise, {**config.fixed, **found.estimate}, config)
+    ahead = BandPrediction(open_backend(), found, found.noise, {**config.fixed, **found.estimate}, config)
     for episode in episodes:
         logs = prepare_replay(twin, [episode], config.replay)
         clips = ahead.clips(twin, [episode])
@@ -213,7 +213,7 @@ def _held_out_clips(
         page.plot(figure, f"Episode {episode.index}, held out: measured against simulated, and the calibrated range.")
 
 
-def structures_section(page: Report, compared: Comparison) -> None:
+def structures_section(page: ReportPage, compared: StructureComparison) -> None:
     """Which physics is missing, and which added term buys nothing."""
     rows = [row for row in compared.results if row.improvement is not None and row.error is not None]
     how = f"cross-fitted over {compared.folds} folds" if compared.folds > 1 else "on the held-out part"
@@ -248,7 +248,7 @@ def structures_section(page: Report, compared: Comparison) -> None:
     )
 
 
-def drift_section(page: Report, found: Drift) -> None:
+def drift_section(page: ReportPage, found: Drift) -> None:
     """What changed while the log was recorded."""
     order = {name: place for place, name in enumerate(found.drifting)}
     shown = sorted(found.params, key=lambda p: (order.get(p.name, len(order)), p.p_change))[:_DRIFTS]

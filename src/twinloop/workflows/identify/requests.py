@@ -6,12 +6,12 @@ from dataclasses import field
 from pathlib import Path
 from typing import Literal
 
-from twinloop.workflows.data.requests import Reading
-from twinloop.workflows.run.request import Reported, request
+from twinloop.workflows.data.requests import LogReading
+from twinloop.workflows.run.request import ReportedRequest, request
 
 
 @request
-class Fitting:
+class FitOptions:
     """How the fit walks, where the defaults do not suit the log."""
 
     fit: Path | None = None
@@ -29,7 +29,7 @@ class Fitting:
 
 
 @request
-class Planning:
+class PlanOptions:
     """Look before the fit: what the data can tell, and a motion that would tell the rest."""
 
     plan: bool = False
@@ -49,7 +49,7 @@ class Planning:
 
 
 @request
-class Ranging:
+class PostFitAnalyses:
     """Beyond the fit: ranges that cover real clips, physics that is missing, change in time."""
 
     calibrate: str | None = None
@@ -69,7 +69,7 @@ class Ranging:
 
 
 @request
-class IdentifyRequest(Reported):
+class IdentifyRequest(ReportedRequest):
     """Identify a twin's parameters from logs, and test them on held-out episodes.
 
     Intervals are clustered by episode, or by blocks of time where episodes are few; the result says which.
@@ -81,7 +81,7 @@ class IdentifyRequest(Reported):
     """A log or dataset, or the name of a public set; of several, the episodes are counted through."""
     holdout: str | None = None
     """Held-out episodes: last:K, every:K, or episode numbers separated by commas; without them the fit says so."""
-    fitting: Fitting = field(default_factory=Fitting)
-    planning: Planning = field(default_factory=Planning)
-    ranging: Ranging = field(default_factory=Ranging)
-    reading: Reading = field(default_factory=Reading)
+    fitting: FitOptions = field(default_factory=FitOptions)
+    planning: PlanOptions = field(default_factory=PlanOptions)
+    ranging: PostFitAnalyses = field(default_factory=PostFitAnalyses)
+    reading: LogReading = field(default_factory=LogReading)

@@ -36,7 +36,7 @@ class Request:
 
 
 @request
-class InWorkspace(Request):
+class WorkspaceRequest(Request):
     """Common to commands that need a workspace."""
 
     workspace: Path | None = None
@@ -44,7 +44,7 @@ class InWorkspace(Request):
 
 
 @request
-class Reported(Request):
+class ReportedRequest(Request):
     """Common to commands that write a result and a report."""
 
     output: Path | None = None
@@ -52,7 +52,7 @@ class Reported(Request):
 
 
 @request
-class AmongScenarios(Request):
+class ScenarioFolderRequest(Request):
     """Common to commands on stored scenarios."""
 
     scenarios: Path | None = None

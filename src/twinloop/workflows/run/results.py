@@ -21,12 +21,12 @@ from rich.console import Console
 from twinloop import __version__
 from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
 from twinloop.core.files import write_json
-from twinloop.core.headline import Headline, path_word
+from twinloop.core.headline import HeadlineMetric, path_word
 from twinloop.core.plain import plain
 from twinloop.core.redaction import redacted_values
 from twinloop.dataset.lerobot import layout
 from twinloop.dataset.storage.snapshot import forget_locks, locked
-from twinloop.report import Report
+from twinloop.report import ReportPage
 
 
 def finite(value: Any) -> Any:
@@ -105,7 +105,7 @@ def write_result(folder: Path, figures: Mapping[str, Any]) -> dict[str, Any]:
     return stored
 
 
-def write_report(page: Report, fill: Callable[[Report], None], path: Path, console: Console) -> Path | None:
+def write_report(page: ReportPage, fill: Callable[[ReportPage], None], path: Path, console: Console) -> Path | None:
     """Fill and write a page, or say in one line what it needs: the figures do not depend on it."""
     try:
         fill(page)
@@ -118,7 +118,7 @@ def write_report(page: Report, fill: Callable[[Report], None], path: Path, conso
 
 
 def write_run(
-    folder: Path, figures: Mapping[str, Any], page: Report, fill: Callable[[Report], None], console: Console
+    folder: Path, figures: Mapping[str, Any], page: ReportPage, fill: Callable[[ReportPage], None], console: Console
 ) -> dict[str, Any]:
     """Write a run's report and then its figures; returns the figures as stored.
 
@@ -192,7 +192,7 @@ _PATTERN = re.compile(r"^\s*(?P<name>[^<>]+?)(?:\.(?P<end>low|high))?\s*(?P<sign
 
 
 @dataclass(frozen=True, kw_only=True)
-class Condition:
+class FailCondition:
     """``text`` as it was given; it compares the estimate of figures ``name``, or an ``end`` of their intervals.
 
     What a figure's own name cannot hold (spaces, =) may be written, and stands for the underscore there.
@@ -204,7 +204,7 @@ class Condition:
     sign: str
     number: float
 
-    def matches(self, figures: Mapping[str, Headline]) -> list[Headline]:
+    def matches(self, figures: Mapping[str, HeadlineMetric]) -> list[HeadlineMetric]:
         """The figures that the condition speaks of.
 
         Raises:
@@ -215,7 +215,7 @@ class Condition:
             raise UnknownNameError("figure", self.name, list(figures), where=f"--fail-if '{self.text}'")
         return found
 
-    def holds(self, figure: Headline) -> bool:
+    def holds(self, figure: HeadlineMetric) -> bool:
         """Whether the condition is true of a figure.
 
         Raises:
@@ -229,7 +229,7 @@ class Condition:
         return _COMPARE[self.sign](value, self.number)
 
 
-def parse_conditions(texts: Sequence[str]) -> tuple[Condition, ...]:
+def parse_conditions(texts: Sequence[str]) -> tuple[FailCondition, ...]:
     """Read conditions before the work begins.
 
     Raises:
@@ -238,7 +238,7 @@ def parse_conditions(texts: Sequence[str]) -> tuple[Condition, ...]:
     return tuple(_parse(text) for text in texts)
 
 
-def _parse(text: str) -> Condition:
+def _parse(text: str) -> FailCondition:
     found = _PATTERN.match(text)
     number = _number(found["number"]) if found else math.nan
     if found is None or math.isnan(number):
@@ -246,7 +246,7 @@ def _parse(text: str) -> Condition:
             f"--fail-if '{text}' is no condition. Write NAME < NUMBER, with <, <=, > or >=, such as 'skill < 0.5', or "
             "an end of the interval: 'skill.low < 0.5'."
         )
-    return Condition(
+    return FailCondition(
         text=text, name=path_word(found["name"]), end=found["end"] or "", sign=found["sign"], number=number
     )
 
@@ -258,7 +258,7 @@ def _number(text: str) -> float:
         return math.nan
 
 
-def check_names(conditions: Sequence[Condition], figures: Sequence[str]) -> None:
+def check_names(conditions: Sequence[FailCondition], figures: Sequence[str]) -> None:
     """Refuse a condition on what a command never tells, before the work begins.
 
     Args:
@@ -286,10 +286,10 @@ def _meets(asked: str, told: str) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class FailVerdict:
     """Which figures made which condition true; none where the run passed."""
 
-    failed: tuple[tuple[Condition, Headline], ...]
+    failed: tuple[tuple[FailCondition, HeadlineMetric], ...]
 
     @property
     def code(self) -> int:
@@ -308,17 +308,17 @@ class Verdict:
         return [{"condition": condition.text, "figure": figure.name} for condition, figure in self.failed]
 
 
-def judge(conditions: Sequence[Condition], figures: Mapping[str, Headline]) -> Verdict:
+def judge(conditions: Sequence[FailCondition], figures: Mapping[str, HeadlineMetric]) -> FailVerdict:
     """Try every condition on every figure that it names."""
     tried = [(condition, figure) for condition in conditions for figure in condition.matches(figures)]
-    return Verdict(failed=tuple((condition, figure) for condition, figure in tried if condition.holds(figure)))
+    return FailVerdict(failed=tuple((condition, figure) for condition, figure in tried if condition.holds(figure)))
 
 
-def _interval(figure: Headline) -> str:
+def _interval(figure: HeadlineMetric) -> str:
     return "" if math.isnan(figure.low) else f" [{figure.low:.4g}, {figure.high:.4g}]"
 
 
-def _unit(figure: Headline) -> str:
+def _unit(figure: HeadlineMetric) -> str:
     return f" {figure.unit}" if figure.unit else ""
 
 
@@ -335,7 +335,7 @@ class MeasuredRun:
     verb: str
     kind: str
     output: Path | None
-    conditions: tuple[Condition, ...]
+    conditions: tuple[FailCondition, ...]
     console: Console
 
     @classmethod
@@ -373,11 +373,11 @@ class MeasuredRun:
     def end(
         self,
         figures: Mapping[str, Any],
-        headline: Sequence[Headline],
+        headline: Sequence[HeadlineMetric],
         *,
         title: str = "",
         subtitle: str = "",
-        fill: Callable[[Report], None] | None = None,
+        fill: Callable[[ReportPage], None] | None = None,
     ) -> Outcome:
         """Store result.json and report.html, judge the conditions, and give the figures and the exit code.
 
@@ -401,7 +401,7 @@ class MeasuredRun:
         if self.output is not None:  # before conditions are judged: one that names no figure must not lose the rest
             with finishing(self.output):
                 if fill is not None:  # result.json comes last, see `write_run`
-                    write_report(Report(title, subtitle), fill, self.output / "report.html", self.console)
+                    write_report(ReportPage(title, subtitle), fill, self.output / "report.html", self.console)
                 result = write_result(self.output, result)
         verdict = judge(self.conditions, {figure.name: figure for figure in headline})
         for line in verdict.lines():

@@ -15,7 +15,7 @@ from twinloop.core.records import Episode
 from twinloop.gap import GapReport
 from twinloop.gap.dynamics.report import cell, gap_tables
 from twinloop.randomize import Plan
-from twinloop.report import KeyFigure, Report
+from twinloop.report import KeyMetric, ReportPage
 from twinloop.report.plots import drawn_parameters, episode_series, error_by_joint
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay import replay
@@ -26,7 +26,7 @@ _DRAWN = ("command", "delay")
 
 
 def gap_section(
-    page: Report,
+    page: ReportPage,
     gap: GapReport,
     twin: Twin,
     episodes: Sequence[Episode],
@@ -66,34 +66,34 @@ def gap_section(
         _episode_plot(page, twin, episodes[0], params, options or ReplayOptions())
 
 
-def gap_tables_section(page: Report, gap: GapReport) -> None:
+def gap_tables_section(page: ReportPage, gap: GapReport) -> None:
     """Every figure: RMSE and skill, change, horizons, delay, contact, the worst clips."""
     page.section("Every figure", "Estimates with their intervals in brackets, in the units of each channel.")
     for head, body, caption in gap_tables(gap):
         page.table(head, body, caption=caption)
 
 
-def _key_figures(gap: GapReport) -> list[KeyFigure]:
+def _key_figures(gap: GapReport) -> list[KeyMetric]:
     """Skill, scaled error and gap ratio."""
     rival, scaled = (
         "1 perfect, 0 as good as each channel's best baseline",
         "RMSE over each channel's scale, mean of them",
     )
     figures = [
-        KeyFigure(label="skill", value=cell(gap.overall_skill, digits=2), source=rival),
-        KeyFigure(label="error", value=cell(gap.nrmse[gap.judged]), source=scaled),
+        KeyMetric(label="skill", value=cell(gap.overall_skill, digits=2), source=rival),
+        KeyMetric(label="error", value=cell(gap.nrmse[gap.judged]), source=scaled),
     ]
     if gap.floor is not None:
         value, source = (
             cell(gap.floor.overall[gap.judged], digits=2),
             "error over the spread of repeats about their mean",
         )
-        figures.append(KeyFigure(label="gap ratio", value=value, source=source))
+        figures.append(KeyMetric(label="gap ratio", value=value, source=source))
     return figures
 
 
 def _episode_plot(
-    page: Report, twin: Twin, episode: Episode, params: ParamDistribution | None, options: ReplayOptions
+    page: ReportPage, twin: Twin, episode: Episode, params: ParamDistribution | None, options: ReplayOptions
 ) -> None:
     logs = prepare_replay(twin, [episode], replace(options, window=None, stride=None, compare=("position",)))
     series = {"measured": logs.measured[0], "nominal twin": replay(open_backend(), logs, logs.twin.table(1))[0, 0]}
@@ -106,7 +106,7 @@ def _episode_plot(
     page.plot(episode_series(time, logs.joints, series, units=units), f"Episode {episode.index} of {episode.origin}.")
 
 
-def draws_section(page: Report, plan: Plan, table: ParamTable) -> None:
+def draws_section(page: ReportPage, plan: Plan, table: ParamTable) -> None:
     """What the generated worlds drew, within which ranges."""
     names = [name for name in table.names if np.ptp(table[name]) > 0]
     page.section(
@@ -118,7 +118,7 @@ def draws_section(page: Report, plan: Plan, table: ParamTable) -> None:
     page.plot(drawn_parameters(names, values, values.min(axis=0), values.max(axis=0), units=units))
 
 
-def dataset_section(page: Report, figures: Sequence[Any], rows: Sequence[Sequence[Any]], sheet: Path) -> None:
+def dataset_section(page: ReportPage, figures: Sequence[Any], rows: Sequence[Sequence[Any]], sheet: Path) -> None:
     """Yield, speed, verdicts, and a contact sheet."""
     page.section("The dataset").figures(list(figures))
     page.table(["check", "verdict"], [list(row) for row in rows])

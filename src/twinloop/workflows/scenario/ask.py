@@ -11,14 +11,22 @@ from rich.console import Console
 from rich.table import Table
 
 from twinloop.core.errors import InputError
-from twinloop.core.headline import Headline
+from twinloop.core.headline import HeadlineMetric
 from twinloop.core.params import ParamTable
-from twinloop.report import KeyFigure, Report
+from twinloop.report import KeyMetric, ReportPage
 from twinloop.report.scenario import dose_response, term_bars
 from twinloop.rollout.pinned import PinnedWorld
-from twinloop.scenario.ablate import Ablated, Ablation, ablate, terms_of
-from twinloop.scenario.counterfactual import Attempt, Contrast, Crossing, What, counterfactual, parse_what, series
-from twinloop.scenario.trials import Tried, try_actor
+from twinloop.scenario.ablate import AblationResult, TermEffect, ablate, terms_of
+from twinloop.scenario.counterfactual import (
+    Attempt,
+    CounterfactualEffect,
+    HalfSuccessDose,
+    ParameterChange,
+    counterfactual,
+    parse_what,
+    series,
+)
+from twinloop.scenario.trials import TrialOutcomes, try_actor
 from twinloop.simulate import open_backend
 from twinloop.stats import clopper_pearson
 from twinloop.twin import Twin
@@ -30,29 +38,29 @@ from twinloop.workflows.scenario.requests import AblateRequest, CounterfactualRe
 _SHOWN = 6
 
 
-def scenario_section(page: Report, pinned: PinnedWorld, base: Tried, level: float) -> None:
+def scenario_section(page: ReportPage, pinned: PinnedWorld, base: TrialOutcomes, level: float) -> None:
     """What the scenario is, and how often it fails as it is."""
     rate = base.failure_rate(level)
     page.section(pinned.name, pinned.meaning or pinned.reason)
     page.figures(
         [
-            KeyFigure(
+            KeyMetric(
                 label="fails as it is",
                 value=f"{float(rate.estimate):.0%}",
                 source=f"{base.failures} of {base.trials} worlds, {float(rate.low):.0%} to {float(rate.high):.0%}",
             ),
-            KeyFigure(label="own parameters", value=len(pinned.departs), source="in which it departs from its twin"),
+            KeyMetric(label="own parameters", value=len(pinned.departs), source="in which it departs from its twin"),
         ]
     )
     page.text(f"Who acts: {base.actor}, at {pinned.task} on {pinned.twin}.")
 
 
 def doses_section(
-    page: Report,
-    whats: Sequence[What],
-    contrasts: Sequence[Contrast],
-    crossings: Sequence[Crossing],
-    base: Tried,
+    page: ReportPage,
+    whats: Sequence[ParameterChange],
+    contrasts: Sequence[CounterfactualEffect],
+    crossings: Sequence[HalfSuccessDose],
+    base: TrialOutcomes,
     level: float,
 ) -> None:
     """A plot of doses for each question with several, and a table of all."""
@@ -100,7 +108,7 @@ def doses_section(
     )
 
 
-def terms_section(page: Report, ablation: Ablation, level: float) -> None:
+def terms_section(page: ReportPage, ablation: AblationResult, level: float) -> None:
     """Terms by what the failure needs."""
     rows = ablation.terms
     bare = ablation.bare.success_rate(level).percent()
@@ -148,7 +156,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asking:
+class ScenarioQuestion:
     """A scenario with who acts in it, how often and with which chance: what every question is put to."""
 
     pinned: PinnedWorld
@@ -159,7 +167,7 @@ class Asking:
     level: float
 
     @classmethod
-    def begin(cls, request: CounterfactualRequest | AblateRequest) -> Asking:
+    def begin(cls, request: CounterfactualRequest | AblateRequest) -> ScenarioQuestion:
         """Open the scenario and find who acts; nothing is tried yet.
 
         Raises:
@@ -173,7 +181,7 @@ class Asking:
         actor = places.actor(who(pinned, request.policy), twin, task)
         backend = open_backend()
 
-        def attempt(values: Mapping[str, Any]) -> Tried:
+        def attempt(values: Mapping[str, Any]) -> TrialOutcomes:
             return try_actor(pinned, twin, task, actor, tries, chance=chance, values=values, backend=backend)
 
         own = pinned.beginning(tries, twin=twin, task=task, chance=chance).params
@@ -181,7 +189,7 @@ class Asking:
         return cls(pinned=pinned, twin=twin, attempt=attempt, pictures=pictures, own=own, level=level)
 
     @functools.cached_property
-    def base(self) -> Tried:
+    def base(self) -> TrialOutcomes:
         """The scenario as it is."""
         return self.attempt({})
 
@@ -206,7 +214,7 @@ def run_counterfactual(request: CounterfactualRequest, console: Console) -> tupl
     if not request.what:
         raise InputError("Say what would have been different: --what 'object/cube/mass=0.05,0.1'.")
     run = MeasuredRun.begin("scenario", "counterfactual", request.output, request.fail_if, console)
-    asking = Asking.begin(request)
+    asking = ScenarioQuestion.begin(request)
     whats = [parse_what(text, asking.twin) for text in request.what]
     run.expect(
         [f"{one.text}{dose:.4g}" for one in whats for dose in one.doses]
@@ -224,7 +232,7 @@ def run_counterfactual(request: CounterfactualRequest, console: Console) -> tupl
             soft_wrap=True,
         )
 
-    def fill(page: Report) -> None:
+    def fill(page: ReportPage) -> None:
         scenario_section(page, asking.pinned, asking.base, request.level)
         doses_section(page, whats, contrasts, crossings, asking.base, request.level)
 
@@ -245,7 +253,7 @@ def run_counterfactual(request: CounterfactualRequest, console: Console) -> tupl
 def run_ablate(request: AblateRequest, console: Console) -> tuple[dict[str, Any], int]:
     """Terms of the physics switched off one by one, and all but one."""
     run = MeasuredRun.begin("scenario", "ablate", request.output, request.fail_if, console)
-    asking = Asking.begin(request)
+    asking = ScenarioQuestion.begin(request)
     chosen = terms_of(asking.twin, request.term, pictures=asking.pictures)
     run.expect([term.name for term in chosen if term.acts(asking.own)])
     found = ablate(asking.attempt, asking.base, asking.own, chosen, level=request.level)
@@ -255,7 +263,7 @@ def run_ablate(request: AblateRequest, console: Console) -> tuple[dict[str, Any]
     console.print(_terms_table(found.terms))
     console.print(_first_words(found.terms[0]), soft_wrap=True)
 
-    def fill(page: Report) -> None:
+    def fill(page: ReportPage) -> None:
         scenario_section(page, asking.pinned, asking.base, request.level)
         terms_section(page, found, request.level)
 
@@ -274,7 +282,7 @@ def run_ablate(request: AblateRequest, console: Console) -> tuple[dict[str, Any]
     )
 
 
-def _facts(asking: Asking) -> dict[str, Any]:
+def _facts(asking: ScenarioQuestion) -> dict[str, Any]:
     return {
         "scenario": asking.pinned.name,
         "twin": asking.pinned.twin,
@@ -284,11 +292,11 @@ def _facts(asking: Asking) -> dict[str, Any]:
     }
 
 
-def _subtitle(asking: Asking) -> str:
+def _subtitle(asking: ScenarioQuestion) -> str:
     return f"{asking.base.trials} worlds, {asking.pinned.task} on {asking.pinned.twin} {asking.pinned.twin_hash[:12]}"
 
 
-def _headline(name: str, one: Contrast, meaning: str) -> Headline:
+def _headline(name: str, one: CounterfactualEffect, meaning: str) -> HeadlineMetric:
     return one.difference.headline(name, better="higher", meaning=meaning)
 
 
@@ -296,7 +304,7 @@ def _of(rate: float, trials: int, level: float) -> str:
     return clopper_pearson(round(rate * trials), trials, level=level).percent()
 
 
-def _contrasts_table(contrasts: Sequence[Contrast], level: float) -> Table:
+def _contrasts_table(contrasts: Sequence[CounterfactualEffect], level: float) -> Table:
     table = Table("change", "success", "gained", "lost", "difference", f"{level:.0%} interval", "p")
     for one in contrasts:
         table.add_row(
@@ -311,7 +319,7 @@ def _contrasts_table(contrasts: Sequence[Contrast], level: float) -> Table:
     return table
 
 
-def _first_words(first: Ablated) -> str:
+def _first_words(first: TermEffect) -> str:
     """What the ranking says."""
     if first.needed <= 0:
         return (
@@ -322,7 +330,7 @@ def _first_words(first: Ablated) -> str:
     return f"{said}." if shown else f"{said}; {first.without.pairs.pairs} worlds do not tell it from chance, try more."
 
 
-def _terms_table(rows: Sequence[Ablated]) -> Table:
+def _terms_table(rows: Sequence[TermEffect]) -> Table:
     table = Table("term", "gained without", "lost alone", "p without", "p alone", "verdict")
     for row in rows:
         gains = (f"{gain:+.2f}" for gain in (row.needed, row.enough))

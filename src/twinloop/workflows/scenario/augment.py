@@ -15,7 +15,7 @@ from twinloop.core.files import write_text
 from twinloop.dataset.lerobot import layout
 from twinloop.generate.config import MAX_BATCH, make_plan, resolve
 from twinloop.rollout.pinned import PinnedWorld
-from twinloop.scenario.targeted import WIDTH, Box, box_around
+from twinloop.scenario.targeted import WIDTH, TargetBox, box_around
 from twinloop.tasks.protocol import is_tracked
 from twinloop.workflows.generate.generate import run_generate
 from twinloop.workflows.generate.requests import GenerateRequest
@@ -85,7 +85,7 @@ def _begun(data: Path) -> bool:
 
 def write_plan(
     pinned: PinnedWorld, file: Path, *, episodes: int, width: float = WIDTH, only: Sequence[str] = (), seed: int = 0
-) -> tuple[Path, Box]:
+) -> tuple[Path, TargetBox]:
     """Write the generate file of a box around a scenario; the plan is made once, so that it is known to run.
 
     What the box does not name is drawn from the twin's default ranges.

@@ -16,7 +16,7 @@ from twinloop.core.decision import GateDecision
 from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError
 from twinloop.core.evaluation import Evaluation
-from twinloop.report import KeyFigure, Report
+from twinloop.report import KeyMetric, ReportPage
 from twinloop.rollout.pinned import PinnedWorld
 from twinloop.rollout.pinned_files import stored
 from twinloop.simulate import open_backend
@@ -29,7 +29,7 @@ from twinloop.workflows.scenario.requests import AugmentRequest, LoopRequest
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class ScenarioChange:
     """One suite or scenario before and after, on the same trials."""
 
     name: str
@@ -38,7 +38,7 @@ class Change:
     pairs: PairedCounts
 
     @classmethod
-    def of(cls, name: str, before: Evaluation, after: Evaluation) -> Change:
+    def of(cls, name: str, before: Evaluation, after: Evaluation) -> ScenarioChange:
         """Trials that both had, by name."""
         old, new = _outcomes(before, name), _outcomes(after, name)
         counts = Counter((new[trial], old[trial]) for trial in old if trial in new)
@@ -79,7 +79,7 @@ def _outcomes(made: Evaluation, name: str) -> dict[str, bool]:
     return {trial: bool(success and valid) for part, trial, success, valid in rows if part == name}
 
 
-def changes_table(changes: Sequence[Change], pinned: PinnedWorld) -> Table:
+def changes_table(changes: Sequence[ScenarioChange], pinned: PinnedWorld) -> Table:
     """A row for each slice that both were tried in."""
     table = Table("trials", "before", "after", "gained", "lost", "difference", "95% interval", "p")
     for one in changes:
@@ -97,13 +97,17 @@ def changes_table(changes: Sequence[Change], pinned: PinnedWorld) -> Table:
 
 
 def changes_page(
-    page: Report, pinned: PinnedWorld, changes: Sequence[Change], decision: GateDecision, augmented: Mapping[str, Any]
+    page: ReportPage,
+    pinned: PinnedWorld,
+    changes: Sequence[ScenarioChange],
+    decision: GateDecision,
+    augmented: Mapping[str, Any],
 ) -> None:
     """Success before and after, what was done for it, and whether the failure is mended."""
     page.section(pinned.name, pinned.meaning or pinned.reason)
     page.figures(
         [
-            KeyFigure(
+            KeyMetric(
                 label=one.name,
                 value=f"{one.before.percent()} → {one.after.percent()}",
                 source=f"{one.pairs.pairs} trials in the same worlds",
@@ -182,7 +186,7 @@ def run_circle(circle: LoopRequest, console: Console) -> tuple[dict[str, Any], i
     home = places.home(scenarios)
     before, after = (_evaluated(circle, pinned, one, home, output) for one in (folder, output / "policy"))
     changes = [
-        Change.of(name, old, new)
+        ScenarioChange.of(name, old, new)
         for old, new in zip(before, after, strict=True)
         for name in dict.fromkeys(old.trials["slice"].to_pylist())
     ]
@@ -303,7 +307,7 @@ def _gated(
     Nothing is promoted by it. Floor, invariants, latency, context and trials on a robot are asked of what is released,
     by the release gate, in which nothing is waived for a policy that comes from here.
     """
-    from twinloop.release.gate import Known, gate
+    from twinloop.release.gate import GateContext, gate
     from twinloop.release.gate_config import parse_gate
 
     config = parse_gate(
@@ -322,7 +326,7 @@ def _gated(
         },
         where="the gate of scenario loop",
     )
-    known = Known(candidate_hash=after[0].policy_hash, champion_hash=before[0].policy_hash, stored=tuple(names))
+    known = GateContext(candidate_hash=after[0].policy_hash, champion_hash=before[0].policy_hash, stored=tuple(names))
     return gate(config, list(after), list(before), known=known)
 
 

@@ -16,24 +16,24 @@ from twinloop.core.errors import DatasetError, InputError
 from twinloop.core.records import SimEpisode
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.generate.replay import root_config
-from twinloop.label.rule import UNKNOWN, Material
+from twinloop.label.rule import UNKNOWN, RuleEpisode
 from twinloop.label.rules_builtin import FailureFromStates
 from twinloop.randomize.sources import read_identified
-from twinloop.rollout.pinned import Origin, PinnedWorld
+from twinloop.rollout.pinned import PinnedWorld, WorldOrigin
 from twinloop.rollout.pinned_files import check_free, check_name, write_pinned
 from twinloop.scenario.rebuild import TABLE, LoggedEpisode, pin_log
 from twinloop.scenario.regress import expectation
-from twinloop.scenario.trials import Tried, try_actor, try_commands
+from twinloop.scenario.trials import TrialOutcomes, try_actor, try_commands
 from twinloop.simulate import Backend, open_backend, rollout
 from twinloop.tasks import Task, open_task
 from twinloop.twin import Twin, load_twin
 from twinloop.workflows.scenario import places
-from twinloop.workflows.scenario.places import Located
+from twinloop.workflows.scenario.places import DatasetEpisode
 from twinloop.workflows.scenario.requests import FromFailureRequest
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rebuilt:
+class RebuiltWorld:
     """A world with its twin and task.
 
     ``exact`` says whether the stored states came out bit for bit, None of a log, which has none. ``parameters`` says
@@ -49,7 +49,7 @@ class Rebuilt:
     policy_hash: str = ""
 
 
-def simulated(located: Located) -> bool:
+def simulated(located: DatasetEpisode) -> bool:
     """Whether an episode is a simulated one with its states; what a robot ran, a virtual one too, is a log."""
     reader, index = located.reader, located.index
     if not reader.ours or reader.appended(index) or reader.has_log(index) or not reader.provenance(index).twin:
@@ -60,7 +60,7 @@ def simulated(located: Located) -> bool:
         return False
 
 
-def from_provenance(located: Located, asked: FromFailureRequest, backend: Backend) -> Rebuilt:
+def from_provenance(located: DatasetEpisode, asked: FromFailureRequest, backend: Backend) -> RebuiltWorld:
     """A simulated episode.
 
     Raises:
@@ -100,7 +100,7 @@ def from_provenance(located: Located, asked: FromFailureRequest, backend: Backen
     said = "equal bit for bit" if exact else "NOT equal bit for bit: another MuJoCo or processor made them"
     lines = [f"Rebuilt from its provenance: {world.nstep} frames {said}."]
     lines += [f"Why it failed: {world.reason}."] if world.reason else []
-    return Rebuilt(
+    return RebuiltWorld(
         world=world,
         twin=twin,
         task=task,
@@ -120,12 +120,12 @@ def _bit_for_bit(world: PinnedWorld, twin: Twin, task: Task, episode: SimEpisode
 
 def _class(reader: DatasetReader, index: int, task: Task) -> tuple[str, str]:
     """The failure class by the task's rule, and its sentence; empty where no rule tells."""
-    material = Material(episode_id="", reader=reader, index=index, world=task)
+    material = RuleEpisode(episode_id="", reader=reader, index=index, world=task)
     found = [one for one in FailureFromStates().label(material) if one.value != UNKNOWN]
     return (found[0].value, found[0].reason) if found else ("", "")
 
 
-def from_log(located: Located, asked: FromFailureRequest) -> Rebuilt:
+def from_log(located: DatasetEpisode, asked: FromFailureRequest) -> RebuiltWorld:
     """The log of a robot, rebuilt in a twin.
 
     Raises:
@@ -154,7 +154,7 @@ def from_log(located: Located, asked: FromFailureRequest) -> Rebuilt:
     rise = world.departures.get(TABLE, 0.0) if distribution is None else 0.0
     table = f" on a table {1e3 * rise:+.1f} mm from the twin's" if rise else ""
     lines = (f"Rebuilt from the log: {world.nstep} frames; {lay}{table}.", f"Parameters: {said}.")
-    return Rebuilt(
+    return RebuiltWorld(
         world=replace(world, task=asked.task),
         twin=twin,
         task=task,
@@ -172,7 +172,7 @@ def _identified(path: Path | None) -> tuple[ParamDistribution | None, str]:
     return found, f"identified from {found.clusters} episodes ({path}); draws from that distribution"
 
 
-def _log(located: Located, twin: Twin) -> LoggedEpisode:
+def _log(located: DatasetEpisode, twin: Twin) -> LoggedEpisode:
     reader, index = located.reader, located.index
     if ENVIRONMENT not in reader.info["features"]:
         raise InputError(
@@ -204,8 +204,8 @@ def _of_joints(reader: DatasetReader, index: int, feature: str, twin: Twin) -> N
     return values
 
 
-def _origin(located: Located, actor: str, source: Any) -> Origin:
-    return Origin(
+def _origin(located: DatasetEpisode, actor: str, source: Any) -> WorldOrigin:
+    return WorldOrigin(
         source=source,
         place=str(located.reader.path),
         episode_id=located.episode_id,
@@ -214,7 +214,7 @@ def _origin(located: Located, actor: str, source: Any) -> Origin:
     )
 
 
-def _policy_hash(located: Located) -> str:
+def _policy_hash(located: DatasetEpisode) -> str:
     """Of the policy that acted, as `twinloop run` writes it down."""
     if not located.reader.ours:
         return ""
@@ -223,7 +223,7 @@ def _policy_hash(located: Located) -> str:
     return str(run.get("policy_hash") or "") if isinstance(run, dict) else ""
 
 
-def _name(located: Located, failure: str) -> str:
+def _name(located: DatasetEpisode, failure: str) -> str:
     """A name that tells where it comes from."""
     letters = Path(located.reader.path).resolve().name
     stem = "".join(letter if letter.isalnum() else "-" for letter in letters).strip("-")
@@ -272,12 +272,12 @@ def run_from_failure(asked: FromFailureRequest, console: Console, *, nthread: in
     return {**figures, "stored": str(folder)}, 0
 
 
-def _rebuilt(asked: FromFailureRequest, backend: Backend) -> Rebuilt:
+def _rebuilt(asked: FromFailureRequest, backend: Backend) -> RebuiltWorld:
     located = places.locate(asked.episode)
     return from_provenance(located, asked, backend) if simulated(located) else from_log(located, asked)
 
 
-def acting_again(rebuilt: Rebuilt) -> tuple[str, str]:
+def acting_again(rebuilt: RebuiltWorld) -> tuple[str, str]:
     """Who acted in the episode, where they are here to act again, else ""; and a sentence about that."""
     actor = rebuilt.world.origin.actor
     if actor == rebuilt.task.expert_version:
@@ -292,7 +292,9 @@ def acting_again(rebuilt: Rebuilt) -> tuple[str, str]:
     return "", f"The episode says that the policy {name}{digest} acted, and it is not here."
 
 
-def _tried(rebuilt: Rebuilt, reference: str, tries: int, backend: Backend) -> tuple[Tried, Tried | None]:
+def _tried(
+    rebuilt: RebuiltWorld, reference: str, tries: int, backend: Backend
+) -> tuple[TrialOutcomes, TrialOutcomes | None]:
     """Under the commands of the episode, and under whoever acts."""
     world, twin, task = rebuilt.world, rebuilt.twin, rebuilt.task
     open_loop = try_commands(world, twin, task, tries, backend=backend)
@@ -302,7 +304,13 @@ def _tried(rebuilt: Rebuilt, reference: str, tries: int, backend: Backend) -> tu
 
 
 def _evidence(
-    rebuilt: Rebuilt, open_loop: Tried, closed: Tried | None, reference: str, *, again: bool, least: float
+    rebuilt: RebuiltWorld,
+    open_loop: TrialOutcomes,
+    closed: TrialOutcomes | None,
+    reference: str,
+    *,
+    again: bool,
+    least: float,
 ) -> dict[str, Any]:
     return {
         "again": again,
@@ -314,7 +322,9 @@ def _evidence(
     }
 
 
-def _lines(rebuilt: Rebuilt, open_loop: Tried, closed: Tried | None, reference: str, *, again: bool) -> list[str]:
+def _lines(
+    rebuilt: RebuiltWorld, open_loop: TrialOutcomes, closed: TrialOutcomes | None, reference: str, *, again: bool
+) -> list[str]:
     rows = [(open_loop, "the commands of the episode")] + ([(closed, reference)] if closed is not None else [])
     lines = [f"Under {who}: {rate_words(tried)}." for tried, who in rows]
     if closed is None:
@@ -324,7 +334,7 @@ def _lines(rebuilt: Rebuilt, open_loop: Tried, closed: Tried | None, reference: 
     return [*lines, "It happens again, exactly." if rebuilt.exact else "It happens again."]
 
 
-def rate_words(tried: Tried) -> str:
+def rate_words(tried: TrialOutcomes) -> str:
     """How often tries fail, in words."""
     rate = tried.failure_rate()
     return (

@@ -25,7 +25,7 @@ _HOME = "scenarios"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Located:
+class DatasetEpisode:
     """An episode in a dataset: its reader, its index, and its name in the catalog where it has one."""
 
     reader: DatasetReader
@@ -77,7 +77,7 @@ def every(names: Sequence[str], scenarios: Path | None = None) -> list[tuple[Pat
     return [(folder, read_pinned(folder)) for folder in folders]
 
 
-def locate(episode: str) -> Located:
+def locate(episode: str) -> DatasetEpisode:
     """The episode that ``FOLDER:INDEX`` or the beginning of a catalog id names.
 
     Raises:
@@ -87,7 +87,7 @@ def locate(episode: str) -> Located:
     if colon and index.isdigit() and (Path(folder) / layout.INFO).is_file():
         reader = DatasetReader(folder)
         reader.row(int(index))
-        return Located(reader=reader, index=int(index))
+        return DatasetEpisode(reader=reader, index=int(index))
     if colon and (Path(folder).exists() or "/" in folder):
         raise InputError(
             f"{folder} is no LeRobot dataset with an episode {index!r}. Write FOLDER:INDEX, such as data:3."
@@ -103,7 +103,7 @@ def locate(episode: str) -> Located:
     with Workspace.open() as workspace:
         (name,) = resolve(workspace, [episode])
         place = workspace.locate(name)
-        return Located(reader=DatasetReader(place.folder), index=place.index, episode_id=name)
+        return DatasetEpisode(reader=DatasetReader(place.folder), index=place.index, episode_id=name)
 
 
 def actor(reference: str, twin: Twin, task: Task) -> Actor:
@@ -135,11 +135,11 @@ def policy_folder(reference: str) -> Path:
             f"{reference!r} is no folder of a policy, and there is no workspace here whose registry could know it. "
             f"Give a folder, or {EXPERT!r}."
         )
-    from twinloop.release.registry import Registry
+    from twinloop.release.registry import PolicyRegistry
 
     try:
         with Workspace.open() as workspace:
-            return Registry(workspace).folder(reference)
+            return PolicyRegistry(workspace).folder(reference)
     except UnknownNameError as error:
         if "/" not in reference:
             raise

@@ -13,8 +13,8 @@ from rich.table import Table
 from twinloop.core.errors import InputError, TwinloopError
 from twinloop.rollout.pinned import PinnedWorld
 from twinloop.rollout.pinned_files import rebase, rewrite_pinned
-from twinloop.scenario.regress import Verdict, compare, expectation, expected, judged
-from twinloop.scenario.trials import Tried, try_actor
+from twinloop.scenario.regress import RegressionVerdict, compare, expectation, expected, judged
+from twinloop.scenario.trials import TrialOutcomes, try_actor
 from twinloop.simulate import Backend, open_backend
 from twinloop.tasks import Task, open_task
 from twinloop.twin import Twin, load_twin
@@ -69,9 +69,9 @@ def run_regress(request: RegressRequest, console: Console) -> tuple[dict[str, An
 
 def _one(
     pinned: PinnedWorld, policy: str, loaded: Twin | None, reference: str, backend: Backend, *, accept: bool
-) -> tuple[Verdict, PinnedWorld]:
+) -> tuple[RegressionVerdict, PinnedWorld]:
     """One scenario tried again; refused with the reason where it cannot be."""
-    was = Tried.of_outcomes("")
+    was = TrialOutcomes.of_outcomes("")
     try:
         was = _was(pinned, accept=accept)
         world, twin, task, note = _placed(pinned, loaded, reference)
@@ -80,7 +80,7 @@ def _one(
         )
         return compare(pinned.name, was if len(was) else now, now, note=note), world
     except TwinloopError as error:
-        return Verdict(name=pinned.name, word="refused", was=was, now=None, note=str(error)), pinned
+        return RegressionVerdict(name=pinned.name, word="refused", was=was, now=None, note=str(error)), pinned
 
 
 def _any_expected(worlds: Sequence[PinnedWorld]) -> None:
@@ -99,14 +99,14 @@ def _any_expected(worlds: Sequence[PinnedWorld]) -> None:
             return
 
 
-def _was(pinned: PinnedWorld, *, accept: bool) -> Tried:
+def _was(pinned: PinnedWorld, *, accept: bool) -> TrialOutcomes:
     """What was stored; nothing where what is found now will be stored."""
     try:
         return expected(pinned.evidence, pinned.name)[1]
     except InputError:
         if not accept:
             raise
-        return Tried.of_outcomes("")
+        return TrialOutcomes.of_outcomes("")
 
 
 def _placed(pinned: PinnedWorld, loaded: Twin | None, reference: str) -> tuple[PinnedWorld, Twin, Task, str]:
@@ -128,7 +128,7 @@ def _versions(pinned: PinnedWorld, task: Task) -> str:
 
 
 def _accept(
-    moved: Sequence[tuple[Path, PinnedWorld]], verdicts: Sequence[Verdict], policy: str, console: Console
+    moved: Sequence[tuple[Path, PinnedWorld]], verdicts: Sequence[RegressionVerdict], policy: str, console: Console
 ) -> None:
     """What was found becomes what is expected, on the twin that it was found on."""
     kept = 0
@@ -141,7 +141,7 @@ def _accept(
     console.print(f"Accepted: {kept} of {len(verdicts)} scenarios expect from now on what was found.", soft_wrap=True)
 
 
-def _table(verdicts: Sequence[Verdict]) -> Table:
+def _table(verdicts: Sequence[RegressionVerdict]) -> Table:
     table = Table("scenario", "was", "is", "gained", "lost", "p fell", "p rose", "verdict")
     for row in verdicts:
         table.add_row(
@@ -157,7 +157,7 @@ def _table(verdicts: Sequence[Verdict]) -> Table:
     return table
 
 
-def _rate(tried: Tried) -> str:
+def _rate(tried: TrialOutcomes) -> str:
     if not tried.trials:
         return "–"
     rate = tried.success_rate()

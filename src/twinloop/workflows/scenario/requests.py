@@ -9,10 +9,10 @@ import tyro
 
 from twinloop.tasks import DEFAULT_TASK, DEFAULT_TWIN
 from twinloop.workflows.run.request import (
-    AmongScenarios,
     FailIfOption,
     LevelOption,
-    Reported,
+    ReportedRequest,
+    ScenarioFolderRequest,
     SeedOption,
     Texts,
     WorkersOption,
@@ -23,7 +23,7 @@ _Name = tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="NAME", help="
 
 
 @request
-class FromFailureRequest(SeedOption, AmongScenarios):
+class FromFailureRequest(SeedOption, ScenarioFolderRequest):
     """Rebuild a failed episode, see whether the failure happens again in simulation and how often, and keep it."""
 
     episode: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="EPISODE")]]
@@ -52,7 +52,7 @@ class FromFailureRequest(SeedOption, AmongScenarios):
 
 
 @request
-class CounterfactualRequest(FailIfOption, LevelOption, Reported, AmongScenarios):
+class CounterfactualRequest(FailIfOption, LevelOption, ReportedRequest, ScenarioFolderRequest):
     """Would it have succeeded, had something been different? Same worlds, same chance, with the change and without.
 
     Example condition of --fail-if: 'actuator/*/delay*=0.5 < 0.2'.
@@ -73,7 +73,7 @@ class CounterfactualRequest(FailIfOption, LevelOption, Reported, AmongScenarios)
 
 
 @request
-class AblateRequest(FailIfOption, LevelOption, Reported, AmongScenarios):
+class AblateRequest(FailIfOption, LevelOption, ReportedRequest, ScenarioFolderRequest):
     """Which term of the physics does the failure need? Each is switched off alone, and all but each.
 
     Example condition of --fail-if: 'backlash > 0.5'.
@@ -91,7 +91,7 @@ class AblateRequest(FailIfOption, LevelOption, Reported, AmongScenarios):
 
 
 @request
-class RegressRequest(LevelOption, AmongScenarios):
+class RegressRequest(LevelOption, ScenarioFolderRequest):
     """Run every stored scenario under a policy, or on another version of its twin; exit code 1 on a regression."""
 
     names: tyro.conf.Positional[
@@ -111,7 +111,7 @@ class RegressRequest(LevelOption, AmongScenarios):
 
 
 @request
-class AugmentRequest(SeedOption, WorkersOption, AmongScenarios):
+class AugmentRequest(SeedOption, WorkersOption, ScenarioFolderRequest):
     """Demonstrations around a failure: a generate file with a box around the scenario, and the data it makes."""
 
     name: _Name
@@ -129,7 +129,7 @@ class AugmentRequest(SeedOption, WorkersOption, AmongScenarios):
 
 
 @request
-class LoopRequest(SeedOption, WorkersOption, AmongScenarios):
+class LoopRequest(SeedOption, WorkersOption, ScenarioFolderRequest):
     """The whole circle from a failure: demonstrations around it, training on, trials before and after, the gate."""
 
     name: _Name
@@ -163,19 +163,19 @@ class LoopRequest(SeedOption, WorkersOption, AmongScenarios):
 
 
 @request
-class ScenarioListRequest(AmongScenarios):
+class ScenarioListRequest(ScenarioFolderRequest):
     """The scenarios that there are."""
 
 
 @request
-class ScenarioShowRequest(AmongScenarios):
+class ScenarioShowRequest(ScenarioFolderRequest):
     """All that is known of a scenario."""
 
     name: _Name
 
 
 @request
-class ScenarioSearchRequest(FailIfOption, LevelOption, SeedOption, Reported, AmongScenarios):
+class ScenarioSearchRequest(FailIfOption, LevelOption, SeedOption, ReportedRequest, ScenarioFolderRequest):
     """Find failures that nobody logged: how often they happen, even if rarely, where, and the most probable ones.
 
     Example condition of --fail-if: 'failure rate > 1e-3'.

@@ -9,18 +9,18 @@ from rich.console import Console
 from rich.table import Table
 
 from twinloop.core.console import track
-from twinloop.core.headline import Headline
+from twinloop.core.headline import HeadlineMetric
 from twinloop.generate.config import load_plan, read_config
-from twinloop.report import KeyFigure, Report
+from twinloop.report import KeyMetric, ReportPage
 from twinloop.report.scenario import failure_map
-from twinloop.rollout.pinned import Origin, PinnedWorld
+from twinloop.rollout.pinned import PinnedWorld, WorldOrigin
 from twinloop.rollout.pinned_files import write_pinned
 from twinloop.scenario.rare import (
     CELLS,
-    Archive,
-    Found,
-    Search,
-    Seen,
+    FailureMap,
+    ScoredPoints,
+    SearchOptions,
+    SearchResult,
     active_axes,
     failure_rate,
     illuminate,
@@ -39,17 +39,17 @@ _SHOWN = 8  # failures that are shown
 _OFF = 1.0  # standard normals from the middle, below which a parameter is not named
 
 
-class _Counted:
+class _CountedSearch:
     """A search that shows how far it is."""
 
     def __init__(self, search: PlanSearch) -> None:
         self._search, self.worlds = search, 0
 
-    def __call__(self, z: Any) -> Seen:
+    def __call__(self, z: Any) -> ScoredPoints:
         halves = np.array_split(z, max(1, len(z) // 128))
         done = [self._search(part) for part in track(halves, label="search", total=len(halves))]
         self.worlds += len(z)
-        return Seen.joined(done)
+        return ScoredPoints.joined(done)
 
 
 def run_search(asked: ScenarioSearchRequest, console: Console) -> tuple[dict[str, Any], int]:
@@ -61,8 +61,10 @@ def run_search(asked: ScenarioSearchRequest, console: Console) -> tuple[dict[str
     actor = places.actor(asked.policy, plan.twin, task)
     backend = open_backend(config.file.rollout.backend)
     worlds = PlanSearch(plan, task, actor, backend)
-    try_ = _Counted(worlds)
-    search = Search(round_size=asked.worlds, rounds=asked.rounds, modes=asked.modes, draws=asked.draws, seed=asked.seed)
+    try_ = _CountedSearch(worlds)
+    search = SearchOptions(
+        round_size=asked.worlds, rounds=asked.rounds, modes=asked.modes, draws=asked.draws, seed=asked.seed
+    )
     found = failure_rate(try_, len(worlds.axes), search, level=asked.level)
     archive = _archived(asked, found, worlds, try_)
     plain = _simplified(asked, archive, try_)
@@ -73,7 +75,7 @@ def run_search(asked: ScenarioSearchRequest, console: Console) -> tuple[dict[str
         console.print(f"Kept {folder}", soft_wrap=True)
     rate = found.rate.interval
     headline = [
-        Headline(
+        HeadlineMetric(
             name="failure rate",
             estimate=float(rate.estimate),
             low=float(rate.low),
@@ -92,9 +94,11 @@ def run_search(asked: ScenarioSearchRequest, console: Console) -> tuple[dict[str
     )
 
 
-def _archived(asked: ScenarioSearchRequest, found: Found, worlds: PlanSearch, try_: _Counted) -> Archive:
+def _archived(
+    asked: ScenarioSearchRequest, found: SearchResult, worlds: PlanSearch, try_: _CountedSearch
+) -> FailureMap:
     axes = map_axes(worlds.axes, asked.by, found.proposal, found.seen)
-    archive = Archive.of(axes, found.seen)
+    archive = FailureMap.of(axes, found.seen)
     if asked.illuminate and found.seen.failed.any():
         rng = np.random.default_rng([asked.seed, 1])
         size = asked.worlds
@@ -103,7 +107,7 @@ def _archived(asked: ScenarioSearchRequest, found: Found, worlds: PlanSearch, tr
     return archive
 
 
-def _simplified(asked: ScenarioSearchRequest, archive: Archive, try_: _Counted) -> Seen:
+def _simplified(asked: ScenarioSearchRequest, archive: FailureMap, try_: _CountedSearch) -> ScoredPoints:
     """The failures that are shown and kept, each with no more off the middle than it needs, most probable first."""
     rows = archive.failures[: max(asked.keep, _SHOWN)]
     shown = _rows_of(archive.seen, rows)
@@ -111,18 +115,23 @@ def _simplified(asked: ScenarioSearchRequest, archive: Archive, try_: _Counted) 
         return shown
     rng = np.random.default_rng([asked.seed, 2])
     best, tried = simplified(try_, shown.z, rounds=asked.simplify, rng=rng)
-    known = Seen.joined([tried, archive.seen])
+    known = ScoredPoints.joined([tried, archive.seen])
     order = np.argsort(-log_density(best), kind="stable")
     rows = [int(np.flatnonzero((known.z == row).all(axis=1))[0]) for row in best[order]]
     return _rows_of(known, list(dict.fromkeys(rows)))  # what differed may have become the same failure
 
 
-def _rows_of(seen: Seen, rows: list[int]) -> Seen:
-    return Seen(z=seen.z[rows], score=seen.score[rows], failed=seen.failed[rows], lost=seen.lost[rows])
+def _rows_of(seen: ScoredPoints, rows: list[int]) -> ScoredPoints:
+    return ScoredPoints(z=seen.z[rows], score=seen.score[rows], failed=seen.failed[rows], lost=seen.lost[rows])
 
 
 def _figures(
-    asked: ScenarioSearchRequest, found: Found, archive: Archive, plain: Seen, worlds: PlanSearch, actor: str
+    asked: ScenarioSearchRequest,
+    found: SearchResult,
+    archive: FailureMap,
+    plain: ScoredPoints,
+    worlds: PlanSearch,
+    actor: str,
 ) -> dict[str, Any]:
     fresh = found.seen.failed[-found.fresh :]
     return {
@@ -143,11 +152,11 @@ def _figures(
     }
 
 
-def _moved(found: Found) -> list[bool]:
+def _moved(found: SearchResult) -> list[bool]:
     return (found.proposal.mean != 0.0).any(axis=0).tolist() if found.proposal.modes else [False] * found.proposal.axes
 
 
-def _failure(plain: Seen, row: int, worlds: PlanSearch) -> dict[str, Any]:
+def _failure(plain: ScoredPoints, row: int, worlds: PlanSearch) -> dict[str, Any]:
     z = plain.z[row]
     order = [int(axis) for axis in np.argsort(-np.abs(z), kind="stable")[:_NAMED] if abs(z[axis]) >= _OFF]
     values = worlds.values(z)
@@ -185,7 +194,7 @@ def _say(figures: dict[str, Any], console: Console) -> None:
 
 
 def _keep(
-    asked: ScenarioSearchRequest, plain: Seen, worlds: PlanSearch, twin: Any, task: Any, reference: str
+    asked: ScenarioSearchRequest, plain: ScoredPoints, worlds: PlanSearch, twin: Any, task: Any, reference: str
 ) -> list[str]:
     kept: list[str] = []
     for number in range(min(asked.keep, len(plain))):
@@ -197,24 +206,24 @@ def _keep(
             name=name,
             twin_reference=reference,
             reason="found by search",
-            origin=Origin(source="sim", place=str(asked.file), actor=asked.policy),
+            origin=WorldOrigin(source="sim", place=str(asked.file), actor=asked.policy),
         )
         kept.append(str(write_pinned(pinned, places.home(asked.scenarios) / name)))
     return kept
 
 
-def _fill(page: Report, figures: dict[str, Any], archive: Archive, worlds: PlanSearch) -> None:
+def _fill(page: ReportPage, figures: dict[str, Any], archive: FailureMap, worlds: PlanSearch) -> None:
     rate = figures["rate"]
     page.section("How often?", rate["warning"])
     page.figures(
         [
-            KeyFigure(
+            KeyMetric(
                 label="failure rate",
                 value=f"{rate['rate']:.2g}",
                 source=f"{rate['low']:.2g} to {rate['high']:.2g}, {rate['level']:.0%}",
             ),
-            KeyFigure(label="worlds run", value=figures["worlds"], source="search, estimate and map"),
-            KeyFigure(
+            KeyMetric(label="worlds run", value=figures["worlds"], source="search, estimate and map"),
+            KeyMetric(
                 label="plain draws for the same interval", value=round(rate["plain_draws"]), source="by its width"
             ),
         ]

@@ -5,27 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from twinloop.report import KeyFigure, Report
+from twinloop.report import KeyMetric, ReportPage
 from twinloop.report.curves import error_curves, loss_curve
 
 
-def train_page(figures: Mapping[str, Any]) -> Report:
+def train_page(figures: Mapping[str, Any]) -> ReportPage:
     """An empty page with the run's title."""
     subtitle = (
         f"{figures['policy']}, {figures['parameters']:,} parameters, policy hash {figures['hash'][:16]}; seed "
         f"{figures['seed']}; twinloop {figures['versions']['twinloop']}, torch {figures['versions']['torch']}"
     )
-    return Report("Training of a policy", subtitle)
+    return ReportPage("Training of a policy", subtitle)
 
 
-def train_section(page: Report, figures: Mapping[str, Any]) -> None:
+def train_section(page: ReportPage, figures: Mapping[str, Any]) -> None:
     """All of the page; ``figures`` are those of ``result.json``."""
     page.figures(
         [
             *_errors(figures),
-            KeyFigure(label="steps", value=figures["steps"]),
-            KeyFigure(label="time", value=figures["seconds"], unit="s"),
-            KeyFigure(label="speed", value=figures["samples_per_second"], unit="samples/s"),
+            KeyMetric(label="steps", value=figures["steps"]),
+            KeyMetric(label="time", value=figures["seconds"], unit="s"),
+            KeyMetric(label="speed", value=figures["samples_per_second"], unit="samples/s"),
         ]
     )
     for note in figures["notes"]:
@@ -42,15 +42,15 @@ def train_section(page: Report, figures: Mapping[str, Any]) -> None:
     adaptation_section(page, figures)
 
 
-def _errors(figures: Mapping[str, Any]) -> list[KeyFigure]:
+def _errors(figures: Mapping[str, Any]) -> list[KeyMetric]:
     return [
-        KeyFigure(label=f"held-out action error, {row['source']}", value=one["estimate"], unit=unit)
+        KeyMetric(label=f"held-out action error, {row['source']}", value=one["estimate"], unit=unit)
         for row in figures["held_out"]
         for unit, one in list(row["by_unit"].items())[:1]
     ]
 
 
-def _held_out(page: Report, figures: Mapping[str, Any]) -> None:
+def _held_out(page: ReportPage, figures: Mapping[str, Any]) -> None:
     page.section(
         "Held-out action error",
         "How far the policy's commands are from those of episodes that it was not trained on: mean absolute difference "
@@ -90,7 +90,7 @@ _METHODS = {
 }
 
 
-def adaptation_section(page: Report, figures: Mapping[str, Any]) -> None:
+def adaptation_section(page: ReportPage, figures: Mapping[str, Any]) -> None:
     """Of a run that went on from a policy, aligned features, or changed pictures; nothing for others."""
     facts = figures.get("adaptation") or {}
     if not facts:
@@ -128,7 +128,7 @@ def _pixels(said: Mapping[str, Any]) -> str:
     return f"amplitudes of the lowest frequencies, up to {said['beta']:g} of the shorter side"
 
 
-def _alignment(page: Report, found: Mapping[str, Any]) -> None:
+def _alignment(page: ReportPage, found: Mapping[str, Any]) -> None:
     page.text(f"Alignment: {found['verdict']}.")
     if "before" not in found:
         return

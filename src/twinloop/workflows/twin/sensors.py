@@ -18,7 +18,7 @@ from twinloop.hardware.teleop_motion import teleop_commands
 from twinloop.render import Fields, SceneStates, contact_sheet, encode_srgb, open_renderer, write_png
 from twinloop.render.cameras import intrinsics
 from twinloop.rollout.camera import KIND, TwinCamera, camera_sensors, sensor_camera
-from twinloop.rollout.camera_shots import CameraShots, MovingWorld, PictureMotion
+from twinloop.rollout.camera_shots import CameraCaptures, ImageMotion, MovingWorld
 from twinloop.rollout.depth import DEPTH_CHANNELS, depth_reading
 from twinloop.rollout.substeps import Restepper
 from twinloop.sensors.camera.blur import blurred
@@ -57,7 +57,7 @@ class MovingTwin:
 
     def busiest(self, camera: str, *, height: int, width: int) -> float:
         """A time in s at which much moves in the pictures of a camera."""
-        motion, fields = PictureMotion(self.twin.model, camera), self.world.fields(np.array([0]))
+        motion, fields = ImageMotion(self.twin.model, camera), self.world.fields(np.array([0]))
         pinhole = intrinsics(self.twin.model, camera, height=height, width=width, fields=fields)
         first = int(np.searchsorted(self.world.time, _EARLIEST))
         moved = np.array(
@@ -192,7 +192,7 @@ def _camera_stages(
 
         states, fields = moving.world.at([time])
         stages = [("clean", plain.render(states, fields)[camera.camera][0])]
-        shots = CameraShots(camera, moving.world, draw)
+        shots = CameraCaptures(camera, moving.world, draw)
         first, now = np.searchsorted(moving.world.time, [time - _FOLLOWED, time])
         delivered = shots.pictures(range(int(first), int(now) + 1))[-1]
         shutter, times = shots.subframes_at(time)

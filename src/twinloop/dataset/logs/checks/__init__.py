@@ -1,6 +1,6 @@
 """Checks of logs before anything is fitted: pure functions over episodes, each finding with its evidence and remedy."""
 
 from twinloop.dataset.logs.checks.check import check_log
-from twinloop.dataset.logs.checks.finding import Expectations, Finding, LogRecord, LogReport, merged
+from twinloop.dataset.logs.checks.finding import JointExpectations, LogFinding, LogRecord, LogReport, merged
 
-__all__ = ["Expectations", "Finding", "LogRecord", "LogReport", "check_log", "merged"]
+__all__ = ["JointExpectations", "LogFinding", "LogRecord", "LogReport", "check_log", "merged"]

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.records import Signal
-from twinloop.dataset.logs.checks.finding import Finding, LogRecord, in_episode
+from twinloop.core.records import LoggedSignal
+from twinloop.dataset.logs.checks.finding import LogFinding, LogRecord, in_episode
 from twinloop.dataset.logs.checks.series import increasing
 from twinloop.stats import raw_correlation
 
@@ -17,7 +17,7 @@ _FAR = 100.0  # m from the origin: no room where a robot is tracked is larger
 _IDENTITY = 0.99  # of the fourth number at the beginning, where the first should be
 
 
-def check_poses(record: LogRecord) -> Iterator[Finding]:
+def check_poses(record: LogRecord) -> Iterator[LogFinding]:
     """Every ``pose/BODY`` of one episode; what its velocity says is in `derivatives`."""
     for name, signal in record.signals.items():
         if not name.startswith("pose/") or signal.values.shape[1:] != (7,) or not len(signal.time):
@@ -66,7 +66,7 @@ _ALIKE = 0.6
 _TURNS = 0.05  # rad that a stretch has to turn for its rate to be judged
 
 
-def check_inertial(record: LogRecord) -> Iterator[Finding]:
+def check_inertial(record: LogRecord) -> Iterator[LogFinding]:
     """Every ``acceleration/SITE`` and ``angular_velocity/SITE`` of one episode."""
     for name, signal in record.signals.items():
         if not len(signal.time) or signal.values.shape[1:] != (3,) or not np.isfinite(signal.values).any():
@@ -77,7 +77,7 @@ def check_inertial(record: LogRecord) -> Iterator[Finding]:
             yield from _gyroscope(record, name, signal)
 
 
-def _accelerometer(record: LogRecord, name: str, signal: Signal) -> Iterator[Finding]:
+def _accelerometer(record: LogRecord, name: str, signal: LoggedSignal) -> Iterator[LogFinding]:
     size = np.linalg.norm(signal.values[np.isfinite(signal.values).all(axis=1)], axis=1)
     if not len(size):
         return
@@ -101,14 +101,14 @@ def _accelerometer(record: LogRecord, name: str, signal: Signal) -> Iterator[Fin
     else:
         kind, severity, says, remedy = (
             "acceleration_scale", "warning", "neither m/s² nor g at rest.", f"--scale {name}=FACTOR")  # fmt: skip
-    yield Finding(
+    yield LogFinding(
         kind=kind, severity=severity, column=name, episodes=(record.index,), begin_s=_begin(signal),
         evidence=f"the median size is {median:.4g} m/s², gravity {GRAVITY:.3f}: {says}", remedy=remedy,
         figures={"median": median},
     )  # fmt: skip
 
 
-def _gyroscope(record: LogRecord, name: str, signal: Signal) -> Iterator[Finding]:
+def _gyroscope(record: LogRecord, name: str, signal: LoggedSignal) -> Iterator[LogFinding]:
     size = np.linalg.norm(signal.values, axis=1)
     fast = np.flatnonzero(np.isfinite(size) & (size > _FULL_SCALE))
     turn = _turn_of_gravity(record, name, signal)
@@ -122,7 +122,7 @@ def _gyroscope(record: LogRecord, name: str, signal: Signal) -> Iterator[Finding
             )  # fmt: skip
             return
         if correlation < -_ALIKE:
-            yield Finding(
+            yield LogFinding(
                 kind="gyro_sign", severity="error", column=name, episodes=(record.index,), begin_s=_begin(signal),
                 evidence=f"turns against the direction of gravity (correlation {correlation:.2f}).",
                 remedy=f"--flip {name} where all axes are turned; else check the axes of either.",
@@ -136,7 +136,7 @@ def _gyroscope(record: LogRecord, name: str, signal: Signal) -> Iterator[Finding
         )  # fmt: skip
 
 
-def _turn_of_gravity(record: LogRecord, name: str, signal: Signal) -> tuple[float, float] | None:
+def _turn_of_gravity(record: LogRecord, name: str, signal: LoggedSignal) -> tuple[float, float] | None:
     """Slope and correlation of measured turning against that of the specific force's direction, while it is steady.
 
     In the device's axes a fixed direction u turns as du/dt = −ω × u; only the part of ω across u is seen.
@@ -168,11 +168,11 @@ def _turn_of_gravity(record: LogRecord, name: str, signal: Signal) -> tuple[floa
     return (float(x @ y) / float(x @ x), raw_correlation(x, y)) if x.any() and y.any() else None
 
 
-def _in_degrees(record: LogRecord, name: str, begin: float, evidence: str, **figures: float) -> Finding:
+def _in_degrees(record: LogRecord, name: str, begin: float, evidence: str, **figures: float) -> LogFinding:
     remedy = f"--scale {name}=0.017453292519943295"
     return in_episode(record, name, begin, "gyro_unit", "error", f"{evidence}: it is in deg/s.", remedy, **figures)
 
 
-def _begin(signal: Signal) -> float:
+def _begin(signal: LoggedSignal) -> float:
     finite: NDArray[np.float64] = signal.time[np.isfinite(signal.time)]
     return float(finite[0]) if len(finite) else 0.0

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from twinloop.core.errors import LogError
 from twinloop.dataset.logs.checks.bodies import check_inertial, check_poses
 from twinloop.dataset.logs.checks.dynamics import check_torques, check_twists, check_velocities
-from twinloop.dataset.logs.checks.finding import Expectations, Finding, LogRecord, LogReport, in_episode, merged
-from twinloop.dataset.logs.checks.response import Answer, answers, check_response, response_pair
-from twinloop.dataset.logs.checks.series import Series, prepare
+from twinloop.dataset.logs.checks.finding import JointExpectations, LogFinding, LogRecord, LogReport, in_episode, merged
+from twinloop.dataset.logs.checks.response import CommandResponse, answers, check_response, response_pair
+from twinloop.dataset.logs.checks.series import UnbrokenSeries, prepare
 from twinloop.dataset.logs.checks.timing import Row, check_drift, check_lags, check_rates, check_timing, median_lags
 from twinloop.dataset.logs.checks.units import check_joints, check_units
 from twinloop.dataset.logs.checks.values import (
@@ -25,7 +25,7 @@ _ALONE = (check_timing, check_numbers, check_jumps, check_standstill, check_cut_
           check_twists, check_inertial)  # fmt: skip
 
 
-def check_log(records: Sequence[LogRecord], expectations: Expectations | None = None) -> LogReport:
+def check_log(records: Sequence[LogRecord], expectations: JointExpectations | None = None) -> LogReport:
     """What is wrong with a log, found before anything is fitted to it.
 
     Args:
@@ -38,7 +38,7 @@ def check_log(records: Sequence[LogRecord], expectations: Expectations | None = 
     """
     if not records:
         raise LogError("There is no episode to check. Give a log with at least one.")
-    findings: list[Finding] = []
+    findings: list[LogFinding] = []
     lags: list[Row] = []
     for record in records:
         if not len(record.time):
@@ -62,8 +62,8 @@ def check_log(records: Sequence[LogRecord], expectations: Expectations | None = 
 
 
 def _in_time(
-    record: LogRecord, series: Series, expectations: Expectations | None
-) -> tuple[list[Finding], list[Answer]]:
+    record: LogRecord, series: UnbrokenSeries, expectations: JointExpectations | None
+) -> tuple[list[LogFinding], list[CommandResponse]]:
     """Checks of one episode that compare columns in time, and how its joints answer."""
     found = [*check_velocities(record, series), *check_torques(record, series, expectations)]
     pair = response_pair(record, series)
@@ -75,7 +75,7 @@ def _in_time(
     return [*found, *wrong, *check_drift(record.index, pair, answered)], answered
 
 
-def _together(records: Sequence[LogRecord], expectations: Expectations | None) -> Iterator[Finding]:
+def _together(records: Sequence[LogRecord], expectations: JointExpectations | None) -> Iterator[LogFinding]:
     """Checks of all episodes at once."""
     if not records:
         return
@@ -90,7 +90,7 @@ def _conditions(record: LogRecord) -> tuple[tuple[str, float], ...]:
     return tuple(sorted(record.conditions.items()))
 
 
-def _empty(record: LogRecord) -> Finding:
+def _empty(record: LogRecord) -> LogFinding:
     return in_episode(
         record, "", 0.0, "empty", "error", "the episode has no frame.", "Leave it out or record it again."
     )

@@ -14,8 +14,15 @@ from numpy.typing import NDArray
 from scipy.signal import savgol_filter
 from scipy.spatial.transform import Rotation
 
-from twinloop.dataset.logs.checks.finding import VELOCITIES, Expectations, Finding, LogRecord, in_episode, name_factor
-from twinloop.dataset.logs.checks.series import Series, increasing
+from twinloop.dataset.logs.checks.finding import (
+    VELOCITIES,
+    JointExpectations,
+    LogFinding,
+    LogRecord,
+    in_episode,
+    name_factor,
+)
+from twinloop.dataset.logs.checks.series import UnbrokenSeries, increasing
 from twinloop.stats import cross_lag, raw_correlation, slope_change
 
 Array = NDArray[np.float64]
@@ -29,7 +36,7 @@ _TURNED = 0.5  # a velocity of the wrong sign is -1 times the derivative, whatev
 _FEWEST = 16
 
 
-def check_velocities(record: LogRecord, series: Series) -> Iterator[Finding]:
+def check_velocities(record: LogRecord, series: UnbrokenSeries) -> Iterator[LogFinding]:
     """``joint_velocity`` against the joints' positions."""
     signal = record.signals.get("joint_velocity")
     if signal is None or not record.units.known:
@@ -48,7 +55,7 @@ def check_velocities(record: LogRecord, series: Series) -> Iterator[Finding]:
                 )
 
 
-def check_twists(record: LogRecord) -> Iterator[Finding]:
+def check_twists(record: LogRecord) -> Iterator[LogFinding]:
     """``twist/BODY`` against ``pose/BODY``: linear velocity in the world's axes, angular in the body's own."""
     for name, pose in record.signals.items():
         twist = record.signals.get(f"twist/{name.removeprefix('pose/')}")
@@ -69,7 +76,9 @@ def check_twists(record: LogRecord) -> Iterator[Finding]:
         yield from _angular(record, name, twist_name, time, place, rates, steps)
 
 
-def _compare(record: LogRecord, series: Series, name: str, moved: Array, mean: Array, unit: str) -> Iterator[Finding]:
+def _compare(
+    record: LogRecord, series: UnbrokenSeries, name: str, moved: Array, mean: Array, unit: str
+) -> Iterator[LogFinding]:
     """One column's integral against the movement, ``(N,)`` each in rad or m."""
     dt = series.dt
     if np.ptp(mean) == 0:
@@ -100,7 +109,9 @@ def _compare(record: LogRecord, series: Series, name: str, moved: Array, mean: A
             lag_s=lag * dt)  # fmt: skip
 
 
-def _judge(record: LogRecord, name: str, begin: float, slope: float, strength: float, unit: str) -> Iterator[Finding]:
+def _judge(
+    record: LogRecord, name: str, begin: float, slope: float, strength: float, unit: str
+) -> Iterator[LogFinding]:
     if slope < -_TURNED:
         yield in_episode(record, name, begin, "velocity_sign", "error",
             f"is {slope:.3g} times the derivative of the position (correlation {strength:.2f}): the sign is wrong.",
@@ -115,7 +126,7 @@ def _judge(record: LogRecord, name: str, begin: float, slope: float, strength: f
 
 def _linear(
     record: LogRecord, name: str, time: Array, place: Array, rates: Array, steps: NDArray[np.bool_]
-) -> Iterator[Finding]:
+) -> Iterator[LogFinding]:
     gone = np.diff(place[:, :3], axis=0)[steps]
     expected = ((rates[1:, :3] + rates[:-1, :3]) / 2 * np.diff(time)[:, None])[steps]
     if np.sum(gone**2) == 0 or np.abs(gone).sum() < _MOVES_S:
@@ -133,7 +144,7 @@ def _linear(
 
 def _angular(
     record: LogRecord, pose: str, twist: str, time: Array, place: Array, rates: Array, steps: NDArray[np.bool_]
-) -> Iterator[Finding]:
+) -> Iterator[LogFinding]:
     """Which reading of quaternion and angular velocity agrees: order, axes, sign, unit."""
     dt = np.diff(time)[:, None]
     measured = ((rates[1:, 3:] + rates[:-1, 3:]) / 2 * dt)[steps]
@@ -185,7 +196,9 @@ _MILLI = 100.0  # times the twin's torque: no twin is that wrong
 _COULOMB_RAD_S = 0.1  # speed over which friction turns round
 
 
-def check_torques(record: LogRecord, series: Series, expectations: Expectations | None) -> Iterator[Finding]:
+def check_torques(
+    record: LogRecord, series: UnbrokenSeries, expectations: JointExpectations | None
+) -> Iterator[LogFinding]:
     """Measured torques, and commands where they are torques."""
     window = max(5, round(_SMOOTH_S / series.dt) | 1)
     if not record.joints or not record.units.known or len(series.time) < max(_FEWEST_FOR_TORQUE, 2 * window):
@@ -212,7 +225,7 @@ def motion(position: Array, dt: float, window: int) -> tuple[Array, Array, Array
     return made[0], made[1], made[2]
 
 
-def _torques(record: LogRecord, series: Series) -> Iterator[tuple[str, Array]]:
+def _torques(record: LogRecord, series: UnbrokenSeries) -> Iterator[tuple[str, Array]]:
     if record.command == "torque" and series.action is not None and series.action.shape == series.state.shape:
         yield "action/", series.action
     signal = record.signals.get("joint_torque")
@@ -222,7 +235,7 @@ def _torques(record: LogRecord, series: Series) -> Iterator[tuple[str, Array]]:
             yield "joint_torque/", measured
 
 
-def _predicted(record: LogRecord, expectations: Expectations | None, q: Array, v: Array, a: Array) -> Array | None:
+def _predicted(record: LogRecord, expectations: JointExpectations | None, q: Array, v: Array, a: Array) -> Array | None:
     """The twin's torques in the log's columns, NaN for joints that it lacks."""
     if expectations is None or expectations.inverse_dynamics is None:
         return None
@@ -236,8 +249,8 @@ def _predicted(record: LogRecord, expectations: Expectations | None, q: Array, v
 
 
 def _against_twin(
-    record: LogRecord, series: Series, name: str, joint: int, torque: Array, predicted: Array
-) -> Iterator[Finding]:
+    record: LogRecord, series: UnbrokenSeries, name: str, joint: int, torque: Array, predicted: Array
+) -> Iterator[LogFinding]:
     x, y = predicted - predicted.mean(), torque - torque.mean()
     power = float(x @ x)
     correlation = raw_correlation(x, y)
@@ -247,7 +260,7 @@ def _against_twin(
             f"is against the torque that the twin's inverse dynamics asks for (correlation {correlation:.2f}, "
             f"{slope:.3g} times).", correlation=correlation, slope=slope)  # fmt: skip
     elif correlation > -_AGAINST_TWIN and slope > _MILLI:
-        yield Finding(
+        yield LogFinding(
             kind="torque_unit", severity="warning", column=name + record.joints[joint], episodes=(record.index,),
             begin_s=float(series.time[0]),
             evidence=f"is {slope:.4g} times the torque that the twin's inverse dynamics asks for (correlation "
@@ -257,8 +270,8 @@ def _against_twin(
 
 
 def _against_acceleration(
-    record: LogRecord, series: Series, name: str, joint: int, torque: Array, q: Array, v: Array, a: Array
-) -> Iterator[Finding]:
+    record: LogRecord, series: UnbrokenSeries, name: str, joint: int, torque: Array, q: Array, v: Array, a: Array
+) -> Iterator[LogFinding]:
     others = [column for column in range(q.shape[1]) if column != joint]
     angle = np.cumsum(q, axis=1)
     nuisance = np.column_stack([
@@ -280,7 +293,9 @@ def _residual(nuisance: Array, values: Array) -> Array:
     return values - nuisance @ solution
 
 
-def _against(record: LogRecord, series: Series, name: str, joint: int, evidence: str, **figures: float) -> Finding:
+def _against(
+    record: LogRecord, series: UnbrokenSeries, name: str, joint: int, evidence: str, **figures: float
+) -> LogFinding:
     """A torque of the wrong sign."""
     column = name + record.joints[joint]
     return in_episode(record, column, series.time[0], "torque_sign", "error", evidence, f"--flip {column}", **figures)

@@ -21,7 +21,7 @@ InverseDynamics = Callable[[NDArray[np.float64], NDArray[np.float64], NDArray[np
 
 
 @dataclass(frozen=True, kw_only=True)
-class Expectations:
+class JointExpectations:
     """A twin's joints as a log should show them.
 
     Attributes:
@@ -52,7 +52,7 @@ _SHOWN = 6  # runs of episode numbers that a line shows
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class LogFinding:
     """One defect of a log.
 
     ``kind`` is its name (see the table in ``docs/log_checks.md``). An ``error`` would make a fit wrong or impossible, a
@@ -101,9 +101,9 @@ def in_episode(
     evidence: str,
     remedy: str,
     **figures: float,
-) -> Finding:
-    """A defect of one column, from ``begin`` (s) of one episode on; see `Finding`."""
-    return Finding(
+) -> LogFinding:
+    """A defect of one column, from ``begin`` (s) of one episode on; see `LogFinding`."""
+    return LogFinding(
         kind=kind,
         severity=severity,
         column=column,
@@ -123,17 +123,17 @@ class LogReport:
     that did not move enough to tell are missing.
     """
 
-    findings: tuple[Finding, ...]
+    findings: tuple[LogFinding, ...]
     lags: Mapping[str, float]
     episodes: int
     frames: int
 
     @property
-    def errors(self) -> tuple[Finding, ...]:
+    def errors(self) -> tuple[LogFinding, ...]:
         """What would make a fit wrong or impossible."""
         return tuple(finding for finding in self.findings if finding.severity == "error")
 
-    def of(self, kind: str) -> tuple[Finding, ...]:
+    def of(self, kind: str) -> tuple[LogFinding, ...]:
         """The findings of one kind."""
         return tuple(finding for finding in self.findings if finding.kind == kind)
 
@@ -159,9 +159,9 @@ class LogReport:
         }
 
 
-def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def merged(findings: Iterable[LogFinding]) -> tuple[LogFinding, ...]:
     """One finding for what recurs in several episodes, as it is in the first of them; errors first."""
-    groups: dict[tuple[str, str, str], list[Finding]] = {}
+    groups: dict[tuple[str, str, str], list[LogFinding]] = {}
     for finding in findings:
         groups.setdefault((finding.kind, finding.severity, finding.column), []).append(finding)
     joined = []

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.records import Episode, Signal
+from twinloop.core.records import Episode, LoggedSignal
 from twinloop.core.units import PERCENT
 from twinloop.dataset.logs.checks.timing import repeated_rows
 from twinloop.dataset.logs.checks.values import wraps
@@ -21,7 +21,7 @@ _COMMAND = "action/"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mending:
+class LogRepairs:
     """What is to be changed in every episode of a log, in this order.
 
     Attributes:
@@ -141,7 +141,7 @@ def _of_signal(
 
 def _reordered(record: RawEpisode) -> RawEpisode:
     """Poses whose quaternions were xyzw, as wxyz."""
-    signals: dict[str, Signal] = dict(record.signals)
+    signals: dict[str, LoggedSignal] = dict(record.signals)
     for name, signal in record.signals.items():
         if name.startswith("pose/"):
             signals[name] = replace(signal, values=signal.values[:, [0, 1, 2, 6, 3, 4, 5]])

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from twinloop.dataset.logs.checks.finding import POSITIONS, Finding, LogRecord, name_factor
-from twinloop.dataset.logs.checks.series import Series
+from twinloop.dataset.logs.checks.finding import POSITIONS, LogFinding, LogRecord, name_factor
+from twinloop.dataset.logs.checks.series import UnbrokenSeries
 from twinloop.stats import correlation_at_lags, raw_correlation, slope_change
 
 EARLIEST_S, LATEST_S = -0.3, 0.8  # lags that are looked at; servos answer after 0.1 to 0.17 s (SO-101, G1)
@@ -27,7 +27,7 @@ _AS_HIGH = 0.85  # of the highest peak
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class CommandResponse:
     """How one column follows its command: ``lag_s`` finer than a frame, ``correlation`` signed, at that lag."""
 
     joint: str
@@ -36,35 +36,35 @@ class Answer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pair:
+class CommandPair:
     """Commands and what should follow them, ``(N, n)`` each, and the names of the columns in messages."""
 
-    series: Series
+    series: UnbrokenSeries
     commands: NDArray[np.float64]
     measured: NDArray[np.float64]
     columns: tuple[str, ...]
     flip: str
 
 
-def response_pair(record: LogRecord, series: Series) -> Pair | None:
+def response_pair(record: LogRecord, series: UnbrokenSeries) -> CommandPair | None:
     """What answers the commands of an episode, or None where the log does not hold it."""
     if series.action is None or series.action.shape[1] != len(record.joints) or not record.joints:
         return None
     if record.command == "position":
-        return Pair(series=series, commands=series.action, measured=series.state, columns=record.joints, flip="")
+        return CommandPair(series=series, commands=series.action, measured=series.state, columns=record.joints, flip="")
     signal = record.signals.get("joint_torque")
     torque = None if signal is None or signal.columns != record.joints else series.of(signal)
     if torque is None or np.array_equal(torque, series.action):
         return None
     names = tuple(f"joint_torque/{joint}" for joint in record.joints)
-    return Pair(series=series, commands=series.action, measured=torque, columns=names, flip="joint_torque/")
+    return CommandPair(series=series, commands=series.action, measured=torque, columns=names, flip="joint_torque/")
 
 
-def check_response(record: LogRecord, pair: Pair) -> Iterator[Finding]:
+def check_response(record: LogRecord, pair: CommandPair) -> Iterator[LogFinding]:
     """Swapped columns, wrong signs and unlike units of one episode."""
     swapped = _swapped(pair)
     for column, (other, own, better) in swapped.items():
-        yield Finding(
+        yield LogFinding(
             kind="swapped", severity="error", column=pair.columns[column], episodes=(record.index,),
             begin_s=float(pair.series.time[0]),
             evidence=f"follows the command of {record.joints[other]} (correlation {better:.2f}) and not its own "
@@ -77,17 +77,17 @@ def check_response(record: LogRecord, pair: Pair) -> Iterator[Finding]:
             yield from _sign_and_unit(record, pair, column, name)
 
 
-def answers(pair: Pair) -> list[Answer]:
+def answers(pair: CommandPair) -> list[CommandResponse]:
     """The lag of every column that follows its command clearly."""
     found = []
     for column, name in enumerate(pair.columns):
         answer = _best_lag(pair, column)
         if answer is not None and abs(answer.correlation) >= _ANSWERS:
-            found.append(Answer(joint=name, lag_s=answer.lag_s, correlation=answer.correlation))
+            found.append(CommandResponse(joint=name, lag_s=answer.lag_s, correlation=answer.correlation))
     return found
 
 
-def _best_lag(pair: Pair, column: int) -> Answer | None:
+def _best_lag(pair: CommandPair, column: int) -> CommandResponse | None:
     """The lag that most stretches vote for, each with the magnitude of its correlation and the command's movement."""
     dt = pair.series.dt
     x, y = pair.series.moves(pair.commands[:, column]), pair.series.moves(pair.measured[:, column])
@@ -107,7 +107,9 @@ def _best_lag(pair: Pair, column: int) -> Answer | None:
         return None
     best = _nearest_peak(lags, votes)
     correlation = float(votes[best] / total * (np.sign(signed[best]) or 1.0))
-    return Answer(joint=pair.columns[column], lag_s=float(_peak(lags, votes, best)) * dt, correlation=correlation)
+    return CommandResponse(
+        joint=pair.columns[column], lag_s=float(_peak(lags, votes, best)) * dt, correlation=correlation
+    )
 
 
 def _sliding(part: NDArray[np.float64], around: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
@@ -141,7 +143,7 @@ def _peak(lags: NDArray[np.int64], votes: NDArray[np.float64], best: int) -> flo
     return float(lags[best]) + (0.5 * (left - right) / curvature if curvature < 0 else 0.0)
 
 
-def _sign_and_unit(record: LogRecord, pair: Pair, column: int, name: str) -> Iterator[Finding]:
+def _sign_and_unit(record: LogRecord, pair: CommandPair, column: int, name: str) -> Iterator[LogFinding]:
     answer = _best_lag(pair, column)
     if answer is None or abs(answer.correlation) < _ANSWERS:
         return
@@ -164,13 +166,21 @@ def _sign_and_unit(record: LogRecord, pair: Pair, column: int, name: str) -> Ite
 
 
 def _judged(
-    record: LogRecord, pair: Pair, name: str, begin: float, slope: float, strength: float, lag_s: float, *, whole: bool
-) -> Iterator[Finding]:
+    record: LogRecord,
+    pair: CommandPair,
+    name: str,
+    begin: float,
+    slope: float,
+    strength: float,
+    lag_s: float,
+    *,
+    whole: bool,
+) -> Iterator[LogFinding]:
     factor = name_factor(abs(slope), POSITIONS)
     joint = name.rpartition("/")[2]
     until = "" if whole else " This part of the episode differs from the rest."
     if slope < 0 and _positive_lag_disagrees(pair, name):
-        yield Finding(
+        yield LogFinding(
             kind="wrong_sign", severity="error", column=name, episodes=(record.index,), begin_s=begin,
             evidence=f"moves against its command (correlation {strength:.2f}, {slope:.3g} per unit of command, "
             f"{1e3 * lag_s:.0f} ms later).{until}",
@@ -179,7 +189,7 @@ def _judged(
             figures={"correlation": strength, "slope": slope, "lag_s": lag_s},
         )  # fmt: skip
     if factor is not None:
-        yield Finding(
+        yield LogFinding(
             kind="unit_mismatch", severity="error", column=name, episodes=(record.index,), begin_s=begin,
             evidence=f"moves by {abs(slope):.4g} per unit of its command: {factor}.{until}",
             remedy="Give command and measurement in one unit (--units takes one per joint).",
@@ -187,7 +197,7 @@ def _judged(
         )  # fmt: skip
 
 
-def _positive_lag_disagrees(pair: Pair, name: str) -> bool:
+def _positive_lag_disagrees(pair: CommandPair, name: str) -> bool:
     """Whether no lag explains the movement with the right sign: a fast oscillation has one half a period later."""
     column = pair.columns.index(name)
     dt = pair.series.dt
@@ -198,7 +208,7 @@ def _positive_lag_disagrees(pair: Pair, name: str) -> bool:
     return float(-values.min()) > float(values.max()) - 0.35  # a fault in the second half leaves both
 
 
-def _swapped(pair: Pair) -> dict[int, tuple[int, float, float]]:
+def _swapped(pair: CommandPair) -> dict[int, tuple[int, float, float]]:
     """By column: whose command it follows instead, its correlation with its own, and with that one."""
     dt, n = pair.series.dt, len(pair.columns)
     if n < 2:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.records import Signal
+from twinloop.core.records import LoggedSignal
 from twinloop.dataset.logs.checks.finding import LogRecord
 from twinloop.dataset.logs.resampling import GAP_FACTOR, turn_of, unwrapped
 
@@ -17,7 +17,7 @@ _MOVEMENT_S = 0.05  # what moves is seen over so long: longer than a frame of 30
 
 
 @dataclass(frozen=True, kw_only=True)
-class Series:
+class UnbrokenSeries:
     """The longest unbroken stretch of an episode.
 
     ``time`` ``(N,)`` is uniform with step ``dt``. ``state`` and ``action`` ``(N, n)`` are in the log's own units,
@@ -47,7 +47,7 @@ class Series:
         sums = np.concatenate([np.zeros_like(sums[:1]), sums])
         return (sums[self.stride :] - sums[: -self.stride]) / self.stride
 
-    def of(self, signal: Signal) -> NDArray[np.float64] | None:
+    def of(self, signal: LoggedSignal) -> NDArray[np.float64] | None:
         """A signal at this series' times, linearly interpolated; None where it covers less than all of them."""
         time, rows = increasing(signal.time)
         if len(time) < _FEWEST or time[0] > self.time[0] + self.dt or time[-1] < self.time[-1] - self.dt:
@@ -55,7 +55,7 @@ class Series:
         return _filled(time, signal.values[rows], self.time)
 
 
-def prepare(record: LogRecord, *, whole: bool = False) -> Series | None:
+def prepare(record: LogRecord, *, whole: bool = False) -> UnbrokenSeries | None:
     """The longest unbroken stretch of an episode while its motors were on, or None where there is too little of it.
 
     Args:
@@ -75,7 +75,7 @@ def prepare(record: LogRecord, *, whole: bool = False) -> Series | None:
         return None
     turns = turn_of(record.units)
     state = _filled(time, record.state[first:stop][rows], at, turns)
-    return Series(time=at, dt=dt, state=state, action=_action(record, slice(first, stop), at, turns))
+    return UnbrokenSeries(time=at, dt=dt, state=state, action=_action(record, slice(first, stop), at, turns))
 
 
 def increasing(time: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.intp]]:

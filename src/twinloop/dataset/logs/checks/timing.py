@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.dataset.logs.checks.finding import Finding, LogRecord, Severity, in_episode
-from twinloop.dataset.logs.checks.response import Answer, Pair
+from twinloop.dataset.logs.checks.finding import LogFinding, LogRecord, Severity, in_episode
+from twinloop.dataset.logs.checks.response import CommandPair, CommandResponse
 from twinloop.dataset.logs.resampling import GAP_FACTOR
 from twinloop.stats import warped_correlation
 
 Array = NDArray[np.float64]
-Found = Callable[..., Finding]  # a finding of one clock, from a row on
+Found = Callable[..., LogFinding]  # a finding of one clock, from a row on
 
 # No log in the registry is slower than 30 Hz or faster than 2 kHz; beyond these steps the unit is another one.
 _SLOWEST_S, _IMPOSSIBLE_S, _FASTEST_S = 0.5, 10.0, 2e-5
@@ -24,7 +24,7 @@ _FEWEST_REPEATS, _FEWEST_FRAMES = 3, 8
 _MOTION = 3  # smallest steps ever seen
 
 
-def check_timing(record: LogRecord) -> Iterator[Finding]:
+def check_timing(record: LogRecord) -> Iterator[LogFinding]:
     """Every clock of one episode: its frames', its commands', its signals'."""
     seen: list[Array] = []
     for name, time in _clocks(record):
@@ -35,7 +35,7 @@ def check_timing(record: LogRecord) -> Iterator[Finding]:
     yield from _repeated_frames(record)
 
 
-def check_rates(records: Sequence[LogRecord]) -> Iterator[Finding]:
+def check_rates(records: Sequence[LogRecord]) -> Iterator[LogFinding]:
     """Episodes whose rate is not that of the log."""
     steps = {record.index: np.diff(record.time) for record in records if len(record.time) > 2}
     medians = {index: float(np.nanmedian(values[values > 0])) for index, values in steps.items() if (values > 0).any()}
@@ -44,7 +44,7 @@ def check_rates(records: Sequence[LogRecord]) -> Iterator[Finding]:
     usual = float(np.percentile(list(medians.values()), 50, method="lower"))
     for index, step in medians.items():
         if abs(usual / step - 1) > _RATE_TOLERANCE:
-            yield Finding(
+            yield LogFinding(
                 kind="rate_differs",
                 severity="note",
                 column="",
@@ -65,8 +65,8 @@ def _clocks(record: LogRecord) -> Iterator[tuple[str, Array]]:
         yield name, signal.time
 
 
-def _check_clock(record: LogRecord, name: str, time: Array) -> Iterator[Finding]:
-    def found(kind: str, severity: Severity, row: int, evidence: str, remedy: str, **figures: float) -> Finding:
+def _check_clock(record: LogRecord, name: str, time: Array) -> Iterator[LogFinding]:
+    def found(kind: str, severity: Severity, row: int, evidence: str, remedy: str, **figures: float) -> LogFinding:
         begin = float(time[row]) if np.isfinite(time[row]) else _last_finite(time, row)
         return in_episode(record, name, begin, kind, severity, evidence, remedy, frame=float(row), **figures)
 
@@ -101,7 +101,7 @@ def _check_clock(record: LogRecord, name: str, time: Array) -> Iterator[Finding]
     yield from _steps(found, name, steps, median)
 
 
-def _gaps(found: Found, name: str, rows: NDArray[np.intp], steps: Array, median: float) -> Iterator[Finding]:
+def _gaps(found: Found, name: str, rows: NDArray[np.intp], steps: Array, median: float) -> Iterator[LogFinding]:
     if name == "enabled":  # a switch is logged when it switches
         return
     gaps = np.flatnonzero(steps > GAP_FACTOR * median)
@@ -116,7 +116,7 @@ def _gaps(found: Found, name: str, rows: NDArray[np.intp], steps: Array, median:
         )  # fmt: skip
 
 
-def _steps(found: Found, name: str, steps: Array, median: float) -> Iterator[Finding]:
+def _steps(found: Found, name: str, steps: Array, median: float) -> Iterator[LogFinding]:
     if name in ("enabled", "action"):  # neither a switch nor a command has to come regularly
         return
     if median > _SLOWEST_S or median < _FASTEST_S:
@@ -158,10 +158,10 @@ def repeated_rows(record: LogRecord) -> tuple[NDArray[np.intp], int]:
     return np.flatnonzero(same & moving) + 1, int(moving.sum())
 
 
-def _repeated_frames(record: LogRecord) -> Iterator[Finding]:
+def _repeated_frames(record: LogRecord) -> Iterator[LogFinding]:
     rows, moving = repeated_rows(record)
     if len(rows) >= max(_FEWEST_REPEATS, _REPEATED * moving):
-        yield Finding(
+        yield LogFinding(
             kind="repeated_frames",
             severity="warning",
             column="",
@@ -194,11 +194,11 @@ _FOLLOWS = 0.003  # of a joint's movement left unexplained: its clock needs no b
 _GRID_S, _LONG_S = 0.04, 4.0  # arms move below 5 Hz; a shorter episode tells no drift from a pause
 _FEWEST_EPISODES = 5
 # An episode's number, its first time, its frame's length in s, how its joints answer, and its conditions.
-Row = tuple[int, float, float, Sequence[Answer], tuple[tuple[str, float], ...]]
+Row = tuple[int, float, float, Sequence[CommandResponse], tuple[tuple[str, float], ...]]
 _SHIFT = "--shift {:.3f} brings the measurements onto the commands' clock."
 
 
-def check_lags(lags: Sequence[Row]) -> Iterator[Finding]:
+def check_lags(lags: Sequence[Row]) -> Iterator[LogFinding]:
     """Lags of all episodes together: too long, negative, unlike the other joints', unlike the other episodes'."""
     if not lags:
         return
@@ -208,13 +208,13 @@ def check_lags(lags: Sequence[Row]) -> Iterator[Finding]:
     usual = median_lags([answers for *_, answers, _ in lags])
     for joint, lag in usual.items():
         if lag < -max(_AHEAD_FRAMES * frame, _AHEAD_S):
-            yield Finding(
+            yield LogFinding(
                 kind="ahead", severity="error", column=joint, episodes=numbers, begin_s=begin,
                 evidence=f"moves {-1e3 * lag:.0f} ms before its command: two clocks, or a shifted column.",
                 remedy=_SHIFT.format(-lag), figures={"lag_s": lag},
             )  # fmt: skip
         elif lag > _LATE_S:
-            yield Finding(
+            yield LogFinding(
                 kind="late", severity="warning", column=joint, episodes=numbers, begin_s=begin,
                 evidence=f"follows its command {1e3 * lag:.0f} ms later; servos of known logs take 100 to 170 ms.",
                 remedy=f"If the clocks differ, {_SHIFT.format(-(lag - 0.1))} Else the delay is the robot's.",
@@ -225,7 +225,7 @@ def check_lags(lags: Sequence[Row]) -> Iterator[Finding]:
         yield from _unlike_episodes([row for row in lags if row[-1] == group], frame)
 
 
-def median_lags(answers: Sequence[Sequence[Answer]]) -> dict[str, float]:
+def median_lags(answers: Sequence[Sequence[CommandResponse]]) -> dict[str, float]:
     """Each joint's median lag in s over the episodes in which it answered."""
     by_joint: dict[str, list[float]] = {}
     for episode in answers:
@@ -234,7 +234,7 @@ def median_lags(answers: Sequence[Sequence[Answer]]) -> dict[str, float]:
     return {joint: float(np.median(values)) for joint, values in by_joint.items()}
 
 
-def check_drift(index: int, pair: Pair, answers: Sequence[Answer]) -> Iterator[Finding]:
+def check_drift(index: int, pair: CommandPair, answers: Sequence[CommandResponse]) -> Iterator[LogFinding]:
     """A lag that grows, or steps, over one episode: the clocks run at unlike rates, or one was set anew.
 
     All joints are seen through one bent clock after another; what counts is how much of their movement that a constant
@@ -270,7 +270,7 @@ def check_drift(index: int, pair: Pair, answers: Sequence[Answer]) -> Iterator[F
         return
     begin = float(pair.series.time[0])
     if np.isnan(at):
-        yield Finding(
+        yield LogFinding(
             kind="clock_drift", severity="error", column="", episodes=(index,), begin_s=begin,
             evidence=f"the lag between commands and measurements grows by about {1e3 * total:+.0f} ms over "
             f"{seconds:.3g} s, {100 * total / seconds:+.2g} % (explains {100 * gain:.0f} % of what a constant lag does "
@@ -279,7 +279,7 @@ def check_drift(index: int, pair: Pair, answers: Sequence[Answer]) -> Iterator[F
             figures={"total_s": total, "slope": total / seconds, "gain": gain},
         )  # fmt: skip
     else:
-        yield Finding(
+        yield LogFinding(
             kind="clock_step", severity="error", column="", episodes=(index,), begin_s=begin + at * seconds,
             evidence=f"from then on measurements follow commands about {1e3 * total:+.0f} ms later than before "
             f"(explains {100 * gain:.0f} % of what a constant lag does not).",
@@ -302,12 +302,14 @@ def _bend(total: float, at: float, part: NDArray[np.float64]) -> NDArray[np.floa
     return total * (bent - 0.5)
 
 
-def _unlike_joints(usual: dict[str, float], numbers: tuple[int, ...], begin: float, frame: float) -> Iterator[Finding]:
+def _unlike_joints(
+    usual: dict[str, float], numbers: tuple[int, ...], begin: float, frame: float
+) -> Iterator[LogFinding]:
     for joint, lag in usual.items():
         others = [value for name, value in usual.items() if name != joint]
         rest = float(np.median(others)) if others else 0.0
         if len(others) >= 2 and abs(lag - rest) > max(_APART_FRAMES * frame, _APART_S):
-            yield Finding(
+            yield LogFinding(
                 kind="joint_lag", severity="warning", column=joint, episodes=numbers, begin_s=begin,
                 evidence=f"follows its command {1e3 * lag:.0f} ms later, the others {1e3 * rest:.0f} ms (medians).",
                 remedy=f"--shift {joint}={rest - lag:.3f} if its column is late; else its servo is slower.",
@@ -315,11 +317,11 @@ def _unlike_joints(usual: dict[str, float], numbers: tuple[int, ...], begin: flo
             )  # fmt: skip
 
 
-def _clear(answers: Sequence[Answer]) -> list[Answer]:
+def _clear(answers: Sequence[CommandResponse]) -> list[CommandResponse]:
     return [answer for answer in answers if abs(answer.correlation) > _CLEAR]
 
 
-def _unlike_episodes(lags: Sequence[Row], frame: float) -> Iterator[Finding]:
+def _unlike_episodes(lags: Sequence[Row], frame: float) -> Iterator[LogFinding]:
     """Among episodes under equal conditions: with another gain a servo is slower."""
     if len(lags) < _FEWEST_EPISODES:
         return
@@ -327,7 +329,7 @@ def _unlike_episodes(lags: Sequence[Row], frame: float) -> Iterator[Finding]:
     for number, begin, _, answers, _ in lags:
         apart = [answer.lag_s - usual[answer.joint] for answer in answers]
         if apart and abs(np.median(apart)) > max(_APART_FRAMES * frame, _APART_S):
-            yield Finding(
+            yield LogFinding(
                 kind="episode_lag", severity="warning", column="", episodes=(number,), begin_s=begin,
                 evidence=f"its joints follow their commands {1e3 * np.median(apart):+.0f} ms unlike in the other "
                 "episodes (median).",

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.units import DEGREES, NORMALIZED, PERCENT, RADIANS
-from twinloop.dataset.logs.checks.finding import Expectations, Finding, LogRecord, Severity, in_episode
+from twinloop.dataset.logs.checks.finding import JointExpectations, LogFinding, LogRecord, Severity, in_episode
 from twinloop.dataset.logs.checks.series import prepare
 from twinloop.dataset.logs.checks.values import wraps
 
 
-def check_joints(records: Sequence[LogRecord], expectations: Expectations) -> Iterator[Finding]:
+def check_joints(records: Sequence[LogRecord], expectations: JointExpectations) -> Iterator[LogFinding]:
     """Missing and further joints, and another kind of command."""
     for record in records:
         begin = float(record.time[0]) if len(record.time) else 0.0
@@ -57,7 +57,7 @@ _LONGEST = 10.0  # m that a sliding joint goes at most
 _SATURATED = 0.002  # part of the frames at exactly ±100 that only a normalized value has
 
 
-def check_units(records: Sequence[LogRecord], expectations: Expectations | None) -> Iterator[Finding]:
+def check_units(records: Sequence[LogRecord], expectations: JointExpectations | None) -> Iterator[LogFinding]:
     """Every joint's unit: against the twin's range where there is one, else against what joints can do."""
     ranges: Mapping[str, Array] = {}
     if expectations is not None:
@@ -73,7 +73,7 @@ def check_units(records: Sequence[LogRecord], expectations: Expectations | None)
 
 def _joint(
     record: LogRecord, joint: str, column: int, limits: Array | None, good: NDArray[np.bool_]
-) -> Iterator[Finding]:
+) -> Iterator[LogFinding]:
     unit = record.units.joints[column]
     values, time = record.state[good, column], record.time[good]
     if unit.unit in (NORMALIZED, PERCENT):
@@ -96,7 +96,7 @@ def _joint(
 
 def _against_range(
     record: LogRecord, joint: str, column: int, limits: Array, time: Array, values: Array, position: Array
-) -> Iterator[Finding]:
+) -> Iterator[LogFinding]:
     low, high = float(limits[0]), float(limits[1])
     margin = _MARGIN * (high - low) + _MARGIN_SI
     outside = np.flatnonzero((position < low - margin) | (position > high + margin))
@@ -121,7 +121,7 @@ def _against_range(
             low=position.min(), high=position.max(),
         )  # fmt: skip
         return
-    yield Finding(
+    yield LogFinding(
         kind="out_of_range", severity="error" if excess > 0.5 * (high - low) else "warning", column=joint,
         episodes=(record.index,), begin_s=float(time[outside[0]]), evidence=f"{evidence}.",
         remedy="Check the joint's zero and the twin's range; --calibration gives a log its own.",
@@ -129,7 +129,7 @@ def _against_range(
     )  # fmt: skip
 
 
-def _impossible_angle(record: LogRecord, joint: str, unit: str, time: Array, position: Array) -> Iterator[Finding]:
+def _impossible_angle(record: LogRecord, joint: str, unit: str, time: Array, position: Array) -> Iterator[LogFinding]:
     """Without a range: further and faster than joints go."""
     reach = float(np.abs(position).max())
     series = prepare(record, whole=True)
@@ -148,11 +148,11 @@ def _impossible_angle(record: LogRecord, joint: str, unit: str, time: Array, pos
     )  # fmt: skip
 
 
-def _normalized(record: LogRecord, joint: str, unit: str, time: Array, values: Array) -> Iterator[Finding]:
+def _normalized(record: LogRecord, joint: str, unit: str, time: Array, values: Array) -> Iterator[LogFinding]:
     limit = 100.0
     outside = np.flatnonzero((np.abs(values) > 1.05 * limit) | ((unit == PERCENT) & (values < -0.05 * limit)))
     if len(outside):
-        yield Finding(
+        yield LogFinding(
             kind="out_of_range", severity="warning", column=joint, episodes=(record.index,),
             begin_s=float(time[outside[0]]),
             evidence=f"{values.min():.4g} to {values.max():.4g} in {unit}, which ends at {limit:g}.",
@@ -161,7 +161,7 @@ def _normalized(record: LogRecord, joint: str, unit: str, time: Array, values: A
         )  # fmt: skip
 
 
-def _at_hundred(record: LogRecord, joint: str, unit: str, time: Array, values: Array) -> Iterator[Finding]:
+def _at_hundred(record: LogRecord, joint: str, unit: str, time: Array, values: Array) -> Iterator[LogFinding]:
     """±100 exactly, again and again: LeRobot's normalized values end there, angles do not."""
     at = np.flatnonzero(np.abs(values) == 100.0)
     if unit == DEGREES and np.abs(values).max() <= 100.0 and len(at) > max(2, _SATURATED * len(values)):
@@ -172,7 +172,7 @@ def _at_hundred(record: LogRecord, joint: str, unit: str, time: Array, values: A
         )  # fmt: skip
 
 
-def _too_small(records: Sequence[LogRecord], ranges: Mapping[str, Array]) -> Iterator[Finding]:
+def _too_small(records: Sequence[LogRecord], ranges: Mapping[str, Array]) -> Iterator[LogFinding]:
     """A whole log in degrees, or ±100, that covers no more than radians would."""
     first = records[0]
     units = {unit.unit for unit in first.units.joints}
@@ -190,7 +190,7 @@ def _too_small(records: Sequence[LogRecord], ranges: Mapping[str, Array]) -> Ite
     if largest.max() < 2 * math.pi and covers < _TINY and as_radians.max() > 0.1:
         widest = int(np.argmax(reach))
         for column, joint in enumerate(first.joints):
-            yield Finding(
+            yield LogFinding(
                 kind="unit", severity="error" if ranges else "warning", column=joint,
                 episodes=tuple(dict.fromkeys(record.index for record in records)), begin_s=float(first.time[0]),
                 evidence=f"the whole log stays within ±{largest.max():.3g} {first.units.joints[column].unit}; the "
@@ -201,7 +201,7 @@ def _too_small(records: Sequence[LogRecord], ranges: Mapping[str, Array]) -> Ite
 
 def _unit_finding(
     record: LogRecord, joint: str, severity: Severity, begin: float, evidence: str, better: str, **figures: float
-) -> Finding:
+) -> LogFinding:
     remedy = f"--units {better}" if " " not in better else f"Import {joint} in {better}."
     if len({unit.unit for unit in record.units.joints}) > 1 and remedy.startswith("--"):
         remedy = f"--units with {better} for {joint}."

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.dataset.logs.checks.finding import Finding, LogRecord, Severity, in_episode
+from twinloop.dataset.logs.checks.finding import LogFinding, LogRecord, Severity, in_episode
 
 Array = NDArray[np.float64]
 
@@ -22,7 +22,7 @@ _STILL = 0.005  # of the twin's or the other joints' range: less than this is no
 _FEWEST = 16
 
 
-def check_numbers(record: LogRecord) -> Iterator[Finding]:
+def check_numbers(record: LogRecord) -> Iterator[LogFinding]:
     """NaN and infinity in measurements, commands and signals."""
     own = getattr(record, "action_time", None)
     tables = [("", record.joints, record.time, record.state)]
@@ -42,7 +42,7 @@ def check_numbers(record: LogRecord) -> Iterator[Finding]:
                 )  # fmt: skip
 
 
-def check_standstill(record: LogRecord) -> Iterator[Finding]:
+def check_standstill(record: LogRecord) -> Iterator[LogFinding]:
     """Joints that do not move at all or for a while, although their command does."""
     if record.command != "position" or record.action.shape != record.state.shape:
         return
@@ -61,7 +61,7 @@ def check_standstill(record: LogRecord) -> Iterator[Finding]:
             yield from _frozen(record, joint, state, action, reach)
 
 
-def _frozen(record: LogRecord, joint: str, state: Array, action: Array, reach: float) -> Iterator[Finding]:
+def _frozen(record: LogRecord, joint: str, state: Array, action: Array, reach: float) -> Iterator[LogFinding]:
     """A standstill under a moving command that ends with a jump, as a sensor that wakes up does."""
     steps = np.abs(np.diff(state))
     usual = float(np.percentile(steps, 99))
@@ -83,7 +83,7 @@ def _frozen(record: LogRecord, joint: str, state: Array, action: Array, reach: f
             return
 
 
-def check_cut_off(record: LogRecord) -> Iterator[Finding]:
+def check_cut_off(record: LogRecord) -> Iterator[LogFinding]:
     """Values that run into an extreme at speed and stay there exactly, more than once: a limit cuts them off."""
     for column, joint in enumerate(record.joints[: record.state.shape[1]]):
         series = record.state[:, column]
@@ -122,7 +122,7 @@ def _cut(series: Array, extreme: float) -> tuple[int, int, int] | None:
     return sharp[0][0], count, len(sharp)
 
 
-def check_resolution(record: LogRecord) -> Iterator[Finding]:
+def check_resolution(record: LogRecord) -> Iterator[LogFinding]:
     """Moving joints whose readings have too few steps to fit to."""
     for column, joint in enumerate(record.joints[: record.state.shape[1]]):
         series = record.state[:, column]
@@ -141,7 +141,7 @@ def check_resolution(record: LogRecord) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def check_excitation(records: Sequence[LogRecord]) -> Iterator[Finding]:
+def check_excitation(records: Sequence[LogRecord]) -> Iterator[LogFinding]:
     """Joints that move in no episode, and logs in which nothing does."""
     joints = records[0].joints
     alike = [record for record in records if record.joints == joints and record.state.shape[1:] == (len(joints),)]
@@ -157,7 +157,7 @@ def check_excitation(records: Sequence[LogRecord]) -> Iterator[Finding]:
     numbers = tuple(dict.fromkeys(record.index for record in alike))
     for column in np.flatnonzero(still):
         unit = records[0].units.joints[column].unit
-        yield Finding(
+        yield LogFinding(
             kind="no_excitation", severity="error" if still.all() else "warning", column=joints[column],
             episodes=numbers, begin_s=0.0, evidence=f"moves by {reach[column]:.3g} {unit} in the whole log.",
             remedy="Nothing about this joint can be identified; record a log in which it moves.",
@@ -174,7 +174,7 @@ def _runs(true: NDArray[np.bool_]) -> list[tuple[int, int]]:
 def _at_row(
     kind: str, severity: Severity, record: LogRecord, column: str, time: Array, row: int, evidence: str, remedy: str,
     **figures: float,
-) -> Finding:  # fmt: skip
+) -> LogFinding:  # fmt: skip
     return in_episode(record, column, time[row], kind, severity, evidence, remedy, frame=float(row), **figures)
 
 
@@ -192,7 +192,7 @@ _QUIET = 0.12  # of a period: the steps around a wrap
 _SPIKE = 8.0  # times the median step in motion, and twice the 98th percentile of all
 
 
-def check_jumps(record: LogRecord) -> Iterator[Finding]:
+def check_jumps(record: LogRecord) -> Iterator[LogFinding]:
     """Wrap-around and spikes in measured positions and, where they are positions, in commands."""
     own = getattr(record, "action_time", None)
     tables = [("", record.time, record.state)]
@@ -216,12 +216,14 @@ def wraps(series: NDArray[np.float64]) -> tuple[str, float, NDArray[np.intp]] | 
     return None
 
 
-def _column(record: LogRecord, name: str, time: NDArray[np.float64], series: NDArray[np.float64]) -> Iterator[Finding]:
+def _column(
+    record: LogRecord, name: str, time: NDArray[np.float64], series: NDArray[np.float64]
+) -> Iterator[LogFinding]:
     joint = name.removeprefix("action/")
     wrapped = wraps(series)
     if wrapped is not None:
         period, size, rows = wrapped
-        yield Finding(
+        yield LogFinding(
             kind="wraps", severity="error", column=name, episodes=(record.index,), begin_s=float(time[rows[0]]),
             evidence=f"jumps {len(rows)} times by {period}, first from {series[rows[0] - 1]:.5g} to "
             f"{series[rows[0]]:.5g}.",
@@ -232,7 +234,7 @@ def _column(record: LogRecord, name: str, time: NDArray[np.float64], series: NDA
     rows = _spikes(series)
     if len(rows):
         row = int(rows[0])
-        yield Finding(
+        yield LogFinding(
             kind="spike", severity="warning", column=name, episodes=(record.index,), begin_s=float(time[row]),
             evidence=f"{len(rows)} single frames lie far off, first {series[row]:.5g} between {series[row - 1]:.5g} "
             f"and {series[row + 1]:.5g}.",

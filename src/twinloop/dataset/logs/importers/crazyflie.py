@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import LogError
-from twinloop.core.records import Signal
+from twinloop.core.records import LoggedSignal
 from twinloop.core.units import UnitMap
 from twinloop.dataset.logs.importers.protocol import Importer, LogOptions, RawEpisode
 from twinloop.dataset.logs.importers.tables import bounded
@@ -64,13 +64,13 @@ def read(path: Path, options: LogOptions) -> list[RawEpisode]:
         LogError: damaged, or no event holds an IMU.
     """
     tables = read_events(path)
-    signals: dict[str, Signal] = {}
+    signals: dict[str, LoggedSignal] = {}
     start = min((float(table.time[0]) for table in tables if len(table.time)), default=0.0)
     for table in tables:
         for name, kind in _kinds(table.columns).items():
             columns, scale, unit, labels = kind
             values = np.stack([table.columns[column] for column in columns], axis=1) * scale
-            signals[name] = Signal(time=table.time - start, values=values, columns=labels, unit=unit)
+            signals[name] = LoggedSignal(time=table.time - start, values=values, columns=labels, unit=unit)
     if not signals:
         held = ", ".join(f"{table.name}: {', '.join(table.columns)}" for table in tables)
         raise LogError(f"{path} holds neither gyro.x, y, z nor acc.x, y, z nor motor.m1 to m4. It has {held}.")

@@ -35,7 +35,7 @@ from twinloop.core.errors import LogError, UnitsError, UnknownNameError
 from twinloop.core.units import UnitMap, require_joints, split_unit
 from twinloop.dataset.logs.importers.protocol import Importer, LogOptions, RawEpisode, resolve_units, stated_unit
 from twinloop.dataset.logs.importers.table_description import describe
-from twinloop.dataset.logs.importers.tables import COMMANDS, KNOWN, Layout, SignalColumns, bounded, build, numbers
+from twinloop.dataset.logs.importers.tables import COMMANDS, KNOWN, ColumnLayout, SignalColumns, bounded, build, numbers
 
 _TIMES = {"time_s": 1.0, "time_ms": 1e-3}
 _JOINT_SIGNALS = {"velocity": ("joint_velocity", "rad/s"), "torque": ("joint_torque", "N·m")}
@@ -66,7 +66,7 @@ def read(path: Path, options: LogOptions) -> list[RawEpisode]:
     return build(path, table, _layout(path, header, table, options), options)
 
 
-def _layout(path: Path, header: Mapping[str, str], table: pa.Table, options: LogOptions) -> Layout:
+def _layout(path: Path, header: Mapping[str, str], table: pa.Table, options: LogOptions) -> ColumnLayout:
     """What the columns are, by their own names and the lines above them."""
     command = header.get("command", "position")
     if command not in COMMANDS:
@@ -81,7 +81,7 @@ def _layout(path: Path, header: Mapping[str, str], table: pa.Table, options: Log
     sample = np.stack([numbers(path, table, column) for column in state], axis=1) if state else np.empty((0, 0))
     chosen = {joint: suffixed[joint] for joint in joints}
     suffix = {joint: "" if command == "torque" else chosen[joint] for joint in joints}
-    return Layout(
+    return ColumnLayout(
         time=time,
         time_scale=scale,
         episode="episode" if "episode" in table.column_names else None,

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import LogError, UnitsError, UnknownNameError
-from twinloop.core.records import Episode, Signal, Source, StoredSimulation
+from twinloop.core.records import Episode, LoggedSignal, Source, StoredSimulation
 from twinloop.core.units import DEGREES, NORMALIZED, PERCENT, RADIANS, JointUnit, UnitMap, require_joints
 from twinloop.dataset.lerobot.calibration import calibrated_units, read_calibration
 
@@ -41,7 +41,7 @@ class RawEpisode:
     origin: str = ""
     robot_type: str = ""
     command: Literal["position", "torque", "none"] = "position"
-    signals: Mapping[str, Signal] = field(default_factory=dict[str, Signal])
+    signals: Mapping[str, LoggedSignal] = field(default_factory=dict[str, LoggedSignal])
     conditions: Mapping[str, float] = field(default_factory=dict[str, float])
     notes: tuple[str, ...] = ()
     simulation: StoredSimulation | None = None

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import LogError
-from twinloop.core.records import Signal
+from twinloop.core.records import LoggedSignal
 from twinloop.core.units import RADIANS, UnitMap
 from twinloop.dataset import robomimic_layout as names
 from twinloop.dataset.logs.importers import robomimic_stored as stored
@@ -179,9 +179,9 @@ def _rescaled(values: Array, limits: list[Any]) -> Array:
     return (np.clip(values, low, high) - low) / (high - low) * (most - least) + least
 
 
-def _signals(observations: Any, time: Array, joints: tuple[str, ...], where: str) -> dict[str, Signal]:
+def _signals(observations: Any, time: Array, joints: tuple[str, ...], where: str) -> dict[str, LoggedSignal]:
     """Joint velocities, and the poses of the hand and of objects; quaternions are xyzw in robosuite."""
-    found: dict[str, Signal] = {}
+    found: dict[str, LoggedSignal] = {}
     if "robot0_joint_vel" in observations:
         values = stored.matrix(observations, "robot0_joint_vel", where)
         found["joint_velocity"] = signal(time, values, joints, "rad/s")

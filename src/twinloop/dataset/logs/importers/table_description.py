@@ -35,8 +35,8 @@ from twinloop.dataset.logs.importers.protocol import LogOptions, stated_unit
 from twinloop.dataset.logs.importers.tables import (
     COMMANDS,
     KNOWN,
+    ColumnLayout,
     Command,
-    Layout,
     SignalColumns,
     check_signal,
     unit_factor,
@@ -47,7 +47,7 @@ _JOINT_KEYS = ("state", "action", "unit", "action_unit", "velocity", "velocity_u
 
 
 @dataclass(frozen=True, kw_only=True)
-class Description:
+class TableDescription:
     """What a YAML file says, and where it says it."""
 
     path: Path
@@ -65,7 +65,7 @@ class Description:
             raise InputError(f"{self.path}: delimiter is {_short(delimiter)}; give one character.")
         return delimiter
 
-    def layout(self, options: LogOptions) -> Layout:
+    def layout(self, options: LogOptions) -> ColumnLayout:
         """The columns' meaning.
 
         Raises:
@@ -82,7 +82,7 @@ class Description:
         rows = {name: _joint(name, row, command, self.path) for name, row in joints.items()}
         time, scale = _time(said, self.path)
         torques = command == "torque"
-        return Layout(
+        return ColumnLayout(
             time=time,
             time_scale=scale,
             episode=_text(said["episode"], "episode", self.path) if "episode" in said else None,
@@ -98,7 +98,7 @@ class Description:
         )
 
 
-def describe(path: Path, options: LogOptions) -> Description | None:
+def describe(path: Path, options: LogOptions) -> TableDescription | None:
     """The description of a table: the one that the caller names, else the YAML file beside it, if there is one.
 
     Raises:
@@ -112,7 +112,7 @@ def describe(path: Path, options: LogOptions) -> Description | None:
         raise InputError(f"{file} does not exist. Give the YAML file that says what the columns of {path} are.")
     said = _mapping(load_yaml(file), "the file", file)
     _known_keys(said, _KEYS, "the file", file)
-    return Description(path=file, said=said)
+    return TableDescription(path=file, said=said)
 
 
 def _time(said: Mapping[str, Any], path: Path) -> tuple[str, float]:

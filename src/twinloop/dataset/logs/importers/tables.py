@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.documents import require_regular
 from twinloop.core.errors import LogError, UnknownNameError
-from twinloop.core.records import Signal
+from twinloop.core.records import LoggedSignal
 from twinloop.core.units import UnitMap
 from twinloop.dataset.logs.importers.protocol import LogOptions, RawEpisode, stated_unit
 
@@ -75,9 +75,11 @@ def unit_map(units: dict[str, str], *, source: str) -> UnitMap:
     return UnitMap(joints=tuple(stated_unit(joint, unit) for joint, unit in units.items()), source=source)
 
 
-def signal(time: NDArray[np.float64], values: NDArray[np.float64], columns: Iterable[str], unit: str) -> Signal:
+def signal(time: NDArray[np.float64], values: NDArray[np.float64], columns: Iterable[str], unit: str) -> LoggedSignal:
     """A signal; values ``(T,)`` are one column."""
-    return Signal(time=time, values=values[:, None] if values.ndim == 1 else values, columns=tuple(columns), unit=unit)
+    return LoggedSignal(
+        time=time, values=values[:, None] if values.ndim == 1 else values, columns=tuple(columns), unit=unit
+    )
 
 
 Array = NDArray[np.float64]
@@ -141,7 +143,7 @@ class SignalColumns:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class ColumnLayout:
     """What the columns of a table are.
 
     ``time`` is in units of ``time_scale`` seconds; ``episode`` is the column of episode numbers, if any. ``state`` and
@@ -192,7 +194,7 @@ def check_signal(name: str, labels: Sequence[str], units: Sequence[str], *, wher
         raise LogError(f"{where}: {name} is in {', '.join(sorted(set(units)))}, which cannot become {allowed[0]}.")
 
 
-def build(path: Path, table: pa.Table, layout: Layout, options: LogOptions) -> list[RawEpisode]:
+def build(path: Path, table: pa.Table, layout: ColumnLayout, options: LogOptions) -> list[RawEpisode]:
     """The table's episodes, in order of appearance.
 
     A signal's rows in which all its columns are empty were not measured then: the signal has its own times.
@@ -228,7 +230,7 @@ def build(path: Path, table: pa.Table, layout: Layout, options: LogOptions) -> l
     ]
 
 
-def _unread(table: pa.Table, layout: Layout) -> tuple[str, ...]:
+def _unread(table: pa.Table, layout: ColumnLayout) -> tuple[str, ...]:
     """A note on the columns that nothing is made of."""
     read = {layout.time, layout.episode, *layout.state, *layout.action}
     read.update(column for signal in layout.signals.values() for column in signal.columns)
@@ -236,12 +238,14 @@ def _unread(table: pa.Table, layout: Layout) -> tuple[str, ...]:
     return (f"columns not read: {', '.join(left)}",) if left else ()
 
 
-def _signals(layout: Layout, values: Mapping[str, Array], time: Array, rows: NDArray[np.bool_]) -> dict[str, Signal]:
-    found: dict[str, Signal] = {}
+def _signals(
+    layout: ColumnLayout, values: Mapping[str, Array], time: Array, rows: NDArray[np.bool_]
+) -> dict[str, LoggedSignal]:
+    found: dict[str, LoggedSignal] = {}
     for name, columns in layout.signals.items():
         measured = rows & ~np.isnan(values[name]).all(axis=1)
         if measured.any():
-            found[name] = Signal(
+            found[name] = LoggedSignal(
                 time=time[measured], values=values[name][measured], columns=columns.labels, unit=columns.unit
             )
     return found

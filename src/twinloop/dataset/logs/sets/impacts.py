@@ -49,7 +49,7 @@ _STORAGES = {"DoubleStorage": "<f8", "FloatStorage": "<f4", "LongStorage": "<i8"
 
 
 @dataclass(frozen=True)
-class _Kind:
+class _StorageKind:
     """A class of storages, as the file names it."""
 
     dtype: str
@@ -84,27 +84,27 @@ def read_tensor(path: Path) -> NDArray[Any]:
     data = bounded(path, _MOST_TENSOR_BYTES).read_bytes()
     try:
         return _read_stream(io.BytesIO(data), len(data))
-    except _RefusedError as error:
+    except _RefusedNameError as error:
         raise LogError(f"{path}: {error} Only a tensor of numbers is read from such files.") from error
     except Exception as error:  # a damaged pickle raises anything
         raise LogError(f"{path} is not a legacy torch file, or damaged ({type(error).__name__}: {error}).") from error
 
 
-class _RefusedError(Exception):
+class _RefusedNameError(Exception):
     """The file names something that is not part of a tensor."""
 
 
 def _read_stream(stream: BinaryIO, size: int) -> NDArray[Any]:
-    if _Plain(stream).load() != _MAGIC or _Plain(stream).load() != _PROTOCOL:
+    if _PlainUnpickler(stream).load() != _MAGIC or _PlainUnpickler(stream).load() != _PROTOCOL:
         raise ValueError("the magic number is missing")
-    system = _Plain(stream).load()
+    system = _PlainUnpickler(stream).load()
     if not system.get("little_endian", True):
-        raise _RefusedError("It was written on a big-endian machine.")
-    tensors = _Tensors(stream, size)
+        raise _RefusedNameError("It was written on a big-endian machine.")
+    tensors = _TensorUnpickler(stream, size)
     found = tensors.load()
     if not isinstance(found, _Tensor):
-        raise _RefusedError(f"It holds a {type(found).__name__}.")
-    for key in _Plain(stream).load():
+        raise _RefusedNameError(f"It holds a {type(found).__name__}.")
+    for key in _PlainUnpickler(stream).load():
         storage = tensors.storages[key]
         (count,) = struct.unpack("<q", stream.read(8))
         if count != storage.count:
@@ -126,15 +126,15 @@ def _view(tensor: _Tensor) -> NDArray[Any]:
     return values[index]
 
 
-class _Plain(pickle.Unpickler):
+class _PlainUnpickler(pickle.Unpickler):
     """Numbers, strings, lists and dictionaries; no name at all."""
 
     def find_class(self, module: str, name: str) -> Any:
         """Refuse."""
-        raise _RefusedError(f"It names {module}.{name}.")
+        raise _RefusedNameError(f"It names {module}.{name}.")
 
 
-class _Tensors(_Plain):
+class _TensorUnpickler(_PlainUnpickler):
     """What rebuilds a tensor, and nothing else."""
 
     def __init__(self, stream: BinaryIO, size: int) -> None:
@@ -145,27 +145,27 @@ class _Tensors(_Plain):
     def find_class(self, module: str, name: str) -> Any:
         """The four kinds of names that a tensor of numbers needs."""
         if module == "torch" and name in _STORAGES:
-            return _Kind(_STORAGES[name])
+            return _StorageKind(_STORAGES[name])
         allowed: dict[tuple[str, str], Callable[..., Any]] = {
             ("torch._utils", "_rebuild_tensor_v2"): self._rebuild,
             ("collections", "OrderedDict"): OrderedDict,
         }
         if (module, name) not in allowed:
-            raise _RefusedError(f"It names {module}.{name}.")
+            raise _RefusedNameError(f"It names {module}.{name}.")
         return allowed[module, name]
 
     def persistent_load(self, pid: Any) -> _Storage:
         """A storage by its id: ("storage", kind, key, device, count, view)."""
         word, kind, key, _, count, *_ = pid
-        if word != "storage" or not isinstance(kind, _Kind):
-            raise _RefusedError("It refers to something that is no storage.")
+        if word != "storage" or not isinstance(kind, _StorageKind):
+            raise _RefusedNameError("It refers to something that is no storage.")
         if not 0 <= count * np.dtype(kind.dtype).itemsize <= self._size:
             raise ValueError(f"storage {key} is said to have {count} values, more than the file holds")
         return self.storages.setdefault(key, _Storage(key, kind.dtype, count))
 
     def _rebuild(self, storage: _Storage, offset: int, size: Any, stride: Any, *_: Any) -> _Tensor:
         if not isinstance(storage, _Storage):
-            raise _RefusedError("It rebuilds a tensor of something that is no storage.")
+            raise _RefusedNameError("It rebuilds a tensor of something that is no storage.")
         shape = tuple(map(int, size))
         if any(length < 0 for length in shape) or np.prod([float(n) for n in shape]) > storage.count:
             raise ValueError(f"a tensor of shape {shape} has more values than its storage")

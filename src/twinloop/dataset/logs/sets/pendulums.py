@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.documents import read_json
 from twinloop.core.errors import LogError
-from twinloop.core.records import Signal
+from twinloop.core.records import LoggedSignal
 from twinloop.dataset.logs.importers.protocol import RawEpisode
 from twinloop.dataset.logs.importers.tables import read_columns, signal, stack, unit_map
 from twinloop.dataset.logs.sets.files import recordings
@@ -186,7 +186,7 @@ def _simple_episode(index: int, path: Path, folder: Path) -> RawEpisode:
     )
 
 
-def _wanted_signals(wanted: dict[str, NDArray[np.float64]], time: NDArray[np.float64]) -> dict[str, Signal]:
+def _wanted_signals(wanted: dict[str, NDArray[np.float64]], time: NDArray[np.float64]) -> dict[str, LoggedSignal]:
     return {
         "desired_position": signal(time, wanted["position"], [SIMPLE_JOINT], "rad"),
         "desired_velocity": signal(time, wanted["velocity"], [SIMPLE_JOINT], "rad/s"),

@@ -3,7 +3,7 @@
 A folder named by ``TWINLOOP_DATA`` is looked in first, and what lies there is used as it is. Else the files are
 downloaded from their public address at a fixed commit and checked against the SHA-256 in ``manifests/NAME.json``,
 which were taken from copies of the public files. A file whose public hash is not known (null there) is not verified,
-only remembered: `Located.verified` says so. `load_set` reads any folder of a set's layout.
+only remembered: `LocatedSet.verified` says so. `load_set` reads any folder of a set's layout.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from twinloop.dataset.logs.sets.public_sets import RealSet as RealSet
 
 
 @dataclass(frozen=True, kw_only=True)
-class Located:
+class LocatedSet:
     """A set that is at hand: its folder, the hash of what is there, and where that came from.
 
     ``origin`` is ``"TWINLOOP_DATA"`` or the public address. ``verified`` says that every file that the registry names
@@ -52,7 +52,7 @@ class Located:
         }
 
 
-def fetch(name: str) -> Located:
+def fetch(name: str) -> LocatedSet:
     """A set's folder on this machine, downloaded if need be.
 
     Raises:
@@ -63,13 +63,13 @@ def fetch(name: str) -> Located:
     entry = SETS.find(name)
     folder = os.environ.get(DATA_VARIABLE)
     if folder and (path := Path(folder) / entry.folder_name).exists():
-        return Located(
+        return LocatedSet(
             entry=entry, path=path, hash=sha256_tree(path), origin=DATA_VARIABLE, verified=_matches(entry, path)
         )
     return download(entry)
 
 
-def download(entry: RealSet) -> Located:
+def download(entry: RealSet) -> LocatedSet:
     """A set from its public address, kept in the user's cache and checked on every use.
 
     Raises:
@@ -77,10 +77,10 @@ def download(entry: RealSet) -> Located:
         DatasetError: a file is not the one that the registry names, or changed since its first download.
     """
     path, verified = downloads.download(entry)
-    return Located(entry=entry, path=path, hash=sha256_tree(path), origin=entry.address, verified=verified)
+    return LocatedSet(entry=entry, path=path, hash=sha256_tree(path), origin=entry.address, verified=verified)
 
 
-def load(name: str) -> tuple[list[Episode], Located]:
+def load(name: str) -> tuple[list[Episode], LocatedSet]:
     """The episodes of a set, and where they came from.
 
     Raises:
@@ -90,7 +90,7 @@ def load(name: str) -> tuple[list[Episode], Located]:
     return [episode.episode() for episode in raw], located
 
 
-def load_raw(name: str) -> tuple[list[RawEpisode], Located]:
+def load_raw(name: str) -> tuple[list[RawEpisode], LocatedSet]:
     """As `load`, the episodes unchecked."""
     located = fetch(name)
     return read_set(name, located.path, label=f"{name} ({located.origin})"), located

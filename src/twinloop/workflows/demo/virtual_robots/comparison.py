@@ -20,7 +20,7 @@ from twinloop.core.errors import InputError
 from twinloop.core.files import write_json
 from twinloop.core.pool import LocalProcesses, cores
 from twinloop.policies.opening import require_torch
-from twinloop.workflows.demo.virtual_robots.parts import Part, demos_of, make, policy_of, successes
+from twinloop.workflows.demo.virtual_robots.parts import StudyPart, demos_of, make, policy_of, successes
 from twinloop.workflows.demo.virtual_robots.settings import NUMBERS, TransferSettings
 
 _ASKED = "study.json"
@@ -29,7 +29,7 @@ WANTED = {(4, 1): 0.25, (5, 6): 0.25}  # what was asked for before anything was 
 
 
 @dataclass(frozen=True, kw_only=True)
-class OverRobots:
+class RobotMean:
     """A mean over robots, with Student's interval: robots are the units, drawn alike and apart.
 
     Attributes:
@@ -67,10 +67,10 @@ class OverRobots:
         }
 
 
-def over_robots(success: NDArray[np.float64]) -> OverRobots:
+def over_robots(success: NDArray[np.float64]) -> RobotMean:
     """The figures of shares ``(nrobot, nseed)``."""
     spread = success.var(axis=1, ddof=1).mean() if success.shape[1] > 1 else np.nan
-    return OverRobots(each=success.mean(axis=1), between_seeds=float(np.sqrt(spread)))
+    return RobotMean(each=success.mean(axis=1), between_seeds=float(np.sqrt(spread)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,11 +88,11 @@ class TransferResult:
     seconds: Mapping[str, Mapping[str, float]]
     made_of: Mapping[str, Any]
 
-    def condition(self, number: int) -> OverRobots:
+    def condition(self, number: int) -> RobotMean:
         """One condition's success."""
         return over_robots(self.success[number])
 
-    def differences(self) -> dict[tuple[int, int], OverRobots]:
+    def differences(self) -> dict[tuple[int, int], RobotMean]:
         """Those of `DIFFERENCES` whose conditions there are: same robots, same places, training runs in pairs."""
         there = [pair for pair in DIFFERENCES if pair[0] in self.success and pair[1] in self.success]
         return {(one, other): over_robots(self.success[one] - self.success[other]) for one, other in there}
@@ -163,18 +163,20 @@ def _as_stored(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
-def _wanted(settings: TransferSettings, output: Path) -> tuple[list[Part], list[Part]]:
+def _wanted(settings: TransferSettings, output: Path) -> tuple[list[StudyPart], list[StudyPart]]:
     """The trials of all policies, and those of the script."""
     folder = str(output)
     trials = [
-        Part(kind="trials", folder=folder, settings=settings, robot=robot, seed=seed, condition=condition.number)
+        StudyPart(kind="trials", folder=folder, settings=settings, robot=robot, seed=seed, condition=condition.number)
         for robot, seed, condition in itertools.product(settings.robot_seeds, range(settings.seeds), settings.chosen)
     ]
-    scripts = [Part(kind="script", folder=folder, settings=settings, robot=robot) for robot in settings.robot_seeds]
+    scripts = [
+        StudyPart(kind="script", folder=folder, settings=settings, robot=robot) for robot in settings.robot_seeds
+    ]
     return trials, scripts
 
 
-def _needs(part: Part) -> list[Part]:
+def _needs(part: StudyPart) -> list[StudyPart]:
     """What must be there before a part can be made."""
     if part.kind == "trials":
         return [policy_of(part)]
@@ -183,11 +185,11 @@ def _needs(part: Part) -> list[Part]:
         kinds = [*([condition.worlds] if condition.worlds else []), *(["real"] if condition.real else [])]
         return [demos_of(part, kind) for kind in kinds]
     if part.kind == "demos" and part.worlds in ("point", "posterior"):
-        return [Part(kind="log", folder=part.folder, settings=part.settings, robot=part.robot)]
+        return [StudyPart(kind="log", folder=part.folder, settings=part.settings, robot=part.robot)]
     return []
 
 
-def _make_all(wanted: Sequence[Part], console: Console, workers: int) -> dict[str, dict[str, float]]:
+def _make_all(wanted: Sequence[StudyPart], console: Console, workers: int) -> dict[str, dict[str, float]]:
     """Make parts and what they need, stage by stage, on some processes; returns what each kind took."""
     ordered = stages(wanted)
     took: dict[str, dict[str, float]] = {}
@@ -202,7 +204,7 @@ def _make_all(wanted: Sequence[Part], console: Console, workers: int) -> dict[st
     return dict(sorted(took.items()))
 
 
-def stages(wanted: Iterable[Part]) -> list[list[Part]]:
+def stages(wanted: Iterable[StudyPart]) -> list[list[StudyPart]]:
     """Parts in an order in which each finds what it needs: what is needed first, first."""
     ordered = [_by_path(wanted)]
     while True:
@@ -212,12 +214,15 @@ def stages(wanted: Iterable[Part]) -> list[list[Part]]:
         ordered.insert(0, needed)
 
 
-def _by_path(parts: Iterable[Part]) -> list[Part]:
+def _by_path(parts: Iterable[StudyPart]) -> list[StudyPart]:
     return list({part.path: part for part in parts}.values())
 
 
 def _result(
-    settings: TransferSettings, trials: Sequence[Part], scripts: Sequence[Part], seconds: dict[str, dict[str, float]]
+    settings: TransferSettings,
+    trials: Sequence[StudyPart],
+    scripts: Sequence[StudyPart],
+    seconds: dict[str, dict[str, float]],
 ) -> TransferResult:
     share = {(part.condition, part.robot, part.seed): float(np.mean(successes(part))) for part in trials}
     robots = settings.robot_seeds

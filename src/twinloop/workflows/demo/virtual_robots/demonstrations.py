@@ -24,25 +24,25 @@ from twinloop.generate.readings import environment_spec
 from twinloop.hardware import hidden_cell, virtual_log
 from twinloop.identify import FitConfig, HoldoutSpec, identify
 from twinloop.randomize import Draw, JointDraw, Plan, default_draws, identified_draws
-from twinloop.rollout import Beginning, Observation, Observer, Tracker, run_batch
+from twinloop.rollout import EpisodeStart, Observation, TrackerNoise, WorldObserver, run_batch
 from twinloop.rollout.observing import PERFECT, Photograph
-from twinloop.rollout.photographer import Photographer
+from twinloop.rollout.photographer import WorldCamera
 from twinloop.simulate import Controller, Simulation, open_backend
 from twinloop.simulate.replay_logs import ReplayOptions
 from twinloop.tasks import Task, open_task
 from twinloop.twin import Twin
-from twinloop.workflows.demo.virtual_robots.settings import DEMONSTRATIONS, PICTURES, TASK, TWIN, Recipe
+from twinloop.workflows.demo.virtual_robots.settings import DEMONSTRATIONS, PICTURES, TASK, TWIN, TransferRecipe
 
 _BATCH, _BATCH_PICTURES = 64, 16  # worlds at a time; pictures of 16 episodes take 60 MB
 
 
 @dataclass(frozen=True, kw_only=True)
-class Worlds:
+class DemonstrationWorlds:
     """Where demonstrations are given: a twin, a plan, what its draws become, and a tracker."""
 
     twin: Twin
     plan: Plan
-    tracker: Tracker = PERFECT
+    tracker: TrackerNoise = PERFECT
     become: Callable[[ParamTable], ParamTable] | None = None
 
     def draw(self, numbers: Sequence[int]) -> ParamTable:
@@ -52,7 +52,7 @@ class Worlds:
 
 
 @dataclass(kw_only=True)
-class ShakenExpert:
+class PerturbedExpert:
     """An `Actor`: the task's script, its commands of the arm shaken by noise that lasts.
 
     ``meant`` and ``seen`` are of the last batch, a list of arrays by step: what the script commanded, in SI, and what a
@@ -60,8 +60,8 @@ class ShakenExpert:
     """
 
     task: Task
-    recipe: Recipe
-    tracker: Tracker = PERFECT
+    recipe: TransferRecipe
+    tracker: TrackerNoise = PERFECT
     photograph: Photograph | None = None
     meant: list[NDArray[np.float64]] = field(default_factory=list)
     seen: list[Observation] = field(default_factory=list)
@@ -71,10 +71,10 @@ class ShakenExpert:
         """The script and how it is shaken."""
         return f"{self.task.expert_version}, shaken by {self.recipe.shake:g} rad"
 
-    def begin(self, worlds: Beginning) -> Controller:
+    def begin(self, worlds: EpisodeStart) -> Controller:
         """See `rollout.Actor`."""
         script = self.task.expert(worlds.initial)
-        observer = Observer(self.task.twin, self.task, worlds, tracker=self.tracker, photograph=self.photograph)
+        observer = WorldObserver(self.task.twin, self.task, worlds, tracker=self.tracker, photograph=self.photograph)
         self.meant, self.seen = [], []
         shake = np.zeros_like(worlds.initial.command)
         weight = np.array([float(joint != _gripper(self.task.twin)) for joint in self.task.twin.robot.joints])
@@ -93,7 +93,7 @@ class ShakenExpert:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Shown:
+class _Demonstration:
     """An episode, and its pictures ``(T, h, w, 3)`` by camera."""
 
     episode: SimEpisode
@@ -101,7 +101,13 @@ class _Shown:
 
 
 def write_demonstrations(
-    worlds: Worlds, folder: Path, *, count: int, recipe: Recipe, wanted: int | None = None, pictures: bool = False
+    worlds: DemonstrationWorlds,
+    folder: Path,
+    *,
+    count: int,
+    recipe: TransferRecipe,
+    wanted: int | None = None,
+    pictures: bool = False,
 ) -> int:
     """Write demonstrations as a LeRobotDataset; failures are left out.
 
@@ -120,8 +126,8 @@ def write_demonstrations(
         CheckFailedError: none succeeded.
     """
     camera, height, width = PICTURES
-    photographer = Photographer(worlds.twin, [camera], height=height, width=width) if pictures else None
-    kept, most = list[_Shown](), _BATCH_PICTURES if pictures else _BATCH
+    photographer = WorldCamera(worlds.twin, [camera], height=height, width=width) if pictures else None
+    kept, most = list[_Demonstration](), _BATCH_PICTURES if pictures else _BATCH
     at_once = most if wanted is None else min(most, wanted)
     try:
         for first in range(0, count, at_once):
@@ -139,7 +145,7 @@ def write_demonstrations(
     return len(kept)
 
 
-def _told(task: Task, recipe: Recipe) -> ReadingSpec:
+def _told(task: Task, recipe: TransferRecipe) -> ReadingSpec:
     """What of the tracker's columns demonstrations hold."""
     whole = environment_spec(task)
     if recipe.sees == "tool":
@@ -153,13 +159,15 @@ def _gripper(twin: Twin) -> str:
     return "" if hand is None else hand.joint
 
 
-def _shown(worlds: Worlds, numbers: Sequence[int], recipe: Recipe, photograph: Photograph | None) -> list[_Shown]:
+def _shown(
+    worlds: DemonstrationWorlds, numbers: Sequence[int], recipe: TransferRecipe, photograph: Photograph | None
+) -> list[_Demonstration]:
     """The successes among some episodes, with what was meant as their action.
 
     They are there to be learned, and go without states.
     """
     task = open_task(TASK, worlds.twin)
-    actor = ShakenExpert(task=task, recipe=recipe, tracker=worlds.tracker, photograph=photograph)
+    actor = PerturbedExpert(task=task, recipe=recipe, tracker=worlds.tracker, photograph=photograph)
     params, backend = worlds.draw(numbers), open_backend("threads", nthread=1)
     batch = run_batch(
         worlds.twin, task, params, run_seed=DEMONSTRATIONS, episodes=numbers, actor=actor, backend=backend
@@ -170,7 +178,7 @@ def _shown(worlds: Worlds, numbers: Sequence[int], recipe: Recipe, photograph: P
     told = [names.index(name) for name in _told(task, recipe).columns]
     none = np.empty((0, 0))
     return [
-        _Shown(
+        _Demonstration(
             episode=replace(
                 batch.episode(int(world)),
                 action=meant[world],
@@ -185,7 +193,7 @@ def _shown(worlds: Worlds, numbers: Sequence[int], recipe: Recipe, photograph: P
     ]
 
 
-def _write(twin: Twin, shown: Sequence[_Shown], folder: Path, recipe: Recipe) -> None:
+def _write(twin: Twin, shown: Sequence[_Demonstration], folder: Path, recipe: TransferRecipe) -> None:
     task, first = open_task(TASK, twin), shown[0]
     spec = DatasetSpec(
         name=f"{twin.name} {task.name}",
@@ -230,7 +238,9 @@ def log_and_identify(twin: Twin, robot: int, episodes: int, file: Path) -> None:
     write_json(file, found.distribution.to_json())
 
 
-def training_worlds(kind: str, twin: Twin, recipe: Recipe, identified: Path | None = None) -> Worlds:
+def training_worlds(
+    kind: str, twin: Twin, recipe: TransferRecipe, identified: Path | None = None
+) -> DemonstrationWorlds:
     """The worlds of a condition.
 
     Args:
@@ -239,22 +249,22 @@ def training_worlds(kind: str, twin: Twin, recipe: Recipe, identified: Path | No
         recipe: says how the tracker of randomized worlds errs.
         identified: what `log_and_identify` stored of the robot, for ``point`` and ``posterior``.
     """
-    noisy = Tracker(noise=recipe.tracker_noise)
+    noisy = TrackerNoise(noise=recipe.tracker_noise)
     if kind == "nominal":
-        return Worlds(twin=twin, plan=_plan(twin, placement_draws(twin)))
+        return DemonstrationWorlds(twin=twin, plan=_plan(twin, placement_draws(twin)))
     if kind == "ranges":
-        return Worlds(twin=twin, plan=_plan(twin, default_draws(twin)), tracker=noisy)
+        return DemonstrationWorlds(twin=twin, plan=_plan(twin, default_draws(twin)), tracker=noisy)
     assert identified is not None  # noqa: S101 - given to both
     distribution = ParamDistribution.from_json(read_json(identified))
     if kind == "posterior":
-        return Worlds(twin=twin, plan=_plan(twin, identified_draws(twin, distribution)), tracker=noisy)
+        return DemonstrationWorlds(twin=twin, plan=_plan(twin, identified_draws(twin, distribution)), tracker=noisy)
     estimate = {name: value for name, value in distribution.estimate.items() if name in _determined(distribution)}
 
     def as_estimated(table: ParamTable) -> ParamTable:
         own = {name: table[name] for draw in placement_draws(twin) for name in draw.names}
         return replace(twin.table(table.nworld, {**estimate, **own}), seeds=table.seeds)
 
-    return Worlds(twin=twin, plan=_plan(twin, placement_draws(twin)), become=as_estimated)
+    return DemonstrationWorlds(twin=twin, plan=_plan(twin, placement_draws(twin)), become=as_estimated)
 
 
 def _determined(distribution: ParamDistribution) -> set[str]:

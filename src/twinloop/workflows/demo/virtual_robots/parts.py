@@ -13,17 +13,24 @@ from twinloop.core.documents import read_json
 from twinloop.core.files import write_json
 from twinloop.hardware import HiddenCell, hidden_cell
 from twinloop.rollout import BatchResult, ExpertActor
-from twinloop.rollout.photographer import Photographer
+from twinloop.rollout.photographer import WorldCamera
 from twinloop.tasks import open_task
 from twinloop.train import SourceConfig, TrainConfig, train
 from twinloop.twin import Twin, load_twin
 from twinloop.workflows.demo.virtual_robots.demonstrations import (
-    Worlds,
+    DemonstrationWorlds,
     log_and_identify,
     training_worlds,
     write_demonstrations,
 )
-from twinloop.workflows.demo.virtual_robots.settings import NUMBERS, PICTURES, TASK, TWIN, Condition, TransferSettings
+from twinloop.workflows.demo.virtual_robots.settings import (
+    NUMBERS,
+    PICTURES,
+    TASK,
+    TWIN,
+    TransferCondition,
+    TransferSettings,
+)
 from twinloop.workflows.demo.virtual_robots.trials import policy_actor, run_trials
 
 _DONE = "seconds.json"  # beside or in a part: how long it took, and that it is whole
@@ -31,7 +38,7 @@ _ATTEMPTS = 3  # per wanted demonstration on a robot; scripts succeed in most
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class StudyPart:
     """One thing to make: ``kind`` is ``log``, ``demos``, ``policy``, ``trials`` or ``script``."""
 
     kind: str
@@ -69,7 +76,7 @@ class Part:
         return NUMBERS[self.condition].name if self.condition else ""
 
 
-def make(part: Part) -> dict[str, float]:
+def make(part: StudyPart) -> dict[str, float]:
     """Make a part, unless it is there, and say how many seconds of wall clock and of processor it took.
 
     Half a part of an interrupted study is thrown away.
@@ -96,17 +103,19 @@ def _cell(robot: int) -> HiddenCell:
     return hidden_cell(_twin(), robot)
 
 
-def _log(part: Part) -> None:
+def _log(part: StudyPart) -> None:
     part.path.mkdir(parents=True)
     log_and_identify(_twin(), part.robot, part.settings.log, part.path / "distribution.json")
 
 
-def _demos(part: Part) -> None:
+def _demos(part: StudyPart) -> None:
     settings = part.settings
     how = {"recipe": settings.recipe, "pictures": settings.images}
     if part.worlds == "real":
         cell = _cell(part.robot)
-        worlds = Worlds(twin=cell.twin, plan=cell.plan(part.robot), tracker=cell.tracker, become=cell.table)
+        worlds = DemonstrationWorlds(
+            twin=cell.twin, plan=cell.plan(part.robot), tracker=cell.tracker, become=cell.table
+        )
         write_demonstrations(worlds, part.path, count=_ATTEMPTS * settings.real, wanted=settings.real, **how)
         return
     log = _other(part, "log").path / "distribution.json"
@@ -115,7 +124,7 @@ def _demos(part: Part) -> None:
     )
 
 
-def _policy(part: Part) -> None:
+def _policy(part: StudyPart) -> None:
     settings, condition = part.settings, NUMBERS[part.condition]
     config = TrainConfig(
         policy=settings.recipe.policy,
@@ -133,7 +142,7 @@ def _policy(part: Part) -> None:
     train(config, part.path)
 
 
-def _sources(part: Part, condition: Condition) -> tuple[SourceConfig, ...]:
+def _sources(part: StudyPart, condition: TransferCondition) -> tuple[SourceConfig, ...]:
     share = part.settings.recipe.real_share
     found = []
     if condition.worlds:
@@ -147,10 +156,10 @@ def _sources(part: Part, condition: Condition) -> tuple[SourceConfig, ...]:
     return tuple(found)
 
 
-def _trials(part: Part) -> None:
+def _trials(part: StudyPart) -> None:
     cell, owner = _cell(part.robot), policy_of(part)
     camera, height, width = PICTURES
-    photographer = Photographer(cell.twin, [camera], height=height, width=width)
+    photographer = WorldCamera(cell.twin, [camera], height=height, width=width)
     actor = policy_actor(cell, owner.path, photographer.pictures if part.settings.images else None)
     try:
         _keep(part, run_trials(cell, range(part.settings.episodes), actor))
@@ -158,38 +167,38 @@ def _trials(part: Part) -> None:
         photographer.close()
 
 
-def _script(part: Part) -> None:
+def _script(part: StudyPart) -> None:
     """What the script that demonstrates comes to where policies are tried: about as much as one can ask for."""
     cell = _cell(part.robot)
     _keep(part, run_trials(cell, range(part.settings.episodes), ExpertActor(task=open_task(TASK, cell.twin))))
 
 
-def _keep(part: Part, batch: BatchResult) -> None:
+def _keep(part: StudyPart, batch: BatchResult) -> None:
     part.path.mkdir(parents=True)
     write_json(part.path / "trials.json", {"success": [bool(done) for done in batch.success]})
 
 
-def successes(part: Part) -> list[bool]:
+def successes(part: StudyPart) -> list[bool]:
     """How the trials of a part ended, in the order of their numbers."""
     return read_json(part.path / "trials.json")["success"]
 
 
-def demos_of(part: Part, worlds: str) -> Part:
+def demos_of(part: StudyPart, worlds: str) -> StudyPart:
     """The demonstrations of those worlds that a part's policy sees."""
     shared = worlds in ("nominal", "ranges")
     return _other(part, "demos", worlds=worlds, robot=-1 if shared else part.robot)
 
 
-def policy_of(part: Part) -> Part:
+def policy_of(part: StudyPart) -> StudyPart:
     """The policy that a part tries."""
     own = NUMBERS[part.condition].per_robot
     return _other(part, "policy", robot=part.robot if own else -1, seed=part.seed, condition=part.condition)
 
 
 def _other(
-    part: Part, kind: str, *, robot: int | None = None, seed: int = 0, condition: int = 0, worlds: str = ""
-) -> Part:
-    return Part(
+    part: StudyPart, kind: str, *, robot: int | None = None, seed: int = 0, condition: int = 0, worlds: str = ""
+) -> StudyPart:
+    return StudyPart(
         kind=kind,
         folder=part.folder,
         settings=part.settings,
@@ -200,7 +209,7 @@ def _other(
     )
 
 
-_MAKERS: dict[str, Callable[[Part], None]] = {
+_MAKERS: dict[str, Callable[[StudyPart], None]] = {
     "log": _log,
     "demos": _demos,
     "policy": _policy,

@@ -10,7 +10,7 @@ from twinloop.core.files import sha256_json
 
 
 @dataclass(frozen=True, kw_only=True)
-class Condition:
+class TransferCondition:
     """One way to come to a policy.
 
     Attributes:
@@ -34,14 +34,16 @@ class Condition:
 
 
 CONDITIONS = (
-    Condition(number=1, name="nominal", words="nominal twin", worlds="nominal"),
-    Condition(number=2, name="ranges", words="hand-written randomization", worlds="ranges"),
-    Condition(number=3, name="identified", words="identified twin, point estimate", worlds="point"),
-    Condition(number=4, name="posterior", words="randomization from the identified distribution", worlds="posterior"),
-    Condition(
+    TransferCondition(number=1, name="nominal", words="nominal twin", worlds="nominal"),
+    TransferCondition(number=2, name="ranges", words="hand-written randomization", worlds="ranges"),
+    TransferCondition(number=3, name="identified", words="identified twin, point estimate", worlds="point"),
+    TransferCondition(
+        number=4, name="posterior", words="randomization from the identified distribution", worlds="posterior"
+    ),
+    TransferCondition(
         number=5, name="cotrained", words="that and the robot's own demonstrations", worlds="posterior", real=True
     ),
-    Condition(number=6, name="real", words="the robot's own demonstrations alone", worlds="", real=True),
+    TransferCondition(number=6, name="real", words="the robot's own demonstrations alone", worlds="", real=True),
 )
 NUMBERS = {condition.number: condition for condition in CONDITIONS}
 
@@ -52,7 +54,7 @@ DEMONSTRATIONS, PLACES = 11, 77  # run seeds: of what is shown, and of where thi
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class TransferRecipe:
     """How demonstrations are given and policies trained, the same in every condition.
 
     Attributes:
@@ -102,7 +104,7 @@ class TransferSettings:
         log: episodes that each robot is identified from, 8 s of teleoperation each.
         conditions: which of `CONDITIONS`.
         images: policies see pictures of the front camera in place of what a tracker sees.
-        recipe: see `Recipe`.
+        recipe: see `TransferRecipe`.
     """
 
     robots: int = 5
@@ -114,7 +116,7 @@ class TransferSettings:
     log: int = 6
     conditions: tuple[int, ...] = tuple(condition.number for condition in CONDITIONS)
     images: bool = False
-    recipe: Recipe = field(default_factory=Recipe)
+    recipe: TransferRecipe = field(default_factory=TransferRecipe)
 
     def __post_init__(self) -> None:
         for name in ("robots", "seeds", "episodes", "demos", "real", "steps", "log"):
@@ -130,7 +132,7 @@ class TransferSettings:
             raise InputError(f"--shake {self.recipe.shake:g}: give rad from 0 to 0.5, such as 0.0175.")
 
     @property
-    def chosen(self) -> list[Condition]:
+    def chosen(self) -> list[TransferCondition]:
         """The conditions, in their order."""
         return [NUMBERS[number] for number in sorted(set(self.conditions))]
 

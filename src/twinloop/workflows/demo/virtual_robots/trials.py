@@ -14,7 +14,7 @@ from twinloop.evaluate.acting import Candidate
 from twinloop.evaluate.real import SUITE
 from twinloop.evaluate.run import evaluate
 from twinloop.evaluate.suite import SliceSpec, SuiteSpec
-from twinloop.evaluate.worlds import Slice, Suite, Worlds
+from twinloop.evaluate.worlds import InitialWorlds, Suite, SuiteSlice
 from twinloop.hardware.hidden import HiddenCell, hidden_cell
 from twinloop.policies import open_policy
 from twinloop.rollout import BatchResult, run_batch
@@ -51,10 +51,18 @@ class _CellSuite(Suite):
 
     cell: HiddenCell
 
-    def beginning(self, item: Slice, trials: NDArray[np.int64], *, twin: Twin, task: Task, run_seed: int) -> Worlds:  # noqa: ARG002
+    def beginning(
+        self,
+        item: SuiteSlice,  # noqa: ARG002
+        trials: NDArray[np.int64],
+        *,
+        twin: Twin,  # noqa: ARG002
+        task: Task,  # noqa: ARG002
+        run_seed: int,  # noqa: ARG002
+    ) -> InitialWorlds:
         """Places by the number of the trial; everything else is the robot's own."""
         params = self.cell.table(self.cell.plan(PLACES).draw(trials.tolist()))
-        return Worlds(params=params, numbers=trials, run_seed=PLACES)
+        return InitialWorlds(params=params, numbers=trials, run_seed=PLACES)
 
 
 def robot_trials(policy: Path, episodes: int, output: Path) -> Evaluation:
@@ -64,7 +72,7 @@ def robot_trials(policy: Path, episodes: int, output: Path) -> Evaluation:
     suite = _CellSuite(
         spec=SuiteSpec(name=SUITE, base="none", episodes=episodes, slices=[spec]),
         twin=cell.twin,
-        slices=(Slice(name=spec.name, spec=spec, episodes=episodes, values={}),),
+        slices=(SuiteSlice(name=spec.name, spec=spec, episodes=episodes, values={}),),
         cell=cell,
     )
 

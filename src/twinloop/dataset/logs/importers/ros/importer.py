@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import LogError
-from twinloop.core.records import Signal
+from twinloop.core.records import LoggedSignal
 from twinloop.core.units import RADIANS, UnitMap
 from twinloop.dataset.logs.importers.protocol import Importer, LogOptions, RawEpisode, resolve_units
 from twinloop.dataset.logs.importers.ros import topics as kinds
-from twinloop.dataset.logs.importers.ros.series import Commands, Series, read_commands, read_series
-from twinloop.dataset.logs.importers.ros.topics import Roles, choose, open_bag, recordings
+from twinloop.dataset.logs.importers.ros.series import CommandSeries, TopicSeries, read_commands, read_series
+from twinloop.dataset.logs.importers.ros.topics import TopicRoles, choose, open_bag, recordings
 from twinloop.dataset.logs.importers.tables import unit_map
 
 Array = NDArray[np.float64]
@@ -79,7 +79,7 @@ def _episode(index: int, path: Path, options: LogOptions) -> RawEpisode:
     )
 
 
-def _nothing(path: Path, roles: Roles) -> RawEpisode:
+def _nothing(path: Path, roles: TopicRoles) -> RawEpisode:
     """A recording without measured joints."""
     if roles.command is not None:
         raise LogError(
@@ -92,7 +92,7 @@ def _nothing(path: Path, roles: Roles) -> RawEpisode:
 
 
 def _joints(
-    path: Path, roles: Roles, series: Mapping[str, Series], times: Mapping[str, Array], options: LogOptions
+    path: Path, roles: TopicRoles, series: Mapping[str, TopicSeries], times: Mapping[str, Array], options: LogOptions
 ) -> RawEpisode:
     assert roles.state is not None  # noqa: S101 — the caller looked
     measured = series[roles.state.name]
@@ -125,13 +125,13 @@ def _joints(
 
 
 def _commands(
-    roles: Roles,
-    series: Mapping[str, Series],
+    roles: TopicRoles,
+    series: Mapping[str, TopicSeries],
     times: Mapping[str, Array],
     joints: tuple[str, ...],
     measured: tuple[Array, Array],
     options: LogOptions,
-) -> Commands | None:
+) -> CommandSeries | None:
     if roles.command is None:
         return None
     topic = series[roles.command.name]
@@ -152,18 +152,20 @@ def _units(path: Path, joints: tuple[str, ...], state: Array, options: LogOption
     return unit_map(dict.fromkeys(joints, RADIANS), source="REP 103")
 
 
-def _of_joints(measured: Series, time: Array, joints: tuple[str, ...]) -> dict[str, Signal]:
+def _of_joints(measured: TopicSeries, time: Array, joints: tuple[str, ...]) -> dict[str, LoggedSignal]:
     """Velocities and efforts, where messages hold them and not only NaN."""
-    signals: dict[str, Signal] = {}
+    signals: dict[str, LoggedSignal] = {}
     for name, (field, unit) in _FIELDS.items():
         rows, values = measured.rows(field, joints)
         if rows and not np.isnan(values).all():
-            signals[name] = Signal(time=time[rows], values=values, columns=joints, unit=unit)
+            signals[name] = LoggedSignal(time=time[rows], values=values, columns=joints, unit=unit)
     return signals
 
 
-def _felt(path: Path, roles: Roles, series: Mapping[str, Series], times: Mapping[str, Array]) -> dict[str, Signal]:
-    signals: dict[str, Signal] = {}
+def _felt(
+    path: Path, roles: TopicRoles, series: Mapping[str, TopicSeries], times: Mapping[str, Array]
+) -> dict[str, LoggedSignal]:
+    signals: dict[str, LoggedSignal] = {}
     for said, topic in roles.signals:
         found = series[topic.name]
         site = said or found.names[0][0].strip("/").replace("/", "_") or topic.name.strip("/").split("/")[-1]
@@ -178,11 +180,11 @@ def _felt(path: Path, roles: Roles, series: Mapping[str, Series], times: Mapping
                     "(--topics imu:LEFT=…,imu:RIGHT=…)."
                 )
             values = np.array([found.values[field][at] for at in rows])
-            signals[name] = Signal(time=times[topic.name][rows], values=values, columns=columns, unit=unit)
+            signals[name] = LoggedSignal(time=times[topic.name][rows], values=values, columns=columns, unit=unit)
     return signals
 
 
-def _times(series: Mapping[str, Series]) -> tuple[dict[str, Array], str]:
+def _times(series: Mapping[str, TopicSeries]) -> tuple[dict[str, Array], str]:
     """When each message counts, in s from the first: by its header where all headers keep the recorder's clock."""
     stamped = {
         name: np.asarray(found.stamped, dtype=np.int64)
@@ -201,7 +203,7 @@ def _times(series: Mapping[str, Series]) -> tuple[dict[str, Array], str]:
     return {name: (values - start) / _NS for name, values in used.items()}, clock
 
 
-def _left(roles: Roles) -> list[str]:
+def _left(roles: TopicRoles) -> list[str]:
     return [f"topics not read: {', '.join(topic.name for topic in roles.left)}"] if roles.left else []
 
 

@@ -18,7 +18,7 @@ _NS = 1_000_000_000
 
 
 @dataclass(kw_only=True)
-class Series:
+class TopicSeries:
     """What a topic's messages hold, message by message.
 
     ``recorded`` and ``stamped`` are times in ns: when the recorder heard a message, and what its header says (0 where
@@ -80,9 +80,9 @@ class Series:
         return chosen, np.array(values, dtype=np.float64).reshape(len(chosen), len(joints))
 
 
-def read_series(messages: Any, by_name: Mapping[str, str]) -> dict[str, Series]:
+def read_series(messages: Any, by_name: Mapping[str, str]) -> dict[str, TopicSeries]:
     """All messages by topic, from (topic, time, message)."""
-    series = {name: Series(topic=name, kind=kind) for name, kind in by_name.items()}
+    series = {name: TopicSeries(topic=name, kind=kind) for name, kind in by_name.items()}
     for name, recorded, message in messages:
         series[name].add(recorded, message)
     return series
@@ -165,7 +165,7 @@ _FIELDS = {kinds.JOINTS: ("position", "effort"), kinds.CONTROLLER: ("wanted_posi
 
 
 @dataclass(frozen=True, kw_only=True)
-class Commands:
+class CommandSeries:
     """Commanded values ``(K, n)`` at ``time`` ``(K,)`` in s, of ``joints``; ``kind`` is "position" or "torque"."""
 
     time: Array
@@ -175,14 +175,14 @@ class Commands:
 
 
 def read_commands(
-    series: Series,
+    series: TopicSeries,
     time: Array,
     joints: Sequence[str],
     *,
     said: str,
     chosen: bool,
     measured: tuple[Array, Array],
-) -> Commands:
+) -> CommandSeries:
     """The commands of a topic for those of the measured joints that it commands.
 
     Args:
@@ -211,7 +211,7 @@ def read_commands(
     for name in order:
         rows, values = series.rows(name, common)
         if rows and not np.isnan(values).all() and (not said or said == _kind(name)):
-            return Commands(time=time[rows], values=values, joints=common, kind=_kind(name))
+            return CommandSeries(time=time[rows], values=values, joints=common, kind=_kind(name))
     raise LogError(
         f"{series.topic} holds no {said or 'positions and no efforts'} for {', '.join(common)}. Commands of velocity "
         "are not read: give another topic (--topics command=…), or command=none."
@@ -222,7 +222,7 @@ def _kind(field: str) -> str:
     return "torque" if field.endswith("effort") else "position"
 
 
-def _array_commands(series: Series, time: Array, joints: Sequence[str], said: str, chosen: bool) -> Commands:
+def _array_commands(series: TopicSeries, time: Array, joints: Sequence[str], said: str, chosen: bool) -> CommandSeries:
     """Numbers without names: in the order of the joints that the caller named."""
     rows = series.values["data"]
     widths = {len(row) for row in rows}
@@ -243,7 +243,7 @@ def _array_commands(series: Series, time: Array, joints: Sequence[str], said: st
             f"{series.topic} does not say what its numbers are. Answer with --topics position={series.topic} or "
             f"torque={series.topic}, or with command=none where they are something else."
         )
-    return Commands(time=time, values=np.array(rows), joints=tuple(joints), kind=kind)
+    return CommandSeries(time=time, values=np.array(rows), joints=tuple(joints), kind=kind)
 
 
 def _kind_of_name(topic: str) -> str:
@@ -254,8 +254,8 @@ def _kind_of_name(topic: str) -> str:
 
 
 def _trajectories(
-    series: Series, time: Array, common: tuple[str, ...], joints: Sequence[str], measured: tuple[Array, Array]
-) -> Commands:
+    series: TopicSeries, time: Array, common: tuple[str, ...], joints: Sequence[str], measured: tuple[Array, Array]
+) -> CommandSeries:
     """Trajectories as a controller follows them, at the times of the measurements.
 
     A new trajectory replaces the one before at the moment at which it is heard. From what was wanted then (or measured,
@@ -277,11 +277,11 @@ def _trajectories(
         values[chosen] = _follow(knots, slopes, frames[chosen])
         held = _follow(knots, slopes, np.array([min(until, knots[0][-1])]))[0]
     begun = ~np.isnan(values[:, 0])
-    return Commands(time=frames[begun], values=values[begun], joints=common, kind="position")
+    return CommandSeries(time=frames[begun], values=values[begun], joints=common, kind="position")
 
 
 def _knots(
-    series: Series, at: int, joints: Sequence[str], heard: float, held: Array
+    series: TopicSeries, at: int, joints: Sequence[str], heard: float, held: Array
 ) -> tuple[tuple[Array, Array], Array | None]:
     """Times and positions of a trajectory's points, ahead of them where it starts from; and the points' velocities."""
     n, columns = len(series.names[at]), [series.names[at].index(joint) for joint in joints]

@@ -156,7 +156,7 @@ _HOW = "Answer with topics={…} (--topics ROLE=TOPIC,…)"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Roles:
+class TopicRoles:
     """The topics to read: ``state`` and ``command`` (None: there is none), and IMUs and wrenches by their site.
 
     A site of "" is named after the messages' frame. ``command_is`` says what commanded numbers are, where the caller
@@ -176,7 +176,7 @@ class Roles:
         return list(dict.fromkeys(topic.name for topic in chosen if topic is not None))
 
 
-def choose(topics: Sequence[Topic], said: Mapping[str, str], *, where: str) -> Roles:
+def choose(topics: Sequence[Topic], said: Mapping[str, str], *, where: str) -> TopicRoles:
     """The role of each topic.
 
     Args:
@@ -205,7 +205,7 @@ def choose(topics: Sequence[Topic], said: Mapping[str, str], *, where: str) -> R
             f"{where} has no topic of a type that is read ({', '.join((*_COMMAND_KINDS, IMU, WRENCH))}). "
             f"It has: {_listed(topics)}."
         )
-    return Roles(
+    return TopicRoles(
         state=state,
         command=command,
         command_is=next((role for role in ("position", "torque") if role in said), ""),
