@@ -389,19 +389,21 @@ def _conditions(text: str) -> tuple[int, ...]:
 PROGRAM = Program(
     name="python -m benchmarks",
     description="Measurements of this machine and of the engine, one table each.",
-    commands=(
-        Command("speed", BenchSpeed),
-        Command("gpu", BenchGpu),
-        Command("renderers", BenchRenderers),
-        Command("real", BenchReal),
-        Command("coverage", BenchCoverage),
-        Command("policies", BenchPolicies),
-        Command("logs", BenchLogs),
-        Command("gap", BenchGap),
-        Command("gate", BenchGate),
-        Command("monitor", BenchMonitor),
-        Command("rare", BenchRare),
-        Command("quality", BenchQuality),
-        Command("transfer", BenchTransfer),
-    ),
+    stages={
+        "Benchmarks": (
+            Command("speed", BenchSpeed),
+            Command("gpu", BenchGpu),
+            Command("renderers", BenchRenderers),
+            Command("real", BenchReal),
+            Command("coverage", BenchCoverage),
+            Command("policies", BenchPolicies),
+            Command("logs", BenchLogs),
+            Command("gap", BenchGap),
+            Command("gate", BenchGate),
+            Command("monitor", BenchMonitor),
+            Command("rare", BenchRare),
+            Command("quality", BenchQuality),
+            Command("transfer", BenchTransfer),
+        )
+    },
 )

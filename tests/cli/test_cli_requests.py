@@ -9,9 +9,9 @@ import typing
 import pytest
 
 from twinloop.cli.commands import Group
-from twinloop.cli.main import COMMANDS
+from twinloop.cli.main import TWINLOOP
 
-EVERY = [part for one in COMMANDS for part in (one.commands if isinstance(one, Group) else (one,))]
+EVERY = [part for one in TWINLOOP.commands for part in (one.commands if isinstance(one, Group) else (one,))]
 
 
 @pytest.mark.parametrize("command", [pytest.param(one, id=one.request.__name__) for one in EVERY])

@@ -216,9 +216,9 @@ LEFT_OUT = {
 
 def leaves() -> Iterator[str]:
     """Yield the words of every command of the command line."""
-    from twinloop.cli.main import COMMANDS
+    from twinloop.cli.main import TWINLOOP
 
-    for one in COMMANDS:
+    for one in TWINLOOP.commands:
         for part in getattr(one, "commands", [None]):
             yield one.name if part is None else f"{one.name} {part.name}"
 

@@ -52,9 +52,9 @@ def test_links_lead_somewhere(path):
 
 
 def test_every_command_shown_exists():
-    from twinloop.cli.main import COMMANDS
+    from twinloop.cli.main import TWINLOOP
 
     shown = set(re.findall(r"^twinloop (\w+)", README, flags=re.MULTILINE))
-    known = {command.name for command in COMMANDS}
+    known = {command.name for command in TWINLOOP.commands}
     assert shown
     assert shown <= known

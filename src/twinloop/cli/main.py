@@ -17,7 +17,7 @@ from rich.markup import escape
 from twinloop import __version__
 from twinloop.cli.approve import APPROVE
 from twinloop.cli.arguments import check_local_paths, check_numbers
-from twinloop.cli.commands import Command, console
+from twinloop.cli.commands import Command, Group, console
 from twinloop.cli.compare import COMPARE
 from twinloop.cli.coverage import COVERAGE
 from twinloop.cli.curate import CURATE
@@ -61,50 +61,21 @@ _UNHEARD = 141  # as a program that SIGPIPE ends
 _MOVED = "`twinloop bench` has moved: run `python -m benchmarks NAME` in a checkout of the repository."
 _RESUME = " What was finished is whole; the same command with --resume goes on from there."
 _ANEW = " There is no checkpoint yet: the same command begins anew."
-COMMANDS = (
-    DEMO,
-    INIT,
-    ADD,
-    GENERATE,
-    RENDER,
-    FETCH,
-    REPLAY,
-    FSCK,
-    QUERY,
-    COVERAGE,
-    PLAN,
-    CURATE,
-    IMPORT,
-    EDIT,
-    EXPORT,
-    PUSH,
-    PULL,
-    DATASETS,
-    LABEL,
-    IDENTIFY,
-    RECORD,
-    RUN,
-    SERVE,
-    MONITOR,
-    GAP,
-    TRAIN,
-    EVALUATE,
-    COMPARE,
-    GATE,
-    PROMOTE,
-    ROLLBACK,
-    POLICIES,
-    TWIN,
-    SENSORS,
-    SCENARIO,
-    EVIDENCE,
-    APPROVE,
-    DOCTOR,
-)
+STAGES: Mapping[str, tuple[Command | Group, ...]] = {
+    "Start": (DEMO, DOCTOR, APPROVE, INIT),
+    "Real logs": (IMPORT, RECORD),
+    "Twin": (TWIN, SENSORS, IDENTIFY),
+    "Sim-to-real gap": (GAP, COVERAGE, PLAN),
+    "Simulation": (GENERATE, RENDER, REPLAY),
+    "Data": (ADD, QUERY, CURATE, LABEL, EDIT, DATASETS, EXPORT, PUSH, PULL, FETCH, FSCK),
+    "Policies": (TRAIN, EVALUATE, COMPARE, EVIDENCE),
+    "Release": (GATE, PROMOTE, ROLLBACK, POLICIES, RUN, SERVE, MONITOR),
+    "Failures": (SCENARIO,),
+}
 TWINLOOP = Program(
     name="twinloop",
     description="Closes the loop between robots and their simulations: identify, randomize, simulate, verify.",
-    commands=COMMANDS,
+    stages=STAGES,
     recorded=True,
 )
 
@@ -129,6 +100,13 @@ def main(arguments: Sequence[str] | None = None, program: Program = TWINLOOP) ->
     note_secrets(words)
     if program is TWINLOOP and words[:1] == ["bench"]:
         return _refused(InputError(_MOVED), json="--json" in words)
+    if words in ([], ["-h"], ["--help"]):
+        SafeConsole(highlight=False, emoji=False).print(escape(program.help()), soft_wrap=True)
+        return 0 if words else 2
+    try:
+        program.check_names(words)
+    except InputError as error:
+        return _refused(error, json="--json" in words)
     command, request = program.parse(words)
     started = datetime.now(UTC)
     try:

@@ -3,23 +3,57 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import re
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import tyro
 
 from twinloop.cli.commands import Command, Group, union
 from twinloop.core.console import visible
+from twinloop.core.errors import UnknownNameError
 from twinloop.core.files import dumps
 from twinloop.core.redaction import redacted_words
 
 _STYLE = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
 _FRAME = re.compile(r"[╭╮╰╯│─]|(?<!\S)-{3,}(?!\S)")  # drawn around what the parser says
 _HELP = ("-h", "--help")
+_GENERAL = (
+    "  -h, --help   show this help",
+    "  --version    show the version",
+    "  --tyro-print-completion {bash,zsh,tcsh}   print a script that completes commands and options in this shell",
+)
+_REGISTRY = tyro.constructors.ConstructorRegistry()
+
+
+@_REGISTRY.primitive_rule
+def _optional_value(kind: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec | None:
+    """Show a type that may be None by the type alone: ``STR``, not ``{None}|STR``."""
+    types = get_args(kind.type)
+    given = [one for one in types if one is not NoneType]
+    if kind.type_origin not in (Union, UnionType) or len(given) != 1 or len(types) != 2:
+        return None
+    spec = _REGISTRY.get_primitive_spec(tyro.constructors.PrimitiveTypeInfo.make(given[0], kind.markers))
+    if isinstance(spec, tyro.constructors.UnsupportedTypeAnnotationError):
+        return None
+    return replace(
+        spec,
+        instance_from_str=lambda words: None if words == ["None"] else spec.instance_from_str(words),
+        is_instance=lambda value: value is None or spec.is_instance(value),
+        str_from_instance=lambda value: ["None"] if value is None else spec.str_from_instance(value),
+    )
+
+
+def summary(command: Command | Group) -> str:
+    """Return the first paragraph of a command's help, in one line."""
+    text = command.description if isinstance(command, Group) else inspect.getdoc(command.request) or ""
+    return " ".join(text.partition("\n\n")[0].split())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,14 +63,45 @@ class Program:
     Attributes:
         name: what is typed before a command.
         description: heads the help.
-        commands: to choose from.
+        stages: commands, grouped in the help under the name of a stage.
         recorded: whether workspaces keep a record of runs.
     """
 
     name: str
     description: str
-    commands: Sequence[Command | Group]
+    stages: Mapping[str, Sequence[Command | Group]]
     recorded: bool = False
+
+    @property
+    def commands(self) -> tuple[Command | Group, ...]:
+        """All commands, in the order of the help."""
+        return tuple(chain.from_iterable(self.stages.values()))
+
+    def help(self) -> str:
+        """Return the help of the whole program: commands by stage, a line each, and the general options."""
+        width = max(len(one.name) for one in self.commands)
+        lines = [f"usage: {self.name} COMMAND [OPTIONS]", "", self.description, ""]
+        for stage, commands in self.stages.items():
+            lines += [stage, *(f"  {one.name:<{width}}  {summary(one)}" for one in commands), ""]
+        return "\n".join(
+            [*lines, "Options", *_GENERAL, "", f"Options and an example of a command: {self.name} COMMAND --help"]
+        )
+
+    def check_names(self, words: Sequence[str]) -> None:
+        """Check the first words of a command line, which name a command.
+
+        Raises:
+            UnknownNameError: no command has this name; names the nearest ones.
+        """
+        if words[0].startswith("-"):
+            return
+        group = next((one for one in self.commands if one.name == words[0]), None)
+        if group is None:
+            raise UnknownNameError("command", words[0], [one.name for one in self.commands], where=self.name)
+        if isinstance(group, Group) and not group.any_word and words[1:] and not words[1].startswith("-"):
+            names = [one.name for one in group.commands]
+            if words[1] not in names:
+                raise UnknownNameError("command", words[1], names, where=f"{self.name} {group.name}")
 
     def parse(self, words: Sequence[str]) -> tuple[Command, Any]:
         """Parse a command line; returns the command and its request.
@@ -81,6 +146,7 @@ class Program:
             args=self.joined(with_default(words, self.commands)),
             description=self.description,
             config=_STYLE,
+            registry=_REGISTRY,
         )
         request = getattr(made, "action", made)
         every = (one for named in self.commands for one in (named.commands if isinstance(named, Group) else (named,)))

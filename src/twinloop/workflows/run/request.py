@@ -9,11 +9,13 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, dataclass_transform
+from typing import Annotated, Any, TypeVar, dataclass_transform, get_type_hints
 
 import tyro
 
 _T = TypeVar("_T")
+_NO_VALUE = ("None", "False", "", "''")  # defaults that the help does not print
+_DEFAULT = tyro.conf.arg(help_behavior_hint=lambda value: "" if value in _NO_VALUE else f"(default: {value})")
 Texts = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
 """Words given one by one, with the flag again for each."""
 
@@ -21,6 +23,8 @@ Texts = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def request(cls: type[_T]) -> type[_T]:
     """Make a class a request: a frozen, keyword-only dataclass whose own fields come before the common ones."""
+    hints, own = get_type_hints(cls, include_extras=True), inspect.get_annotations(cls)
+    cls.__annotations__ = {name: Annotated[hints[name], _DEFAULT] for name in own}
     made: Any = dataclass(frozen=True, kw_only=True)(cls)
     order = dict.fromkeys(name for base in cls.__mro__ for name in inspect.get_annotations(base))
     made.__dataclass_fields__ = {name: made.__dataclass_fields__[name] for name in order}
