@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
@@ -32,6 +33,7 @@ class Command:
             figures, with an exit code if that is not 0.
         record: what workspaces keep of a run: ``measures`` its figures, ``makes`` also the datasets that it wrote,
             ``stores`` no more than the hashes of its files, because it writes down the rest itself.
+        example: a command line that the help shows.
         resumable: whether a run that was stopped can go on with ``--resume``; None where there is no such flag.
     """
 
@@ -39,7 +41,14 @@ class Command:
     request: type[Any]
     workflow: str = ""
     record: Record | None = None
+    example: str = ""
     resumable: Callable[[Any], bool] | None = None
+
+    @property
+    def description(self) -> str:
+        """Its help: the docstring of the request, and the example."""
+        text = inspect.getdoc(self.request) or ""
+        return f"{text}\n\nExample: {self.example}" if self.example else text
 
     def run(self, request: Any, out: Console) -> Outcome:
         """Do it."""
@@ -81,7 +90,10 @@ class Group:
 def union(commands: Sequence[Command | Group]) -> Any:
     """The requests of commands as the type that the parser chooses from."""
     return Union[  # noqa: UP007 - as many as there are
-        tuple(Annotated[one.request, tyro.conf.subcommand(one.name, prefix_name=False)] for one in commands)
+        tuple(
+            Annotated[one.request, tyro.conf.subcommand(one.name, prefix_name=False, description=one.description)]
+            for one in commands
+        )
     ]
 
 

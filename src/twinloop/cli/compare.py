@@ -5,4 +5,10 @@ from __future__ import annotations
 from twinloop.cli.commands import Command
 from twinloop.workflows.evaluate.requests import CompareRequest
 
-COMPARE = Command("compare", CompareRequest, "twinloop.workflows.evaluate.compare:run_compare", "measures")
+COMPARE = Command(
+    "compare",
+    CompareRequest,
+    "twinloop.workflows.evaluate.compare:run_compare",
+    "measures",
+    example="twinloop compare policies/bc policies/new --suite axes",
+)

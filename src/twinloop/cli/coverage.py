@@ -5,4 +5,10 @@ from __future__ import annotations
 from twinloop.cli.commands import Command
 from twinloop.workflows.coverage.requests import CoverageRequest
 
-COVERAGE = Command("coverage", CoverageRequest, "twinloop.workflows.coverage.coverage:run_coverage", "measures")
+COVERAGE = Command(
+    "coverage",
+    CoverageRequest,
+    "twinloop.workflows.coverage.coverage:run_coverage",
+    "measures",
+    example="twinloop coverage --output runs/coverage",
+)

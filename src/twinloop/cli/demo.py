@@ -6,5 +6,7 @@ from twinloop.cli.commands import Command
 from twinloop.workflows.data.requests import DoctorRequest
 from twinloop.workflows.demo.requests import DemoRequest
 
-DEMO = Command("demo", DemoRequest, "twinloop.workflows.demo.demo:run_demo")
-DOCTOR = Command("doctor", DoctorRequest, "twinloop.workflows.doctor:run_doctor")
+DEMO = Command(
+    "demo", DemoRequest, "twinloop.workflows.demo.demo:run_demo", example="twinloop demo --output demo-output"
+)
+DOCTOR = Command("doctor", DoctorRequest, "twinloop.workflows.doctor:run_doctor", example="twinloop doctor")

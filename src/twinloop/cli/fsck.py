@@ -5,4 +5,4 @@ from __future__ import annotations
 from twinloop.cli.commands import Command
 from twinloop.workflows.data.requests import FsckRequest
 
-FSCK = Command("fsck", FsckRequest, "twinloop.workflows.data.workspace:run_fsck")
+FSCK = Command("fsck", FsckRequest, "twinloop.workflows.data.workspace:run_fsck", example="twinloop fsck --repair")

@@ -6,5 +6,10 @@ from twinloop.cli.commands import Command
 from twinloop.workflows.generate.requests import GenerateRequest
 
 GENERATE = Command(
-    "generate", GenerateRequest, "twinloop.workflows.generate.generate:run_generate", "makes", resumable=lambda _: True
+    "generate",
+    GenerateRequest,
+    "twinloop.workflows.generate.generate:run_generate",
+    "makes",
+    resumable=lambda _: True,
+    example="twinloop generate generate.yaml --output data/batch --episodes 1000",
 )

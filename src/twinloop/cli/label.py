@@ -12,11 +12,41 @@ LABEL = Group(
     default="say",
     any_word=True,
     commands=(
-        Command("say", label_requests.LabelSayRequest, "twinloop.workflows.data.labels:run_say"),
-        Command("show", label_requests.LabelShowRequest, "twinloop.workflows.data.labels:show"),
-        Command("list", label_requests.LabelListRequest, "twinloop.workflows.data.labels:overview"),
-        Command("export", label_requests.LabelExportRequest, "twinloop.workflows.data.labels:export"),
-        Command("agreement", label_requests.LabelAgreementRequest, "twinloop.workflows.data.labels:run_agreement"),
-        Command("rules", label_requests.LabelRulesRequest, "twinloop.workflows.data.labels:list_words"),
+        Command(
+            "say",
+            label_requests.LabelSayRequest,
+            "twinloop.workflows.data.labels:run_say",
+            example="twinloop label EPISODE --success yes",
+        ),
+        Command(
+            "show",
+            label_requests.LabelShowRequest,
+            "twinloop.workflows.data.labels:show",
+            example="twinloop label show EPISODE",
+        ),
+        Command(
+            "list",
+            label_requests.LabelListRequest,
+            "twinloop.workflows.data.labels:overview",
+            example="twinloop label list",
+        ),
+        Command(
+            "export",
+            label_requests.LabelExportRequest,
+            "twinloop.workflows.data.labels:export",
+            example="twinloop label export labels.csv",
+        ),
+        Command(
+            "agreement",
+            label_requests.LabelAgreementRequest,
+            "twinloop.workflows.data.labels:run_agreement",
+            example="twinloop label agreement --kind success",
+        ),
+        Command(
+            "rules",
+            label_requests.LabelRulesRequest,
+            "twinloop.workflows.data.labels:list_words",
+            example="twinloop label rules",
+        ),
     ),
 )

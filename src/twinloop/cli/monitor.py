@@ -14,9 +14,14 @@ MONITOR = Group(
             requests.MonitorCalibrateRequest,
             "twinloop.workflows.deploy.monitor:run_monitor_calibrate",
             "measures",
+            example="twinloop monitor calibrate --data runs/today --policy champion --output runs/monitor",
         ),
         Command(
-            "check", requests.MonitorCheckRequest, "twinloop.workflows.deploy.monitor:run_monitor_check", "measures"
+            "check",
+            requests.MonitorCheckRequest,
+            "twinloop.workflows.deploy.monitor:run_monitor_check",
+            "measures",
+            example="twinloop monitor check --data runs/today --monitor runs/monitor",
         ),
     ),
 )

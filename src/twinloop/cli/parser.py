@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import io
 import re
 import sys
@@ -27,7 +26,7 @@ _HELP = ("-h", "--help")
 _GENERAL = (
     "  -h, --help   show this help",
     "  --version    show the version",
-    "  --tyro-print-completion {bash,zsh,tcsh}   print a script that completes commands and options in this shell",
+    "  --tyro-print-completion {bash,zsh}   print a script that completes commands and options in this shell",
 )
 _REGISTRY = tyro.constructors.ConstructorRegistry()
 
@@ -52,8 +51,7 @@ def _optional_value(kind: tyro.constructors.PrimitiveTypeInfo) -> tyro.construct
 
 def summary(command: Command | Group) -> str:
     """Return the first paragraph of a command's help, in one line."""
-    text = command.description if isinstance(command, Group) else inspect.getdoc(command.request) or ""
-    return " ".join(text.partition("\n\n")[0].split())
+    return " ".join(command.description.partition("\n\n")[0].split())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,4 +5,10 @@ from __future__ import annotations
 from twinloop.cli.commands import Command
 from twinloop.workflows.coverage.requests import PlanRequest
 
-PLAN = Command("plan", PlanRequest, "twinloop.workflows.coverage.next_plan:run_plan", "measures")
+PLAN = Command(
+    "plan",
+    PlanRequest,
+    "twinloop.workflows.coverage.next_plan:run_plan",
+    "measures",
+    example="twinloop plan --output next.yaml",
+)

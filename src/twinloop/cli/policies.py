@@ -9,12 +9,44 @@ POLICIES = Group(
     name="policies",
     description="The registry of policies: immutable versions, aliases, and the log of who moved them.",
     commands=(
-        Command("list", requests.PoliciesListRequest, "twinloop.workflows.deploy.release:run_list"),
-        Command("show", requests.PoliciesShowRequest, "twinloop.workflows.deploy.release:run_show"),
-        Command("add", requests.PoliciesAddRequest, "twinloop.workflows.deploy.release:run_add"),
-        Command("audit", requests.PoliciesAuditRequest, "twinloop.workflows.deploy.release:run_audit"),
-        Command("verify", requests.PoliciesVerifyRequest, "twinloop.workflows.deploy.release:run_verify"),
+        Command(
+            "list",
+            requests.PoliciesListRequest,
+            "twinloop.workflows.deploy.release:run_list",
+            example="twinloop policies list",
+        ),
+        Command(
+            "show",
+            requests.PoliciesShowRequest,
+            "twinloop.workflows.deploy.release:run_show",
+            example="twinloop policies show pick@1",
+        ),
+        Command(
+            "add",
+            requests.PoliciesAddRequest,
+            "twinloop.workflows.deploy.release:run_add",
+            example="twinloop policies add policies/bc --name pick",
+        ),
+        Command(
+            "audit",
+            requests.PoliciesAuditRequest,
+            "twinloop.workflows.deploy.release:run_audit",
+            example="twinloop policies audit",
+        ),
+        Command(
+            "verify",
+            requests.PoliciesVerifyRequest,
+            "twinloop.workflows.deploy.release:run_verify",
+            example="twinloop policies verify",
+        ),
     ),
 )
-PROMOTE = Command("promote", requests.PromoteRequest, "twinloop.workflows.deploy.release:run_promote")
-ROLLBACK = Command("rollback", requests.RollbackRequest, "twinloop.workflows.deploy.release:run_rollback")
+PROMOTE = Command(
+    "promote", requests.PromoteRequest, "twinloop.workflows.deploy.release:run_promote", example="twinloop promote"
+)
+ROLLBACK = Command(
+    "rollback",
+    requests.RollbackRequest,
+    "twinloop.workflows.deploy.release:run_rollback",
+    example='twinloop rollback --reason "drops the cube since the new gripper"',
+)

@@ -5,4 +5,10 @@ from __future__ import annotations
 from twinloop.cli.commands import Command
 from twinloop.workflows.data.requests import RecordRequest
 
-RECORD = Command("record", RecordRequest, "twinloop.workflows.data.record:run_record", "makes")
+RECORD = Command(
+    "record",
+    RecordRequest,
+    "twinloop.workflows.data.record:run_record",
+    "makes",
+    example='twinloop record --robot "virtual:my_twin.yaml" --excitation plan.yaml --output data/excited',
+)

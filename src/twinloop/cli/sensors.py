@@ -9,7 +9,17 @@ SENSORS = Group(
     name="sensors",
     description="Look through a sensor.",
     commands=(
-        Command("show", requests.SensorsShowRequest, "twinloop.workflows.twin.sensors:show_sensor"),
-        Command("list", requests.SensorsListRequest, "twinloop.workflows.twin.sensors:list_devices"),
+        Command(
+            "show",
+            requests.SensorsShowRequest,
+            "twinloop.workflows.twin.sensors:show_sensor",
+            example="twinloop sensors show my_twin.yaml --camera front",
+        ),
+        Command(
+            "list",
+            requests.SensorsListRequest,
+            "twinloop.workflows.twin.sensors:list_devices",
+            example="twinloop sensors list",
+        ),
     ),
 )

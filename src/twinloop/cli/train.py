@@ -12,4 +12,11 @@ def _begun(request: TrainRequest) -> bool:
     return begun(request)
 
 
-TRAIN = Command("train", TrainRequest, "twinloop.workflows.train.train:run_train", "stores", resumable=_begun)
+TRAIN = Command(
+    "train",
+    TrainRequest,
+    "twinloop.workflows.train.train:run_train",
+    "stores",
+    resumable=_begun,
+    example="twinloop train --data data/batch --output policies/bc",
+)

@@ -9,7 +9,17 @@ TWIN = Group(
     name="twin",
     description="Look at a twin.",
     commands=(
-        Command("check", requests.TwinCheckRequest, "twinloop.workflows.twin.parameters:check_twin"),
-        Command("show", requests.TwinShowRequest, "twinloop.workflows.twin.parameters:show_twin"),
+        Command(
+            "check",
+            requests.TwinCheckRequest,
+            "twinloop.workflows.twin.parameters:check_twin",
+            example="twinloop twin check my_twin.yaml",
+        ),
+        Command(
+            "show",
+            requests.TwinShowRequest,
+            "twinloop.workflows.twin.parameters:show_twin",
+            example="twinloop twin show my_twin.yaml",
+        ),
     ),
 )
