@@ -80,7 +80,7 @@ def holm(p_values: ArrayLike) -> NDArray[np.float64]:
     """Adjusted p-values that keep the chance of any false alarm: reject where they are at most that chance.
 
     p̃_(i) = max_{j ≤ i} min(1, (m − j + 1) p_(j)) (Holm, Scandinavian Journal of Statistics 6, 1979); valid whatever the
-    dependence between the tests.
+    dependence between the tests. SciPy has no such function, and these lines do not justify statsmodels.
 
     Raises:
         InputError: a value that is no probability.

@@ -117,7 +117,8 @@ def stratified_difference(strata: Sequence[Stratum], *, level: float = 0.95) -> 
 def stratified_permutation(strata: Sequence[Stratum], *, draws: int = 4999, seed: int = 0) -> float:
     """Two-sided p-value that a and b do not differ in any stratum: arms are permuted within strata.
 
-    p = (1 + number as far from zero) / (1 + draws), exact whatever the scores' distribution.
+    p = (1 + number as far from zero) / (1 + draws), exact whatever the scores' distribution. SciPy's
+    ``permutation_test`` does not permute within strata.
 
     Raises:
         InputError: no stratum, or one without trials of an arm.

@@ -34,7 +34,7 @@ def permutation_of_means(
 
     Unpaired the statistic is Welch's t, with which the test also keeps its level for equal means and unequal spreads as
     trials grow (Janssen, Statistics & Probability Letters 36, 1997). All permutations are gone through where there are
-    no more than ``draws``.
+    no more than ``draws``. Unlike SciPy's ``permutation_test``, the draws follow the run's seed.
 
     Raises:
         InputError: fewer than two trials of one, or pairs that do not match.
