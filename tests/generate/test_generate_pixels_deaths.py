@@ -117,9 +117,9 @@ def test_a_run_that_is_killed_goes_on(states, unbroken, tmp_path, monkeypatch):
     output = tmp_path / "images"
     code = (
         "import time\nfrom pathlib import Path\nfrom twinloop.generate import RenderConfig, render_dataset\n"
-        "from twinloop.generate.pixels import dataset\nrender = dataset._Pass.record\n"
+        "from twinloop.generate.pixels import dataset\nrender = dataset._RenderPass.record\n"
         "def slowly(self, index):\n    time.sleep(0.1)\n    return render(self, index)\n"
-        "dataset._Pass.record = slowly\n"
+        "dataset._RenderPass.record = slowly\n"
         f"render_dataset(Path({str(states)!r}), Path({str(output)!r}), RenderConfig(**{PICTURES.model_dump()!r}))\n"
     )
     process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)

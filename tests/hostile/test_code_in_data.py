@@ -15,13 +15,13 @@ import pytest
 import yaml
 from _sent import GENERATE, make_workspace, send_dataset, send_scenario, write_code
 
-from twinloop.cli.main import COMMANDS, main
+from twinloop.cli.main import TWINLOOP, main
 from twinloop.core import extension as approval
 from twinloop.core.extension import NotApprovedError, approvals, approve, in_data, load_class, mark, revoke, split_mark
 from twinloop.core.files import sha256_file
 
 NOT_RUN = "the file does not run"
-VERBS = {command.name for command in COMMANDS}
+VERBS = {command.name for command in TWINLOOP.commands}
 
 
 @pytest.fixture(autouse=True)

@@ -65,7 +65,7 @@ if "metadata" in sys.argv[-1]:
 spec = importlib.util.spec_from_file_location("side", sys.argv[2])
 side = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(side)
-class Served:
+class ServedCheckpoint:
     def __init__(self, folder, device):
         if device == "cuda":
             raise ValueError("no such device")
@@ -77,7 +77,7 @@ class Served:
             sys.exit("out of memory")
         count = len(state)
         return state[:, None].repeat(100, axis=1) + count, state[:, :1]
-side.Served = Served
+side.ServedCheckpoint = ServedCheckpoint
 side.serve(sys.argv[4], sys.argv[5], sys.stdin.buffer, sys.stdout.buffer)
 """
 

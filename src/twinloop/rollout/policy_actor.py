@@ -81,7 +81,8 @@ class PolicyActor:
     @property
     def name(self) -> str:
         """The policy's hash, and what else its commands depend on."""
-        more = "" if self.tracker == PERFECT else f", {self.tracker}"
+        tracker = f"Tracker(noise={self.tracker.noise!r}, offset={self.tracker.offset!r})"  # as stored files have it
+        more = "" if self.tracker == PERFECT else f", {tracker}"
         return f"policy {self.policy.hash}{'' if self.domain is None else f', domain {self.domain}'}{more}"
 
     def begin(self, worlds: EpisodeStart) -> Controller:
