@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import shlex
 import subprocess
 import sys
@@ -68,8 +69,11 @@ def test_help_shows_no_type_of_none_and_no_empty_default(capsys):
     [(["trian"], "train"), (["scenario", "ablat"], "ablate"), (["edit", "spilt", "data"], "split")],
 )
 def test_a_mistyped_command_gets_the_nearest_ones(words, nearest, capsys):
-    assert main(words) == 2
-    message = capsys.readouterr().err
+    with pytest.raises(SystemExit) as end:
+        main([*words, "--json"])
+    out, message = capsys.readouterr()
+    assert end.value.code == 2
+    assert json.loads(out)["error"] == "UsageError"
     assert repr(words[-2 if len(words) > 2 else -1]) in message
     assert nearest in message
 

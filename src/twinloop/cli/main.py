@@ -103,10 +103,6 @@ def main(arguments: Sequence[str] | None = None, program: Program = TWINLOOP) ->
     if words in ([], ["-h"], ["--help"]):
         SafeConsole(highlight=False, emoji=False).print(escape(program.help()), soft_wrap=True)
         return 0 if words else 2
-    try:
-        program.check_names(words)
-    except InputError as error:
-        return _refused(error, json="--json" in words)
     command, request = program.parse(words)
     started = datetime.now(UTC)
     try:

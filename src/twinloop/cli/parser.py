@@ -16,7 +16,7 @@ import tyro
 
 from twinloop.cli.commands import Command, Group, union
 from twinloop.core.console import visible
-from twinloop.core.errors import UnknownNameError
+from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import dumps
 from twinloop.core.redaction import redacted_words
 
@@ -91,7 +91,7 @@ class Program:
         Raises:
             UnknownNameError: no command has this name; names the nearest ones.
         """
-        if words[0].startswith("-"):
+        if not words or words[0].startswith("-"):
             return
         group = next((one for one in self.commands if one.name == words[0]), None)
         if group is None:
@@ -110,6 +110,13 @@ class Program:
             SystemExit: help was asked for, or the words are wrong.
         """
         safe, for_programs = redacted_words(words), "--json" in words
+        try:
+            self.check_names(safe)
+        except UnknownNameError as error:
+            sys.stderr.write(visible(f"{self.name}: {error}\n"))
+            if for_programs:
+                print(visible(dumps({"error": "UsageError", "message": str(error)})))
+            raise SystemExit(InputError.exit_code) from None
         if safe == words and not for_programs:
             return self._parsed(words)
         heard = io.StringIO()
