@@ -70,12 +70,12 @@ def test_a_table_of_means_by_task(tmp_path):
         ("domain,success\nreal,1\n", "no column policy. It has: domain, success"),
         ("policy,domain\na,real\n", "no column success or score"),
         ("policy,domain,success\na,real,0.7\n", "row 1: success is '0.7'. Write 1 or 0"),
-        ("policy,domain,score\na,real,75\n", "row 1: score 75 lies outside 0 to 1"),
-        ("policy,domain,score\na,real,abc\n", "row 1: score is 'abc', where a number"),
+        ("policy,domain,score\na,real,75\n", "row 1: score 75 is outside 0 to 1"),
+        ("policy,domain,score\na,real,abc\n", "row 1: score is 'abc', not a number"),
         ("policy,domain,success\na,mars,1\n", "row 1: domain is 'mars'"),
         ("policy,domain,success,score\na,real,,\n", "row 1 has neither a success nor a score"),
-        ("policy,domain,successes,trials\na,real,4,3\n", "successes '4' of trials '3' are no counts"),
-        ("policy,domain,successes,trials\na,real,4,\n", "no counts"),
+        ("policy,domain,successes,trials\na,real,4,3\n", "successes '4' of trials '3' are not valid counts"),
+        ("policy,domain,successes,trials\na,real,4,\n", "not valid counts"),
         ("policy,domain,success\na,real,1,2\n", "row 1 has more cells"),
         ("policy,domain,success\n", "has no rows"),
         ("policy,real,sim\na,.5,.5\n", "holds mean scores .*, not trials: see 'twinloop gap predictivity'"),
@@ -88,7 +88,7 @@ def test_what_a_table_lacks_is_named(tmp_path, text, words):
 
 def test_what_means_lack_is_named(tmp_path):
     for text, words in (
-        ("policy,real,sim\na,90,.5\n", "row 1: real score '90' is no number from 0 to 1"),
+        ("policy,real,sim\na,90,.5\n", "row 1: real score '90' is not a number from 0 to 1"),
         ("policy,real,sim\na,.5,\n", "row 1: sim score '' is no number"),
         ("policy,real,sim\na,.5,.5\na,.4,.5\n", "policy a has 2 rows"),
         ("real,sim\n.5,.5\n", "no column policy"),
@@ -99,14 +99,14 @@ def test_what_means_lack_is_named(tmp_path):
 
 def test_domains_that_contradict_or_lack_are_named(tmp_path):
     real = _write(tmp_path / "real.csv", "policy,domain,success\na,real,1\na,sim,1\n")
-    with pytest.raises(InputError, match=r"real.csv was given as real, and 1 of its 2 trials say otherwise"):
+    with pytest.raises(InputError, match=r"real.csv was given as real, but 1 of its 2 trials have another domain"):
         read_both(real, None)
     with pytest.raises(InputError, match="no sim trials. Both domains"):
         read_both(_write(tmp_path / "r.csv", "policy,success\na,1\n"), None)
     with pytest.raises(InputError, match="does not exist"):
         read_trials(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="holds no trials"):
+    with pytest.raises(InputError, match="has no trials"):
         read_trials(tmp_path / "empty")
 
 
@@ -140,7 +140,7 @@ def test_a_dataset_of_another_program_says_how_episodes_end(tmp_path):
     trials = read_trials(path, domain="real")
     assert trials.success == (True, False, True)  # the last frame counts, not any of them
     assert (trials.policies, trials.tasks) == (("act",), ("lift",))
-    with pytest.raises(InputError, match="does not say whether its episodes are real or simulated"):
+    with pytest.raises(InputError, match="its episodes are neither real nor simulated"):
         read_trials(path)
     _dataset(tmp_path / "diffusion", [False, False])
     several = read_trials(tmp_path, domain="sim")
@@ -154,5 +154,5 @@ def test_our_own_dataset_says_policy_domain_and_success(tmp_path):
 
 
 def test_a_dataset_without_outcomes_is_refused(tmp_path):
-    with pytest.raises(DatasetError, match="episode 0 does not say whether it succeeded"):
+    with pytest.raises(DatasetError, match="episode 0 has no outcome"):
         read_trials(_dataset(tmp_path / "d", [True], told=False), domain="real")

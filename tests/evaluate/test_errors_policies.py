@@ -42,7 +42,7 @@ def said(capsys, *words: str) -> tuple[int, str]:
         ("time_s", "-4", "row 2: time_s is -4, which is below 0"),
         ("latency_s", "-0.1", "row 2: latency_s is -0.1, which is below 0"),
         ("violations", "1.5", "row 2: violations is 1.5, where a count of control steps should be"),
-        ("time_s", "4 s", "row 2: time_s is '4 s', where a number should be"),
+        ("time_s", "4 s", "row 2: time_s is '4 s', not a number"),
         ("smoothness", "-4.1", ""),
         ("violations", "3", ""),
     ],

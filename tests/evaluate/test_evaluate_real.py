@@ -58,7 +58,7 @@ def test_counts_of_successes_are_trials_too(tmp_path):
     [
         ("policy,success\na,perhaps\n", "row 1: success is 'perhaps'. Write 1 or 0"),
         ("policy,success,valid\na,1,no idea\n", "row 1: valid is 'no idea'. Write 1 or 0."),
-        ("policy,success,time_s\na,1,fast\n", "row 1: time_s is 'fast', where a number should be"),
+        ("policy,success,time_s\na,1,fast\n", "row 1: time_s is 'fast', not a number"),
         ("policy,score\na,0.5\n", "do not say whether they succeeded"),
         ("policy,slice,trial,success\na,s,t,1\na,s,t,0\n", "trial t of slice s occurs twice"),
         ("policy\na\n", "no column success or score"),
@@ -72,7 +72,7 @@ def test_what_is_wrong_with_a_table_is_named(tmp_path, text, words):
 def test_nothing_there_and_nothing_in_it_are_told(tmp_path):
     with pytest.raises(InputError, match="does not exist"):
         read_real(tmp_path / "none.csv")
-    with pytest.raises(InputError, match="holds no trials"):
+    with pytest.raises(InputError, match="has no trials"):
         read_real(tmp_path)
 
 
@@ -95,7 +95,7 @@ def test_a_dataset_that_does_not_say_how_it_ended_is_refused(tmp_path):
     from support.edits import foreign
 
     foreign(tmp_path / "log", [6, 7])
-    with pytest.raises(DatasetError, match="does not say whether it succeeded"):
+    with pytest.raises(DatasetError, match="has no outcome"):
         read_real(tmp_path / "log")
     made = read_real(tmp_path / "log", outcomes=dict.fromkeys(range(99), True))
     assert [(one.domain, one.counts()) for one in made] == [("real", (1, 1))] * 2  # a task each
@@ -213,12 +213,12 @@ act,0,0.5,30.0,12,0,,
     ("text", "words"),
     [
         ("Controller,Is Success\na,perhaps\n", "row 1: Is Success is 'perhaps'. Write 1 or 0"),
-        ("model,succeeded,Time S\na,1,fast\n", "row 1: Time S is 'fast', where a number should be"),
-        ("policy,progress\na,3\n", "row 1: progress 3 lies outside 0 to 1"),
-        ("model,num_success,episodes\na,9,4\n", "row 1: num_success '9' of episodes '4' are no counts"),
-        ("model,is_success,succeeded\na,1,0\n", "has 2 columns that say success: is_success, succeeded. Call the one"),
+        ("model,succeeded,Time S\na,1,fast\n", "row 1: Time S is 'fast', not a number"),
+        ("policy,progress\na,3\n", "row 1: progress 3 is outside 0 to 1"),
+        ("model,num_success,episodes\na,9,4\n", "row 1: num_success '9' of episodes '4' are not valid counts"),
+        ("model,is_success,succeeded\na,1,0\n", "has 2 columns for success: is_success, succeeded. Name the one"),
         ("Checkpoint,Outcome\na,1\n", r"no column success or score .* It has: Checkpoint, Outcome\."),
-        ("policy,success,source\na,1,lab\n", "row 1: source is 'lab', where real or sim should be"),
+        ("policy,success,source\na,1,lab\n", "row 1: source is 'lab'. Write real or sim"),
     ],
 )
 def test_messages_speak_of_the_columns_as_the_file_has_them(tmp_path, text, words):

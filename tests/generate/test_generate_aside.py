@@ -85,12 +85,12 @@ def test_a_world_that_was_not_set_aside_says_which_were(dataset, capsys):
     folder, _, _ = dataset
     numbers = aside_numbers(folder)
     other = next(number for number in range(40) if number not in numbers)
-    with pytest.raises(InputError, match=rf"Attempt {other} of .* was not set aside. Those that were: {numbers[0]}, "):
+    with pytest.raises(InputError, match=rf"Attempt {other} of .* is not invalid. Invalid attempts: {numbers[0]}, "):
         read_aside(folder, other)
     assert main(["replay", str(folder), str(numbers[0]), "--aside", "--verify"]) == 0
     assert "the world is lost again" in capsys.readouterr().out
     (folder.parent / "none").mkdir(exist_ok=True)
-    with pytest.raises(InputError, match="None was: every world held"):
+    with pytest.raises(InputError, match="It has no invalid attempts"):
         read_aside(folder.parent / "none", 3)
 
 

@@ -167,7 +167,7 @@ def test_what_is_not_there_is_said(written, tmp_path):
     document = written[0] / annotations.DOCUMENT
     moved = document.rename(tmp_path / "gone.json")
     try:
-        with pytest.raises(DatasetError, match="has no annotations. Render it with them"):
+        with pytest.raises(DatasetError, match="has no annotations. Render it with annotations"):
             reader.annotations(0, "front")
     finally:
         moved.rename(document)

@@ -71,7 +71,7 @@ def test_a_table_that_does_not_fit_changes_nothing(tmp_path):
         writer.commit_block(1, [])
         with pytest.raises(DatasetError, match="Block 2 comes with the side tables none; earlier blocks have annot"):
             commit(2, {})
-        with pytest.raises(DatasetError, match="The columns of a dataset's tables stay the same"):
+        with pytest.raises(DatasetError, match="Give the table the same columns in every block"):
             commit(2, {NAME: (rows(n).drop_columns(["blob"]) for n in KEPT[2])})
         assert writer.next_block == 2
 

@@ -1,1 +1,1 @@
-"""Episodes as arrays on disk: LeRobot v3 in and out, importers, provenance, and the registry of public real data."""
+"""Store episodes on disk: LeRobot v3.0 datasets, log importers, provenance, and the registry of public real data."""

@@ -1,7 +1,7 @@
-"""Declare the tables of annotations column by column (types, units, frames, codings), and read one camera's back.
+"""Declare the columns of the annotation tables (type, unit, frame, coding) and read the annotations of one camera.
 
-They are side tables (`dataset.side_tables`): ``twinloop/annotations/NAME/``, one row group per episode. Every row names
-its ``episode_index``, ``number`` and ``frame_index``; those of pictures their ``camera`` too.
+Annotation tables are side tables (`dataset.side_tables`) in ``twinloop/annotations/NAME/`` with one row group per
+episode. Every row has ``episode_index``, ``number`` and ``frame_index``; rows about images also have ``camera``.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ PREFIX = "annotations"
 
 @dataclass(frozen=True, kw_only=True)
 class AnnotationColumn:
-    """A column of a table: its type and what its numbers mean, with unit, frame and coding."""
+    """A column of a table: its type, and the meaning of its values with unit, frame and coding."""
 
     type: pa.DataType
     meaning: str
 
 
 def vector(width: int) -> pa.DataType:
-    """So many float64 in a row."""
+    """Return the Arrow type of a fixed-size list of ``width`` float64 values."""
     return pa.list_(pa.float64(), width)
 
 
@@ -69,15 +69,15 @@ TABLES: dict[str, dict[str, AnnotationColumn]] = {
     | _columns(
         depth=(
             pa.binary(),
-            "PNG, 16 bits: counts of depth_unit along the optical axis; 0 nothing, 65535 too far",
+            "PNG, 16 bits: depth along the optical axis in depth_unit; 0 no surface, 65535 too far",
         ),
-        instance=(pa.binary(), "PNG, 16 bits: number in the name table `instances`; 0 nothing"),
+        instance=(pa.binary(), "PNG, 16 bits: number in the name table `instances`; 0 no object"),
         semantic=(pa.binary(), "PNG, 8 bits: number in the name table `classes`; 0 background"),
         normals=(pa.binary(), "PNG, RGB of 8 bits: (RGB - 128) / 127 in camera axes, towards the camera; all 128 none"),
         flow=(
             pa.binary(),
             """PNG, RGB of 16 bits: (R - 32768, G - 32768) / 64 px to the right and down until the next frame; bits of
-            B: 1 there is flow, 2 the next picture shows the point; null in the last frame""",
+            B: 1 the flow is known, 2 the point is visible in the next image; null in the last frame""",
         ),
     ),
     "objects": _PICTURE
@@ -85,42 +85,48 @@ TABLES: dict[str, dict[str, AnnotationColumn]] = {
         instance=(pa.int32(), "number in the name table"),
         name=(pa.dictionary(pa.int32(), pa.string()), "of the body, or of the world's geom"),
         class_name=(pa.dictionary(pa.int32(), pa.string()), "class in the name table"),
-        pixels=(pa.int32(), "pixels that show it"),
-        visibility=(pa.float64(), "pixels / pixels that would show it alone, within the picture; null: none would"),
-        box=(vector(4), "left, top, right, bottom in px, edges of the pixels that show it; null: none does"),
-        full_box=(vector(4), "of its whole outline, hidden or outside the picture; null: it reaches behind the camera"),
+        pixels=(pa.int32(), "its visible pixels"),
+        visibility=(
+            pa.float64(),
+            "visible pixels / pixels of the unoccluded object, within the image; null: outside the image",
+        ),
+        box=(vector(4), "left, top, right, bottom in px, edges of its visible pixels; null: it has none"),
+        full_box=(
+            vector(4),
+            "of its whole outline, with occluded parts and parts outside the image; null: it reaches behind the camera",
+        ),
         world_position=(vector(3), "its body in the world, m"),
         world_quaternion=(vector(4), "wxyz; world_from_object"),
         camera_position=(vector(3), "its body in camera axes, m"),
         camera_quaternion=(vector(4), "wxyz; camera_from_object"),
-        box_centre=(vector(3), "middle of its box in its own axes, m; null: it has no end"),
-        box_size=(vector(3), "full size of its box along its own axes, m; null: it has no end"),
-        box_world=(vector(3), "middle of its box in the world, m"),
-        box_camera=(vector(3), "middle of its box in camera axes, m"),
+        box_centre=(vector(3), "centre of its box in its own axes, m; null: it is unbounded"),
+        box_size=(vector(3), "full size of its box along its own axes, m; null: it is unbounded"),
+        box_world=(vector(3), "centre of its box in the world, m"),
+        box_camera=(vector(3), "centre of its box in camera axes, m"),
     ),
     "keypoints": _PICTURE
     | _columns(
-        name=(pa.dictionary(pa.int32(), pa.string()), "a site's name, or NAME/corner_0 to 7 of a thing's box"),
-        instance=(pa.int32(), "number in the name table of the thing that carries it; 0 the world"),
+        name=(pa.dictionary(pa.int32(), pa.string()), "a site's name, or NAME/corner_0 to 7 of an object's box"),
+        instance=(pa.int32(), "number in the name table of the object it belongs to; 0 the world"),
         world=(vector(3), "in the world, m"),
         camera_point=(vector(3), "in camera axes, m"),
-        pixel=(vector(2), "column and row in px, outside the picture too; null: behind the camera"),
-        inside=(pa.bool_(), "inside the picture's edges"),
-        visible=(pa.bool_(), "inside, and nothing nearer there"),
+        pixel=(vector(2), "column and row in px, also outside the image; null: behind the camera"),
+        inside=(pa.bool_(), "inside the image"),
+        visible=(pa.bool_(), "inside the image and not occluded"),
     ),
     "contacts": _FRAME
     | _columns(
         time=(pa.float64(), "true time since the episode began, s"),
-        body1=(pa.dictionary(pa.int32(), pa.string()), "the one body"),
-        body2=(pa.dictionary(pa.int32(), pa.string()), "the other body, on which the force acts"),
-        geom1=(pa.dictionary(pa.int32(), pa.string()), "geom of the one body"),
-        geom2=(pa.dictionary(pa.int32(), pa.string()), "geom of the other body"),
-        instance1=(pa.int32(), "number in the name table of the one"),
-        instance2=(pa.int32(), "number in the name table of the other"),
+        body1=(pa.dictionary(pa.int32(), pa.string()), "the first body"),
+        body2=(pa.dictionary(pa.int32(), pa.string()), "the second body, on which the force acts"),
+        geom1=(pa.dictionary(pa.int32(), pa.string()), "geom of the first body"),
+        geom2=(pa.dictionary(pa.int32(), pa.string()), "geom of the second body"),
+        instance1=(pa.int32(), "number of the first body in the name table"),
+        instance2=(pa.int32(), "number of the second body in the name table"),
         position=(vector(3), "of the contact in the world, m"),
-        normal=(vector(3), "unit, from the one to the other, in world axes"),
+        normal=(vector(3), "unit vector from the first to the second body, in world axes"),
         distance=(pa.float64(), "between the surfaces, negative where they overlap, m"),
-        force=(vector(3), "of body1 on body2 in world axes, N; on body1 acts the opposite"),
+        force=(vector(3), "of body1 on body2 in world axes, N; the opposite force acts on body1"),
         torque=(vector(3), "of body1 on body2 about the contact's position in world axes, N·m"),
     ),
     "joints": _FRAME
@@ -148,7 +154,10 @@ TABLES: dict[str, dict[str, AnnotationColumn]] = {
 
 
 def table(name: str, columns: Mapping[str, Any], rows: int) -> pa.Table:
-    """One of `TABLES` from its columns: arrays ``(rows, …)`` or lists, nan being null; columns not given are null."""
+    """Build one of `TABLES` from its columns.
+
+    Values are arrays ``(rows, …)`` or lists; nan becomes null. Columns that are not given are null.
+    """
     arrays = {}
     for column, about_it in TABLES[name].items():
         values = columns.get(column)
@@ -158,11 +167,11 @@ def table(name: str, columns: Mapping[str, Any], rows: int) -> pa.Table:
 
 
 def document(names: Sequence[str], things: Mapping[str, Any], **settings: Any) -> dict[str, Any]:
-    """``twinloop/annotations.json``: columns with units, frames and codings, name table, settings."""
+    """Return the content of ``twinloop/annotations.json``: columns with units and codings, name table, settings."""
     return {
         "schema": layout.SCHEMA,
         "conventions": {
-            "units": "SI, rad; pictures in px",
+            "units": "SI, rad; images in px",
             "quaternions": "wxyz, w at or above 0",
             "camera_axes": "x right, y down, z forward (OpenCV)",
             "pixels": "(0, 0) is the outer corner of the first pixel, whose centre is (0.5, 0.5)",
@@ -200,11 +209,12 @@ class _Reader(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class CameraAnnotations:
-    """What is known of the ``T`` pictures of an episode from one camera; each is read and decoded when asked for.
+    """Annotations of the ``T`` images of one episode and camera. Each property is read and decoded at first use.
 
-    ``names`` and ``classes`` are the name table: of instances by number, and of classes.
+    ``names`` and ``class_of`` map an instance number to its name and class. ``classes`` maps a class number to its
+    name.
 
-    Raises (of every property): UnknownNameError where the dataset was written without it.
+    Raises (every property): UnknownNameError if the dataset was written without this annotation.
     """
 
     reader: _Reader = field(repr=False)
@@ -217,10 +227,10 @@ class CameraAnnotations:
 
     @classmethod
     def read(cls, reader: _Reader, index: int, camera: str) -> Self:
-        """Of one episode of a dataset; see `DatasetReader.annotations`."""
+        """Open the annotations of one episode and camera; see `DatasetReader.annotations`."""
         path = reader.path / DOCUMENT
         if not path.is_file():
-            raise DatasetError(f"{reader.path} has no annotations. Render it with them.")
+            raise DatasetError(f"{reader.path} has no annotations. Render it with annotations.")
         value = read_json(path)
         layout.require_keys(value, ("instances", "classes", "depth_unit"), where=str(path))
         with layout.understood(str(path)):
@@ -239,53 +249,53 @@ class CameraAnnotations:
         return found
 
     def rows(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
-        """All rows of the episode in one of the tables (``cameras``, ``objects``, ``contacts``, …), of every camera."""
+        """Return the episode's rows of one table (``cameras``, ``objects``, ``contacts``, …) for all cameras."""
         return self.reader.side_rows(f"{PREFIX}/{name}", self.index, columns)
 
     @cached_property
     def depth(self) -> NDArray[np.float32]:
-        """Distances along the optical axis ``(T, H, W)`` in m, inf where there is nothing or it is too far to tell."""
+        """Depth along the optical axis ``(T, H, W)`` in m; inf where nothing is hit or the depth is too large."""
         return decode_depth(self._pictures("depth"), self.depth_unit)
 
     @cached_property
     def instance(self) -> NDArray[np.uint16]:
-        """Numbers of the name table ``(T, H, W)``, 0 where there is nothing."""
+        """Instance numbers of the name table ``(T, H, W)``; 0 where no object is visible."""
         return self._pictures("instance")
 
     @cached_property
     def semantic(self) -> NDArray[np.uint8]:
-        """Numbers of the class table ``(T, H, W)``."""
+        """Class numbers of the class table ``(T, H, W)``."""
         return self._pictures("semantic")
 
     @cached_property
     def normals(self) -> NDArray[np.float32]:
-        """Unit normals in camera axes ``(T, H, W, 3)``, 0 where there are none."""
+        """Unit surface normals in camera axes ``(T, H, W, 3)``; zero vectors where there is no surface."""
         return decode_normals(self._pictures("normals"))
 
     @cached_property
     def flow(self) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """Forward flow ``(T - 1, H, W, 2)`` in px, nan where there is none; which points the next picture shows."""
+        """Forward optical flow ``(T - 1, H, W, 2)`` in px, nan if unknown; mask of points visible in the next image."""
         return decode_flow(self._pictures("flow"))
 
     @cached_property
     def intrinsics(self) -> tuple[Intrinsics, ...]:
-        """The pinhole of each picture."""
+        """Pinhole intrinsics of each image."""
         keys = ("fx", "fy", "cx", "cy", "width", "height")
         return tuple(Intrinsics(**{key: row[key] for key in keys}) for row in self._own("cameras").to_pylist())
 
     @cached_property
     def world_from_camera(self) -> NDArray[np.float64]:
-        """Poses ``(T, 4, 4)`` in camera axes x right, y down, z forward."""
+        """Camera poses ``(T, 4, 4)``; camera axes are x right, y down, z forward."""
         return poses(self._own("cameras"), "world")
 
     @cached_property
     def objects(self) -> pa.Table:
-        """Rows of things in the camera's pictures; see `dataset.annotations.TABLES`, and `poses` for matrices."""
+        """Rows of the objects in the camera's images; columns in `dataset.annotations.TABLES`, matrices by `poses`."""
         return self._own("objects")
 
     @cached_property
     def keypoints(self) -> pa.Table:
-        """Rows of keypoints in the camera's pictures; see `dataset.annotations.TABLES`."""
+        """Rows of the keypoints in the camera's images; columns in `dataset.annotations.TABLES`."""
         return self._own("keypoints")
 
     def _own(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
@@ -304,7 +314,10 @@ class CameraAnnotations:
 
 
 def poses(rows: pa.Table, frame: str) -> NDArray[np.float64]:
-    """Matrices ``(n, 4, 4)`` of a table's ``FRAME_position`` and ``FRAME_quaternion``: ``frame`` from what is posed."""
+    """Return transforms ``(n, 4, 4)`` from each row's own axes to ``frame``.
+
+    They are computed from the columns ``FRAME_position`` and ``FRAME_quaternion``.
+    """
     from scipy.spatial.transform import Rotation  # takes longer to load than most readings of a dataset
 
     position, turn = (vectors(rows[f"{frame}_{part}"]) for part in ("position", "quaternion"))
@@ -316,7 +329,7 @@ def poses(rows: pa.Table, frame: str) -> NDArray[np.float64]:
 
 
 def vectors(column: pa.ChunkedArray) -> NDArray[np.float64]:
-    """A column of vectors ``(n, width)``, nan where it is null."""
+    """Return a column of vectors as an array ``(n, width)``, with nan in null rows."""
     array = column.combine_chunks()
     width = array.type.list_size
     values = np.full((len(array), width), np.nan)

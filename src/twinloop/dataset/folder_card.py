@@ -1,4 +1,4 @@
-"""Write the card of any LeRobot v3.0 folder, ours or not: the writer's card, and where the episodes come from."""
+"""Write the dataset card of any LeRobot v3.0 folder: the writer's card plus the origin of the episodes."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _COUNTED = {
     "simulator": "provenance/sim_version",
 }
 _TEXTS = ("provenance/parent_episode_ids", "provenance/transforms")
-_MOST = 12  # parameters that a card names; our choice
+_MOST = 12  # most parameters in the card; our choice
 _LEAST_SPREAD = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterRange:
-    """One drawn parameter over the episodes: name, smallest, median and largest value in SI, and how many have it."""
+    """Smallest, median and largest value of one drawn parameter in SI, and the number of episodes that have it."""
 
     name: str
     low: float
@@ -50,10 +50,11 @@ class ParameterRange:
 
 @dataclass(frozen=True, kw_only=True)
 class DataOrigin:
-    """Where the episodes of a folder come from, as far as it says.
+    """Origin of the episodes of a folder, as far as its episode table records it.
 
-    ``counts`` are episodes by value, by kind of origin; ``ranges`` are some of the drawn parameters of every kind,
-    those that vary most for their size. ``succeeded`` of ``judged`` episodes succeeded.
+    ``counts`` maps a kind of origin (such as ``source``) to the number of episodes per value. ``ranges`` are some drawn
+    parameters of every kind, those with the largest variation relative to their size. ``succeeded`` of the ``judged``
+    episodes (those with a recorded success) succeeded.
     """
 
     episodes: int
@@ -69,7 +70,7 @@ class DataOrigin:
 
     @property
     def success(self) -> str:
-        """The success rate with its exact 95 % interval, in words; empty where no episode was judged."""
+        """Sentence with the success rate and its exact 95 % interval; empty if no episode has a recorded success."""
         if not self.judged:
             return ""
         interval = clopper_pearson(self.succeeded, self.judged)
@@ -80,7 +81,7 @@ class DataOrigin:
 
 
 def read_origin(folder: Path) -> DataOrigin:
-    """Count what the episode table of a v3.0 folder says.
+    """Count the provenance columns in the episode table of a v3.0 folder.
 
     Raises:
         DatasetError: a file of the episode table is damaged.
@@ -117,7 +118,7 @@ def _provenance(folder: Path) -> pa.Table:
 
 
 def _counts(table: pa.Table, column: str) -> dict[str, int]:
-    """Episodes by value, the most frequent first; a twin with the beginning of its hash."""
+    """Count episodes per value, the most frequent first. A twin is shown with the first 12 digits of its hash."""
     values = [str(value or "") for value in table[column].to_pylist()]
     if column == "provenance/twin" and "provenance/twin_hash" in table.column_names:
         hashes = [str(value or "")[:12] for value in table["provenance/twin_hash"].to_pylist()]
@@ -137,7 +138,7 @@ def _range(table: pa.Table, column: str) -> ParameterRange | None:
 
 
 def _some(rows: Sequence[ParameterRange]) -> tuple[ParameterRange, ...]:
-    """Some parameters of every kind (object, joint, camera, …) in turn, of each those that vary most."""
+    """Select up to 12 parameters: one of each kind (object, joint, camera, …) in turn, most varying first."""
     kinds: dict[str, list[ParameterRange]] = {}
     for row in sorted(rows, key=_by_spread):
         kinds.setdefault(row.name.partition(".")[0], []).append(row)
@@ -146,7 +147,7 @@ def _some(rows: Sequence[ParameterRange]) -> tuple[ParameterRange, ...]:
 
 
 def _by_spread(row: ParameterRange) -> tuple[float, str]:
-    """Widest for its size first; names decide where ranges are alike."""
+    """Return a sort key: largest range relative to its size first, then by name."""
     size = max(abs(row.low), abs(row.high), _LEAST_SPREAD)
     return (-round((row.high - row.low) / size, 6), row.name)
 
@@ -156,7 +157,7 @@ def _texts(table: pa.Table, column: str) -> Sequence[Any]:
 
 
 def _steps(text: Any) -> list[str]:
-    """Names of an episode's transforms out of their JSON; none where it cannot be read."""
+    """Return the names of an episode's transforms from their JSON; an empty list if it cannot be read."""
     try:
         steps = parse_json(text, where="transforms") if text else []
     except (TypeError, AttributeError, DocumentError):
@@ -165,7 +166,7 @@ def _steps(text: Any) -> list[str]:
 
 
 Rows = Sequence[Mapping[str, Any]]
-_SHOWN = 8  # values of an origin that are named; our choice
+_SHOWN = 8  # most values of an origin in the card; our choice
 
 
 def folder_card(
@@ -176,17 +177,17 @@ def folder_card(
     licence: str = "",
     tables: Mapping[str, Rows] | None = None,
 ) -> str:
-    """The text of ``README.md``, a function of the folder and the arguments alone.
+    """Return the text of ``README.md``; it depends on the folder and the arguments only.
 
     Args:
         folder: a v3.0 dataset.
-        repo_id: where it is or will be on the Hub, for the lines that load it.
-        name: the dataset's name; by default our record's, or the folder's.
-        licence: in place of what the folder states.
+        repo_id: its repository on the Hub, for the example that loads it.
+        name: the dataset's name; by default the recorded name, or the folder's.
+        licence: replaces the licence that the folder states.
         tables: further sections by title, such as quality or labels, each a table with the same keys in every row.
 
     Raises:
-        DatasetError: no v3.0 folder, or damaged.
+        DatasetError: the folder is not a v3.0 dataset, or is damaged.
     """
     source = SourceV3(Path(folder))
     reader, origin = source.reader, read_origin(source.path)
@@ -249,7 +250,7 @@ def _tags(reader: DatasetReader, origin: DataOrigin) -> list[str]:
 
 
 def _origin(origin: DataOrigin) -> list[str]:
-    """The sections on where the episodes come from; none where the folder says nothing."""
+    """Return the sections on the origin of the episodes; an empty list if the folder records no origin."""
     lines = [
         f"- {kind}: " + ", ".join(f"{markdown_text(value)} × {count}" for value, count in list(counts.items())[:_SHOWN])
         for kind, counts in origin.counts.items()
@@ -257,15 +258,17 @@ def _origin(origin: DataOrigin) -> list[str]:
     ]
     if not lines:
         return []
-    lines += [f"- {origin.ids} different episodes by content hash"] if origin.ids else []
-    lines += [f"- {origin.parents} episodes made from others, named in their provenance"] if origin.parents else []
+    lines += [f"- {origin.ids} different episodes (by content hash)"] if origin.ids else []
+    lines += (
+        [f"- {origin.parents} episodes derived from others, which their provenance names"] if origin.parents else []
+    )
     if origin.transforms:
         lines.append(
             "- transforms: "
             + ", ".join(f"{markdown_text(name)} × {count}" for name, count in origin.transforms.items())
         )
     lines += [f"- {origin.invalid} episodes marked invalid"] if origin.invalid else []
-    sections = ["## Where the episodes come from\n\n" + "\n".join(lines)]
+    sections = ["## Origin of the episodes\n\n" + "\n".join(lines)]
     if origin.success:
         sections.append(f"## Success\n\n{origin.success}")
     if origin.ranges:
@@ -286,7 +289,7 @@ def _origin(origin: DataOrigin) -> list[str]:
 
 def _table(title: str, rows: Rows) -> str:
     if not rows:
-        return f"## {title}\n\nNothing is known."
+        return f"## {title}\n\nNot available."
     names = list(rows[0])
     lines = [f"| {' | '.join(map(markdown_cell, names))} |", "|" + "---|" * len(names)]
     lines += ["| " + " | ".join(_cell(row.get(name)) for name in names) + " |" for row in rows]

@@ -1,4 +1,4 @@
-"""Worlds that were set aside: they could no longer be trusted, so they are kept beside the dataset, not in it."""
+"""Store and read invalid worlds: attempts that diverged, kept in ``twinloop/invalid`` and not among the episodes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from twinloop.dataset.lerobot.parquet import lists, read_table
 class InvalidAttempt:
     """An attempt whose world diverged in control step ``step``.
 
-    ``states`` ``(step + 1, nstate)`` end with the last trusted one, ``commands`` ``(step + 1, nu)`` with the one
-    under which the world was lost: stepping from the last state with the last command loses it again.
+    ``states`` ``(step + 1, nstate)`` are the valid states. ``commands`` ``(step + 1, nu)`` end with the command that
+    was applied when the world diverged. Stepping from the last state with the last command reproduces the divergence.
     """
 
     number: int
@@ -36,7 +36,7 @@ class InvalidAttempt:
 
 
 def aside_table(items: Sequence[InvalidAttempt]) -> pa.Table:
-    """One row per attempt: number, step, reason, flat float64 states and commands, provenance as JSON."""
+    """Return one row per attempt: number, step, reason, flat float64 states and commands, provenance as JSON."""
     return pa.table(
         {
             "number": pa.array([item.number for item in items], pa.int64()),
@@ -52,15 +52,15 @@ def aside_table(items: Sequence[InvalidAttempt]) -> pa.Table:
 
 
 def aside_numbers(root: Path) -> list[int]:
-    """The attempts of a dataset that were set aside, in order."""
+    """Return the numbers of a dataset's invalid attempts, in order."""
     return [number for path in _files(root) for number in read_table(path, ["number"])["number"].to_pylist()]
 
 
 def read_aside(root: Path, number: int) -> InvalidAttempt:
-    """One attempt that was set aside.
+    """Read one invalid attempt.
 
     Raises:
-        InputError: that attempt was not set aside; says which were.
+        InputError: the dataset has no invalid attempt of this number; lists those it has.
     """
     for path in _files(root):
         found = read_table(path, ["number"])["number"].to_pylist()
@@ -69,8 +69,8 @@ def read_aside(root: Path, number: int) -> InvalidAttempt:
     numbers = aside_numbers(root)
     known = ", ".join(map(str, numbers[:12])) + (", …" if len(numbers) > 12 else "")
     raise InputError(
-        f"Attempt {number} of {root} was not set aside. "
-        + (f"Those that were: {known}." if numbers else "None was: every world held.")
+        f"Attempt {number} of {root} is not invalid. "
+        + (f"Invalid attempts: {known}." if numbers else "It has no invalid attempts.")
     )
 
 

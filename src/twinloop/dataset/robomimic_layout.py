@@ -1,9 +1,8 @@
-"""Names within a robomimic file that robomimic does not know, and how its own are made; writer and readers share them.
+"""Names in robomimic's HDF5 files, shared by writer and readers, and conversions to robomimic's conventions.
 
-robomimic's part is as its documentation has it (Datasets, Overview): ``data/demo_N`` with ``actions`` within ±1,
-``states``, ``rewards``, ``dones``, ``obs`` and ``next_obs``, and ``mask/NAME``. What is ours lies in
-``demo_N/twinloop`` and in the attribute ``twinloop``, JSON, of ``data`` and of each demonstration; robomimic passes
-over both.
+The layout follows robomimic's documentation (Datasets, Overview): ``data/demo_N`` with ``actions`` within ±1,
+``states``, ``rewards``, ``dones``, ``obs`` and ``next_obs``, and ``mask/NAME``. Twinloop adds the group
+``demo_N/twinloop`` and the JSON attribute ``twinloop`` of ``data`` and of each demonstration. robomimic ignores both.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ Array = NDArray[np.float64]
 
 
 def import_h5py(what: str) -> Any:
-    """The package that reads and writes HDF5.
+    """Import h5py, the package that reads and writes HDF5.
 
     Raises:
         MissingDependencyError: it is not installed.
@@ -39,11 +38,11 @@ def import_h5py(what: str) -> Any:
 
 
 def observation_key(feature: str) -> str:
-    """Name of a feature among robomimic's observations: ``front_image``, ``state``, ``imu.tool_imu``."""
+    """Return the robomimic observation name of a feature, such as ``front_image``, ``state`` or ``imu.tool_imu``."""
     bare = feature.removeprefix("observation.")
     return f"{bare.removeprefix('images.')}_image" if bare.startswith("images.") else bare.replace("/", ".")
 
 
 def to_unit(values: Array, low: Array, high: Array) -> Array:
-    """Values with ``low`` at -1 and ``high`` at 1, as robomimic wants actions."""
+    """Scale values to [-1, 1], the range of robomimic's actions: ``low`` becomes -1 and ``high`` becomes 1."""
     return np.clip(2.0 * (values - low) / (high - low) - 1.0, -1.0, 1.0)  # rounding alone reaches beyond

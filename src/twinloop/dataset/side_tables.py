@@ -1,8 +1,8 @@
-"""Tables beside LeRobot's files: whatever else is known of each episode, as Parquet in ``twinloop/NAME/``.
+"""Write and read side tables: additional data per episode as Parquet files in ``twinloop/NAME/``.
 
-A side table is committed with the block whose episodes it tells of: one file per block, one row group per episode, the
-same bytes for the same rows. Whoever makes one names episodes by their ``number``; the writer puts ``episode_index``
-before it. A name is a path such as ``annotations/frames``.
+A side table is committed together with the block of its episodes: one file per block, one row group per episode, and
+the same bytes for the same rows. The caller identifies episodes by ``number``; the writer adds the column
+``episode_index``. A table's name is a path such as ``annotations/frames``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     import pyarrow.dataset as pad
 
 SideTable: TypeAlias = pa.Table | Iterable[pa.Table] | Path
-"""Rows of a block: a table, parts of it one after the other, or a Parquet file that another process wrote."""
+"""Rows of one block: a table, a sequence of partial tables, or the path of a Parquet file written by another process.
+"""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*(/[a-z][a-z0-9_]*)*")
 _TAKEN = {"states", "provenance", "log", "invalid"}
@@ -36,15 +37,15 @@ _KEY = pa.field(_INDEX, pa.int64())
 
 
 def check_name(name: str) -> None:
-    """Refuse what cannot name a side table.
+    """Check that a name can be used for a side table.
 
     Raises:
-        InputError: says what a name looks like.
+        InputError: it cannot; the message describes valid names.
     """
     if not _NAME.fullmatch(name) or name.partition("/")[0] in _TAKEN:
         raise InputError(
-            f"{name!r} cannot name a side table. A name is made of lower-case words with slashes between them "
-            f"(annotations/frames), and does not begin with {', '.join(sorted(_TAKEN))}."
+            f"{name!r} cannot name a side table. A name consists of lower-case words separated by slashes "
+            f"(annotations/frames) and does not begin with {', '.join(sorted(_TAKEN))}."
         )
 
 
@@ -56,23 +57,23 @@ def write_side_tables(
     episodes: Mapping[int, int],
     known: Mapping[str, Sequence[str]] | None,
 ) -> dict[str, list[str]]:
-    """Write a block's side tables into a snapshot in preparation.
+    """Write a block's side tables into a snapshot that is not yet committed.
 
     Args:
-        episodes: ``episode_index`` of each of the block's episodes by number, in order.
-        known: the columns of each side table of the dataset, as this returns them; None before its first episodes.
+        episodes: maps the number of each of the block's episodes to its ``episode_index``, in order.
+        known: the columns of each side table of the dataset, as returned here; None before its first episodes.
 
     Returns:
         The columns of each table, as ``name: type``.
 
     Raises:
-        InputError: a name that cannot be one, or rows that are not of the block's episodes, in their order.
-        DatasetError: a table is missing that the dataset has, or has other columns there.
+        InputError: an invalid table name, or rows of episodes that are not in the block or not in its order.
+        DatasetError: a table of the dataset is missing, or its columns differ from those of earlier blocks.
     """
     if known is not None and set(known) != set(tables):
         raise DatasetError(
             f"Block {block} comes with the side tables {_listed(tables)}; earlier blocks have {_listed(known)}. Give "
-            "every block the same tables, a table without rows where there is nothing to tell, or write another "
+            "every block the same tables (a table may have no rows), or write another "
             "dataset."
         )
     columns: dict[str, list[str]] = {}
@@ -83,26 +84,26 @@ def write_side_tables(
         if known is not None and columns[name] != list(known[name]):
             raise DatasetError(
                 f"The side table {name} of block {block} has the columns {', '.join(columns[name])}; earlier blocks "
-                f"have {', '.join(known[name])}. The columns of a dataset's tables stay the same."
+                f"have {', '.join(known[name])}. Give the table the same columns in every block."
             )
     return columns
 
 
 def side_table_names(root: Path) -> list[str]:
-    """Names of the side tables of a dataset folder that have a file."""
+    """Return the names of the side tables that have a file in a dataset folder."""
     base = root / layout.SIDE
     found = {path.parent.parent.relative_to(base).as_posix() for path in base.glob("**/chunk-*/file-*.parquet")}
     return sorted(name for name in found if name.partition("/")[0] not in _TAKEN)
 
 
 def open_side_table(root: Path, name: str) -> pad.Dataset:
-    """A side table over all blocks, of which nothing is read yet.
+    """Open a side table over all blocks without reading its rows.
 
     Raises:
         UnknownNameError: the dataset has no such table.
-        DatasetError: a file is damaged, lies outside the folder, or was written by a newer version.
+        DatasetError: a file is damaged, is outside the folder, or was written by a newer version.
     """
-    import pyarrow.dataset as pad  # brings pandas with it where that is installed
+    import pyarrow.dataset as pad  # imports pandas if it is installed
 
     names = side_table_names(root)
     if name not in names:
@@ -114,7 +115,7 @@ def open_side_table(root: Path, name: str) -> pad.Dataset:
 
 
 def side_rows(root: Path, name: str, block: int, index: int, columns: Sequence[str] | None = None) -> pa.Table:
-    """One episode's rows of a side table, of which only its row groups are read.
+    """Read the rows of one episode from a side table; only that episode's row groups are read.
 
     Raises:
         UnknownNameError: the dataset has no such table, or the table no such column.
@@ -133,14 +134,14 @@ def side_rows(root: Path, name: str, block: int, index: int, columns: Sequence[s
 
 
 def about(name: str, text: Mapping[str, Any]) -> dict[bytes, bytes]:
-    """Metadata of a table's schema that say what it is; what the writer adds to every side table."""
+    """Return the schema metadata that describes a table; the writer adds it to every side table."""
     return {_ABOUT: dumps({"schema": layout.SCHEMA, "table": name, **text}).encode()}
 
 
 def side_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
-    """A new file of a side table, to which every episode adds a row group."""
+    """Open a new side-table file for writing; every episode adds one row group."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Pictures are compressed already; a dictionary of them would be a second copy.
+    # Images are compressed already; a dictionary of them would be a second copy.
     codecs = {field.name: "none" if _is_binary(field.type) else "zstd" for field in schema}
     plain = [field.name for field in schema if not _is_binary(field.type)]
     return pq.ParquetWriter(path, schema, compression=codecs, use_dictionary=plain)  # pyright: ignore[reportArgumentType]
@@ -154,10 +155,12 @@ def _write(path: Path, name: str, rows: SideTable, episodes: Mapping[int, int]) 
     parts = _parts(rows)
     first = next(parts, None)
     if first is None:
-        raise InputError(f"The side table {name} has no part. One without rows is a table with columns.")
+        raise InputError(
+            f"The side table {name} has no parts. Give an empty table with columns for a table without rows."
+        )
     if _NUMBER not in first.column_names or _INDEX in first.column_names:
         raise InputError(
-            f"The side table {name} needs a column {_NUMBER}, the episode's, and {_INDEX} is added by the writer; it "
+            f"The side table {name} needs a column {_NUMBER} and no {_INDEX}, which the writer adds; it "
             f"has {', '.join(first.column_names)}."
         )
     fields = [pa.field(field.name, _as_parquet(field.type)) for field in first.schema]
@@ -169,7 +172,7 @@ def _write(path: Path, name: str, rows: SideTable, episodes: Mapping[int, int]) 
                 if number not in episodes or order.index(number) < done:
                     raise InputError(
                         f"The side table {name} has rows of episode number {number} where the block has the episodes "
-                        f"{order}, in this order. Sort the rows by number, and leave out what was not kept."
+                        f"{order}, in this order. Sort the rows by number, and drop episodes not in the block."
                     )
                 done = order.index(number)
                 index = pa.array(np.full(len(group), episodes[number]), pa.int64())
@@ -191,7 +194,7 @@ def _parts(rows: SideTable) -> Iterator[pa.Table]:
 
 
 def _by_number(part: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-    """Runs of rows of one episode."""
+    """Split rows into consecutive runs of the same episode."""
     numbers = part[_NUMBER].to_numpy()
     edges = np.flatnonzero(np.diff(numbers)) + 1
     bounds = [0, *edges.tolist(), len(numbers)] if len(numbers) else []
@@ -200,7 +203,7 @@ def _by_number(part: pa.Table) -> Iterator[tuple[int, pa.Table]]:
 
 
 def _as_parquet(kind: pa.DataType) -> pa.DataType:
-    """A type with the name that Parquet gives to what a list holds, so that files and tables give the same bytes."""
+    """Return a type with Parquet's name for list elements, so that files and in-memory tables give the same bytes."""
     if pa.types.is_fixed_size_list(kind):
         return pa.list_(pa.field("element", _as_parquet(kind.value_type)), kind.list_size)
     if pa.types.is_list(kind):
@@ -222,11 +225,13 @@ def _checked_schema(path: Path) -> pa.Schema:
 
 def _inside(root: Path, path: Path) -> Path:
     if not path.resolve().is_relative_to(root.resolve()):
-        raise DatasetError(f"{path} leads out of the dataset's folder. Nothing outside it is read; restore the file.")
+        raise DatasetError(
+            f"{path} leads out of the dataset's folder. Files outside it are not read; restore the file."
+        )
     return path
 
 
 def _group_index(file: pq.ParquetFile, group: int) -> int:
-    """The episode of a row group, from its statistics: every group holds one episode."""
+    """Return the episode of a row group from its statistics (every group holds one episode); -1 without statistics."""
     statistics = file.metadata.row_group(group).column(0).statistics
     return int(statistics.min) if statistics is not None and statistics.has_min_max else -1

@@ -1,12 +1,14 @@
-"""Keep what a log or a simulated sensor measured, and a log's own models, beside a dataset, and read them back.
+"""Store the sensor signals of an episode, and the simulation stored with a log, in a dataset and read them back.
 
-A signal that all episodes have becomes ``observation.NAME`` (with dots for slashes: ``observation.pose.cube``), sampled
-at the frames: orientations by spherical interpolation, switches and throttles held, all else linearly, the end values
-beyond the ends. The side table ``signals`` keeps every signal with its own times and numbers (`signal_table`).
+A signal that all episodes have becomes the feature ``observation.NAME`` (dots replace slashes:
+``observation.pose.cube``), sampled at the frames. Orientations use spherical interpolation, switches and throttles are
+held, all others use linear interpolation; outside a signal's time range its first or last value is used. The side
+table ``signals`` keeps every signal with its own times and values (`signals_table`).
 
-A sensor's samples lie in the side table ``readings/NAME``, and its kind in the feature ``observation.KIND.NAME``. An
-inertial unit becomes ``angular_velocity/NAME`` and ``acceleration/NAME``, a force/torque sensor ``wrench/NAME``, and
-servos ``joint_velocity``, ``joint_current``, ``joint_load``, ``joint_voltage`` and ``joint_temperature``.
+The samples of a simulated sensor are in the side table ``readings/NAME``, and its type is part of the feature name
+``observation.KIND.NAME``. An IMU gives ``angular_velocity/NAME`` and ``acceleration/NAME``; a force/torque sensor
+gives ``wrench/NAME``; servos give ``joint_velocity``, ``joint_current``, ``joint_load``, ``joint_voltage`` and
+``joint_temperature``.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ _MIXED = {"pose": _POSE_UNITS, "twist": ("m/s",) * 3 + ("rad/s",) * 3, "wrench":
 
 
 def shared_signals(episodes: Sequence[Episode]) -> dict[str, ReadingSpec]:
-    """The feature of each signal that all episodes have with the same columns and unit, by the signal's name."""
+    """Return, by signal name, the feature of each signal that all episodes have with the same columns and unit."""
     first = episodes[0].signals
     same = [
         name
@@ -45,7 +47,7 @@ def shared_signals(episodes: Sequence[Episode]) -> dict[str, ReadingSpec]:
 
 
 def at_frames(name: str, signal: LoggedSignal, time: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A signal at an episode's frames, ``(T, k)``."""
+    """Resample a signal at an episode's frames; the result is ``(T, k)``."""
     if name in HELD:
         return hold(signal.time, signal.values, time)
     if not name.startswith("pose/"):
@@ -55,7 +57,7 @@ def at_frames(name: str, signal: LoggedSignal, time: NDArray[np.float64]) -> NDA
 
 
 def readings(log: Episode, specs: Mapping[str, ReadingSpec]) -> dict[str, NDArray[np.float64]]:
-    """The features of one episode by their keys."""
+    """Return the reading features of one episode by their keys."""
     return {spec.key: at_frames(name, log.signals[name], log.time) for name, spec in specs.items()}
 
 
@@ -64,7 +66,10 @@ def _alike(one: LoggedSignal, other: LoggedSignal) -> bool:
 
 
 def column_units(name: str, signal: LoggedSignal) -> tuple[str, ...]:
-    """The unit of each column; of those of unlike units by what the name stands for, else unknown ("")."""
+    """Return the unit of each column of a signal.
+
+    A pose, twist or wrench has different units per column, given by its name. A unit that is not known is "".
+    """
     if signal.unit:
         return (signal.unit,) * len(signal.columns)
     units = _MIXED.get(name.partition("/")[0], ())
@@ -76,7 +81,7 @@ _TRIADS = {"gyro": "angular_velocity", "accel": "acceleration"}
 
 
 def generated_signals(reader: DatasetReader, index: int) -> dict[str, LoggedSignal]:
-    """Signals of a generated episode at the times at which the samples were taken; none where none were kept."""
+    """Return the sensor signals of a simulated episode at their sampling times; empty if no samples were stored."""
     tables = set(reader.side_tables)
     found: dict[str, LoggedSignal] = {}
     for spec in reader.spec.readings:
@@ -98,7 +103,7 @@ def generated_signals(reader: DatasetReader, index: int) -> dict[str, LoggedSign
 
 
 def _parts(kind: str, name: str, spec: ReadingSpec) -> Iterator[tuple[str, list[int]]]:
-    """Each signal that a sensor gives, and its columns."""
+    """Yield each signal of a sensor and the indices of its columns."""
     if kind == "force_torque":
         yield f"wrench/{name}", list(range(len(spec.columns)))
         return
@@ -109,13 +114,13 @@ def _parts(kind: str, name: str, spec: ReadingSpec) -> Iterator[tuple[str, list[
 
 
 def _stem(kind: str, column: str) -> str:
-    """``gyro`` of ``gyro.x``; ``velocity`` of ``elbow_flex.velocity``."""
+    """Return ``gyro`` for ``gyro.x`` and ``velocity`` for ``elbow_flex.velocity``."""
     first, _, last = column.rpartition(".")
     return first if kind == "imu" else last
 
 
 def _short(kind: str, column: str) -> str:
-    """``x`` of ``gyro.x``, ``elbow_flex`` of ``elbow_flex.velocity``; names of forces and torques as they are."""
+    """Return ``x`` for ``gyro.x``, ``elbow_flex`` for ``elbow_flex.velocity``; keep force/torque names."""
     first, _, last = column.rpartition(".")
     return column if kind == "force_torque" else last if kind == "imu" else first
 
@@ -125,7 +130,7 @@ _ASSETS = pa.list_(pa.struct([("name", pa.string()), ("content", pa.binary())]))
 
 
 def simulation_table(numbers: Sequence[int], logs: Sequence[Episode]) -> pa.Table:
-    """What the simulators of some episodes kept, one row each; none of those without."""
+    """Return the stored simulations of some episodes, one row each; episodes without one have no row."""
     rows = [(number, log.simulation) for number, log in zip(numbers, logs, strict=True) if log.simulation is not None]
     kept = [simulation for _, simulation in rows]
     controls = [None if item.controls is None else item.controls.ravel() for item in kept]
@@ -149,7 +154,7 @@ def simulation_table(numbers: Sequence[int], logs: Sequence[Episode]) -> pa.Tabl
 
 
 def stored_simulation(reader: DatasetReader, index: int) -> StoredSimulation | None:
-    """What an imported episode's simulator kept, or None."""
+    """Return the stored simulation of an imported episode, or None."""
     if SIMULATION_TABLE not in reader.side_tables:
         return None
     for row in reader.side_rows(SIMULATION_TABLE, index).to_pylist():
@@ -169,7 +174,7 @@ TABLE = "signals"
 
 
 def signals_table(numbers: Sequence[int], logs: Sequence[Episode]) -> pa.Table:
-    """Every signal of some episodes as it was measured, one row each."""
+    """Return every signal of some episodes as measured, one row per signal."""
     pairs = zip(numbers, logs, strict=True)
     rows = [(number, name, signal) for number, log in pairs for name, signal in log.signals.items()]
     return pa.table(
@@ -185,7 +190,7 @@ def signals_table(numbers: Sequence[int], logs: Sequence[Episode]) -> pa.Table:
 
 
 def stored_signals(reader: DatasetReader, index: int) -> dict[str, LoggedSignal]:
-    """An episode's signals with their own times and numbers; none where the dataset keeps none."""
+    """Return an episode's signals with their own times and values; empty if the dataset stores none."""
     if TABLE not in reader.side_tables:
         return {}
     found: dict[str, LoggedSignal] = {}
@@ -198,7 +203,7 @@ def stored_signals(reader: DatasetReader, index: int) -> dict[str, LoggedSignal]
 
 
 def restored(reader: DatasetReader, index: int, *, units: UnitMap | None = None) -> Episode:
-    """A recorded episode as it was before it became a dataset: signals, conditions, kind of command and simulation."""
+    """Return a recorded episode as it was before conversion, with signals, conditions, command type and simulation."""
     extra = reader.provenance(index).extra
     return replace(
         reader.log_episode(index, units=units),

@@ -1,4 +1,4 @@
-"""What a dataset is: robot, rate, joints and their units, cameras; and the metadata that follows from it."""
+"""Specification of a dataset (robot, frame rate, joints with units, cameras) and its LeRobot metadata."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from twinloop.core.units import UnitMap
 from twinloop.dataset.lerobot import layout
 
 STATE, TRUE_TIME = "observation.state", "observation.time"
-RUNS = (
-    "runs"  # key in DatasetSpec.config of edited datasets: the runs' configurations by their provenance's config_hash
-)
+RUNS = "runs"  # key in DatasetSpec.config of edited datasets: run configurations by the config_hash of the provenance
 INDEX_FEATURES = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 
 
@@ -35,13 +33,13 @@ class CameraSpec:
 
     @property
     def key(self) -> str:
-        """The feature key."""
+        """Feature key."""
         return f"observation.images.{self.name}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadingSpec:
-    """What a sensor reports at every frame: a feature ``observation.NAME``, its columns and the unit of each."""
+    """Readings of a sensor at every frame: a feature ``observation.NAME``, its columns and the unit of each."""
 
     name: str
     columns: tuple[str, ...]
@@ -51,7 +49,7 @@ class ReadingSpec:
         if "/" in self.name or not self.name or self.key in (STATE, TRUE_TIME) or self.name.startswith("images."):
             raise InputError(
                 f"The readings {self.name!r} cannot be a feature of that name: LeRobot allows no '/', and "
-                "observation.state, observation.time and observation.images.* mean something else. Rename the sensor."
+                "observation.state, observation.time and observation.images.* are reserved. Rename the sensor."
             )
         if not self.columns or len(self.columns) != len(self.units):
             raise InputError(
@@ -61,21 +59,21 @@ class ReadingSpec:
 
     @property
     def key(self) -> str:
-        """The feature key."""
+        """Feature key."""
         return f"observation.{self.name}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetSpec:
-    """Everything that stays the same over all episodes of a dataset.
+    """Properties that are the same for all episodes of a dataset.
 
-    ``joints`` are bare joint names in column order: actions and the first columns of the observation are named
-    ``JOINT.pos`` on disk, as LeRobot does; ``extra_state`` names further observation columns. ``units`` maps the
-    joint columns to SI. ``block_size`` is how many attempted episode numbers one file covers. ``success`` says
-    whether frames carry ``next.success``. ``unsteady`` says that the control loop keeps no exact time: frames
-    then carry ``observation.time``, the true time of each in s, beside LeRobot's nominal timestamps. ``readings`` are
-    what further sensors report at each frame. ``ranges`` is what a reader must know of the ranges that worlds
-    were drawn from, a line each.
+    ``joints`` are joint names in column order. As in LeRobot, the columns of the action and the first columns of the
+    observation are named ``JOINT.pos`` on disk; ``extra_state`` names further observation columns. ``units`` maps the
+    joint columns to SI. ``block_size`` is the number of attempted episode numbers per file. ``success``: frames have
+    the column ``next.success``. ``unsteady``: the period of the control loop varies, and frames have the column
+    ``observation.time``, their true time in s, in addition to LeRobot's nominal timestamps. ``readings`` are the
+    features of further sensors. ``ranges`` are notes for the dataset card on the ranges of the randomization, one line
+    each.
     """
 
     name: str
@@ -117,7 +115,7 @@ class DatasetSpec:
         return self.action_names + self.extra_state
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for ``twinloop/dataset.json``."""
+        """Return a JSON-compatible dictionary, the content of ``twinloop/dataset.json``."""
         return {
             "schema": layout.SCHEMA,
             "name": self.name,
@@ -140,7 +138,7 @@ class DatasetSpec:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], *, where: str) -> DatasetSpec:
-        """The inverse of `to_json`; reads every schema up to this one.
+        """Invert `to_json`; reads files of all schema versions up to the present one.
 
         Raises:
             DatasetError: a key is missing or has a value of another type, or a newer version wrote it; names the file.
@@ -160,7 +158,7 @@ class DatasetSpec:
 
 
 def features(spec: DatasetSpec) -> dict[str, Any]:
-    """The ``features`` table of ``info.json``."""
+    """Return the ``features`` table of ``info.json``."""
     table: dict[str, Any] = {
         "action": {"dtype": "float32", "shape": [len(spec.action_names)], "names": list(spec.action_names)},
         "observation.state": {"dtype": "float32", "shape": [len(spec.state_names)], "names": list(spec.state_names)},
@@ -197,7 +195,7 @@ def _video_feature(camera: CameraSpec, fps: int) -> dict[str, Any]:
 
 
 def info(spec: DatasetSpec, *, episodes: int, frames: int, tasks: int) -> dict[str, Any]:
-    """The content of ``meta/info.json``."""
+    """Return the content of ``meta/info.json``."""
     return {
         "codebase_version": "v3.0",
         "robot_type": spec.robot_type,
@@ -216,7 +214,7 @@ def info(spec: DatasetSpec, *, episodes: int, frames: int, tasks: int) -> dict[s
 
 
 def modality(spec: DatasetSpec) -> dict[str, Any]:
-    """The content of ``meta/modality.json``, which GR00T reads: a slice per joint, and the cameras by short names."""
+    """Return the content of ``meta/modality.json`` for GR00T: one slice per joint, and the cameras by short names."""
     rows = {name: {"start": i, "end": i + 1} for i, name in enumerate(spec.state_names)}
     return {
         "state": {name.removesuffix(".pos"): span for name, span in rows.items()},

@@ -1,4 +1,4 @@
-"""One door for scored trials of policies: a table, a dataset whose episodes say how they ended, a folder of either."""
+"""Read the trials of policies from a table, from a dataset with recorded outcomes, or from a folder of either."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _TABLES = (".csv", ".json")
 
 
 def read_trials(path: Path | str, *, domain: Domain | None = None, policy: str | None = None) -> Trials:
-    """Trials from wherever they are kept.
+    """Read trials from a table, a dataset, or a folder with one of them per policy.
 
     Args:
-        path: a CSV or JSON table (columns: `twinloop.dataset.trials_table`), a LeRobotDataset v3.0 folder whose
-            episodes say whether they succeeded (``provenance/success`` in our own, ``next.success`` in others), or a
-            folder with one table or one dataset per policy, named after it.
-        domain: of trials that do not say theirs.
-        policy: of trials that do not name theirs; the name of the file or folder without it.
+        path: a CSV or JSON table (columns: `twinloop.dataset.trials_table`), a LeRobotDataset v3.0 folder with the
+            outcome of each episode (``provenance/success`` if twinloop wrote it, else ``next.success``), or a folder
+            with one table or one dataset per policy, named after the policy.
+        domain: the domain of trials that do not state one.
+        policy: the policy of trials that do not name one; by default the name of the file or folder.
 
     Raises:
-        InputError: nothing is there, or it is not one of these; a table that cannot be read, naming the row.
-        DatasetError: a dataset that is damaged, or whose episodes do not say how they ended.
+        InputError: the path does not exist or is none of these, or a table cannot be read; names the row.
+        DatasetError: a dataset is damaged or has no outcomes.
     """
     path = Path(path)
     if path.is_file() and path.suffix.lower() in _TABLES:
@@ -42,19 +42,19 @@ def read_trials(path: Path | str, *, domain: Domain | None = None, policy: str |
     )
     if not inside:
         if path.is_file():
-            raise InputError(f"{path} is no table of trials that is known by its name. Call it .csv or .json.")
+            raise InputError(f"{path} is not a table of trials: its name ends neither in .csv nor in .json. Rename it.")
         raise InputError(
-            f"{path} holds no trials: give a table (CSV or JSON with policy, domain, success or score), a LeRobot "
+            f"{path} has no trials: give a table (CSV or JSON with policy, domain, success or score), a LeRobot "
             "dataset, or a folder with one of them per policy."
         )
     return Trials.joined(read_trials(part, domain=domain, policy=policy or part.stem) for part in inside)
 
 
 def read_both(real: Path | str | None, sim: Path | str | None, both: Path | str | None = None) -> Trials:
-    """Trials of both domains, from one place that tells them apart or from two.
+    """Read trials of both domains, from one file that states the domain of each trial or from two files.
 
     Raises:
-        InputError: as `read_trials`; a file of one domain holds trials of the other; one domain has no trials.
+        InputError: as `read_trials`; a file given for one domain has trials of the other; one domain has no trials.
     """
     parts = [] if both is None else [read_trials(both)]
     sides: tuple[tuple[Domain, Path | str | None], ...] = (("real", real), ("sim", sim))
@@ -62,9 +62,13 @@ def read_both(real: Path | str | None, sim: Path | str | None, both: Path | str 
         if path is not None:
             part = read_trials(path, domain=domain)
             if other := len(part) - len(part.where(domain=domain)):
-                turn = f"It is the --{part.domain[0]} file." if other == len(part) else "Give such a table alone."
+                turn = (
+                    f"It is the --{part.domain[0]} file."
+                    if other == len(part)
+                    else "Give a table of both domains alone."
+                )
                 raise InputError(
-                    f"{path} was given as {domain}, and {other} of its {len(part)} trials say otherwise. {turn}"
+                    f"{path} was given as {domain}, but {other} of its {len(part)} trials have another domain. {turn}"
                 )
             parts.append(part)
     trials = Trials.joined(parts)
@@ -92,13 +96,13 @@ def _of_dataset(path: Path, domain: Domain | None, policy: str | None) -> Trials
 
 
 def _ending(reader: DatasetReader, index: int) -> bool:
-    """Whether an episode succeeded: what it says itself, else its last ``next.success``."""
+    """Return whether an episode succeeded: its ``provenance/success``, else its last ``next.success``."""
     said = reader.row(index).get("provenance/success")
     if said is not None:
         return bool(said)
     if "next.success" not in reader.info["features"]:
         raise DatasetError(
-            f"{reader.path}: episode {index} does not say whether it succeeded (it has neither provenance/success nor "
+            f"{reader.path}: episode {index} has no outcome (neither provenance/success nor "
             "next.success). Give the outcomes as a table: policy,domain,success."
         )
     values = reader.frames_table(index, ["next.success"])["next.success"].to_pylist()
@@ -110,7 +114,7 @@ def _domain_of(row: dict[str, Any], default: Domain | None, path: Path) -> Domai
     source = str(row.get("provenance/source") or default or "")
     if source not in DOMAINS:
         raise InputError(
-            f"{path} does not say whether its episodes are real or simulated (source '{source}'). Give it as --real or "
+            f"{path}: its episodes are neither real nor simulated by their source '{source}'. Give it as --real or "
             "--sim."
         )
     return source  # pyright: ignore[reportReturnType]

@@ -1,12 +1,12 @@
-"""Turn tables about trials into records: rows of CSV or JSON to scored trials, published means to pairs of scores.
+"""Read tables of trials: rows of CSV or JSON become scored trials, tables of published means become pairs of scores.
 
-Columns, in any order: ``policy``; ``domain`` (``real`` or ``sim``); ``success`` (1/0, true/false, yes/no) or ``score``
-(0 to 1) or both; ``task``, ``condition`` and ``pair`` where they are known. Several conditions are columns
-``condition/NAME``. Instead of one row per trial a row may count them: ``successes`` and ``trials``. `ALIASES` lists
-the other words that are understood. Further columns are ignored.
+Columns of a table of trials, in any order: ``policy``; ``domain`` (``real`` or ``sim``); ``success`` (1/0,
+true/false, yes/no) or ``score`` (0 to 1) or both; optionally ``task``, ``condition`` and ``pair``. Several conditions
+are columns ``condition/NAME``. A row may also give counts, ``successes`` and ``trials``, in place of one trial.
+`ALIASES` lists other accepted column names. Further columns are ignored.
 
-Columns: ``policy``, ``real``, ``sim``; ``real_trials`` and ``sim_trials`` (``trials`` for both) where they are known;
-``real_sd`` and ``sim_sd``, the standard deviation between trials, where scores are not successes; ``task``.
+Columns of a table of means: ``policy``, ``real``, ``sim``; optionally ``real_trials`` and ``sim_trials`` (``trials``
+for both); ``real_sd`` and ``sim_sd``, the standard deviation between trials, if scores are not successes; ``task``.
 """
 
 from __future__ import annotations
@@ -38,30 +38,32 @@ ALIASES = {
     "pair": ("pair_id", "initial_state", "trial"),
 }
 _DOMAIN_WORDS = {"simulation": "sim", "simulated": "sim", "hardware": "real", "robot": "real"}
-_MOST_COUNTED = 1_000_000  # trials of a row of counts: more than anybody runs, little enough to be listed one by one
+_MOST_COUNTED = 1_000_000  # most trials in a row of counts, which is expanded to one entry per trial
 _YES, _NO = ("1", "1.0", "true", "yes", "success"), ("0", "0.0", "false", "no", "failure", "fail")
 _SPLIT = {";": "semicolons", "\t": "tabs"}
 
 
 class TrialRow(dict[str, str]):
-    """The cells of a row by our names of columns; ``theirs`` are the file's own names, for messages."""
+    """The cells of a row by our column names; ``theirs`` maps them to the file's own column names, for messages."""
 
     def __init__(self, cells: Mapping[str, str], theirs: Mapping[str, str]) -> None:
         super().__init__(cells)
         self.theirs = theirs
 
     def called(self, name: str) -> str:
-        """A column of ours as the file calls it."""
+        """Return the file's own name of one of our columns."""
         return self.theirs.get(name, name)
 
 
 def read_rows(path: Path) -> list[TrialRow]:
-    """The rows of a CSV or JSON file, with the columns' names as we write them; a column of that name comes first.
+    """Read the rows of a CSV or JSON file and rename aliases to our column names.
 
-    JSON is a list of objects, an object with that list as ``trials``, or one of columns.
+    An exact column name is preferred to an alias.
+
+    JSON is a list of objects, an object with that list as ``trials``, or an object of columns.
 
     Raises:
-        InputError: the file is empty, no table, or not of these kinds, or two columns mean the same.
+        InputError: the file is empty, is not a table, has another format, or has two columns of the same meaning.
     """
     rows = _json_rows(path) if path.suffix == ".json" else _csv_rows(path)
     if not rows:
@@ -71,7 +73,7 @@ def read_rows(path: Path) -> list[TrialRow]:
 
 
 def _theirs(path: Path, names: Sequence[str]) -> dict[str, str]:
-    """The file's column by our name of it."""
+    """Return the file's column for each of our column names."""
     found: dict[str, list[str]] = {}
     for name in names:
         found.setdefault(_plain(name), []).append(name)
@@ -79,8 +81,7 @@ def _theirs(path: Path, names: Sequence[str]) -> dict[str, str]:
         exact = [name for name in several if _word(name) == ours]
         if len(several) > 1 and len(exact) != 1:
             raise InputError(
-                f"{path} has {len(several)} columns that say {ours}: {', '.join(several)}. Call the one that counts "
-                f"{ours}, and it is taken."
+                f"{path} has {len(several)} columns for {ours}: {', '.join(several)}. Name the one to use {ours}."
             )
         found[ours] = exact or several
     return {ours: several[0] for ours, several in found.items()}
@@ -89,7 +90,7 @@ def _theirs(path: Path, names: Sequence[str]) -> dict[str, str]:
 def trials_of_rows(
     rows: Sequence[TrialRow], *, where: str, domain: Domain | None = None, policy: str | None = None
 ) -> Trials:
-    """Trials of rows; ``domain`` and ``policy`` are those of rows that do not say theirs.
+    """Convert rows to trials; ``domain`` and ``policy`` apply to rows that do not state them.
 
     Raises:
         InputError: a column is missing or a value cannot be read; names the row.
@@ -103,7 +104,7 @@ def trials_of_rows(
         )
     if "domain" not in known and domain is None:
         raise InputError(
-            f"{where} has no column domain (real or sim), so it is not known which trials these are. Add it, or give "
+            f"{where} has no column domain (real or sim), so the domain of its trials is unknown. Add it, or give "
             "real and simulated trials as two files: --real FILE --sim FILE."
         )
     if "successes" in known:
@@ -126,16 +127,16 @@ def trials_of_rows(
 
 
 def number(row: TrialRow, name: str, place: str) -> float:
-    """A number of a row; NaN where the cell is empty or the column is not there.
+    """Return a number of a row; NaN if the cell is empty or the column is absent.
 
     Raises:
-        InputError: it is text.
+        InputError: the cell is not a number.
     """
     text = row.get(name, "")
     try:
         return float(text) if text else math.nan
     except ValueError:
-        raise InputError(f"{place}: {row.called(name)} is '{text}', where a number should be.") from None
+        raise InputError(f"{place}: {row.called(name)} is '{text}', not a number.") from None
 
 
 def _csv_rows(path: Path) -> list[dict[str, str]]:
@@ -147,7 +148,7 @@ def _csv_rows(path: Path) -> list[dict[str, str]]:
     rows = list(csv.DictReader(lines, skipinitialspace=True, restkey="", restval=""))
     for at, row in enumerate(rows, start=1):
         if "" in row:
-            raise InputError(f"{path}, row {at} has more cells than the header has names. Quote text with commas.")
+            raise InputError(f"{path}, row {at} has more cells than the header. Put text with commas in quotes.")
     return [{name: value.strip() for name, value in row.items()} for row in rows]
 
 
@@ -163,7 +164,9 @@ def _json_rows(path: Path) -> list[dict[str, str]]:
             raise InputError(f"{path}: its columns {', '.join(columns) or '(none)'} are not lists of one length.")
         value = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
     if not isinstance(value, list) or not all(isinstance(row, dict) for row in cast("list[Any]", value)):
-        raise InputError(f"{path} is no table of trials: give a list of objects such as {{policy, domain, success}}.")
+        raise InputError(
+            f"{path} is not a table of trials: give a list of objects such as {{policy, domain, success}}."
+        )
     rows = cast("list[dict[str, Any]]", value)
     return [{name: "" if cell is None else str(cell).strip() for name, cell in row.items()} for row in rows]
 
@@ -173,7 +176,7 @@ def _word(name: str) -> str:
 
 
 def _plain(name: str) -> str:
-    """A column's name as we write it."""
+    """Return our name of a column."""
     word = _word(name)
     if word.startswith("condition/"):
         return word
@@ -185,10 +188,12 @@ def _counted(row: TrialRow, place: str, domain: Domain | None, policy: str | Non
     if not (successes.is_integer() and trials.is_integer() and 0 <= successes <= trials and trials >= 1):
         raise InputError(
             f"{place}: {row.called('successes')} '{row['successes']}' of {row.called('trials')} "
-            f"'{row.get('trials', '')}' are no counts. Write whole numbers, such as 8 of 10."
+            f"'{row.get('trials', '')}' are not valid counts. Write whole numbers, such as 8 of 10."
         )
     if trials > _MOST_COUNTED:
-        raise InputError(f"{place}: {trials:.0f} trials are more than the {_MOST_COUNTED} of a row. Check the count.")
+        raise InputError(
+            f"{place}: {trials:.0f} trials are more than {_MOST_COUNTED}, the maximum per row. Check the count."
+        )
     return Trials.of_counts(
         _policy(row, place, policy),
         _domain(row, place, domain),
@@ -210,7 +215,7 @@ def _domain(row: TrialRow, place: str, default: Domain | None) -> Domain:
     word = row.get("domain", "").lower() or default or ""
     word = _DOMAIN_WORDS.get(word, word)
     if word not in DOMAINS:
-        raise InputError(f"{place}: {row.called('domain')} is '{word}', where real or sim should be.")
+        raise InputError(f"{place}: {row.called('domain')} is '{word}'. Write real or sim.")
     return word
 
 
@@ -222,10 +227,10 @@ def _condition(row: TrialRow) -> str:
 
 
 def truth(row: TrialRow, name: str, place: str) -> bool | None:
-    """Yes or no as people write it; None where the cell is empty.
+    """Parse a cell such as 1, true, yes or success to a bool; None if the cell is empty.
 
     Raises:
-        InputError: it is neither.
+        InputError: the cell is neither true nor false.
     """
     text = row.get(name, "")
     word = text.lower()
@@ -233,7 +238,7 @@ def truth(row: TrialRow, name: str, place: str) -> bool | None:
         return None
     if word in _YES or word in _NO:
         return word in _YES
-    between = ", and what lies between as a score" if name == "success" else ""
+    between = ", and a partial success as a score" if name == "success" else ""
     raise InputError(f"{place}: {row.called(name)} is '{text}'. Write 1 or 0{between}.")
 
 
@@ -241,9 +246,7 @@ def _score(row: TrialRow, success: bool | None, place: str) -> float:
     value = number(row, "score", place)
     if math.isnan(value):
         if row.get("score"):
-            raise InputError(
-                f"{place}: {row.called('score')} is '{row['score']}', where a number from 0 to 1 should be."
-            )
+            raise InputError(f"{place}: {row.called('score')} is '{row['score']}', not a number from 0 to 1.")
         if success is None:
             raise InputError(
                 f"{place} has neither a success nor a score. Leave the row out if the trial did not count."
@@ -251,7 +254,7 @@ def _score(row: TrialRow, success: bool | None, place: str) -> float:
         return float(success)
     if not 0 <= value <= 1:
         raise InputError(
-            f"{place}: {row.called('score')} {value:g} lies outside 0 to 1. Divide scores by what a full one is."
+            f"{place}: {row.called('score')} {value:g} is outside 0 to 1. Divide scores by the maximum score."
         )
     return value
 
@@ -263,16 +266,16 @@ def _lacks(where: str, column: str, known: Any) -> InputError:
 
 
 def is_score_table(rows: Sequence[TrialRow]) -> bool:
-    """Whether rows have a real and a simulated score each, rather than one trial."""
+    """Return whether each row has a real and a simulated mean score, and not one trial."""
     return {"real", "sim"} <= rows[0].keys()
 
 
 def scores_of_rows(rows: Sequence[TrialRow], *, where: str) -> tuple[PolicyScores, ...]:
-    """The scores of each task.
+    """Convert rows of mean scores to one `PolicyScores` per task.
 
     Raises:
-        InputError: no policy, a policy twice in a task, no score from 0 to 1, no number of trials or standard
-            deviation; names the row.
+        InputError: a policy is missing or twice in a task, or a score from 0 to 1, a number of trials or a standard
+            deviation is invalid; names the row.
     """
     if "policy" not in rows[0]:
         raise InputError(f"{where} has no column policy. It has: {', '.join(rows[0].theirs.values())}.")
@@ -283,7 +286,7 @@ def scores_of_rows(rows: Sequence[TrialRow], *, where: str) -> tuple[PolicyScore
 
 
 def read_scores(path: Path | str) -> tuple[PolicyScores, ...]:
-    """The scores of a table of means, by task.
+    """Read a table of mean scores, one `PolicyScores` per task.
 
     Raises:
         InputError: as `scores_of_rows`; the file cannot be read.
@@ -311,17 +314,19 @@ def _side(side: str, numbered: Sequence[tuple[int, TrialRow]], where: str) -> Po
         value = number(row, side, place)
         if not 0 <= value <= 1:
             known = "Divide percents by 100." if value > 1 else "Leave the row out if it is not known."
-            raise InputError(f"{place}: {side} score '{row[side]}' is no number from 0 to 1. {known}")
+            raise InputError(f"{place}: {side} score '{row[side]}' is not a number from 0 to 1. {known}")
         own, spread = number(row, f"{side}_trials", place), number(row, f"{side}_sd", place)
         count = own if np.isfinite(own) else number(row, "trials", place)
         if count <= 0 or np.isinf(count):
-            raise InputError(f"{place}: {count:g} trials give no mean score. Leave the cell empty if it is not known.")
+            raise InputError(f"{place}: {count:g} trials give no mean score. Leave an unknown number of trials empty.")
         if spread < 0 or np.isinf(spread):
-            raise InputError(f"{place}: {side}_sd is {spread:g}, and a standard deviation is 0 or more.")
+            raise InputError(f"{place}: {side}_sd is {spread:g}; a standard deviation is 0 or more.")
         mean.append(value)
         trials.append(count)
         deviation.append(spread)
     if np.isnan(deviation).all():
         return PolicyScoreMatrix.of_table(mean, trials)
-    most = np.sqrt(np.multiply(mean, np.subtract(1.0, mean)))  # of scores in [0, 1], that of successes
+    most = np.sqrt(
+        np.multiply(mean, np.subtract(1.0, mean))
+    )  # the largest standard deviation of scores in [0, 1] is that of successes
     return PolicyScoreMatrix.of_table(mean, trials, np.where(np.isnan(deviation), most, deviation))
