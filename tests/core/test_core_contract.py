@@ -46,7 +46,7 @@ RADIANS = unit_map_from_ranges(JOINTS, [[-1.0, 1.0], [-2.0, 0.0]], ["rad", "rad"
         ({"control_hz": 50.0}, "rate: the policy acts at 30 Hz, this runs at 50 Hz"),
         ({"command": "torque"}, "commands: the policy gives positions, this takes torques"),
         ({"task": "stack"}, "task: the policy is for pick_and_place, this is stack"),
-        ({"state": None}, "observation.state: the policy reads pan, lift, and there is none"),
+        ({"state": None}, "observation.state: the policy reads pan, lift, which are not available"),
         ({"action": RADIANS}, "action of pan: the policy means deg, this means rad"),
         (
             {"environment": ("cube.x",)},

@@ -58,7 +58,7 @@ def test_what_is_no_table_of_trials_is_refused(changes, said):
 def test_no_trials_and_no_evaluation_are_told(tmp_path):
     with pytest.raises(InputError, match="has no trials"):
         Evaluation(policy="bc", suite="all", trials=rows().slice(0, 0))
-    with pytest.raises(InputError, match="holds no evaluation"):
+    with pytest.raises(InputError, match="has no evaluation"):
         Evaluation.read(tmp_path)
 
 
@@ -66,5 +66,5 @@ def test_a_changed_file_is_found(tmp_path):
     Evaluation(policy="bc", suite="all", trials=rows()).write(tmp_path)
     Evaluation(policy="bc", suite="all", trials=rows(progress=[0.5, 1.0, None])).write(tmp_path / "other")
     (tmp_path / "trials.parquet").write_bytes((tmp_path / "other" / "trials.parquet").read_bytes())
-    with pytest.raises(InputError, match="is not the file that was written"):
+    with pytest.raises(InputError, match="was changed after it was written"):
         Evaluation.read(tmp_path)

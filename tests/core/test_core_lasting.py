@@ -66,7 +66,7 @@ def test_a_death_is_worked_off_by_a_new_process(tmp_path, workers):
 
 @pytest.mark.parametrize(
     ("number", "text"),
-    [(signal.SIGSEGV, "was ended by signal 11 (SIGSEGV)"), (signal.SIGKILL, "signal 9 (SIGKILL; the system kills so")],
+    [(signal.SIGSEGV, "was ended by signal 11 (SIGSEGV)"), (signal.SIGKILL, "signal 9 (SIGKILL; the system does this")],
 )
 def test_what_ends_two_processes_is_given_up_and_the_rest_is_done(tmp_path, number, text):
     results = dict(lasting_map(Dies(tmp_path, 1, 9, signal=number), range(4), workers=2))
@@ -101,5 +101,5 @@ def unpicklable(number, report):
 
 
 def test_a_result_that_cannot_cross_says_so():
-    with pytest.raises(TwinloopError, match="cannot be handed back"):
+    with pytest.raises(TwinloopError, match="cannot be sent back"):
         list(lasting_map(unpicklable, [1], workers=1))

@@ -135,7 +135,7 @@ def put(name: str, make):
         ({"data_path": "../../../etc/passwd"}, "leaves the dataset's folder"),
         ({"data_path": "{chunk_index.__class__}"}, "cannot be filled"),
         ([1], "holds a list, not the keys of a dataset"),
-        (put("length", lambda rows: [10**9] * rows), "by the episode table, and meta/info.json says"),
+        (put("length", lambda rows: [10**9] * rows), "by the episode table, but meta/info.json has"),
         (put("length", lambda rows: [-1] * rows), "length of the episode table (meta/episodes) is not a whole number"),
         (put("data/file_index", lambda rows: ["../x"] * rows), "data/file_index of the episode table"),
     ],

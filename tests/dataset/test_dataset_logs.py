@@ -179,7 +179,7 @@ def test_calibration_gives_normalised_values_their_radians(tmp_path):
     np.testing.assert_allclose(episode.units.to_si(episode.state), truth, atol=1e-12)
     np.testing.assert_allclose(episode.units.from_si(truth), logged, atol=1e-9)
     (bare,) = load_log(path, units=units)
-    with pytest.raises(UnitsError, match=r"pan, gripper are in range_m100_100 and nothing says what that is"):
+    with pytest.raises(UnitsError, match=r"pan, gripper are in range_m100_100 without a known conversion"):
         bare.units.to_si(bare.state)
     motors["pan"]["range_max"] = 700
     (tmp_path / "calibration.json").write_text(json.dumps(motors))
@@ -280,7 +280,7 @@ def test_a_truncated_parquet_file_is_named_and_others_still_read(tmp_path):
     with pytest.raises(DatasetError, match=r"file-001.parquet is truncated or damaged \(\d+ bytes; .*Copy or"):
         reader.frames_table(1)
     victim.unlink()
-    with pytest.raises(DatasetError, match=r"file-001.parquet is missing: the dataset's metadata names it"):
+    with pytest.raises(DatasetError, match=r"file-001.parquet is missing, although the dataset's metadata names it"):
         reader.frames_table(1)
 
 
@@ -406,14 +406,14 @@ def test_the_card_states_a_licence_the_hub_knows(tmp_path, licence, front):
 
 def test_the_card_speaks_of_what_the_dataset_has(tmp_path):
     logged = (write_log_dataset(planted_log(1), tmp_path / "log") / layout.CARD).read_text()
-    assert "what the log has as measured at step t" in logged
+    assert "the log records as measured at step t" in logged
     assert "next.success" not in logged
     assert "sensor delays" not in logged
     with DatasetWriter.open(tmp_path / "sim", SPEC) as writer:
         writer.commit_block(0, [planted(0)])
     simulated = (tmp_path / "sim" / layout.CARD).read_text()
     assert "sensor delays included" in simulated
-    assert "`next.success[t]` says whether" in simulated
+    assert "`next.success[t]` is true if" in simulated
     assert "twinloop/log/" not in simulated
 
 
@@ -485,7 +485,7 @@ def test_an_episode_table_that_disagrees_with_the_data_is_refused(tmp_path):
     rows = pq.read_table(path / table).to_pylist()
     rows[1]["dataset_from_index"] = 29
     pq.write_table(pa.Table.from_pylist(rows), path / table)
-    with pytest.raises(DatasetError, match=r"rows 29 to 49 should be episode 1 and say \[0, 1\]"):
+    with pytest.raises(DatasetError, match=r"rows 29 to 49 should be episode 1 and are \[0, 1\]"):
         DatasetReader(path).frames_table(1)
     pq.write_table(pa.Table.from_pylist(rows[:2]), path / table)
     with pytest.raises(DatasetError, match="disagree on the number of episodes"):

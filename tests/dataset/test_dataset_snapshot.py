@@ -83,7 +83,7 @@ def test_an_interrupted_commit_changes_nothing(folder, error):
 @pytest.mark.parametrize("code", ["ENOSPC", "EDQUOT", "EFBIG"])
 def test_a_full_disk_is_told_from_other_errors(folder, code):
     number = getattr(errno, code)
-    with pytest.raises(DatasetError, match="What was committed before is unharmed"), next_snapshot(folder):
+    with pytest.raises(DatasetError, match="Earlier commits are unchanged"), next_snapshot(folder):
         raise RuntimeError from OSError(number, os.strerror(number))
     denied = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     with pytest.raises(DatasetError, match=r"cannot be written \(Permission denied\)"), next_snapshot(folder):

@@ -116,7 +116,7 @@ def test_what_is_there_is_neither_overwritten_nor_mixed(address):
 def test_a_second_writer_is_noticed_before_the_pointer_moves(address):
     with DatasetWriter.open(address, SPEC) as one, DatasetWriter.open(address, SPEC) as two:
         commit(one, 0)
-        with pytest.raises(DatasetLockedError, match=f"Another writer has moved {address} on"):
+        with pytest.raises(DatasetLockedError, match=f"Another writer has committed to {address}"):
             commit(two, 0)
         commit(one, 1)
     assert committed(address).episodes == 3
@@ -128,7 +128,7 @@ def test_damage_and_escapes_are_refused(tmp_path, address):
     key = "dataset/data/chunk-000/file-000.parquet"
     whole = store.read(key)
     store.write(key, whole[:-1] + b"x")
-    with pytest.raises(DatasetError, match=rf"{key} is damaged: its SHA-256 is not the manifest's"):
+    with pytest.raises(DatasetError, match=rf"{key} is damaged: its SHA-256 differs from the manifest"):
         fetch_dataset(address, tmp_path / "fetched")
     assert not (tmp_path / "fetched").exists()
     store.write(key, whole)
@@ -140,7 +140,7 @@ def test_damage_and_escapes_are_refused(tmp_path, address):
 
     pointer = {"schema": 1, "commit": 9, "manifest": "commits/evil.json", "sha256": hashlib.sha256(data).hexdigest()}
     store.write(POINTER, json.dumps(pointer).encode())
-    with pytest.raises(DatasetError, match="leaves the dataset's folder. Nothing outside is written"):
+    with pytest.raises(DatasetError, match="leaves the dataset's folder. No file was written outside it"):
         fetch_dataset(address, tmp_path / "fetched")
     store.write(POINTER, b"{}")
     with pytest.raises(DatasetError, match="lacks schema, commit, manifest, sha256"):
@@ -251,11 +251,11 @@ def test_what_s3_refuses_is_one_message(s3, tmp_path, capsys):
 
 @pytest.mark.parametrize("address", ["", "/nowhere", "data/batch", "file:///data/batch"])
 def test_a_local_folder_is_not_fetched(tmp_path, address):
-    with pytest.raises(DatasetError, match="is no address of a store, such as s3://bucket/prefix. .* copied"):
+    with pytest.raises(DatasetError, match="is not an address of a store, such as s3://bucket/prefix. .* copied"):
         fetch_dataset(address, tmp_path / "copy")
 
 
 @pytest.mark.parametrize("address", ["memory://", "s3:///"])
 def test_an_address_names_a_place(tmp_path, address):
-    with pytest.raises(DatasetError, match="names no place in a store. Write an address such as s3://bucket/prefix"):
+    with pytest.raises(DatasetError, match="is not an address in a store. Write an address such as s3://bucket/prefix"):
         fetch_dataset(address, tmp_path / "copy")

@@ -51,13 +51,13 @@ def test_both_see_a_planted_defect(tmp_path):
         assert not verdict.accepted
         assert verdict.failed > 0
         assert any("total_frames" in text for text in verdict.failures)
-        assert f"{verdict.validator} refuses it" in str(verdict)
+        assert f"{verdict.validator} rejects it" in str(verdict)
 
 
 def test_a_folder_that_is_no_dataset_has_no_verdict(tmp_path):
-    with pytest.raises(DatasetError, match="lerobot-doctor ended with 1 and gave no verdict. It said: Error loading"):
+    with pytest.raises(DatasetError, match="lerobot-doctor ended with 1 and gave no result. Its last output: Error loading"):
         lerobot_doctor(tmp_path)
-    with pytest.raises(DatasetError, match="robovet ended with 2 and gave no verdict. It said: .*"):
+    with pytest.raises(DatasetError, match="robovet ended with 2 and gave no result. Its last output: .*"):
         robovet(tmp_path)
 
 

@@ -352,12 +352,12 @@ def test_an_existing_dataset_is_neither_overwritten_nor_mixed(tmp_path):
     with pytest.raises(DatasetError, match=advice):
         DatasetWriter.open(path, SPEC)
     other = dataclasses.replace(SPEC, config={"seed": 8}, fps=50)
-    with pytest.raises(DatasetError, match=r"begun with another config, fps, so it cannot be resumed"):
+    with pytest.raises(DatasetError, match=r"started with another config, fps, so it cannot be resumed"):
         DatasetWriter.open(path, other, resume=True)
     assert sha256_tree(path) == before
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("keep")
-    with pytest.raises(DatasetError, match="holds files that are not a twinloop dataset"):
+    with pytest.raises(DatasetError, match="has files but is not a twinloop dataset"):
         DatasetWriter.open(tmp_path / "mine", SPEC, resume=True)
 
 
@@ -413,7 +413,7 @@ def test_an_encoder_failure_reaches_the_caller(tmp_path):
             writer.commit_block(0, [planted(0)], frames=wrong)
         with pytest.raises(DatasetError, match=r"Camera front of block 0 has \[10\] frames; the episodes have \[35\]"):
             writer.commit_block(0, [planted(0)], frames=[truth])
-        with pytest.raises(InputError, match="has the cameras front, wrist; block 0 came without frames"):
+        with pytest.raises(InputError, match="has the cameras front, wrist; block 0 has no images"):
             writer.commit_block(0, [planted(0)])
     assert not (tmp_path / "set").exists()
     paths = {"front": tmp_path / "front.mp4", "wrist": tmp_path / "folder.mp4"}

@@ -219,7 +219,7 @@ def test_progress_and_tables_are_those_of_a_writer(plain, tmp_path):
     before, after = WriteProgress.load(plain), WriteProgress.load(tmp_path / "out")
     assert (after.episodes, after.frames, after.tasks) == (before.episodes, before.frames, before.tasks)
     assert DatasetReader(tmp_path / "out").spec.config == {"runs": {"c" * 64: {"seed": 7}}}
-    with pytest.raises(DatasetError, match="was begun with another"):
+    with pytest.raises(DatasetError, match="was started with another"):
         write_all(tmp_path / "out", resume=True)
 
 
@@ -366,7 +366,7 @@ def test_an_episode_that_hardly_moves_is_no_other_unit(tmp_path):
 def test_the_output_is_a_new_folder_outside_of_every_dataset(plain, tmp_path):
     with pytest.raises(DatasetError, match=r"is the folder to edit, and edits are never in place"):
         select(plain, plain, "0")
-    with pytest.raises(DatasetError, match=r"lies inside the dataset .*plain"):
+    with pytest.raises(DatasetError, match=r"is inside the dataset .*plain"):
         select(plain, plain / "part", "0")
     with pytest.raises(DatasetError, match=r"holds the source .*plain\. Choose an output that does not"):
         select(plain, plain.parent, "0")

@@ -103,7 +103,7 @@ def test_a_damaged_file_is_seen_and_the_next_pull_brings_only_that(hub, dataset,
 def test_names_that_leave_the_folder_are_refused_before_anything_is_downloaded(hub, dataset, tmp_path, name):
     push_dataset(dataset, "me/set")
     hub.extra = {name: b"evil"}
-    with pytest.raises(DatasetError, match="leaves the dataset's folder or hides in it"):
+    with pytest.raises(DatasetError, match="leaves the dataset's folder or is hidden in it"):
         pull_dataset("me/set", tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
@@ -126,13 +126,13 @@ def test_refusals_say_what_to_do(hub, dataset, tmp_path, monkeypatch):
         pull_dataset("me/other", tmp_path / "out")
     with pytest.raises(DatasetError, match="no such branch, tag or commit"):
         pull_dataset("me/set", tmp_path / "out", revision="v9")
-    with pytest.raises(InputError, match="is no name of a repository"):
+    with pytest.raises(InputError, match="is not a repository name"):
         pull_dataset("a/b/c", tmp_path / "out")
     with pytest.raises(InputError, match="exists and is not an empty folder"):
         pull_dataset("me/set", dataset)
-    with pytest.raises(InputError, match="is no LeRobot dataset"):
+    with pytest.raises(InputError, match="is not a LeRobot dataset"):
         push_dataset(tmp_path, "me/set")
-    with pytest.raises(InputError, match="is left to push"):
+    with pytest.raises(InputError, match="to push. Change them"):
         push_dataset(dataset, "me/set", allow=("nothing/*",))
     with pytest.raises(DatasetError, match=r"has no meta/info.json"):
         pull_dataset("me/set", tmp_path / "out", ignore=("meta/*",))

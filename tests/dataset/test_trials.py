@@ -74,7 +74,7 @@ def test_what_is_no_trial_is_named(change, words):
 def test_what_is_not_there_is_named():
     with pytest.raises(UnknownNameError, match="Unknown policy 'c' in bench.csv. Existing: a, b."):
         _trials().where(policy="c")
-    with pytest.raises(InputError, match=r"1 of 5 trials of bench.csv do not say whether they succeeded.*1 \(sim, a"):
+    with pytest.raises(InputError, match=r"1 of 5 trials of bench.csv have no outcome.*1 \(sim, a"):
         _trials().counts()
     with pytest.raises(InputError, match="Policy a, real: 4 successes of 3 trials"):
         Trials.of_counts("a", "real", 4, 3)

@@ -89,7 +89,7 @@ def test_what_a_table_lacks_is_named(tmp_path, text, words):
 def test_what_means_lack_is_named(tmp_path):
     for text, words in (
         ("policy,real,sim\na,90,.5\n", "row 1: real score '90' is not a number from 0 to 1"),
-        ("policy,real,sim\na,.5,\n", "row 1: sim score '' is no number"),
+        ("policy,real,sim\na,.5,\n", "row 1: sim score '' is not a number"),
         ("policy,real,sim\na,.5,.5\na,.4,.5\n", "policy a has 2 rows"),
         ("real,sim\n.5,.5\n", "no column policy"),
     ):

@@ -59,7 +59,7 @@ def test_counts_of_successes_are_trials_too(tmp_path):
         ("policy,success\na,perhaps\n", "row 1: success is 'perhaps'. Write 1 or 0"),
         ("policy,success,valid\na,1,no idea\n", "row 1: valid is 'no idea'. Write 1 or 0."),
         ("policy,success,time_s\na,1,fast\n", "row 1: time_s is 'fast', not a number"),
-        ("policy,score\na,0.5\n", "do not say whether they succeeded"),
+        ("policy,score\na,0.5\n", "have no outcome"),
         ("policy,slice,trial,success\na,s,t,1\na,s,t,0\n", "trial t of slice s occurs twice"),
         ("policy\na\n", "no column success or score"),
     ],

@@ -46,17 +46,17 @@ def test_a_size_averages_areas():
 
 
 def test_pictures_that_are_none_are_named(tmp_path):
-    with pytest.raises(InputError, match=r"uint8 of shape \(2, 8, 8, 1\); wanted are uint8 sRGB"):
+    with pytest.raises(InputError, match=r"uint8 of shape \(2, 8, 8, 1\); they must be uint8 sRGB"):
         picture_arrays("grey", [np.zeros((2, 8, 8, 1), dtype=np.uint8)])
     with pytest.raises(InputError, match="float64 of shape"):
         picture_arrays("floats", [np.zeros((2, 8, 8, 3))])
-    with pytest.raises(InputError, match="is no folder"):
+    with pytest.raises(InputError, match="is not a folder"):
         open_pictures(tmp_path / "nowhere")
-    with pytest.raises(InputError, match="holds 0 pictures and no episodes"):
+    with pytest.raises(InputError, match="has 0 images but no episodes"):
         open_pictures(tmp_path)
     (tmp_path / "ep0").mkdir()
     Image.fromarray(_noise(1)[0]).convert("L").save(tmp_path / "ep0" / "0.png")
-    with pytest.raises(InputError, match="mode L, not of three colours"):
+    with pytest.raises(InputError, match="mode L, not RGB"):
         list(samples(open_pictures(tmp_path), 1))
     np.save(tmp_path / "ep1.npy", np.zeros((3, 4)))
     with pytest.raises(InputError, match=r"ep1.npy holds an array of shape \(3, 4\)"):
@@ -65,18 +65,18 @@ def test_pictures_that_are_none_are_named(tmp_path):
 
 def test_pictures_of_several_sizes_are_refused_or_scaled():
     mixed = picture_arrays("mixed", [_noise(2), _noise(2, height=40)])
-    with pytest.raises(InputError, match="episode 1 are 30x40, those before 30x20. Give --size"):
+    with pytest.raises(InputError, match="episode 1 are 30x40, earlier ones 30x20. Give --size"):
         list(samples(mixed, 2))
     assert {s.pictures.shape for s in samples(mixed, 2, size=(10, 16))} == {(2, 10, 16, 3)}
 
 
 def test_a_camera_is_asked_for_where_there_are_several():
     assert camera_named(None, ["front"], where="d") == "front"
-    with pytest.raises(InputError, match="cameras front, wrist. Say which, as in --camera front"):
+    with pytest.raises(InputError, match="cameras front, wrist. Choose one, as in --camera front"):
         camera_named(None, ["front", "wrist"], where="d")
     with pytest.raises(UnknownNameError, match="Unknown camera 'frnt'"):
         camera_named("frnt", ["front", "wrist"], where="d")
-    with pytest.raises(InputError, match="no pictures"):
+    with pytest.raises(InputError, match="no images"):
         camera_named(None, [], where="d")
 
 
@@ -87,7 +87,7 @@ def test_real_pictures_of_one_episode_are_read_and_found_too_few():
     (sample,) = samples(found, 2)
     assert sample.pictures.shape == (2, 480, 640, 3)
     assert 60 < sample.pictures.mean() < 180
-    with pytest.raises(InputError, match=r"1 episode \(of 100 that it describes\) from cam_high; .* at least 4"):
+    with pytest.raises(InputError, match=r"1 episode \(of 100 in its metadata\) from cam_high; .* at least 4"):
         found.require()
 
 

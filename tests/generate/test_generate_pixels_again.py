@@ -262,7 +262,7 @@ def test_a_dataset_without_states_is_refused(tmp_path, capsys):
 
 def test_a_run_is_not_resumed_with_other_settings(states, images, tmp_path):
     shutil.copytree(images, tmp_path / "images")
-    with pytest.raises(DatasetError, match=r"begun with another cameras, config, config_hash \(render.height 32"):
+    with pytest.raises(DatasetError, match=r"started with another cameras, config, config_hash \(render.height 32"):
         render_dataset(states, tmp_path / "images", again(height=32, sizes={"above": "32x20"}), resume=True)
     with pytest.raises(DatasetError, match="already holds a dataset of 12 episodes"):
         render_dataset(states, tmp_path / "images", again(sizes={"above": "32x20"}))

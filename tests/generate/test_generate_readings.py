@@ -189,7 +189,7 @@ def test_an_episode_without_its_readings_is_not_admitted(made, tmp_path):
     )
     with (
         generating.DatasetWriter.open(tmp_path / "y", reader.spec) as writer,
-        pytest.raises(DatasetError, match=r"observation.imu.wrist_imu has shape \(0, 0\); the dataset wants \(T, 6\)"),
+        pytest.raises(DatasetError, match=r"observation.imu.wrist_imu has shape \(0, 0\); the dataset needs \(T, 6\)"),
     ):
         writer.commit_block(0, [record])
 

@@ -61,7 +61,7 @@ class TestJitter:
         assert np.ptp(np.argmax(signal >= 5.0 - 1e-9, axis=1)) > 5
 
     def test_a_table_without_a_seed_path_has_no_chance(self, twin):
-        with pytest.raises(InputError, match=r"happen by chance, and this parameter table has no seed path"):
+        with pytest.raises(InputError, match=r"happen by chance, but this parameter table has no seed path"):
             signals(twin, twin.table(1, {JITTER: 0.01}), np.ones((1, 1)))
         with pytest.raises(InputError, match=r"timing/control/jitter happens by chance"):
             signals(twin, twin.table(1, {OVERSLEEP: 0.01}), np.ones((1, 1)))

@@ -410,7 +410,7 @@ def test_a_pipe_that_a_model_names_does_not_hang(
     os.mkfifo(tmp_path / name)
     outcome = _loaded(limited, tmp_path, text.format(name), {})
     observed(outcome)
-    assert "is a pipe, a regular file is expected" in outcome.message
+    assert "is a pipe, not a regular file" in outcome.message
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,7 @@ def test_what_was_left_out_is_named(server, tmp_path, capfd):
 )
 def test_paths_out_of_the_folder(server, tmp_path, observed, name):
     server.extra = {name: b"evil"}
-    with pytest.raises(DatasetError, match="leaves the dataset's folder or hides in it") as caught:
+    with pytest.raises(DatasetError, match="leaves the dataset's folder or is hidden in it") as caught:
         pull_dataset("me/set", tmp_path / "out")
     observed(caught.value)
     assert list(tmp_path.iterdir()) == []
@@ -333,12 +333,12 @@ MANIFESTS = {
     "reads an object above its folders": (lambda f, p: f[INFO].update(key="../../other/secret"), "is damaged"),
     "reads an object at its root": (lambda f, p: f[INFO].update(key="secret.json"), "is damaged"),
     "reads an object behind a detour": (lambda f, p: f[INFO].update(key="dataset/../../secret"), "is damaged"),
-    "says a smaller size": (lambda f, p: f[INFO].update(size=3), "the manifest says 3"),
-    "says a negative size": (lambda f, p: f[INFO].update(size=-1), "is no number of bytes"),
+    "says a smaller size": (lambda f, p: f[INFO].update(size=3), "the manifest has 3"),
+    "says a negative size": (lambda f, p: f[INFO].update(size=-1), "is not a number of bytes"),
     "says a size of 1e18 bytes": (lambda f, p: f[INFO].update(size=10**18), "Free some space"),
-    "says a size in words": (lambda f, p: f[INFO].update(size="many"), "is no number of bytes"),
-    "says another hash": (lambda f, p: f[INFO].update(sha256="0" * 64), "its SHA-256 is not the manifest's"),
-    "says a hash that is none": (lambda f, p: f[INFO].update(sha256="../x"), "is no SHA-256"),
+    "says a size in words": (lambda f, p: f[INFO].update(size="many"), "is not a number of bytes"),
+    "says another hash": (lambda f, p: f[INFO].update(sha256="0" * 64), "its SHA-256 differs from the manifest"),
+    "says a hash that is none": (lambda f, p: f[INFO].update(sha256="../x"), "is not a SHA-256"),
     "has an entry of another kind": (lambda f, p: f.update({INFO: [1, 2]}), "is damaged"),
     "has an entry with more in it": (lambda f, p: f[INFO].update(run="rm"), "is damaged"),
     "lies outside its folder": (lambda f, p: p.update(manifest="../../other/manifest.json"), "is damaged"),

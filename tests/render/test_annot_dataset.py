@@ -87,7 +87,7 @@ def test_flow_errs_by_half_a_count(flow, seen):
 
 
 def test_what_is_no_picture_is_refused():
-    with pytest.raises(DatasetError, match="4 bytes is no PNG"):
+    with pytest.raises(DatasetError, match="4 bytes is not a PNG"):
         decode_png(b"none")
 
 

@@ -83,7 +83,7 @@ def test_a_dataset_without_side_tables_is_as_before(tmp_path):
             writer.commit_block(1, [planted(4)], tables={NAME: rows(4)})
     assert "tables" not in (tmp_path / "d" / "twinloop" / "progress.json").read_text()
     assert DatasetReader(tmp_path / "d").side_tables == []
-    assert "Tables of more" not in (tmp_path / "d" / "README.md").read_text()
+    assert "Further tables" not in (tmp_path / "d" / "README.md").read_text()
 
 
 def test_reading_refuses_what_is_not_there_newer_or_outside(tmp_path):

@@ -110,7 +110,7 @@ def test_yes_or_no_is_not_taken_from_a_word():
     ("text", "name", "error", "message"),
     [
         ("x = 3", ":X", UnknownNameError, "Unknown renderer class 'X' in .*mine.py. None exist here."),
-        ("x = 3", "", UnknownNameError, "one of your own is written path/to/file.py:ClassName"),
+        ("x = 3", "", UnknownNameError, "for your own class write path/to/file.py:ClassName"),
         ("def f(:", ":X", InputError, r"mine.py does not run: SyntaxError: invalid syntax \(mine.py, line 1\)$"),
         ("raise RuntimeError('kaput')", ":X", InputError, r"does not run: RuntimeError: kaput \(.*mine.py:1\)$"),
     ],
@@ -159,7 +159,7 @@ def test_what_is_no_dataset_says_what_it_is(tmp_path, place, message):
 def test_no_dataset_is_written_into_another_one(states, place):
     before = sha256_tree(states)
     with pytest.raises(
-        DatasetError, match=r"lies inside the dataset .*states, and would be taken .* Choose a folder beside"
+        DatasetError, match=r"is inside the dataset .*states, and would be read .* Choose a folder outside"
     ):
         render_dataset(states, states / place, RenderConfig(height=48, width=64))
     assert sha256_tree(states) == before

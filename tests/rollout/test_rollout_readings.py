@@ -183,7 +183,7 @@ def test_chance_belongs_to_the_episode_and_the_sample(tmp_path):
     np.testing.assert_array_equal(one["bob"].values, again["bob"].values)
     assert not np.array_equal(one["bob"].values, other["bob"].values)
     np.testing.assert_array_equal(one["bob"].values[: len(shorter["bob"].values)], shorter["bob"].values)
-    with pytest.raises(InputError, match="Noise of sensor/bob happens by chance, and this parameter table has no seed"):
+    with pytest.raises(InputError, match="Noise of sensor/bob happens by chance, but this parameter table has no seed"):
         felt(twin)
 
 

@@ -1,1 +1,1 @@
-"""Records that travel between rooms, the error tree, seeds, units, atomic files, progress."""
+"""Records shared by all packages, error classes, seeds, units, atomic files, and progress bars."""

@@ -1,7 +1,7 @@
-"""Show text from data as text, on the console and in Markdown, without credentials; and the progress of long work.
+"""Print text from data safely on the console and in Markdown, without credentials; show the progress of long work.
 
-A card is shown by the Hub and by others as a page. A task or a name in a dataset must not put a link, a picture, HTML,
-a heading or another column into it.
+The Hub and other programs show a card as a page. A task or a name in a dataset must not insert a link, an image, HTML,
+a heading or a table column into it.
 """
 
 from __future__ import annotations
@@ -23,41 +23,41 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u20
 
 
 class SafeConsole(Console):
-    """A console that shows control characters instead of obeying them, and removes credentials from every text.
+    """A console that prints control characters as text and removes credentials from every text.
 
     A name in a dataset could otherwise clear the screen, write to the clipboard or hide behind another text.
     """
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Render a text, as rich does for everything that is printed: lines, cells and titles of tables."""
+        """Render a text; rich calls this for everything that is printed: lines, cells and titles of tables."""
         return super().render_str(visible(redacted(text)), **options)
 
 
 def visible(text: str) -> str:
-    r"""Return a text with control characters written out, such as ``\u001b``; JSON stays the same JSON."""
+    r"""Return a text with control characters escaped, such as ``\u001b``; a JSON text keeps its meaning."""
     return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-# A backslash keeps these from being markup. An underscore within a word is none.
+# A backslash before these prevents markup. An underscore within a word is not markup.
 _MARKUP = re.compile(r"([\\`*\[\]~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
 _ENTITY = re.compile(r"&(?=#|[A-Za-z])")
-# A heading, an item of a list or a rule, where a line begins so.
+# The start of a heading, a list item or a rule.
 _AT_START = re.compile(r"#(?=#{0,5}(?: |$))|[+](?= |$)|-(?=[- ]|$)|\d{1,9}(?=[.)](?: |$))")
 
 
 class MarkdownCode(str):
-    """A text that `markdown_cell` shows as code."""
+    """A text that `markdown_cell` formats as code."""
 
     __slots__ = ()
 
 
 def one_line(value: object) -> str:
-    """Return a value as one line, as the front matter of a card takes it."""
+    """Return a value as one line, for the front matter of a card."""
     return visible(" ".join(str(value).split()))
 
 
 def markdown_text(value: object) -> str:
-    """Return a value as one line of text in Markdown, also for the item of a list."""
+    """Return a value as one line of Markdown text, also usable as a list item."""
     text = _MARKUP.sub(r"\\\1", _ENTITY.sub("&amp;", one_line(value))).replace("<", "&lt;").replace(">", "&gt;")
     first = _AT_START.match(text)
     if first is None:
@@ -68,7 +68,7 @@ def markdown_text(value: object) -> str:
 
 
 def markdown_code(value: object) -> str:
-    """Return a value as code within a line of Markdown."""
+    """Return a value as inline code in Markdown."""
     text = one_line(value)
     fence = "`" * (_longest_run(text) + 1)
     space = " " if len(fence) > 1 or not text else ""
@@ -76,12 +76,12 @@ def markdown_code(value: object) -> str:
 
 
 def markdown_cell(value: object) -> str:
-    """Return a value as the cell of a table in Markdown: a `MarkdownCode` as code, anything else as text."""
+    """Return a value as a Markdown table cell: a `MarkdownCode` as code, any other value as text."""
     return (markdown_code if isinstance(value, MarkdownCode) else markdown_text)(value).replace("|", "\\|")
 
 
 def markdown_block(text: str, language: str = "") -> str:
-    """Return a text as a block of code, whose fence is longer than any in the text."""
+    """Return a text as a code block with a fence longer than any in the text."""
     fence = "`" * max(3, _longest_run(text) + 1)
     return f"{fence}{language}\n{text}\n{fence}"
 
@@ -94,14 +94,14 @@ T = TypeVar("T")
 
 
 def track(items: Iterable[T], *, label: str, total: int | None = None) -> Iterator[T]:
-    """Yield ``items`` while a bar moves on standard error; no bar when it is not a terminal."""
+    """Yield ``items`` and show a progress bar on standard error, if that is a terminal."""
     with _bar() as progress:
         yield from progress.track(items, description=visible(label), total=total)
 
 
 @contextmanager
 def counted(*, label: str, total: int) -> Generator[Callable[[int], None]]:
-    """A bar like `track`'s for work that says itself how much of it is done: a function that takes what was added."""
+    """Show a progress bar as `track` does; yield a function that takes the number of newly finished items."""
     with _bar() as progress:
         task = progress.add_task(visible(label), total=total)
         yield lambda steps: progress.advance(task, steps)

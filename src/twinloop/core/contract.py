@@ -1,4 +1,4 @@
-"""What a policy needs and what a place to run it offers: joints with their units, rate, trackers, cameras."""
+"""The contract of a policy (joints with units, rate, trackers, cameras), and the comparison of two contracts."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ STATE = "observation.state"
 ENVIRONMENT = "observation.environment_state"
 IMAGES = "observation.images."
 ACTION = "action"
-_SAME_SCALE = 1e-3  # of a unit's size in rad or m: two calibrations of one arm differ by more, round-off by less
-_SAME_RATE = 0.01  # of the rate
+_SAME_SCALE = (
+    1e-3  # relative difference of a unit's size: two calibrations of one arm differ by more, round-off by less
+)
+_SAME_RATE = 0.01  # relative difference of the rate
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contract(JsonRecord):
-    """The border of a policy, in LeRobot's words.
+    """Inputs and outputs of a policy, with LeRobot's names.
 
     ``state`` and ``action`` are the units of the joint columns of ``observation.state`` and ``action``; a policy that
     reads no joints has no ``state``. ``environment`` names the columns of ``observation.environment_state``, which a
-    tracker gives: positions in m in the frame of the twin's world, headings as cosine and sine. ``cameras`` are the
-    pictures it sees, name to (height, width) in pixels. ``task`` is the name of the task, empty where any will do.
+    tracker measures: positions in m in the world frame of the twin, headings as cosine and sine. ``cameras`` maps each
+    camera to its image size (height, width) in pixels. ``task`` is the name of the task, empty if any task is accepted.
     """
 
     robot_type: str
@@ -38,7 +40,7 @@ class Contract(JsonRecord):
     task: str = ""
 
     def differences(self, offered: Contract) -> list[str]:
-        """What keeps a policy with this contract from running where ``offered`` is what there is, a sentence each."""
+        """Return one sentence for each reason why this contract's policy cannot run with the ``offered`` contract."""
         return [
             *self._place(offered),
             *_joints(ACTION, self.action, offered.action),
@@ -61,7 +63,7 @@ class Contract(JsonRecord):
     def _readings(self, offered: Contract) -> list[str]:
         found: list[str] = []
         if self.state is not None and offered.state is None:
-            found.append(f"{STATE}: the policy reads {', '.join(self.state.names)}, and there is none")
+            found.append(f"{STATE}: the policy reads {', '.join(self.state.names)}, which are not available")
         elif self.state is not None and offered.state is not None:
             found += _joints(STATE, self.state, offered.state)
         missing = [name for name in self.environment if name not in offered.environment]
@@ -84,7 +86,7 @@ class Contract(JsonRecord):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Contract:
-        """The inverse of `to_json`."""
+        """Invert `to_json`."""
         return cls(
             robot_type=value["robot_type"],
             control_hz=float(value["control_hz"]),
@@ -98,7 +100,7 @@ class Contract(JsonRecord):
 
 
 def _joints(where: str, wanted: UnitMap, offered: UnitMap) -> list[str]:
-    """How two unit maps differ: other joints, another order, or numbers that mean something else."""
+    """Return the differences of two unit maps: other joints, another order, or other units."""
     if wanted.names != offered.names:
         return [f"{where}: the policy has {', '.join(wanted.names)}, this has {', '.join(offered.names)}"]
     pairs = zip(wanted.joints, offered.joints, strict=True)
@@ -109,7 +111,7 @@ def _unlike(mine: JointUnit, theirs: JointUnit) -> str:
     if mine.unit != theirs.unit:
         return f"the policy means {mine.unit}, this means {theirs.unit}"
     if mine.scale is None or theirs.scale is None or mine.offset is None or theirs.offset is None:
-        return "" if mine == theirs else "nothing says what one unit is in radians on one of both sides"
+        return "" if mine == theirs else "the size of one unit in radians is unknown on one of the two sides"
     same_scale = math.isclose(mine.scale, theirs.scale, rel_tol=_SAME_SCALE)
     if same_scale and abs(mine.offset - theirs.offset) <= _SAME_SCALE:
         return ""

@@ -1,4 +1,4 @@
-"""What a gate decided about a candidate: every rule with its verdict, its reason and what it rests on."""
+"""The decision of a gate about a candidate: every rule with its verdict, reason and evidence."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Verdict = Literal["yes", "no", "missing", "waived", "none"]
 
 @dataclass(frozen=True, kw_only=True)
 class RuleVerdict(JsonRecord):
-    """What one rule said.
+    """The verdict of one rule.
 
-    ``verdict`` is ``yes``, ``no``, ``missing`` where the evidence does not suffice to say (which refuses like a no),
-    ``waived`` where a person took the rule away, or ``none`` where there is nothing that the rule is about (no
-    champion yet, no trials on a robot). ``asked`` says what would have been enough, ``reason`` what was found, a
-    sentence each; ``evidence`` holds the figures.
+    ``verdict`` is ``yes``, ``no``, ``missing`` (the evidence does not suffice, which refuses as a no does), ``waived``
+    (a person removed the rule), or ``none`` (the rule does not apply: no champion yet, no trials on a robot). ``asked``
+    is a sentence on the required evidence, ``reason`` a sentence on the evidence found, and ``evidence`` holds the
+    metrics.
     """
 
     rule: str
@@ -31,24 +31,24 @@ class RuleVerdict(JsonRecord):
 
     @property
     def passed(self) -> bool:
-        """Whether the rule stands in no candidate's way."""
+        """Whether the rule lets the candidate pass."""
         return self.verdict in ("yes", "waived", "none")
 
     def line(self) -> str:
-        """For a person."""
+        """Return one line of text for the console."""
         return f"{self.verdict:7} {self.rule}: {self.reason}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class GateDecision(JsonRecord):
-    """Whether a candidate may be released in the place of a champion.
+    """Decision whether a candidate may replace a champion.
 
-    ``candidate`` and ``champion`` are names, ``candidate_hash`` and ``champion_hash`` of weights and settings; the
-    champion is empty where there is none yet. ``evidence`` are the hashes of the evaluations that were read.
-    ``alpha`` is the chance of saying yes to a candidate that breaks a tested rule; ``looks`` says whether it holds
-    however often one looks (``any``) or for this one look (``once``). ``robot_trials`` are the candidate's trials on a
-    robot: 0 where the decision rests on simulated trials alone, None in decisions from before they were counted.
-    ``plan`` is what later stages ask for.
+    ``candidate`` and ``champion`` are names, ``candidate_hash`` and ``champion_hash`` hashes of weights and settings;
+    the champion is empty if there is none yet. ``evidence`` are the hashes of the evaluations used. ``alpha`` is the
+    probability of passing a candidate that breaks a tested rule; ``looks`` states whether this holds for any number of
+    looks at the data (``any``) or for one look (``once``). ``robot_trials`` is the number of the candidate's trials on
+    a robot: 0 if the decision uses simulated trials only, None in decisions made before they were counted. ``plan``
+    holds the requirements of later stages.
     """
 
     json_schema = 1
@@ -68,41 +68,41 @@ class GateDecision(JsonRecord):
 
     @property
     def passed(self) -> bool:
-        """Whether no rule refused, and one at least said yes."""
+        """Whether no rule refused, and at least one passed with yes."""
         return all(rule.passed for rule in self.rules) and any(rule.verdict == "yes" for rule in self.rules)
 
     @property
     def looked(self) -> bool:
-        """Whether any rule was asked of the trials, or they were refused before."""
+        """Whether any rule was tested on the trials; False if the evidence was refused before."""
         return any(rule.rule != "evidence" for rule in self.rules)
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why not: a line for each rule that did not say yes."""
+        """Reasons for a refusal: one line for each rule that did not pass."""
         return tuple(f"{rule.rule}: {rule.reason}" for rule in self.rules if not rule.passed)
 
     @property
     def hash(self) -> str:
-        """SHA-256 of all of it."""
+        """SHA-256 of the JSON form."""
         return sha256_json(self.to_json())
 
     def rule(self, name: str) -> RuleVerdict:
-        """The verdict of one rule.
+        """Return the verdict of one rule.
 
         Raises:
-            KeyError: none of that name was asked.
+            KeyError: the decision has no rule of that name.
         """
         return {rule.rule: rule for rule in self.rules}[name]
 
     def lines(self) -> list[str]:
-        """For a person: the answer, then a line for each rule."""
+        """Return lines of text for the console: the answer, then a line for each rule."""
         against = f" against {self.champion}" if self.champion else ""
         alone = ", on simulated trials alone" if self.looked and self.robot_trials == 0 else ""
         first = f"{'YES' if self.passed else 'NO'}: {self.candidate}{against}{alone}"
         return [first, *(rule.line() for rule in self.rules)]
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files (schema 1)."""
+        """Return a JSON-compatible dictionary (schema 1)."""
         value = super().to_json()
         if self.robot_trials is None:
             del value["robot_trials"]  # an old decision keeps its hash
@@ -110,13 +110,13 @@ class GateDecision(JsonRecord):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> GateDecision:
-        """The inverse of `to_json`.
+        """Invert `to_json`.
 
         Raises:
-            InputError: it is not what `to_json` wrote.
+            InputError: the value does not have the form that `to_json` writes.
         """
         if value.get("schema") != 1 or "rules" not in value:
-            raise InputError("This is no decision of a gate. Give the decision.json that `twinloop gate` wrote.")
+            raise InputError("This is not a decision of a gate. Give the decision.json that `twinloop gate` wrote.")
         rest: dict[str, Any] = {key: item for key, item in value.items() if key in cls.__dataclass_fields__}
         rest["rules"] = tuple(RuleVerdict(**rule) for rule in value["rules"])
         rest["evidence"] = tuple(value["evidence"])

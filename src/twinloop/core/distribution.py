@@ -1,4 +1,4 @@
-"""What identification knows of parameters, and how far it can be trusted: the record that later steps draw from."""
+"""The identified distribution: estimates of parameters with their uncertainty, from which later steps draw."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def _nothing() -> NDArray[np.float64]:
 
 @dataclass(frozen=True, kw_only=True)
 class ResidualNoise(JsonRecord):
-    """What the identified twin leaves unexplained in each channel, ``(nchannel,)`` each.
+    """Residual noise of the identified twin per channel, ``(nchannel,)`` each.
 
-    ``sd`` is in the channel's unit, ``rho`` the autocorrelation from one frame to the next at ``hz``. ``structured`` is
-    the part of the residuals' variance that repeats with the motion from clip to clip: that part is no noise but
-    physics that the twin lacks, and ``sd`` is without it.
+    ``sd`` is the standard deviation in the channel's unit, ``rho`` the autocorrelation from one frame to the next at
+    ``hz``. ``structured`` is the part of the residuals' variance that repeats with the motion from clip to clip. That
+    part is not noise but unmodelled physics, and ``sd`` excludes it.
     """
 
     channels: tuple[str, ...]
@@ -42,7 +42,7 @@ class ResidualNoise(JsonRecord):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ResidualNoise:
-        """The inverse of `to_json`."""
+        """Invert `to_json`."""
         return cls(
             channels=tuple(value["channels"]),
             units=tuple(value["units"]),
@@ -55,11 +55,12 @@ class ResidualNoise(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class RangeCalibration(JsonRecord):
-    """The factor on the covariance with which draws cover real clips, and what it could not do.
+    """Calibration of the ranges: the factor on the covariance with which draws cover real clips.
 
-    ``kappa`` is in force, ``needed`` what ``clips`` calibration clips asked for at ``level`` (infinity where there were
-    too few), ``cap`` the most that is allowed and ``cap_reason`` why. ``model_error`` ``(nchannel,)`` is how far
-    clips lie outside the ranges even so, in the channels' units: physics that is missing, not spread.
+    ``kappa`` is the factor in use. ``needed`` is the factor that ``clips`` calibration clips require at ``level``
+    (infinity if there were too few), ``cap`` the largest allowed factor and ``cap_reason`` the reason for it.
+    ``model_error`` ``(nchannel,)`` is the distance of clips outside the calibrated ranges, in the channels' units:
+    missing physics, not spread.
     """
 
     kappa: float
@@ -76,22 +77,22 @@ class RangeCalibration(JsonRecord):
 
     @property
     def label(self) -> str:
-        """In words, for everybody who draws from it."""
+        """Short text on the calibration for reports and messages."""
         if self.status == "uncalibrated":
             least = math.ceil(self.level / (1 - self.level) - 1e-9)
             return f"UNCALIBRATED: {self.clips} calibration clips, {self.level:.0%} needs at least {least}"
         if self.status == "capped":
             needed = f"{self.needed:.3g}" if math.isfinite(self.needed) else "more than any"
-            return f"capped at kappa {self.cap:.3g} ({self.cap_reason}), {self.clips} clips ask for {needed}"
+            return f"capped at kappa {self.cap:.3g} ({self.cap_reason}), {self.clips} clips need {needed}"
         return f"calibrated on {self.clips} clips for {self.level:.0%}"
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files; an infinite ``needed`` is null."""
+        """Return a JSON-compatible dictionary; an infinite ``needed`` becomes null."""
         return super().to_json() | {"needed": self.needed if math.isfinite(self.needed) else None}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> RangeCalibration:
-        """The inverse of `to_json`."""
+        """Invert `to_json`."""
         return cls(
             kappa=float(value["kappa"]),
             status=value["status"],
@@ -106,13 +107,13 @@ class RangeCalibration(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class ParamDistribution(JsonRecord):
-    """What identification knows: a normal distribution over transformed parameters.
+    """Identified distribution: a normal distribution over transformed parameters.
 
-    ``mean`` and ``covariance`` live in the space of ``transforms`` (``"identity"`` or ``"log"``, one per name);
-    ``low`` and ``high`` are physical bounds in SI. ``determined[i]`` is False where the data do not tell the
-    parameter: its interval must not be printed, and its range is the prior one. ``prior_mean`` and ``prior_sd``
-    (transformed, NaN where there was none) are what was believed beforehand; empty where a file does not say. ``noise``
-    is what the fit leaves over, ``calibration`` the factor on the covariance that clips of their own ask for.
+    ``mean`` and ``covariance`` are in the space of ``transforms`` (``"identity"`` or ``"log"``, one per name); ``low``
+    and ``high`` are physical bounds in SI. ``determined[i]`` is False if the data do not identify the parameter: its
+    interval must not be printed, and its range is that of the prior. ``prior_mean`` and ``prior_sd`` (transformed, NaN
+    without a prior) describe the prior; they are empty if a file does not state it. ``noise`` is the residual noise of
+    the fit, ``calibration`` the factor on the covariance from separate calibration clips.
     """
 
     json_schema = 1
@@ -140,29 +141,29 @@ class ParamDistribution(JsonRecord):
         """Point estimates by name, in SI units."""
         rows = zip(self.transforms, self.mean, strict=True)
         values = [np.exp(value) if kind == "log" else value for kind, value in rows]
-        within = np.clip(values, self.low, self.high)  # exp(log(bound)) may round to beyond it
+        within = np.clip(values, self.low, self.high)  # exp(log(bound)) may exceed the bound by rounding
         return dict(zip(self.names, within.tolist(), strict=True))
 
     @property
     def kappa(self) -> float:
-        """The factor on the covariance that was calibrated; 1, the estimate's own uncertainty, where none was."""
+        """Calibrated factor on the covariance; 1 (the estimate's own uncertainty) without calibration."""
         return 1.0 if self.calibration is None else self.calibration.kappa
 
     @property
     def undetermined(self) -> tuple[str, ...]:
-        """Names that the data do not tell."""
+        """Names of the parameters that the data do not identify."""
         return tuple(name for name, known in zip(self.names, self.determined, strict=True) if not known)
 
     @property
     def model_error(self) -> str:
-        """How far real clips lie outside the calibrated ranges, by channel, in words; "" where they do not."""
+        """Text with the distance of real clips outside the calibrated ranges, by channel; "" if there is none."""
         if self.calibration is None or self.noise is None:
             return ""
         rows = zip(self.noise.channels, self.noise.units, self.calibration.model_error, strict=True)
         return ", ".join(f"{name} {error:.3g} {unit}" for name, unit, error in rows if error > 0)
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files (schema 1)."""
+        """Return a JSON-compatible dictionary (schema 1)."""
         prior = {"prior_mean": self.prior_mean, "prior_sd": self.prior_sd}
         return super().to_json() | {
             name: [value if math.isfinite(value) else None for value in values.tolist()]
@@ -171,10 +172,10 @@ class ParamDistribution(JsonRecord):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ParamDistribution:
-        """The inverse of `to_json`.
+        """Invert `to_json`.
 
         Raises:
-            InputError: something is missing or is not what `to_json` wrote; names it.
+            InputError: a key is missing or a value does not have the form that `to_json` writes; names it.
         """
         wanted = ("names", "transforms", "mean", "covariance", "low", "high", "determined", "clusters")
         missing = [key for key in wanted if key not in value]

@@ -1,7 +1,7 @@
-"""Open and read files that somebody may have sent, JSON and numpy's, within stated limits of size and memory.
+"""Open and read JSON and numpy files from any source, within limits of size and memory.
 
-Only regular files are opened, so that a pipe, a device or a socket cannot block the program. What breaks a limit is
-refused with an `InputError` that names the file and the line, before much memory is claimed.
+Only regular files are opened, so a pipe, a device or a socket cannot block the program. A file beyond a limit is
+refused with an `InputError` that names the file and the line, before much memory is used.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MOST_LINES_BYTES = 512 << 20
 # Most lists and mappings, and most values, of a JSON text: 200 bytes each of the first and 60 of the second in memory.
 MOST_JSON_CONTAINERS = 500_000
 MOST_JSON_VALUES = 3_000_000
-# Most pixels of a picture or a frame: 8192 × 8192. Decoding takes up to 8 bytes of memory for each.
+# Most pixels of an image: 8192 × 8192. Decoding takes up to 8 bytes of memory for each.
 MOST_PIXELS = 1 << 26
 # Most levels of nesting, of both. Hand-written files have about 6; Python's own limit is near 1000.
 MOST_DEPTH = 64
@@ -53,14 +53,14 @@ _MANY_DIGITS = re.compile(r"\d{19}")
 
 
 class DocumentError(InputError, ValueError):
-    """A text that is not the YAML or JSON that it should be.
+    """A text that is not valid YAML or JSON.
 
-    Like the errors of Python's own readers it is a ValueError, so that a caller can add what the text is for.
+    Like the errors of Python's own readers it is a ValueError, so that a caller can add the purpose of the text.
     """
 
 
 def require_regular(path: Path) -> None:
-    """Refuse what is no regular file, for a library that opens the file itself.
+    """Check that a path is a regular file, for a library that opens the file itself.
 
     Raises:
         InputError: the file is missing, or is a folder, a pipe, a socket or a device.
@@ -75,7 +75,7 @@ def require_regular(path: Path) -> None:
 
 @contextlib.contextmanager
 def open_regular(path: Path) -> Generator[BufferedReader]:
-    """Open a regular file for reading bytes, without waiting for anything.
+    """Open a regular file for reading bytes, without blocking.
 
     Raises:
         InputError: the file is missing or cannot be read, or is a folder, a pipe, a socket or a device.
@@ -84,7 +84,7 @@ def open_regular(path: Path) -> Generator[BufferedReader]:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(handle, "rb") as file:
-            _require_regular(os.fstat(handle).st_mode, path)  # another file may have taken its place meanwhile
+            _require_regular(os.fstat(handle).st_mode, path)  # another file may have replaced it meanwhile
             yield file
     except OSError as error:
         raise InputError(f"{path} cannot be read ({_reason(error)}). Check the path.") from error
@@ -94,12 +94,12 @@ def read_bytes(path: Path, most: int) -> bytes:
     """Return the content of a regular file of at most ``most`` bytes.
 
     Raises:
-        InputError: the file is missing, larger, or no regular file.
+        InputError: the file is missing, larger, or not a regular file.
     """
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most:
-            raise InputError(f"{path} has {size:,} bytes; at most {most:,} are read of such a file. Make it smaller.")
+            raise InputError(f"{path} has {size:,} bytes; at most {most:,} are read from such a file. Make it smaller.")
         data = file.read(size + 1)
     if len(data) > size:
         raise InputError(f"{path} grows while it is read. Read a copy of it.")
@@ -110,7 +110,7 @@ def read_text(path: Path, most: int) -> str:
     """Return the text of a regular UTF-8 file of at most ``most`` bytes, without a byte-order mark.
 
     Raises:
-        InputError: the file is missing, larger, no regular file or no UTF-8.
+        InputError: the file is missing, larger, not a regular file or not UTF-8.
     """
     try:
         return read_bytes(path, most).decode("utf-8-sig")
@@ -139,14 +139,15 @@ def read_json_lines(path: Path) -> list[tuple[int, Any]]:
 
 
 def parse_json(text: str | bytes, *, where: str) -> Any:
-    """Return the value of a JSON text; ``NaN`` and ``Infinity`` are numbers, as Python writes them.
+    """Parse a JSON text; ``NaN`` and ``Infinity`` are numbers, as Python writes them.
 
     Args:
-        text: the document, UTF-8 where it is bytes.
+        text: the document; bytes must be UTF-8.
         where: the document's name, for messages.
 
     Raises:
-        DocumentError: no JSON, too deep, too many values, an integer beyond 64 bits, or a key that is given twice.
+        DocumentError: the text is not JSON, has too many levels or values, an integer beyond 64 bits, or a duplicate
+            key.
     """
     try:
         text = text if isinstance(text, str) else text.decode()
@@ -168,7 +169,7 @@ def parse_json(text: str | bytes, *, where: str) -> Any:
 def _require_regular(mode: int, path: Path) -> None:
     if not stat.S_ISREG(mode):
         kind = next((name for test, name in _KINDS if test(mode)), "no file")
-        raise InputError(f"{path} is {kind}, a regular file is expected. Check the path.")
+        raise InputError(f"{path} is {kind}, not a regular file. Check the path.")
 
 
 def _reason(error: OSError | ValueError) -> str:
@@ -176,11 +177,11 @@ def _reason(error: OSError | ValueError) -> str:
 
 
 def _require_few_values(text: str, where: str) -> None:
-    """Refuse a JSON text with too many values before they take memory: every value follows a comma or a bracket."""
+    """Refuse a JSON text with too many values before it is parsed: every value follows a comma or a bracket."""
     containers, commas = text.count("[") + text.count("{"), text.count(",")
     if containers > MOST_JSON_CONTAINERS or commas > MOST_JSON_VALUES:
         raise DocumentError(
-            f"{where} has more values than are read of a JSON text ({MOST_JSON_CONTAINERS:,} lists and mappings, "
+            f"{where} has more values than allowed in a JSON text ({MOST_JSON_CONTAINERS:,} lists and mappings, "
             f"{MOST_JSON_VALUES:,} values). Split it."
         )
 
@@ -200,7 +201,7 @@ def _whole(digits: str) -> int:
 
 
 def _require_shallow(value: Any, where: str) -> None:
-    """Refuse a value that is nested too deeply, level by level."""
+    """Refuse a value that is nested too deeply; checked level by level."""
     level: list[Any] = [value]
     for _ in range(MOST_DEPTH + 1):
         outer: list[Any] = [item for item in level if isinstance(item, dict | list)]
@@ -215,7 +216,7 @@ def _inside(item: Any) -> Iterable[Any]:
 
 
 def _require_readable(value: Any, where: str) -> None:
-    """Refuse text that cannot be written again: a zero character, or half of a surrogate pair."""
+    """Refuse text that cannot be written again: with a null character or an unpaired surrogate."""
     waiting = [value]
     while waiting:
         item = waiting.pop()
@@ -229,7 +230,7 @@ def _require_readable(value: Any, where: str) -> None:
 
 
 def short(text: str) -> str:
-    """Return a number's text for a message, cut where it is long."""
+    """Return a number's text for a message, shortened to 20 characters if it is long."""
     return text if len(text) <= 40 else f"{text[:20]}… ({len(text)} characters)"
 
 
@@ -241,11 +242,11 @@ def read_arrays(file: Path | bytes, *, most: int, where: str) -> dict[str, NDArr
 
     Args:
         file: its path, or its content.
-        most: bytes of all arrays together, unpacked.
+        most: largest total size of all unpacked arrays, in bytes.
         where: the file's name, for messages.
 
     Raises:
-        InputError: no such file, damaged, more than ``most`` bytes, or an array of objects.
+        InputError: the file is missing or damaged, has more than ``most`` bytes, or has an array of objects.
     """
     if isinstance(file, Path):
         with open_regular(file) as opened:
@@ -254,10 +255,10 @@ def read_arrays(file: Path | bytes, *, most: int, where: str) -> dict[str, NDArr
 
 
 def require_plain_array(file: BinaryIO, size: int, *, where: str) -> None:
-    """Refuse an npy file whose header does not fit its size, and leave the file at its beginning.
+    """Check that the header of an npy file fits its size, and rewind the file.
 
     Raises:
-        InputError: no npy file, an array of objects, or a shape that needs more bytes than the file has.
+        InputError: not an npy file, an array of objects, or a shape that needs more bytes than the file has.
     """
     try:
         version = np.lib.format.read_magic(file)

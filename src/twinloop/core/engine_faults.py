@@ -1,6 +1,6 @@
-"""Known faults of the physics engine: versions, the solver settings that a fault needs, effect, and source.
+"""Table of known faults of the physics engine: versions, required solver settings, effect, and source.
 
-This table is the only one. The compiler of twins, ``twin check``, ``twin show``, ``doctor`` and the catalog's view
+It is the only such table. The compiler of twins, ``twin check``, ``twin show``, ``doctor`` and the catalog's view
 ``engine_faults`` read it.
 """
 
@@ -21,8 +21,8 @@ JACOBIANS = ("dense", "sparse")
 class EngineFault:
     """A fault that makes an engine compute wrong motion.
 
-    ``versions`` are the released versions that have it. It needs both ``solver`` and ``jacobian``, as
-    ``SolverSettings`` has them. ``action`` is what twinloop does about it.
+    ``versions`` are the affected released versions. The fault occurs only with both ``solver`` and ``jacobian``, as in
+    ``SolverSettings``. ``action`` is twinloop's measure against it.
     """
 
     name: str
@@ -38,10 +38,10 @@ class EngineFault:
 
 @dataclass(frozen=True, kw_only=True)
 class SolverSettings(JsonRecord):
-    """The settings of a constraint solver in a compiled model, as an episode's provenance records them.
+    """Constraint-solver settings of a compiled model, as an episode's provenance records them.
 
-    ``engine``, ``solver`` and ``jacobian`` are of the names above, never ``auto``. ``dof`` counts degrees of freedom.
-    ``changed_for`` names the faults that twinloop changed the model's own settings for.
+    ``engine``, ``solver`` and ``jacobian`` are names from the lists above, never ``auto``. ``dof`` is the number of
+    degrees of freedom. ``changed_for`` names the faults for which twinloop changed the model's own settings.
     """
 
     engine: str

@@ -1,4 +1,4 @@
-"""The error tree: every message names the wrong thing, what exists, and the next step."""
+"""Error classes; every message names the invalid input, the existing choices, and the next step."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from twinloop.core.redaction import redacted
 
 
 class TwinloopError(Exception):
-    """Base of every error raised on purpose; ``exit_code`` is what the command line returns.
+    """Base class of all intentional errors; ``exit_code`` is the exit code of the command line.
 
-    Its message holds no credentials: they are removed from texts that libraries and addresses bring in.
+    Credentials are removed from its message, because libraries and addresses may contain them.
     """
 
     exit_code = 2
@@ -22,20 +22,20 @@ class TwinloopError(Exception):
         super().__init__(*(redacted(one) if isinstance(one, str) else one for one in arguments))
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Cross a process border as the message it became."""
+        """Pickle the error with its final message, for another process."""
         return _again, (type(self), self.args, self.__dict__)
 
 
 class InputError(TwinloopError):
-    """What the user gave is wrong: a file, a name, a value, a unit."""
+    """The user's input is invalid: a file, a name, a value, a unit."""
 
 
 class UnknownNameError(InputError):
     """A name that does not exist; the message lists the nearest existing ones.
 
     Args:
-        kind: what was looked up, in the singular (``"parameter"``).
-        name: the name that was asked for.
+        kind: kind of the name, in the singular (``"parameter"``).
+        name: the unknown name.
         existing: the names that exist.
         where: the file, key or object in which it was looked up.
     """
@@ -55,19 +55,19 @@ class UnknownNameError(InputError):
 
 
 class BoundsError(InputError):
-    """A value or a range lies outside the physical bounds of its parameter."""
+    """A value or a range is outside the physical bounds of its parameter."""
 
 
 class UnitsError(InputError):
-    """A quantity without a unit, or with one that does not fit; the message asks the question to answer."""
+    """A quantity without a unit, or with a unit that does not fit; the message asks the user for the unit."""
 
 
 class LogError(InputError):
-    """A robot log that cannot be used as it is: empty, NaN, time going backwards, a missing joint."""
+    """A robot log that cannot be used: empty, NaN, time that decreases, a missing joint."""
 
 
 class DatasetError(InputError):
-    """A dataset folder that cannot be read or written as it is."""
+    """A dataset folder that cannot be read or written."""
 
 
 class DatasetLockedError(DatasetError):
@@ -75,13 +75,13 @@ class DatasetLockedError(DatasetError):
 
 
 class CheckFailedError(TwinloopError):
-    """A gate or a check said no; the input was fine."""
+    """A gate or a check failed on valid input."""
 
     exit_code = 1
 
 
 class MissingDependencyError(TwinloopError):
-    """The environment lacks something; ``remedy`` is the command that provides it."""
+    """A package or program is not installed; ``remedy`` is the command that installs it."""
 
     exit_code = 3
 
@@ -107,15 +107,15 @@ _NEXT_STEPS = {
     errno.ENAMETOOLONG: "Choose another output folder, or a shorter name.",
     errno.EIO: "The disk or the network drive has a fault: see the system's log, and work on another disk.",
     errno.ENOTDIR: "Choose another output folder, or move the file that is in its path.",
-    errno.EISDIR: "Choose another output: that name is a folder's.",
+    errno.EISDIR: "Choose another output: a folder has that name.",
     errno.ENOMEM: "Free memory, or run with fewer --workers.",
     errno.EAGAIN: "The limit of processes or threads is reached. End others, or run with fewer --workers.",
-    errno.ESTALE: "The network drive was mounted anew. Open its folder again, then run the same command again.",
+    errno.ESTALE: "The network drive was mounted again. Open its folder again, then run the same command again.",
 }
 
 
 def is_full(error: BaseException | None) -> bool:
-    """Return whether an error, or its cause, is an exhausted disk, quota or file size limit."""
+    """Return whether an error, or its cause, is a full disk, an exhausted quota or a file size limit."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in _NO_SPACE:
             return True
@@ -124,19 +124,19 @@ def is_full(error: BaseException | None) -> bool:
 
 
 def full(path: Path | str) -> DatasetError:
-    """Return the error for a disk that filled up while ``path`` was written."""
+    """Return the error for a disk that became full while ``path`` was written."""
     return DatasetError(
-        f"No space left on the disk (or a file size limit reached) while writing {path}. What was committed before is "
-        "unharmed. Free some space, then continue the run that made it, or run it again into another folder."
+        f"No space left on the disk (or a file size limit reached) while writing {path}. Earlier commits are "
+        "unchanged. Free some space, then continue the run that made it, or run it again into another folder."
     )
 
 
 def refused(error: BaseException, path: Path | str | None = None, *, what: str = "written") -> DatasetError:
-    """Return the error to raise instead of one of the operating system.
+    """Return the error to raise in place of an operating-system error.
 
     Args:
-        error: the system's error; also any other error with a full disk among its causes.
-        path: the output that the user named; by default the file that the system names.
+        error: the system's error, or any other error with a full disk among its causes.
+        path: the output that the user named; by default the file in the system's error.
         what: the attempted action, as a participle.
     """
     number, reason, name = _parts(error)
@@ -149,7 +149,7 @@ def refused(error: BaseException, path: Path | str | None = None, *, what: str =
 
 
 def _parts(error: BaseException) -> tuple[int, str, str]:
-    """Return an error's number, reason and file; zero and empty texts where it has none."""
+    """Return an error's number, reason and file; zero and empty texts if it has none."""
     if not isinstance(error, OSError):
         return 0, str(error), ""
     name = error.filename if isinstance(error.filename, str | Path) else ""

@@ -1,7 +1,6 @@
-"""The trials of one policy in one suite, simulated or real, as they travel from whoever measures to whoever decides.
+"""An evaluation: the trials of one policy in one suite, simulated or real, with their declared table schema.
 
-Their table is brought to a declared schema: exactly its columns, in its order and types, or a sentence that says why
-not.
+A table of trials is converted to exactly the columns of the schema, in its order and types, or refused with a reason.
 """
 
 # pyright: standard
@@ -27,32 +26,33 @@ _FACTS, _TRIALS, _SCHEMA = "evaluation.json", "trials.parquet", 1
 TRIALS = pa.schema(
     [
         pa.field("slice", pa.string(), nullable=False),  # the condition within the suite
-        pa.field("trial", pa.string(), nullable=False),  # the same for policies that were tried alike
+        pa.field("trial", pa.string(), nullable=False),  # equal for policies tried under the same conditions
         pa.field("success", pa.bool_(), nullable=False),
         pa.field("progress", pa.float64()),  # 0 to 1
-        pa.field("time_s", pa.float64()),  # to success; null where there was none
+        pa.field("time_s", pa.float64()),  # time to success; null without success
         pa.field("smoothness", pa.float64()),  # spectral arc length of the tool's speed, dimensionless, at most 0
         pa.field("peak_force_n", pa.float64()),  # largest contact force of the robot with anything, N
         pa.field("violations", pa.int64()),  # control steps at which a safety limit was broken
         pa.field("latency_s", pa.float64()),  # wall time that a command took to compute, mean over the trial
         pa.field("valid", pa.bool_(), nullable=False),  # whether the trial counts: a diverged world does not
-        pa.field("reason", pa.string()),  # why it does not
-        pa.field("episode_id", pa.string()),  # the recorded episode, where there is one
+        pa.field("reason", pa.string()),  # reason why it does not count
+        pa.field("episode_id", pa.string()),  # the recorded episode, if any
     ]
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """What a policy came to in a suite.
+    """Evaluation of a policy in a suite.
 
-    ``trials`` has the columns of `TRIALS`, a row each; two evaluations of one suite and run seed pair by ``trial``.
-    ``policy_hash`` is empty for what has none (an expert, a person). ``extra`` holds plain values: limits, versions,
-    the command. A trial that is not valid tells nothing of the policy, and is counted as no success wherever a rate
-    must not profit from it.
+    ``trials`` has the columns of `TRIALS`, one row per trial; two evaluations of one suite and run seed are paired by
+    ``trial``. ``policy_hash`` is empty for a policy without weights (an expert, a person). ``extra`` holds
+    JSON-compatible values: limits, versions, the command. A trial that is not valid has no information on the policy;
+    it counts as a failure in rates where leaving it out would favour the policy.
 
     Raises:
-        InputError: a column is missing or has another type, a trial occurs twice, no trial, an unknown domain.
+        InputError: a column is missing or has another type, a trial occurs twice, there are no trials, or an unknown
+            domain.
     """
 
     policy: str
@@ -81,7 +81,7 @@ class Evaluation:
 
     @property
     def hash(self) -> str:
-        """SHA-256 of who was tried where, and of every trial's outcome."""
+        """SHA-256 of policy, suite and every trial's outcome."""
         facts = (self.policy, self.policy_hash, self.suite, self.twin_hash, self.task, str(self.run_seed), self.domain)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, TRIALS) as stream:
@@ -89,12 +89,12 @@ class Evaluation:
         return sha256_bytes("\0".join(facts).encode(), sink.getvalue().to_pybytes())
 
     def counts(self) -> tuple[int, int]:
-        """Successes and trials; trials that are not valid count as no success."""
+        """Numbers of successes and trials; an invalid trial counts as a failure."""
         won = np.asarray(self.trials["success"]) & np.asarray(self.trials["valid"])
         return int(won.sum()), len(self)
 
     def write(self, folder: Path) -> None:
-        """Store as two files in a folder: facts as JSON, trials as Parquet; the facts last."""
+        """Write two files to a folder: the facts as JSON and the trials as Parquet; the facts last."""
         folder.mkdir(parents=True, exist_ok=True)
         with atomic_open(folder / _TRIALS) as file:
             pq.write_table(self.trials, file)
@@ -106,18 +106,18 @@ class Evaluation:
 
     @classmethod
     def read(cls, folder: Path) -> Evaluation:
-        """Read what `write` stored.
+        """Read the files that `write` stored.
 
         Raises:
-            InputError: there is none, a newer twinloop wrote it, or its trials are not those that were written.
+            InputError: the folder has no evaluation, a newer twinloop wrote it, or its trials were changed.
         """
         if not (folder / _FACTS).is_file() or not (folder / _TRIALS).is_file():
-            raise InputError(f"{folder} holds no evaluation: it needs {_FACTS} and {_TRIALS}. Run `twinloop evaluate`.")
+            raise InputError(f"{folder} has no evaluation: it needs {_FACTS} and {_TRIALS}. Run `twinloop evaluate`.")
         facts = read_json(folder / _FACTS)
         if facts.get("schema") != _SCHEMA:
             raise InputError(f"{folder / _FACTS} has schema {facts.get('schema')}; this twinloop reads {_SCHEMA}.")
         if sha256_file(folder / _TRIALS) != facts["trials_sha256"]:
-            raise InputError(f"{folder / _TRIALS} is not the file that was written: its hash differs. Evaluate again.")
+            raise InputError(f"{folder / _TRIALS} was changed after it was written: its hash differs. Evaluate again.")
         return cls(**{key: facts[key] for key in _KEYS}, extra=facts["extra"], trials=pq.read_table(folder / _TRIALS))
 
 
@@ -125,7 +125,7 @@ _KEYS = ("policy", "suite", "policy_hash", "domain", "twin", "twin_hash", "task"
 
 
 def _trials(trials: pa.Table, what: str) -> pa.Table:
-    """The table with exactly the columns of `TRIALS`; names the trial that occurs twice, or what is wrong else."""
+    """Return the table with exactly the columns of `TRIALS`; refuse a duplicate trial or invalid columns."""
     if not trials.num_rows:
         raise InputError(f"{what} has no trials.")
     table = conforming(trials, TRIALS, what[0].lower() + what[1:])
@@ -144,18 +144,18 @@ def conforming(
     given: Mapping[str, Any] | None = None,
     meanings: Mapping[str, str] | None = None,
 ) -> pa.Table:
-    """Rows with the columns of a schema; those that may be null may be missing.
+    """Convert rows to the columns of a schema; columns that may be null may be missing.
 
     Args:
-        rows: as they come.
+        rows: the table to convert.
         schema: names, types, and which columns may be null.
-        what: the rows, for messages: "the table scores".
-        given: columns that are one value throughout, where ``rows`` lacks them.
-        meanings: what columns mean, for messages.
+        what: name of the rows in messages, such as "the table scores".
+        given: constant values for columns that ``rows`` lacks.
+        meanings: descriptions of columns, for messages.
 
     Raises:
         UnknownNameError: a column that the schema does not have.
-        InputError: a column is missing, of another type, or empty where it must not be.
+        InputError: a column is missing, has another type, or is empty although it must not be.
     """
     for name in rows.column_names:
         if name not in schema.names:
@@ -179,4 +179,4 @@ def _column(
     try:
         return values.cast(field.type)
     except pa.ArrowException as error:
-        raise InputError(f"{field.name} of {what} is {field.type}, and {values.type} came: {error}.") from error
+        raise InputError(f"{field.name} of {what} must be {field.type} and is {values.type}: {error}.") from error

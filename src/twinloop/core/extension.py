@@ -1,10 +1,10 @@
 """Load a user's own class by ``path/to/file.py:ClassName``: robots, tasks, rules, checks, encoders, renderers.
 
-Python files and TorchScript modules are code. The user names code on the command line, in Python, or in a file of the
-user's own workspace; that code runs. A dataset, a scenario, a policy, or any other YAML file may have come from
-somebody else: a reference in it carries a mark (`mark`), which every loader of code removes and answers with
-`require_approved`. Approvals are SHA-256 digests of whole files, kept per user and machine in ``approved.jsonl``. A
-workspace is the user's own where `twinloop init` made it on this machine, or where its folder was approved.
+Python files and TorchScript modules are code. Code that the user names on the command line, in Python, or in a file of
+the user's own workspace runs. A dataset, a scenario, a policy, or any other YAML file may come from another person: a
+reference to code in it gets a mark (`mark`), and every loader of code calls `require_approved` for a marked reference.
+Approvals are SHA-256 digests of whole files, stored per user and machine in ``approved.jsonl``. A workspace is the
+user's own if `twinloop init` created it on this machine, or if its folder was approved.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FILE = "approved.jsonl"
 _REFERENCE = re.compile(r"\.py:[^\W\d]\w*(\?.*)?$|^(torch|torchscript):")
 _MARK = re.compile(r" \(named by ([^()]*)\)")
 _WORKSPACE = "twinloop.yaml"
-# Folders of a workspace whose content may come from elsewhere, and the file by which a folder of data is recognized.
+# Folders of a workspace whose content may come from other people, and the files that identify a folder of data.
 _DATA_FOLDERS = frozenset({"catalog", "data", "policies", "runs", "scenarios"})
 _DATA_FILES = ("meta/info.json", "scenario.yaml", "model.safetensors")
 How = Literal["command", "init", "use"]
@@ -42,15 +42,15 @@ _command_line: tuple[str, ...] = ()
 
 
 class NotApprovedError(InputError):
-    """Code that data name, or that came with data, and that the user has not approved on this machine."""
+    """Code that data refer to, or that came with data, and that the user has not approved on this machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Approval:
     """The approval of one file's content, or of a workspace, which has no ``sha256``.
 
-    ``how`` is ``command`` for `twinloop approve`, ``use`` where the user's own command ran the file, and ``init`` for a
-    workspace that was made on this machine.
+    ``how`` is ``command`` for `twinloop approve`, ``use`` if the user's own command ran the file, and ``init`` for a
+    workspace that was created on this machine.
     """
 
     sha256: str
@@ -60,7 +60,7 @@ class Approval:
 
 
 def home() -> Path:
-    """Return the folder of the user's settings: ``$TWINLOOP_HOME``, or ``twinloop`` in the folder for configuration."""
+    """Return the folder of the user's settings: ``$TWINLOOP_HOME``, or ``twinloop`` in the configuration folder."""
     if named := os.environ.get(HOME_VARIABLE):
         return Path(named)
     configured = os.environ.get("XDG_CONFIG_HOME")
@@ -68,7 +68,7 @@ def home() -> Path:
 
 
 def approvals() -> list[Approval]:
-    """Return the approvals on this machine, oldest first. A line that cannot be read approves nothing."""
+    """Return the approvals on this machine, oldest first. An unreadable line approves nothing."""
     try:
         text = (home() / _FILE).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError, RuntimeError):
@@ -91,7 +91,7 @@ def approve(path: Path, *, how: How = "command") -> Approval:
     """Approve the present content of a file, or a workspace by its folder.
 
     Raises:
-        InputError: it is neither, or the approval cannot be saved.
+        InputError: the path is neither, or the approval cannot be saved.
     """
     if not path.is_file() and not (path / _WORKSPACE).is_file():
         raise InputError(f"{path} is neither a file nor a workspace. Give a Python file or a TorchScript module.")
@@ -106,10 +106,10 @@ def approve(path: Path, *, how: How = "command") -> Approval:
 
 
 def revoke(path: Path) -> list[Approval]:
-    """Withdraw the approvals of a path: of a file's present content, and of all that was approved under its path.
+    """Withdraw the approvals of a path: those of a file's present content, and all that were given under this path.
 
     Raises:
-        InputError: nothing of that path is approved.
+        InputError: nothing is approved under that path.
     """
     digest = sha256_file(path) if path.is_file() else "none"
     chosen = [row for row in approvals() if row.sha256 == digest or row.path == str(path.resolve())]
@@ -129,14 +129,14 @@ def _append(row: Mapping[str, Any]) -> None:
             opened.write(f"{dumps(row)}\n".encode())  # one write: two processes do not mix their lines
     except (OSError, RuntimeError) as error:
         raise InputError(
-            f"Cannot save the approval ({error}). Name a folder of your own in {HOME_VARIABLE}."
+            f"Cannot save the approval ({error}). Set {HOME_VARIABLE} to a folder that you can write."
         ) from error
 
 
 def mark(value: Any, origin: Path | str) -> Any:
-    """Return plain data with every reference to code marked as named by ``origin``; the data are not changed.
+    """Return a copy of plain data in which every reference to code is marked as named by ``origin``.
 
-    A marked reference runs only where the content of its file is approved. All other values stay as they are.
+    A marked reference runs only if the content of its file is approved. All other values are unchanged.
     """
     if isinstance(value, str):
         return _marked(value, str(origin)) if _REFERENCE.search(value) else value
@@ -148,40 +148,40 @@ def mark(value: Any, origin: Path | str) -> Any:
 
 
 def mark_foreign(value: Any, file: Path) -> Any:
-    """Return the content of a YAML file, its references to code marked unless the user's own workspace has the file."""
+    """Return the content of a YAML file; mark references to code unless the file is in the user's own workspace."""
     return value if _in_own_workspace(file) else mark(value, file)
 
 
 def split_mark(reference: str) -> tuple[str, str]:
-    """Return a reference without its mark, and what named it; empty where it has no mark."""
+    """Return a reference without its mark, and the origin in the mark; empty without a mark."""
     found = _MARK.findall(reference)
     return (_MARK.sub("", reference), unquote(found[0]) or "data") if found else (reference, "")
 
 
 def _marked(reference: str, origin: str) -> str:
-    """Insert the mark before the options of a robot, whose address is cut at its first question mark."""
+    """Insert the mark before the options of a robot, because its address is split at the first question mark."""
     name, mark_of_options, options = reference.partition("?")
     return f"{name} (named by {quote(origin, safe='/ ')}){mark_of_options}{options}"
 
 
 def name_on_command_line(words: Sequence[str]) -> None:
-    """Record the words of the command line: a file named there is the user's choice, wherever it is."""
+    """Record the words of the command line: a file named there is the user's choice, in any folder."""
     global _command_line
     _command_line = tuple(words)
 
 
 def require_approved(path: Path, digest: str, origin: str) -> None:
-    """Refuse code that data name, or that is in a folder of data, unless its content is approved.
+    """Refuse code that data refer to, or that is in a folder of data, unless its content is approved.
 
-    Code that the user names is approved by that: data which name the same content later may run it.
+    Code that the user names is approved by that: data that refer to the same content later may run it.
 
     Args:
         path: the file, as it was named.
         digest: SHA-256 of the content that is about to run.
-        origin: what named it, from `split_mark`; empty for the user.
+        origin: the file or data that refers to it, from `split_mark`; empty for the user.
 
     Raises:
-        NotApprovedError: names the file, what named it, and the command that approves it.
+        NotApprovedError: gives the file, its origin, and the command that approves it.
     """
     if any(row.sha256 == digest for row in approvals()):
         return
@@ -195,7 +195,7 @@ def require_approved(path: Path, digest: str, origin: str) -> None:
 
 
 def approve_if_possible(path: Path, *, how: How) -> None:
-    """Approve what the user's own command ran or made; where it cannot be saved, data that name it stay refused."""
+    """Approve a file that the user's own command ran or made; if this cannot be saved, it stays unapproved."""
     with contextlib.suppress(InputError):
         approve(path, how=how)
 
@@ -216,7 +216,7 @@ def _holds_data(path: Path) -> bool:
 
 
 def _in_own_workspace(path: Path) -> bool:
-    """Return whether a file is in a workspace that the user made or approved, and not in its data."""
+    """Return whether a file is in a workspace that the user created or approved, outside its data folders."""
     own = {row.path for row in approvals() if not row.sha256}
     return any(str(parent) in own for parent in path.resolve().parents) and not in_data(path)
 
@@ -228,13 +228,13 @@ def load_class(kind: str, reference: str, existing: Iterable[str]) -> type[Any]:
     """Return the class that ``path/to/file.py:ClassName`` names; its file runs once per content.
 
     Args:
-        kind: what is looked up, for messages (``"task"``).
-        reference: as the user wrote it, or as data name it (`mark`).
-        existing: names of the built-in ones, for messages.
+        kind: kind of class, for messages (``"task"``).
+        reference: as the user wrote it, or as data refer to it (`mark`).
+        existing: names of the built-in classes, for messages.
 
     Raises:
         UnknownNameError: no such file, or no such class in it.
-        NotApprovedError: data name the file, or it is among data, and its content is not approved.
+        NotApprovedError: data refer to the file or contain it, and its content is not approved.
         InputError: the file cannot be run as Python.
     """
     reference, origin = split_mark(reference)
@@ -242,7 +242,7 @@ def load_class(kind: str, reference: str, existing: Iterable[str]) -> type[Any]:
     if separator and path.endswith(".py") and not Path(path).is_file():
         raise UnknownNameError(kind, reference, existing, where=f"{path}: there is no such file")
     if not separator or not path.endswith(".py"):
-        where = f"the built-in {kind}s; one of your own is written path/to/file.py:ClassName"
+        where = f"the built-in {kind}s; for your own class write path/to/file.py:ClassName"
         raise UnknownNameError(kind, reference, existing, where=where)
     module = _load(Path(path), origin)
     found = getattr(module, name, None)
@@ -253,19 +253,19 @@ def load_class(kind: str, reference: str, existing: Iterable[str]) -> type[Any]:
 
 
 def resolve_beside(reference: str, folder: Path) -> str:
-    """Return a reference whose file, where ``folder`` has it, is an absolute path; a mark stays.
+    """Return a reference with the absolute path of its file if the file is in ``folder``; a mark is kept.
 
-    A name without a file stays as it is.
+    A name without a file is not changed.
     """
     path, separator, name = reference.rpartition(":")
     return f"{(folder / path).resolve()}:{name}" if separator and (folder / path).is_file() else reference
 
 
 def require_reference(reference: str) -> str:
-    """Return a reference without its mark, once the content of its file is approved.
+    """Return a reference without its mark, after checking that the content of its file is approved.
 
     Raises:
-        NotApprovedError: it is not.
+        NotApprovedError: it is not approved.
     """
     plain, origin = split_mark(reference)
     path = Path(plain.rpartition(":")[0])
@@ -275,8 +275,8 @@ def require_reference(reference: str) -> str:
 
 
 def raised(error: BaseException) -> str:
-    """What a user's code raised, in one line: type, message, and the line of the file that raised it."""
-    # A syntax error says itself where it is.
+    """Describe an error of a user's code in one line: type, message, file and line number."""
+    # A syntax error states its own location.
     frames = (
         list[traceback.FrameSummary]() if isinstance(error, SyntaxError) else traceback.extract_tb(error.__traceback__)
     )
@@ -285,10 +285,10 @@ def raised(error: BaseException) -> str:
 
 
 def _message(error: BaseException) -> str:
-    """Return the text of an error in one line of printable characters, shortened; "" where it cannot be had."""
+    """Return an error's text in one shortened line of printable characters; "" if the text itself fails."""
     try:
         text = str(error)[: 2 * _LONGEST_MESSAGE]
-    except BaseException:  # noqa: BLE001  # the error of a user's class may fail to say what it is
+    except BaseException:  # noqa: BLE001  # the text of a user's own error class may fail too
         return ""
     line = " ".join("".join(character if character.isprintable() else " " for character in text).split())
     return line if len(line) <= _LONGEST_MESSAGE else line[: _LONGEST_MESSAGE - 1] + "…"
@@ -309,7 +309,7 @@ def _load(path: Path, origin: str) -> ModuleType:
     sys.modules[name] = module
     try:
         exec(compile(source, str(path), "exec"), vars(module))  # noqa: S102 - the bytes that were just approved
-    except (Exception, SystemExit) as error:  # whatever the user's file raises, it is the file that is wrong
+    except (Exception, SystemExit) as error:  # any error of the user's file is reported as an error in that file
         del sys.modules[name]
         raise InputError(f"{path} does not run: {raised(error)}") from error
     return module

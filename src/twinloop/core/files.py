@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and the hashes that name them."""
+"""Write files atomically, and compute their hashes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from twinloop.core.plain import plain
 
 @contextlib.contextmanager
 def atomic_open(path: Path) -> Generator[BinaryIO]:
-    """A binary file that replaces ``path`` when the block ends well, and leaves it untouched otherwise.
+    """Open a binary file that replaces ``path`` if the block succeeds; otherwise ``path`` is not changed.
 
     Raises:
-        InputError: no file can be made there.
-        DatasetError: the disk is full, or the operating system refuses otherwise; the file before is still there.
+        InputError: the file cannot be created there.
+        DatasetError: the disk is full, or the operating system refuses otherwise; the earlier file is kept.
     """
     if path.is_dir():
         raise InputError(f"{path} is a folder, and a file was to be written. Name a file in it.")
@@ -40,7 +40,7 @@ def atomic_open(path: Path) -> Generator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
             os.fchmod(file.fileno(), 0o644)
-            name.replace(path)  # while the lock is held: from now on nobody takes the name for a leftover
+            name.replace(path)  # while the lock is held: from now on no other process treats the file as a leftover
     except BaseException as error:
         with contextlib.suppress(OSError):
             name.unlink(missing_ok=True)
@@ -50,9 +50,9 @@ def atomic_open(path: Path) -> Generator[BinaryIO]:
 
 
 def _new_file(path: Path) -> tuple[int, Path]:
-    """Open an empty file beside ``path``, locked: ``.NAME.tmp``, so that killed writers leave one file, not many.
+    """Open an empty locked file ``.NAME.tmp`` next to ``path``, so that killed writers leave one file, not many.
 
-    While another process writes there, or where the name is not a plain file of one's own, the name is a random one.
+    The name is random if another process writes there, or if ``.NAME.tmp`` is not a regular file of this user.
     """
     name = path.with_name(f".{path.name}.tmp")
     with contextlib.suppress(OSError):
@@ -88,12 +88,12 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def dumps(value: Any, *, indent: int | None = None) -> str:
-    """JSON text with values as `plain` has them and keys in the order given."""
+    """Return JSON text; values are converted by `plain`, and keys keep their order."""
     return json.dumps(value, indent=indent, default=plain, ensure_ascii=False, allow_nan=True)
 
 
 def sha256_bytes(*parts: bytes) -> str:
-    """SHA-256 of the concatenated parts, each preceded by its length so that borders count."""
+    """Return the SHA-256 of the concatenated parts, each preceded by its length so that boundaries matter."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(len(part).to_bytes(8, "little"))
@@ -102,18 +102,18 @@ def sha256_bytes(*parts: bytes) -> str:
 
 
 def sha256_json(value: Any) -> str:
-    """SHA-256 of the canonical JSON form of ``value`` (keys sorted)."""
+    """Return the SHA-256 of the canonical JSON form of ``value`` (sorted keys)."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=plain).encode()).hexdigest()
 
 
 def sha256_file(path: Path) -> str:
-    """SHA-256 of a file's content."""
+    """Return the SHA-256 of a file's content."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sha256_tree(root: Path) -> str:
-    """SHA-256 over the relative names and contents of all files under ``root`` (or of one file)."""
+    """Return the SHA-256 over the relative names and contents of all files under ``root`` (or of one file)."""
     if root.is_file():
         return sha256_file(root)
     files = sorted(path for path in root.rglob("*") if path.is_file())

@@ -1,4 +1,4 @@
-"""The figures that a measurement ends in, by name: what programs watch without knowing how it was measured."""
+"""Headline metrics of a measurement by name, which programs can watch without knowledge of the measurement."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Better = Literal["higher", "lower"]
 
 @dataclass(frozen=True, kw_only=True)
 class HeadlineMetric:
-    """One figure with its interval.
+    """One metric with its interval.
 
-    ``name`` reads like a path, ``skill/elbow_flex``: a word for the quantity and, where there are several, what it is
-    of; what a condition could not tell from its own words (spaces, <, =, >) is made an underscore. ``low`` and ``high``
-    are NaN where there is no interval, and ``method`` says how it is made or why there is none. ``unit`` is "" for a
-    ratio. ``better`` says which way the figure improves.
+    ``name`` is a path such as ``skill/elbow_flex``: the quantity and, if there are several, its object; characters that
+    have a meaning in conditions (spaces, <, =, >) become underscores. ``low`` and ``high`` are NaN without an interval;
+    ``method`` states how the interval is computed or why there is none. ``unit`` is "" for a ratio. ``better`` is the
+    direction of improvement.
     """
 
     name: str
@@ -37,16 +37,16 @@ class HeadlineMetric:
         object.__setattr__(self, "name", path_word(self.name))
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files; what is not finite is null."""
+        """Return a JSON-compatible dictionary; values that are not finite become null."""
         values = vars(self).items()
         return {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in values}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> HeadlineMetric:
-        """The inverse of `to_json`.
+        """Invert `to_json`.
 
         Raises:
-            InputError: it is not what `to_json` wrote.
+            InputError: the value does not have the form that `to_json` writes.
         """
         unknown = [key for key in value if key not in cls.__dataclass_fields__]
         if unknown or "name" not in value:
@@ -56,10 +56,10 @@ class HeadlineMetric:
 
 
 def path_word(text: str) -> str:
-    """A name as part of a figure's: without spaces and signs, which a condition could not tell from its own."""
+    """Return a word for the name of a metric, without spaces and signs that conditions use."""
     return re.sub(r"[\s<>=]+", "_", text.strip())
 
 
 def headlines(result: Mapping[str, Any]) -> dict[str, HeadlineMetric]:
-    """The figures of a run's ``result.json`` by name; empty where it has none."""
+    """Return the headline metrics of a run's ``result.json`` by name; empty if it has none."""
     return {row.name: row for row in map(HeadlineMetric.from_json, result.get("headline", []))}

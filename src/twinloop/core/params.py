@@ -1,4 +1,4 @@
-"""Records of parameter values: those of many worlds, and what seeds the chance within them."""
+"""Parameter values of many worlds, and the seeds of random events within them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from twinloop.core.seeds import uniforms
 
 @dataclass(frozen=True, kw_only=True)
 class SeedPath:
-    """What the chance inside many worlds is a function of: the run seed, and ``(nworld,)`` episode and attempt."""
+    """Seeds of the random events in many worlds: the run seed, and episode and attempt ``(nworld,)``."""
 
     run_seed: int
     episodes: NDArray[np.int64]
@@ -24,7 +24,7 @@ class SeedPath:
 
     @classmethod
     def of(cls, run_seed: int, episodes: ArrayLike, attempts: ArrayLike = 0) -> SeedPath:
-        """One path per episode number; ``attempts`` is one number or one each."""
+        """Return one path per episode number; ``attempts`` is one number for all or one per episode."""
         numbers = np.array(episodes, dtype=np.int64, ndmin=1)
         tries = np.array(np.broadcast_to(np.asarray(attempts, dtype=np.int64), numbers.shape))
         numbers.setflags(write=False)
@@ -32,22 +32,22 @@ class SeedPath:
         return cls(run_seed=run_seed, episodes=numbers, attempts=tries)
 
     def take(self, worlds: ArrayLike) -> SeedPath:
-        """The paths of some worlds, in the order given."""
+        """Return the paths of some worlds, in the given order."""
         index = np.asarray(worlds)
         return SeedPath.of(self.run_seed, self.episodes[index], self.attempts[index])
 
     def uniforms(self, stream: str, *, size: int = 1, step: ArrayLike = 0) -> NDArray[np.float64]:
-        """Uniform numbers in (0, 1) of one stream at one step of each world, ``(nworld, size)``."""
+        """Return uniform numbers in (0, 1) of one stream at one step of each world, ``(nworld, size)``."""
         return uniforms(self.run_seed, stream, self.episodes, size=size, attempt=self.attempts, step=step)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ParamTable:
-    """Parameter values of many worlds: ``values`` is ``(nworld, nparam)``, columns named and in SI units.
+    """Parameter values of many worlds: ``values`` is ``(nworld, nparam)``, with named columns in SI units.
 
     ``steps`` holds the parameters that change at every control step, ``(nworld, nstep)`` each; they override their
-    column of ``values`` while a rollout runs. ``seeds`` seeds what happens by chance within a world (a lost command,
-    a late one); a table without it holds worlds in which nothing does.
+    column of ``values`` during a rollout. ``seeds`` seeds the random events within a world (such as a lost or late
+    command); in a table without it, worlds have no random events.
     """
 
     names: tuple[str, ...]
@@ -72,7 +72,7 @@ class ParamTable:
         return {name: column for column, name in enumerate(self.names)}
 
     def __getitem__(self, name: str) -> NDArray[np.float64]:
-        """Values of one parameter, ``(nworld,)``."""
+        """Return the values of one parameter, ``(nworld,)``."""
         if name not in self._columns:
             raise UnknownNameError("parameter", name, self.names)
         return self.values[:, self._columns[name]]
@@ -81,28 +81,28 @@ class ParamTable:
         return name in self._columns
 
     def get(self, name: str, default: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Values of one parameter, or ``default`` where the table has none of that name."""
+        """Return the values of one parameter, or ``default`` if the table does not have it."""
         return self[name] if name in self._columns else default
 
     def take(self, worlds: ArrayLike) -> ParamTable:
-        """The table of some worlds, in the order given."""
+        """Return the table of some worlds, in the given order."""
         index = np.asarray(worlds)
         steps = {name: rows[index] for name, rows in self.steps.items()}
         seeds = self.seeds.take(index) if self.seeds else None
         return ParamTable(names=self.names, values=self.values[index], steps=steps, seeds=seeds)
 
     def with_steps(self, steps: Mapping[str, NDArray[np.float64]]) -> ParamTable:
-        """The same table with these parameters changing at every control step."""
+        """Return the same table with these parameters changing at every control step."""
         return replace(self, steps=steps)
 
     def with_seeds(self, seeds: SeedPath) -> ParamTable:
-        """The same table with what seeds the chance within its worlds."""
+        """Return the same table with seeds for the random events within its worlds."""
         return replace(self, seeds=seeds)
 
     def at(self, step: ArrayLike) -> ParamTable:
-        """The table in force during one control step, the same in every world or ``(nworld,)``.
+        """Return the table of one control step: one step for all worlds, or ``(nworld,)`` steps.
 
-        A world that runs on past the steps that were drawn keeps the last.
+        After its last drawn step, a world keeps the values of that step.
         """
         if not self.steps:
             return self
@@ -112,7 +112,7 @@ class ParamTable:
         return replace(self, values=values, steps={})
 
     def put(self, worlds: ArrayLike, rows: ParamTable) -> ParamTable:
-        """The table with some worlds' rows replaced by those of another table with the same columns."""
+        """Return the table with the rows of some worlds replaced by those of another table with the same columns."""
         index = np.asarray(worlds)
         values = self.values.copy()
         values[index] = rows.values
@@ -122,27 +122,27 @@ class ParamTable:
         return replace(self, values=values, steps=steps, seeds=_put_seeds(self.seeds, index, rows.seeds))
 
     def seed_path(self, what: str) -> SeedPath:
-        """What seeds the chance within the worlds.
+        """Return the seeds of the random events within the worlds.
 
         Args:
-            what: the parameters that need it, and a verb: the beginning of the message.
+            what: start of the error message: the parameters that need the seeds, and a verb.
 
         Raises:
-            InputError: the table has none.
+            InputError: the table has no seeds.
         """
         if self.seeds is None:
             raise InputError(
-                f"{what} by chance, and this parameter table has no seed path. Draw it with a plan, or give it one: "
+                f"{what} by chance, but this parameter table has no seed path. Draw it with a plan, or add one: "
                 "table.with_seeds(SeedPath.of(run_seed, episodes))."
             )
         return self.seeds
 
     def row(self, world: int) -> dict[str, float]:
-        """One world's values by name."""
+        """Return one world's values by name."""
         return {name: float(value) for name, value in zip(self.names, self.values[world], strict=True)}
 
     def tile(self, count: int) -> ParamTable:
-        """The table repeated ``count`` times, world axis outermost in the repetition."""
+        """Return the table repeated ``count`` times; all worlds follow each other in each repetition."""
         steps = {name: np.tile(rows, (count, 1)) for name, rows in self.steps.items()}
         seeds = self.seeds.take(np.tile(np.arange(self.nworld), count)) if self.seeds else None
         return ParamTable(names=self.names, values=np.tile(self.values, (count, 1)), steps=steps, seeds=seeds)

@@ -1,4 +1,4 @@
-"""What is written to JSON: values as JSON holds them, and dataclasses by their fields."""
+"""Convert values to JSON-compatible ones, and dataclasses to objects of their fields."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON holds it: dataclasses as objects, arrays and tuples as lists, paths and times as text.
+    """Convert a value for JSON: dataclasses to objects, arrays and tuples to lists, paths and times to text.
 
-    What has a ``to_json`` of its own is asked for it.
+    The method ``to_json`` of a value is used if it has one.
 
     Raises:
-        TypeError: there is no such form; names the type.
+        TypeError: the value has no JSON form; names the type.
     """
     if value is None or type(value) in (str, bool, int, float):
         return value
@@ -39,11 +39,11 @@ def plain(value: Any) -> Any:
 
 
 class JsonRecord:
-    """A base of dataclasses that are written to files, each as an object of its fields in their order.
+    """Base of dataclasses that are written to files as an object of their fields, in order.
 
     Attributes:
-        json_schema: the version of the form, written first as ``schema``; None where the form has none.
-        json_names: the keys of fields that are called otherwise there; None leaves a field out.
+        json_schema: version of the form, written first as ``schema``; None if it has no version.
+        json_names: keys of fields that differ from their names; None leaves a field out.
         json_also: properties that are written after the fields; as a mapping, with their keys.
     """
 
@@ -52,7 +52,7 @@ class JsonRecord:
     json_also: ClassVar[tuple[str, ...] | Mapping[str, str]] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return a plain form for files."""
+        """Return a JSON-compatible dictionary."""
         also = self.json_also
         keys = {
             field.name: self.json_names.get(field.name, field.name) for field in dataclasses.fields(cast("Any", self))

@@ -1,7 +1,7 @@
-"""Work on local processes, results in order, nothing left behind; and on ones that may die and are replaced.
+"""Run work in local processes with results in order, with or without replacement of processes that crash.
 
-For work that calls libraries which end the process when something is wrong, as renderers do. `pool` is for work that
-does not: there a death ends the run.
+`lasting_map` is for work that calls libraries which may end the process on an error, such as renderers.
+`LocalProcesses` is for other work: there a crash ends the run.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ Result = TypeVar("Result")
 
 
 class WorkEngine(Protocol):
-    """Somewhere that items are worked on; a context manager that lets go of what it holds.
+    """Place where items are processed; a context manager that releases its resources.
 
-    ``workers`` items are worked on at a time, each with ``threads`` cores; ``elsewhere`` says whether in processes
-    other than this one.
+    ``workers`` items are processed at a time, each with ``threads`` cores; ``elsewhere`` is true if this happens in
+    other processes.
     """
 
     workers: int
@@ -44,10 +44,10 @@ class WorkEngine(Protocol):
 
         Args:
             function: picklable.
-            items: read as needed, at most ``workers + 1`` ahead of what was yielded.
+            items: read as needed, at most ``workers + 1`` ahead of the yielded ones.
 
         Raises:
-            TwinloopError: what the function raised, or that a worker was lost; what was yielded before is whole.
+            TwinloopError: the function's error, or a lost worker; items yielded before are complete.
         """
         ...
 
@@ -59,15 +59,15 @@ class WorkEngine(Protocol):
 
 
 def cores() -> int:
-    """Cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class LocalProcesses:
-    """Processes of this machine, started afresh at the first `map` (no state is inherited).
+    """Worker processes on this machine, started at the first `map` without inherited state.
 
-    With one worker everything runs in this process. Each process gets its share of the cores for libraries that start
-    threads of their own.
+    With one worker everything runs in this process. Each process gets an equal share of the cores for libraries that
+    start threads.
     """
 
     def __init__(self, workers: int) -> None:
@@ -123,18 +123,18 @@ def _result(pending: collections.deque[tuple[Item, Future[Result]]]) -> tuple[It
             return item, future.result()
     except BrokenProcessPool as error:
         raise TwinloopError(
-            f"A worker process ended while working on {item!s:.80}. What was finished before is whole; run again with "
-            "--resume to go on from there, and with --workers 1 to see what the process says."
+            f"A worker process ended while working on {item!s:.80}. Items finished before are complete; run again with "
+            "--resume to continue, or with --workers 1 to see the output of the process."
         ) from error
 
 
 def begin_worker(threads: str) -> None:
-    """Leave Ctrl-C to the parent, die with it, and keep libraries from starting a thread per core each."""
+    """Set up a worker: ignore Ctrl-C, end with the parent, and limit libraries to ``threads`` threads."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(variable, threads)
-    # Mesa's software rasterizer draws in the calling thread at 0, and hands its work to as many others else, which for
-    # a single one only costs: 640×480 of so101_tabletop takes 15.9 ms of processor time at 0, and 19.5 at 1.
+    # With 0, Mesa's software rasterizer draws in the calling thread; otherwise it passes its work to that many threads,
+    # which is slower for one: 640×480 of so101_tabletop takes 15.9 ms of processor time at 0, and 19.5 at 1.
     os.environ.setdefault("LP_NUM_THREADS", "0" if threads == "1" else threads)
     parent = multiprocessing.parent_process()
     if parent is not None:
@@ -149,14 +149,14 @@ def _follow(parent: multiprocessing.process.BaseProcess) -> None:
 Report = Callable[[Any], None]
 Work = Callable[[Item, Report], Result]
 
-# Processes that one item may crash before it is given up as a `LostItem`: one crash may come from a busy machine, an
+# Crashes of one item before it becomes a `LostItem`: one crash may come from a busy machine, but an
 # item that crashes two processes will crash the next one too.
 TRIES = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class LostItem:
-    """An item that ended its process each time: how the last one ended, and what it had reported last (or None)."""
+    """An item that crashed every process: how the last one ended, and its last report (or None)."""
 
     how: str
     reported: Any
@@ -169,16 +169,16 @@ def lasting_map(
     workers: int,
     progress: Report | None = None,
 ) -> Iterator[tuple[Item, Result | LostItem]]:
-    """Yield every item with ``function(item, report)`` in order, whoever was faster and whoever died.
+    """Yield every item with ``function(item, report)`` in order; a process that crashes is replaced.
 
     Args:
-        function: picklable; ``report`` takes what it wants to say on the way, of which the last is kept.
-        items: all of them are worked on, however far behind the one is that is yielded next: results should be small.
-        workers: processes; 0 works in this one, which then dies with what is wrong.
-        progress: called here with every report.
+        function: picklable; it may call ``report`` with its progress, of which the last value is kept.
+        items: all are processed without waiting for the consumer, so results should be small.
+        workers: number of processes; 0 works in this process, which ends if the work crashes.
+        progress: called in this process with every report.
 
     Raises:
-        TwinloopError: or whatever else the function raised, when it is the item's turn.
+        TwinloopError: or any other error of the function, when its item is next.
     """
     tell: Report = progress or (lambda _: None)
     if not workers:
@@ -197,11 +197,11 @@ def lasting_map(
 class _Task(Generic[Item]):
     item: Item
     deaths: int = 0
-    outcome: tuple[str, Any] | None = None  # how it went, and what came of it
+    outcome: tuple[str, Any] | None = None  # kind of the outcome, and the result or error
 
 
 class _Worker:
-    """One process and the pipe to it; ``task`` is what it works on."""
+    """One process and the pipe to it; ``task`` is its current task."""
 
     def __init__(self, function: Work[Any, Any], threads: int) -> None:
         context = multiprocessing.get_context("spawn")
@@ -217,10 +217,10 @@ class _Worker:
         try:
             self.pipe.send(task.item)
         except OSError:
-            return  # it has died before: the pipe says so to who waits
+            return  # the process has already ended; reading the pipe reports it
 
     def message(self) -> tuple[str, Any]:
-        """What it says next; that it ended, when it did."""
+        """Return its next message; after its end, a message that it ended."""
         try:
             return self.pipe.recv()
         except (EOFError, OSError):
@@ -234,14 +234,14 @@ class _Worker:
 
 
 class _WorkerPool:
-    """As many workers as are wanted at a time, made anew where one has died."""
+    """Up to ``size`` workers; a worker that crashed is replaced."""
 
     def __init__(self, function: Work[Any, Any], size: int) -> None:
         self._function, self._size, self._threads = function, size, max(1, cores() // size)
         self.workers: list[_Worker] = []
 
     def idle(self) -> _Worker | None:
-        """Somebody without work, engaged where there is room."""
+        """Return a worker without a task, started if there are fewer than ``size``; None if all are busy."""
         found = next((worker for worker in self.workers if worker.task is None), None)
         if found is None and len(self.workers) < self._size:
             found = _Worker(self._function, self._threads)
@@ -249,11 +249,11 @@ class _WorkerPool:
         return found
 
     def busy(self) -> dict[Connection, _Worker]:
-        """Those with work, by the pipes to wait at."""
+        """Return the workers with a task, by their pipes."""
         return {worker.pipe: worker for worker in self.workers if worker.task is not None}
 
     def dismiss(self, worker: _Worker) -> None:
-        """Forget somebody who died."""
+        """Remove a worker that has ended."""
         self.workers.remove(worker)
         worker.stop()
 
@@ -271,7 +271,7 @@ def _supervised(crew: _WorkerPool, tasks: list[_Task[Item]], progress: Report) -
 
 
 def _hear(crew: _WorkerPool, worker: _Worker, waiting: collections.deque[_Task[Item]], progress: Report) -> None:
-    """Take one message of a worker."""
+    """Process one message of a worker."""
     kind, value = worker.message()
     task = worker.task
     if task is None:
@@ -300,16 +300,16 @@ def _outcome(task: _Task[Item]) -> tuple[Item, Any]:
 
 
 def _how(code: int | None) -> str:
-    """How a process ended, for people."""
+    """Describe how a process ended."""
     if code is None or code >= 0:
         return f"ended with code {code}"
     name = signal.Signals(-code).name if -code in set(signal.Signals) else "unknown"
-    memory = "; the system kills so what takes too much memory" if -code == signal.SIGKILL else ""
+    memory = "; the system does this to a process that uses too much memory" if -code == signal.SIGKILL else ""
     return f"was ended by signal {-code} ({name}{memory})"
 
 
 def _serve(function: Work[Any, Any], pipe: Connection, threads: int) -> None:
-    """What a worker does: one item after another, until the pipe ends."""
+    """Run a worker: process one item after another, until the pipe closes."""
     begin_worker(str(threads))
     while True:
         try:
@@ -318,9 +318,9 @@ def _serve(function: Work[Any, Any], pipe: Connection, threads: int) -> None:
             return
         try:
             answer = ("done", function(item, lambda value: pipe.send(("report", value))))
-        except Exception as error:  # noqa: BLE001 - carried to who asked, where it is raised
+        except Exception as error:  # noqa: BLE001 - sent to the parent process, which raises it
             answer = ("raised", error)
         try:
             pipe.send(answer)
         except (pickle.PicklingError, TypeError, AttributeError) as error:
-            pipe.send(("raised", TwinloopError(f"{answer[1]!r} cannot be handed back: {error}")))
+            pipe.send(("raised", TwinloopError(f"{answer[1]!r} cannot be sent back: {error}")))

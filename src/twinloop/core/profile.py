@@ -1,4 +1,4 @@
-"""Where time goes: named spans, each counted without the spans inside it. Off unless somebody asks."""
+"""Measure time in named spans, each without the spans inside it. Off by default."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _NOTHING = nullcontext()
 
 
 class Profile:
-    """Seconds by span name, of one thread. The times of all names add up to the time that any span was open.
+    """Seconds by span name, of one thread. The sum over all names is the time during which any span was open.
 
-    ``elsewhere`` holds what other processes measured and handed over.
+    ``elsewhere`` holds the times measured by other processes.
     """
 
     def __init__(self) -> None:
@@ -23,13 +23,13 @@ class Profile:
         self._since = 0.0
 
     def add_elsewhere(self, seconds: Mapping[str, float]) -> None:
-        """Count times that another process measured."""
+        """Add times that another process measured."""
         for name, value in seconds.items():
             self.elsewhere[name] = self.elsewhere.get(name, 0.0) + value
 
     @contextmanager
     def span(self, name: str) -> Generator[None]:
-        """Count the time of the block under ``name``, less that of the spans inside it."""
+        """Measure the time of the block under ``name``, without the spans inside it."""
         self._charge()
         self._open.append(name)
         try:
@@ -39,7 +39,7 @@ class Profile:
             self._open.pop()
 
     def _charge(self) -> None:
-        """Give the time since the last change to the innermost open span."""
+        """Add the time since the last change to the innermost open span."""
         now = time.perf_counter()
         if self._open:
             name = self._open[-1]
@@ -48,13 +48,13 @@ class Profile:
 
 
 def span(name: str) -> AbstractContextManager[None]:
-    """Count the block's time under ``name`` where somebody profiles; costs a comparison where nobody does."""
+    """Measure the block's time under ``name`` if profiling is on; otherwise this costs one comparison."""
     return _NOTHING if _active is None else _active.span(name)
 
 
 @contextmanager
 def profiling(profile: Profile | None) -> Generator[None]:
-    """Let the spans of the block count in ``profile``; None turns them off."""
+    """Count the spans of the block in ``profile``; None turns profiling off."""
     global _active
     before, _active = _active, profile
     try:

@@ -1,4 +1,4 @@
-"""Records that travel between rooms. Arrays are frozen on entry: a record is a fact, not a workspace."""
+"""Records shared by all packages: episodes, signals, provenance, embeddings. Their arrays are read-only copies."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Source = Literal["real", "sim", "augmented", "human-in-the-loop"]
 
 
 def frozen(array: ArrayLike) -> NDArray[np.float64]:
-    """A read-only float64 copy."""
+    """Return a read-only float64 copy."""
     copy = np.array(array, dtype=np.float64)
     copy.setflags(write=False)
     return copy
 
 
 def freeze_fields(record: object, *names: str) -> None:
-    """Replace arrays of a frozen dataclass by `frozen` copies, from its ``__post_init__``; None stays None."""
+    """Replace arrays of a frozen dataclass by `frozen` copies, in its ``__post_init__``; None stays None."""
     for name in names:
         if getattr(record, name) is not None:
             object.__setattr__(record, name, frozen(getattr(record, name)))
@@ -32,9 +32,9 @@ def freeze_fields(record: object, *names: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class LoggedSignal:
-    """What else a log holds, at times of its own: ``values`` ``(T, k)`` in SI at ``time`` ``(T,)``, a name per column.
+    """Another signal of a log: ``values`` ``(T, k)`` in SI at its own times ``(T,)`` in s, one name per column.
 
-    ``unit`` is one for all columns, or "" where they differ (a pose: m and the quaternion wxyz).
+    ``unit`` is one unit for all columns, or "" if they differ (a pose: m and the quaternion wxyz).
     """
 
     time: NDArray[np.float64]
@@ -51,12 +51,12 @@ class LoggedSignal:
 
 @dataclass(frozen=True, kw_only=True)
 class StoredSimulation:
-    """What shows a simulated episode again, or steps it again, with nothing but MuJoCo.
+    """Data with which MuJoCo alone can show a simulated episode again, or step it again.
 
-    ``model`` is MJCF, and ``assets`` the files that it names. ``states`` are ``(T+1, n)``, or ``(T, n)`` where the last
-    is not kept, and begin with time, qpos and qvel; ``spec`` says which ``mjtState`` components they are, 0 where that
-    is all. ``controls`` ``(T, substeps, nu)`` are what the actuators were given in each physics step, or None where
-    something besides them acts; ``notes`` say what.
+    ``model`` is MJCF, and ``assets`` the files that it names. ``states`` are ``(T+1, n)``, or ``(T, n)`` without the
+    last state, and begin with time, qpos and qvel; ``spec`` is the ``mjtState`` of their components, 0 if they have no
+    others. ``controls`` ``(T, substeps, nu)`` are the actuators' inputs in each physics step, or None if other inputs
+    act too; ``notes`` then describe those.
     """
 
     model: str
@@ -72,24 +72,24 @@ class StoredSimulation:
 
 @dataclass(frozen=True, kw_only=True)
 class Episode:
-    """One recorded episode of a robot or of a thing that moves by itself, real or virtual.
+    """One recorded episode of a robot or of an object that moves by itself, real or virtual.
 
     ``action[t]`` is the command issued at ``time[t]``, ``state[t]`` the joint positions measured then; both are
-    ``(T, n)`` in the log's own units, which ``units`` maps to radians. ``command`` says what a command is: a joint
-    position in those units, a torque (N·m, N), or nothing that this log holds. A thing without joints has n = 0.
+    ``(T, n)`` in the log's own units, which ``units`` maps to SI. ``command`` is the kind of a command: a joint
+    position in those units, a torque (N·m, N), or none in this log. An object without joints has n = 0.
 
-    ``signals`` is what was measured besides, by name; these names mean the same in every log:
+    ``signals`` are further measurements by name; these names mean the same in every log:
 
     - ``joint_velocity`` ``(T, n)`` rad/s, ``joint_torque`` N·m: a column per joint, named after it;
     - ``pose/BODY`` ``(T, 7)``: position in the world in m, quaternion wxyz;
-    - ``twist/BODY`` ``(T, 6)``: linear velocity in the world's axes (m/s), angular velocity in the body's own (rad/s);
-    - ``place/SITE`` ``(T, 3)``: where a tracker sees a site of the robot, in the world, in m;
+    - ``twist/BODY`` ``(T, 6)``: linear velocity in world axes (m/s), angular velocity in body axes (rad/s);
+    - ``place/SITE`` ``(T, 3)``: position of a robot's site that a tracker measures, in the world, in m;
     - ``acceleration/SITE`` (specific force, m/s²), ``angular_velocity/SITE`` (rad/s), ``wrench/SITE`` (force N, torque
       N·m), in the site's axes;
-    - ``motor`` ``(T, nu)``: throttle of each rotor, 0 to 1; ``enabled`` ``(T, 1)``: 1 where the motors were on.
+    - ``motor`` ``(T, nu)``: throttle of each rotor, 0 to 1; ``enabled`` ``(T, 1)``: 1 while the motors are on.
 
-    ``conditions`` are numbers that held for the whole episode (a firmware gain, a mass hung on), by name, in SI.
-    ``simulation`` is what a simulator kept of it.
+    ``conditions`` are values that held for the whole episode (a firmware gain, an added mass), by name, in SI.
+    ``simulation`` is the simulation that was stored with it, if any.
 
     Raises:
         LogError: empty, NaN, mismatched lengths, or time that does not increase; names the frame and column.
@@ -141,13 +141,13 @@ class Episode:
         shape = (len(signal.time), len(signal.columns))
         if signal.values.shape != shape:
             raise LogError(f"{where} has shape {signal.values.shape}, expected {shape} (frames, columns).")
-        step = "Leave those frames out: a signal has times of its own."
+        step = "Leave those frames out: a signal may have other times than the log."
         _check_finite(signal.values, signal.columns, where, step)
         _check_time(signal.time, where)
 
 
 def _check_finite(values: NDArray[np.float64], columns: Sequence[str], where: str, step: str) -> None:
-    """Refuse values ``(T, k)`` that are not finite; ``step`` is what to do about them."""
+    """Check that values ``(T, k)`` are finite; ``step`` is the next step in the message."""
     bad = np.argwhere(~np.isfinite(values))
     if len(bad):
         frame, column = bad[0]
@@ -157,7 +157,7 @@ def _check_finite(values: NDArray[np.float64], columns: Sequence[str], where: st
 
 
 def _check_time(time: NDArray[np.float64], where: str) -> None:
-    """Refuse times that are not finite or do not increase."""
+    """Check that times are finite and increase."""
     if not np.isfinite(time).all():
         raise LogError(f"{where}: a timestamp is not finite at frame {int(np.argmin(np.isfinite(time)))}.")
     backwards = np.flatnonzero(np.diff(time) <= 0)
@@ -172,10 +172,10 @@ def _check_time(time: NDArray[np.float64], where: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance(JsonRecord):
-    """Where one episode comes from, enough to make it again.
+    """Provenance of one episode: everything needed to compute it again.
 
     ``params`` are the drawn values in SI; ``seed_path`` is (run seed, episode number, attempt); ``versions`` names
-    engine, package, numpy and, where pixels exist, renderer; ``commands_hash`` and ``states_hash`` are SHA-256.
+    engine, package, numpy and, for images, renderer; ``commands_hash`` and ``states_hash`` are SHA-256.
     """
 
     json_schema = 1
@@ -200,7 +200,7 @@ class Provenance(JsonRecord):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Provenance:
-        """The inverse of `to_json`; reads every schema up to this one."""
+        """Invert `to_json`; reads all schema versions up to the present one."""
         fields = {key: item for key, item in value.items() if key != "schema"}
         fields["seed_path"] = tuple(fields["seed_path"])
         fields["parents"] = tuple(fields["parents"])
@@ -209,13 +209,13 @@ class Provenance(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class SimEpisode:
-    """One simulated episode on its way to a dataset: T commands, T+1 states, what was observed, and provenance.
+    """One simulated episode before it is written: T commands, T+1 states, observations, and provenance.
 
     ``commands`` ``(T, nu)`` and ``states`` ``(T+1, nstate)`` are float64 in SI, for exact replay; the first column of
-    the states is the true time in s. ``action`` and
-    ``observation`` ``(T, n)`` are in the dataset's units (``provenance.units``), as a policy would see them.
-    ``next_success`` ``(T,)`` says whether the success predicate held after each step. ``readings`` is what further
-    sensors had delivered at each frame, ``(T, k)`` by the feature's key, in the units of the dataset's spec.
+    the states is the true time in s. ``action`` and ``observation`` ``(T, n)`` are in the dataset's units
+    (``provenance.units``), as a policy sees them. ``next_success`` ``(T,)`` is true where the success condition was met
+    after the step. ``readings`` are the delivered values of further sensors at each frame, ``(T, k)`` by feature key,
+    in the units of the dataset's spec.
     """
 
     number: int
@@ -233,11 +233,11 @@ class SimEpisode:
 
 @dataclass(frozen=True, kw_only=True)
 class Embedding:
-    """Rows of numbers that an encoder gave.
+    """Feature vectors from an encoder.
 
-    ``values`` is ``(n, d)``; ``clusters`` ``(n,)`` the number of the episode that each row comes from. ``encoder``
-    names what made them and ``encoder_hash`` its weights and settings: rows of equal hash lie in one space.
-    ``source`` says what was encoded, for messages and pages.
+    ``values`` is ``(n, d)``; ``clusters`` ``(n,)`` is the number of the episode of each row. ``encoder`` is the name of
+    the encoder, ``encoder_hash`` the hash of its weights and settings: rows of equal hash are in the same space.
+    ``source`` describes the encoded data, for messages and pages.
 
     Raises:
         InputError: no rows, rows that are not finite, or clusters that do not fit; names the source and the row.
@@ -261,7 +261,7 @@ class Embedding:
 
     @property
     def episodes(self) -> int:
-        """How many episodes the rows come from."""
+        """Number of episodes that the rows come from."""
         return len(np.unique(self.clusters))
 
     def _check(self) -> None:
@@ -277,12 +277,12 @@ class Embedding:
         if len(bad):
             raise InputError(
                 f"{what}: row {bad[0]}, of episode {self.clusters[bad[0]]}, is not finite ({len(bad)} such rows). "
-                "Look at that picture, and at the encoder's input range."
+                "Check that image, and the encoder's input range."
             )
 
 
 def require_same_encoder(real: Embedding, sim: Embedding) -> None:
-    """Refuse to compare embeddings of different encoders: their numbers mean different things.
+    """Check that two embeddings come from the same encoder; values of different encoders cannot be compared.
 
     Raises:
         InputError: names both encoders.

@@ -1,9 +1,9 @@
 """Remove credentials from text before it is shown or stored.
 
-Messages of a `TwinloopError`, lines on a console, lines of JSON and records of runs pass through here. What is removed:
-the user's part of an address (``s3://KEY:SECRET@bucket``), values of settings such as ``token=…`` in a text or in the
-query of an address, values after flags such as ``--token``, tokens of a known form, secret values of environment
-variables, and every value that `note_secrets` has found in a command's arguments, wherever it appears again.
+Messages of a `TwinloopError`, lines on a console, lines of JSON and records of runs are filtered here. Removed are:
+the user part of an address (``s3://KEY:SECRET@bucket``), values of settings such as ``token=…`` in a text or in the
+query of an address, values after flags such as ``--token``, tokens of known forms, secret values of environment
+variables, and every value that `note_secrets` found in a command's arguments, in any later text.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import Any, cast
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
 MASK = "***"
-_LEAST = 6  # characters of a value that is looked for everywhere; shorter ones would match parts of words
-_MOST = 1000  # values that are kept
+_LEAST = 6  # characters of a value that is removed from any text; shorter ones would match parts of words
+_MOST = 1000  # values that are remembered
 
-# How the name of a setting ends whose value is a secret. `--domain-token` is a switch of `twinloop train`.
+# Ends of names of settings with a secret value. `--domain-token` is a switch of `twinloop train`.
 _NAME = (
     r"(?:(?<!domain[-_])token|secret|passw(?:or)?d|passphrase|signature|credentials?|access[-_]?key(?:[-_]?id)?"
     r"|(?:api|secret|private|account)[-_]?key|(?<![a-z0-9])(?:pwd|sig|sas|jwt|auth|authorization))"
 )
-# Names that mean a secret in the query of an address or as a flag, and too much else in a text.
+# Names that mean a secret in the query of an address or as a flag, but have other meanings in a text.
 _SHORT = r"(?:key|pass|code|pwd|sig|sas|jwt|auth)"
 _VALUE = r"(?:\"[^\"]+\"|'[^']+'|[^\s&;#\"'<>]+)"
 _SETTING = re.compile(rf"({_NAME}\s*=\s*|[?&;#]{_SHORT}=){_VALUE}", re.IGNORECASE)
@@ -49,10 +49,10 @@ _KNOWN_FORMS = re.compile(
     r"|-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)",
     re.DOTALL,
 )
-_SCHEME = re.compile(r"\b[A-Za-z][A-Za-z0-9+.\-]{1,40}:/+|//")  # a path of pathlib keeps only one slash of two
+_SCHEME = re.compile(r"\b[A-Za-z][A-Za-z0-9+.\-]{1,40}:/+|//")  # pathlib reduces two slashes to one
 _ENCODED_USER = re.compile(r"(%3A(?:%2F){1,3})[^\s\"'<>`&?#/]{0,2000}?(?=%40)", re.IGNORECASE)
 _BY_SIGN = {"%": (_ENCODED_USER, _ENCODED_SETTING), "=": (_SETTING,), ":": (_ENTRY,)}
-_END = re.compile(r"[\s\"'<>`|]|\Z")  # of an address within a text
+_END = re.compile(r"[\s\"'<>`|]|\Z")  # the end of an address within a text
 _AUTHORITY = re.compile(r"[^/?#]*")
 _HOST_AND_PORT = re.compile(r"(?:localhost|[^:]*\.[^:]*|\[.*):\d{1,5}", re.IGNORECASE)
 _BARE = re.compile(r"([^\s:/@]+:(?!/)\S+)(@[^\s@]+)")  # user:password@host without a scheme, as a whole argument
@@ -61,7 +61,7 @@ _noted: dict[str, None] = {}
 
 
 def redacted(text: str) -> str:
-    """Return a text without credentials; where it is unclear how far one reaches, more of the text is removed."""
+    """Return a text without credentials; if the end of a credential is unclear, more of the text is removed."""
     return _redacted(text, _known_values())
 
 
@@ -71,7 +71,7 @@ def redacted_values(value: Any) -> Any:
 
 
 def redacted_words(words: Sequence[str]) -> list[str]:
-    """Return the arguments of a command without credentials: also those after a flag such as ``--token``."""
+    """Return the arguments of a command without credentials, also those after a flag such as ``--token``."""
     known = _known_values()
     return [
         MASK if _follows_flag(before, word) else _redacted_word(word, known)
@@ -80,7 +80,7 @@ def redacted_words(words: Sequence[str]) -> list[str]:
 
 
 def note_secrets(words: Sequence[str]) -> None:
-    """Remember the credentials in a command's arguments: libraries repeat them in other forms, without the address."""
+    """Remember the credentials in a command's arguments, because libraries repeat them in other forms."""
     for before, word in zip(("", *words), words, strict=False):
         for value in (word,) if _follows_flag(before, word) else _secrets_of(word):
             forms = {value, unquote(value), unquote_plus(value), quote(value), quote(value, safe=""), quote_plus(value)}
@@ -95,7 +95,7 @@ def _redacted(text: str, known: Iterable[str]) -> str:
     text = _KNOWN_FORMS.sub(MASK, text)
     if "@" in text:
         text = _without_users(text)
-    for sign, patterns in _BY_SIGN.items():  # most texts hold none of these
+    for sign, patterns in _BY_SIGN.items():  # most texts have none of these signs
         if sign in text:
             for pattern in patterns:
                 text = pattern.sub(rf"\g<1>{MASK}", text)
@@ -117,7 +117,7 @@ def _redacted_values(value: Any, known: Sequence[str]) -> Any:
 
 
 def _redacted_word(word: str, known: Iterable[str]) -> str:
-    """Return an argument without credentials; unlike in a text, a password in it may hold spaces and quotes."""
+    """Return an argument without credentials; unlike in a text, its password may contain spaces and quotes."""
     flag, bare = _FLAG_WITH_VALUE.fullmatch(word), _BARE.fullmatch(word)
     if flag:
         return flag[1] + MASK
@@ -125,7 +125,7 @@ def _redacted_word(word: str, known: Iterable[str]) -> str:
 
 
 def _without_users(text: str, *, whole: bool = False) -> str:
-    """Return a text whose addresses have no user's part; ``whole``: the text is one address and may hold spaces."""
+    """Remove the user part of the addresses in a text; ``whole``: the text is one address and may contain spaces."""
     kept, at = list[str](), 0
     for start, end in _users(text, whole=whole):
         kept += [text[at:start], MASK]
@@ -134,7 +134,7 @@ def _without_users(text: str, *, whole: bool = False) -> str:
 
 
 def _users(text: str, *, whole: bool = False) -> Iterable[tuple[int, int]]:
-    """Yield where the user's part of each address begins and ends; also of addresses within addresses."""
+    """Yield the start and end of the user part of each address, also of addresses within addresses."""
     at = stop = last = 0
     while (scheme := _SCHEME.search(text, at)) is not None:
         at = scheme.end()
@@ -149,10 +149,10 @@ def _users(text: str, *, whole: bool = False) -> Iterable[tuple[int, int]]:
 
 
 def _user_end(text: str, start: int, stop: int, last: int) -> int | None:
-    """Return the place of the ``@`` that ends the user's part of an address; None where there is none.
+    """Return the position of the ``@`` that ends the user part of an address; None if it has no user part.
 
-    By the standard, a password encodes ``/``, ``?``, ``#`` and ``@``. People write them as they are. Where there is a
-    colon in the user's part, the last ``@`` of the address therefore ends it.
+    By the standard, ``/``, ``?``, ``#`` and ``@`` in a password are encoded, but people write them unencoded. If the
+    user part has a colon, the last ``@`` of the address therefore ends it.
     """
     place = _AUTHORITY.match(text, start, stop)
     authority = place[0] if place else ""
@@ -165,7 +165,7 @@ def _user_end(text: str, start: int, stop: int, last: int) -> int | None:
 
 
 def _secrets_of(word: str) -> list[str]:
-    """Return the secret values within an argument."""
+    """Return the secret values in an argument."""
     flag = _FLAG_WITH_VALUE.fullmatch(word)
     found = [flag[2]] if flag else list[str]()
     for text in {word, unquote(word)}:
@@ -189,7 +189,7 @@ def _is_entry(key: object, item: object) -> bool:
 
 
 def _known_values() -> list[str]:
-    """Return the values to remove wherever they appear, the longest first: one may hold another."""
+    """Return the values to remove from any text, longest first, because one may contain another."""
     given = (
         value
         for name, value in os.environ.items()

@@ -1,7 +1,7 @@
-"""Find what a name stands for: built in, offered by an installed package, or a class in a user's own file.
+"""Look up objects by name: built in, offered by an installed package, or a class in a user's own file.
 
 Twins, robots, tasks, backends, renderers, importers, exporters, checks, rules, policies and encoders each have one
-`Registry`. Built-in objects are named as in an entry point, so that they are imported when they are looked up.
+`Registry`. Built-in objects are named as in an entry point, so that they are imported at their first use.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ T = TypeVar("T")
 
 
 class Registry(Mapping[str, T]):
-    """Map the names of one kind to objects, each loaded when it is looked up; built-in names come first.
+    """Registry of the objects of one kind by name; each is loaded when it is looked up.
 
-    A name of an installed package never replaces a built-in one. Installing a package approves its entry points; a
-    user's file runs by the rules of `core.extension`.
+    A built-in name comes before the same name of an installed package. Installing a package approves its entry points;
+    a user's file runs by the rules of `core.extension`.
 
     Args:
         kind: the noun in messages (``"task"``).
-        builtin: objects by name; a text says where the object is, as in an entry point:
+        builtin: objects by name; a text gives the location of the object, as in an entry point:
             ``package.module:attribute [extra]``, with the extra of twinloop that it needs, if any.
-        group: of the entry points by which installed packages offer objects; empty where they cannot.
+        group: entry-point group in which installed packages offer objects; empty if they cannot.
         files: whether ``path/to/file.py:ClassName`` names a user's own class.
-        shown: what messages list instead of the built-in names.
-        where: in messages, where an unknown name was looked up.
+        shown: names that messages list in place of the built-in ones.
+        where: place of an unknown name, for messages.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Registry(Mapping[str, T]):
         self._files, self._shown = files, shown
 
     def installed(self) -> dict[str, EntryPoint]:
-        """Return the entry points of installed packages by name; of two with one name, the first on Python's path."""
+        """Return the entry points of installed packages by name; of duplicates, the first on Python's path."""
         found: dict[str, EntryPoint] = {}
         for entry in entry_points(group=self.group) if self.group else ():
             found.setdefault(entry.name, entry)
@@ -57,12 +57,12 @@ class Registry(Mapping[str, T]):
         """Return the object of a name.
 
         Args:
-            name: a built-in name, one that an installed package offers, or ``path/to/file.py:ClassName``.
-            where: in messages, where the name was looked up; by default the registry's.
+            name: a built-in name, a name that an installed package offers, or ``path/to/file.py:ClassName``.
+            where: place of the name, for messages; by default the registry's.
 
         Raises:
             UnknownNameError: none of these; lists the nearest names.
-            NotApprovedError: data name the file, and it is not approved.
+            NotApprovedError: data refer to the file, and it is not approved.
             MissingDependencyError: it needs a package that is not installed.
             InputError: the file or the installed package cannot be loaded.
         """
@@ -87,7 +87,7 @@ class Registry(Mapping[str, T]):
         return iter({**self.builtin, **self.installed()})
 
     def __len__(self) -> int:
-        """Return how many names there are."""
+        """Return the number of names."""
         return len({**self.builtin, **self.installed()})
 
     def __contains__(self, name: object) -> bool:
@@ -95,7 +95,7 @@ class Registry(Mapping[str, T]):
         return name in self.builtin or name in self.installed()
 
     def _names(self) -> Iterator[str]:
-        """Yield the names for messages; they are computed only where a message is written."""
+        """Yield the names for messages; they are computed only when a message is written."""
         yield from self._shown() if self._shown else self.builtin
         yield from self.installed()
 
@@ -120,10 +120,10 @@ class Registry(Mapping[str, T]):
 
 
 def load_object(place: str) -> Any:
-    """Import what ``package.module:attribute`` names."""
+    """Import the object of ``package.module:attribute``."""
     return EntryPoint("", place, "").load()
 
 
 def is_file(name: str) -> bool:
-    """Return whether a name is that of a user's own class, ``path/to/file.py:ClassName``, marked or not."""
+    """Return whether a name has the form of a user's own class, ``path/to/file.py:ClassName``, marked or not."""
     return split_mark(name)[0].rpartition(":")[0].endswith(".py")

@@ -1,4 +1,4 @@
-"""Counter-based randomness: a draw is a function of what it is for, never of who draws it or when.
+"""Counter-based random numbers: a draw depends on its purpose only, not on the process or the order of draws.
 
 The generator is Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011),
 vectorized over episodes. Key: (run seed, stream name). Counter: (index of the number, episode, attempt, step).
@@ -19,7 +19,7 @@ MOST_EPISODES = 2**32  # episode numbers are one 32-bit word of the counter
 
 
 def philox4x32(counter: NDArray[np.uint64], key: tuple[int, int]) -> NDArray[np.uint64]:
-    """Ten rounds of Philox on counters ``(..., 4)`` of 32-bit words held in uint64; returns the same shape."""
+    """Apply ten rounds of Philox to counters ``(..., 4)`` of 32-bit words held in uint64; returns the same shape."""
     c0, c1, c2, c3 = (counter[..., i] for i in range(4))
     k0, k1 = key
     for _ in range(_ROUNDS):
@@ -35,7 +35,7 @@ def philox4x32(counter: NDArray[np.uint64], key: tuple[int, int]) -> NDArray[np.
 
 
 def stream_key(run_seed: int, stream: str) -> tuple[int, int]:
-    """The 64-bit key of one named stream of one run, as two 32-bit words."""
+    """Return the 64-bit key of a named stream of a run, as two 32-bit words."""
     digest = hashlib.blake2b(f"{run_seed}\x00{stream}".encode(), digest_size=8).digest()
     return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
 
@@ -49,10 +49,10 @@ def uniforms(
     attempt: ArrayLike = 0,
     step: ArrayLike = 0,
 ) -> NDArray[np.float64]:
-    """Uniform numbers in the open interval (0, 1), shape ``(len(episodes), size)``.
+    """Return uniform numbers in the open interval (0, 1), shape ``(len(episodes), size)``.
 
-    Row ``i`` depends on ``(run_seed, stream, episodes[i], attempt[i], step[i])`` alone; numbers of a longer
-    row begin with those of a shorter one.
+    Row ``i`` depends on ``(run_seed, stream, episodes[i], attempt[i], step[i])`` only; a longer row begins with the
+    numbers of a shorter one.
     """
     episode = np.atleast_1d(np.asarray(episodes, dtype=np.uint64))
     n, blocks = len(episode), (size + 1) // 2
@@ -67,6 +67,6 @@ def uniforms(
 
 
 def generator(run_seed: int, stream: str, episode: int = 0) -> np.random.Generator:
-    """A numpy generator for one (run, stream, episode), for library calls that want one."""
+    """Return a numpy generator for one (run, stream, episode), for library calls that need one."""
     low, high = stream_key(run_seed, stream)
     return np.random.Generator(np.random.Philox(key=[low | (high << 32), episode]))

@@ -1,4 +1,4 @@
-"""Scored trials of policies, real or simulated: what every comparison of policies and domains starts from."""
+"""Scored trials of policies, real or simulated: the input of every comparison of policies and domains."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _NAMES = ("policy", "domain", "task", "condition", "pair")
 
 @dataclass(frozen=True, kw_only=True)
 class Trials(JsonRecord):
-    """Trials in parallel columns, one entry each; the order says nothing but which came first.
+    """Trials in parallel columns, one entry each; the order has no meaning except as the order of appearance.
 
-    ``score`` ``(n,)`` lies in [0, 1]: 0 or 1 for failure and success, or progress between. ``success`` says whether a
-    trial counts as a success, None where that is not known. ``condition`` is what was set for a trial within its task
-    (lighting, an object's pose). ``pair`` names what a real and a simulated trial of one policy, task and condition
-    have in common (the same first state); "" where there is none. ``origin`` says where the trials come from.
+    ``score`` ``(n,)`` is in [0, 1]: 0 or 1 for failure and success, or progress between. ``success`` is whether a trial
+    counts as a success, None if unknown. ``condition`` is the setting of a trial within its task (lighting, an object's
+    pose). ``pair`` identifies a real and a simulated trial of one policy, task and condition with the same initial
+    state; "" without one. ``origin`` is the source of the trials.
 
     Raises:
         InputError: columns of unequal length, a score outside [0, 1], a domain that is neither ``real`` nor ``sim``, a
@@ -58,7 +58,7 @@ class Trials(JsonRecord):
     def of_counts(
         cls, policy: str, domain: Domain, successes: int, trials: int, *, task: str = "", condition: str = ""
     ) -> Trials:
-        """The trials that a table tells of as a number of successes.
+        """Return the trials of a table row that gives a number of successes.
 
         Raises:
             InputError: more successes than trials, or a negative number.
@@ -77,7 +77,7 @@ class Trials(JsonRecord):
 
     @classmethod
     def joined(cls, parts: Iterable[Trials]) -> Trials:
-        """All trials of several records, one after the other."""
+        """Concatenate the trials of several records."""
         given = list(parts)
         columns = {name: tuple(x for part in given for x in getattr(part, name)) for name in (*_NAMES, "success")}
         scores = np.concatenate([part.score for part in given]) if given else np.empty(0)
@@ -89,27 +89,27 @@ class Trials(JsonRecord):
 
     @property
     def policies(self) -> tuple[str, ...]:
-        """The names of the policies, in order of first appearance."""
+        """Names of the policies, in order of first appearance."""
         return tuple(dict.fromkeys(self.policy))
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """The names of the tasks, in order of first appearance."""
+        """Names of the tasks, in order of first appearance."""
         return tuple(dict.fromkeys(self.task))
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """The names of the conditions, in order of first appearance."""
+        """Names of the conditions, in order of first appearance."""
         return tuple(dict.fromkeys(self.condition))
 
     @property
     def real(self) -> Trials:
-        """The trials of the real robot."""
+        """Trials on the real robot."""
         return self.where(domain="real")
 
     @property
     def sim(self) -> Trials:
-        """The simulated trials."""
+        """Simulated trials."""
         return self.where(domain="sim")
 
     def where(
@@ -120,10 +120,10 @@ class Trials(JsonRecord):
         task: str | None = None,
         condition: str | None = None,
     ) -> Trials:
-        """The trials that match everything that is given; there may be none.
+        """Return the trials that match all given names; the result may be empty.
 
         Raises:
-            UnknownNameError: a policy, task or condition of which there is no trial in either domain.
+            UnknownNameError: a policy, task or condition without a trial in either domain.
         """
         wanted = {"policy": policy, "task": task, "condition": condition}
         wanted = {name: value for name, value in wanted.items() if value is not None}
@@ -136,37 +136,37 @@ class Trials(JsonRecord):
         return self.take(np.flatnonzero(keep))
 
     def take(self, rows: ArrayLike) -> Trials:
-        """The trials of these numbers, in that order; a number may occur again."""
+        """Return the trials at these row numbers, in that order; a number may repeat."""
         chosen = np.asarray(rows, dtype=np.intp)
         columns = {name: tuple(getattr(self, name)[i] for i in chosen) for name in (*_NAMES, "success")}
         return Trials(**columns, score=self.score[chosen], origin=self.origin)
 
     def values(self, measure: Measure) -> NDArray[np.float64]:
-        """Scores, or successes as 0 and 1, ``(n,)``.
+        """Return the scores, or successes as 0 and 1, ``(n,)``.
 
         Raises:
-            InputError: successes are asked for, and a trial does not say whether it was one.
+            InputError: ``measure`` is successes, and a trial has no outcome.
         """
         if measure == "score":
             return self.score
         unknown = [number for number, won in enumerate(self.success) if won is None]
         if unknown:
             raise InputError(
-                f"{len(unknown)} of {len(self)} trials{self._said()} do not say whether they succeeded "
+                f"{len(unknown)} of {len(self)} trials{self._said()} have no outcome "
                 f"(the first: {self._named(unknown[0])}). Give a success column, or compare scores."
             )
         return np.array(self.success, dtype=np.float64)
 
     @property
     def tells_success(self) -> bool:
-        """Whether every trial says if it succeeded."""
+        """Whether every trial has an outcome."""
         return None not in self.success
 
     def counts(self) -> tuple[int, int]:
-        """Successes and trials.
+        """Return the numbers of successes and trials.
 
         Raises:
-            InputError: a trial does not say whether it succeeded.
+            InputError: a trial has no outcome.
         """
         return int(self.values("success").sum()), len(self)
 
@@ -178,7 +178,7 @@ class Trials(JsonRecord):
                     "Every trial has one of each."
                 )
         faults: Sequence[tuple[NDArray[np.bool_], str]] = (
-            (~((self.score >= 0) & (self.score <= 1)), "has a score outside 0 to 1; divide by what a full score is"),
+            (~((self.score >= 0) & (self.score <= 1)), "has a score outside 0 to 1; divide by the maximum score"),
             (np.array([name not in DOMAINS for name in self.domain], dtype=np.bool_), "is neither real nor sim"),
             (np.array([not name for name in self.policy], dtype=np.bool_), "names no policy"),
         )
@@ -200,9 +200,9 @@ class Trials(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class Pairs:
-    """Real and simulated values of the same first states: ``real`` and ``sim`` ``(n,)``, and the policy of each.
+    """Real and simulated values of the same initial states: ``real`` and ``sim`` ``(n,)``, and the policy of each.
 
-    Where a first state was tried more than once, its values are means over the repeats.
+    If an initial state was tried more than once, its values are means over the repeats.
     """
 
     policy: tuple[str, ...]
@@ -214,10 +214,10 @@ class Pairs:
 
 
 def paired(trials: Trials, measure: Measure = "score") -> Pairs:
-    """The trials whose pair was tried in both domains, by policy, task and condition; there may be none.
+    """Pair the trials whose pair was tried in both domains, by policy, task and condition; the result may be empty.
 
     Raises:
-        InputError: successes are asked for, and a trial does not say whether it was one.
+        InputError: ``measure`` is successes, and a trial has no outcome.
     """
     values = trials.values(measure)
     seen: dict[tuple[str, ...], dict[str, list[float]]] = {}

@@ -1,4 +1,4 @@
-"""Units: SI inside, the user's unit at the border, and the map of one to the other kept with the data."""
+"""Units: SI inside the program, the user's units in files, and the map between them that is stored with the data."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def split_unit(key: str) -> tuple[str, str, float]:
     """Split ``object_mass_kg`` into (``object_mass``, ``kg``, 1.0); a key without a suffix is dimensionless.
 
     Returns:
-        The bare key, the SI unit (``"1"`` when dimensionless) and the factor from the key's unit to it.
+        The key without its unit, the SI unit (``"1"`` if dimensionless) and the factor from the key's unit to it.
     """
     stem, _, suffix = key.rpartition("_")
     if stem and suffix in SUFFIXES:
@@ -45,10 +45,10 @@ def split_unit(key: str) -> tuple[str, str, float]:
 
 @dataclass(frozen=True, kw_only=True)
 class JointUnit:
-    """How one logged column becomes a joint position: ``position = offset + scale · value`` in rad or m.
+    """Conversion of one logged column to a joint position: ``position = offset + scale · value`` in rad or m.
 
-    ``scale`` and ``offset`` are None where the log does not tell them (±100 without a calibration); they must
-    then be assumed from the joint's range, or identified, and are said to be.
+    ``scale`` and ``offset`` are None if the log does not determine them (±100 without a calibration); they must then be
+    assumed from the joint's range, or identified, and reported as such.
     """
 
     joint: str
@@ -58,13 +58,13 @@ class JointUnit:
 
     @property
     def known(self) -> bool:
-        """Whether the log itself says what a unit is in radians or metres."""
+        """Whether the log determines the conversion to radians or metres."""
         return self.scale is not None and self.offset is not None
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnitMap(JsonRecord):
-    """The unit of every joint column of a log or a dataset, in column order."""
+    """Units of all joint columns of a log or a dataset, in column order."""
 
     source: str  # where the map comes from: "calibration.json", "twin range", "log header", …
     joints: tuple[JointUnit, ...]
@@ -80,26 +80,26 @@ class UnitMap(JsonRecord):
         return all(unit.known for unit in self.joints)
 
     def to_si(self, values: ArrayLike) -> NDArray[np.float64]:
-        """Values ``(…, n)`` in log units as joint positions in rad or m."""
+        """Convert values ``(…, n)`` in log units to joint positions in rad or m."""
         scale, offset = self._coefficients()
         return np.asarray(values, dtype=np.float64) * scale + offset
 
     def from_si(self, positions: ArrayLike) -> NDArray[np.float64]:
-        """Joint positions ``(…, n)`` in rad or m as values in log units."""
+        """Convert joint positions ``(…, n)`` in rad or m to values in log units."""
         scale, offset = self._coefficients()
         return (np.asarray(positions, dtype=np.float64) - offset) / scale
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> UnitMap:
-        """The inverse of `to_json`."""
+        """Invert `to_json`."""
         return cls(joints=tuple(JointUnit(**row) for row in value["joints"]), source=value["source"])
 
     def _coefficients(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         unknown = [u.joint for u in self.joints if not u.known]
         if unknown:
             raise UnitsError(
-                f"The columns {', '.join(unknown)} are in {self.joints[0].unit} and nothing says what that is in "
-                "radians. Give LeRobot's calibration.json, or let the twin's joint ranges stand in."
+                f"The columns {', '.join(unknown)} are in {self.joints[0].unit} without a known conversion to "
+                "radians. Give LeRobot's calibration.json, or use the twin's joint ranges."
             )
         scale = np.array([u.scale for u in self.joints], dtype=np.float64)
         return scale, np.array([u.offset for u in self.joints], dtype=np.float64)
@@ -113,10 +113,10 @@ METRES = "m"  # of slides
 
 
 def unit_map_from_ranges(joints: Sequence[str], ranges: ArrayLike, units: Sequence[str], *, source: str) -> UnitMap:
-    """The LeRobot unit map of joints whose swept ranges ``(n, 2)`` in rad are known.
+    """Return the LeRobot unit map of joints whose calibrated ranges ``(n, 2)`` in rad are known.
 
-    LeRobot's degrees and ±100 have their zero in the middle of the swept range, its 0–100 begins at the lower
-    end (lerobot 0.6.1, ``motors/motors_bus.py``).
+    The zero of LeRobot's degrees and ±100 is the middle of this range; its 0–100 begins at the lower end (lerobot
+    0.6.1, ``motors/motors_bus.py``).
     """
     rows: list[JointUnit] = []
     for joint, (low, high), unit in zip(joints, np.asarray(ranges, dtype=np.float64), units, strict=True):
@@ -135,10 +135,10 @@ def unit_map_from_ranges(joints: Sequence[str], ranges: ArrayLike, units: Sequen
 
 
 def require_joints(wanted: Sequence[str], present: Sequence[str], *, where: str) -> list[int]:
-    """Column of each wanted joint among those present.
+    """Return the column of each wanted joint among the present ones.
 
     Raises:
-        LogError: a wanted joint is missing; names it and the joints that are there.
+        LogError: a wanted joint is missing; names it and the present joints.
     """
     missing = [joint for joint in wanted if joint not in present]
     if missing:

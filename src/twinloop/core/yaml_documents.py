@@ -1,7 +1,7 @@
-"""Read YAML files that somebody may have sent: plain values, within stated limits of size, depth and memory.
+"""Read YAML files from any source: plain values, within limits of size, depth and memory.
 
-The parser's events are put together without recursion and without making objects of tags. Aliases and merge keys are
-counted as if they were written out.
+Values are built from the parser's events without recursion, and tags never create objects. Aliases and merge keys
+count as if they were written out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x84\x86-\x9f]")
 
 
 def load_yaml(path: Path) -> Any:
-    """Return the YAML value in a file; None where the file is empty.
+    """Return the YAML value in a file; None if the file is empty.
 
     Raises:
         InputError: the file is missing, or `parse_yaml` refuses its text.
@@ -36,7 +36,7 @@ def load_yaml(path: Path) -> Any:
 
 
 def parse_yaml(text: str, *, where: str) -> Any:
-    """Return the value of a YAML text: mappings with text as keys, lists, text, numbers, truth values and None.
+    """Parse a YAML text: mappings with text keys, lists, text, numbers, truth values and None.
 
     A date stays text. An alias gives the same value as its anchor.
 
@@ -45,8 +45,8 @@ def parse_yaml(text: str, *, where: str) -> Any:
         where: the document's name, for messages.
 
     Raises:
-        DocumentError: no YAML, too deep, too many values, a number that is too large, a key that is no text or is given
-            twice, a control character, or a tag of another type.
+        DocumentError: the text is not YAML, has too many levels or values, a number that is too large, a key that is
+            not text or occurs twice, a control character, or a tag of another type.
     """
     if len(re.findall(r"^%", text, re.MULTILINE)) > _MOST_DIRECTIVES:
         raise DocumentError(f"{where} has more than {_MOST_DIRECTIVES} lines that begin with %. Remove the directives.")
@@ -63,7 +63,7 @@ def parse_yaml(text: str, *, where: str) -> Any:
 
 
 class _RefusedError(Exception):
-    """What a YAML text may not hold, and the line (from 1) that holds it."""
+    """Invalid content in a YAML text, and its line (from 1)."""
 
     def __init__(self, message: str, event: Any) -> None:
         super().__init__(message)
@@ -72,7 +72,7 @@ class _RefusedError(Exception):
 
 @dataclass(frozen=True)
 class _Value:
-    """A finished value; how many values and levels are in it, those of aliases counted at each use."""
+    """A finished value, with its numbers of values and levels; those of aliases count at each use."""
 
     value: Any
     count: int = 1
@@ -85,7 +85,7 @@ _UNSET = _Value(None)
 
 @dataclass
 class _OpenCollection:
-    """A list or mapping that is being read."""
+    """A list or mapping that is not yet finished."""
 
     anchor: str | None
     values: list[Any] | dict[str, Any]
@@ -100,7 +100,7 @@ class _OpenCollection:
 
 
 class _YamlReader:
-    """Builds the value of one YAML document from the parser's events, without recursion."""
+    """Builder of the value of one YAML document from the parser's events, without recursion."""
 
     def __init__(self, text: str) -> None:
         self._loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
@@ -110,7 +110,7 @@ class _YamlReader:
         self._count = 0
 
     def value(self) -> Any:
-        """Return the document's value; None where there is no document."""
+        """Return the document's value; None if there is no document."""
         documents = 0
         while self._loader.check_event():
             event = self._loader.get_event()
@@ -144,7 +144,7 @@ class _YamlReader:
         return self._anchors[event.anchor]
 
     def _add(self, value: _Value, anchor: str | None, event: Any) -> None:
-        """Put a finished value into the list or mapping around it."""
+        """Add a finished value to the list or mapping around it."""
         self._require_room(value, event)
         outer = self._open[-1] if self._open else None
         if value.merge and not (outer and isinstance(outer.values, dict) and outer.key is _UNSET):
@@ -166,7 +166,7 @@ class _YamlReader:
             outer.values[outer.key.value], outer.key = value.value, _UNSET
 
     def _require_room(self, value: _Value, event: Any) -> None:
-        """Refuse a value too many: a finished list or mapping counts itself, a text or an alias all that is in it."""
+        """Refuse a value beyond the limits; a finished list or mapping counts itself, text or alias its content."""
         self._count += 1 if isinstance(event, yaml.CollectionEndEvent) else value.count
         if self._count > MOST_YAML_VALUES:
             raise _RefusedError(f"there are more than {MOST_YAML_VALUES:,} values, aliases written out.", event)
@@ -191,7 +191,7 @@ class _YamlReader:
 
 
 def _require_plain(event: Any) -> None:
-    """Refuse a tag that makes anything but a plain value."""
+    """Refuse a tag that would create anything but a plain value."""
     if event.tag not in (None, "!", *_TAGS[type(event)]):
         raise _RefusedError(f"the tag {event.tag!r:.60} is not allowed. Write a plain value.", event)
 
@@ -206,7 +206,7 @@ def _checked_key(key: _Value, outer: _OpenCollection, event: Any) -> _Value:
 
 
 def _merged(value: Any, event: Any) -> dict[str, Any]:
-    """Return the keys that ``<<`` adds; the first of several mappings decides."""
+    """Return the keys that ``<<`` adds; of several mappings, the first one decides."""
     merged = dict[str, Any]()
     for mapping in reversed(cast("list[Any]", value) if isinstance(value, list) else [value]):
         if not isinstance(mapping, dict):

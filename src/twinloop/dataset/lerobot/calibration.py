@@ -1,4 +1,4 @@
-"""LeRobot's ``calibration.json``: what a logged value is in motor ticks, and so in radians."""
+"""Convert the values of LeRobot's ``calibration.json`` from motor ticks to radians."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RADIANS_PER_TICK = 2 * math.pi / 4095
 @with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True, kw_only=True)
 class MotorCalibration:
-    """One motor: its swept range in ticks, and whether LeRobot turns its normalised values round."""
+    """Calibration of one motor: range in ticks, and whether LeRobot inverts its normalized values (``drive_mode``)."""
 
     range_min: StrictInt
     range_max: StrictInt
@@ -36,8 +36,8 @@ def read_calibration(path: Path) -> dict[str, MotorCalibration]:
     """Read a ``calibration.json`` (``{motor: {id, drive_mode, homing_offset, range_min, range_max}}``).
 
     Raises:
-        InputError: not such a file, a field that is missing or no whole number, or an empty range; names the motor
-            and the field.
+        InputError: the file has another content, a field is missing or not a whole number, or a range is empty; names
+            the motor and the field.
     """
     value = read_json(path)
     motors = {}
@@ -47,17 +47,17 @@ def read_calibration(path: Path) -> dict[str, MotorCalibration]:
         except ValidationError as error:
             raise InputError(
                 f"{path}: motor {name}, {_first(error)}. A motor has id, drive_mode, homing_offset, range_min and "
-                "range_max, whole numbers all; copy the file that LeRobot's calibration wrote."
+                "range_max, all whole numbers. Copy the file that LeRobot's calibration wrote."
             ) from None
         if motors[name].range_max <= motors[name].range_min:
             raise InputError(f"{path}: motor {name} has an empty range. Calibrate the arm again.")
     if not motors:
-        raise InputError(f"{path} names no motors; a LeRobot calibration.json is a table of motors.")
+        raise InputError(f"{path} has no motors. Give a calibration.json of LeRobot, a table of motors.")
     return motors
 
 
 def _first(error: ValidationError) -> str:
-    """The first thing wrong: the field, what it should be, and what it is."""
+    """Return the first validation error: the field, the expected value and the value found."""
     detail = error.errors()[0]
     field = ".".join(map(str, detail["loc"])) or "the whole entry"
     found = "" if detail["type"] == "missing" else f" (found {detail['input']!r})"
@@ -67,10 +67,10 @@ def _first(error: ValidationError) -> str:
 def calibrated_units(
     motors: Mapping[str, MotorCalibration], joints: Sequence[str], units: Sequence[str], *, source: str
 ) -> UnitMap:
-    """The unit map of LeRobot values of a calibrated arm, with zero at the middle of each swept range.
+    """Return the unit map of a calibrated arm's LeRobot values; zero is the middle of each motor's range.
 
-    With ``h`` half the swept range in radians: ±100 is ``h/100`` per unit around 0; 0–100 begins at ``-h``; a
-    ``drive_mode`` other than 0 turns both round. Degrees ignore ``drive_mode``, as LeRobot does.
+    With ``h`` half the range in radians: ±100 has the scale ``h/100`` around 0; 0–100 starts at ``-h``; a nonzero
+    ``drive_mode`` inverts both. Degrees ignore ``drive_mode``, as in LeRobot.
 
     Raises:
         LogError: a joint has no motor.

@@ -1,4 +1,4 @@
-"""Names for episodes that carry none: SHA-256 of what they hold, so that a copy has the same name wherever it lies."""
+"""Compute content ids for episodes without provenance: a SHA-256 that is the same for every copy of an episode."""
 
 from __future__ import annotations
 
@@ -21,17 +21,20 @@ _NUMERIC = ("float32", "float64", "int64", "int32", "bool", "int8", "int16", "ui
 
 
 def content_ids(folder: Path, info: Mapping[str, Any], rows: pa.Table, source: str) -> list[str]:
-    """The name of each episode: over states and actions (all numeric features where it has neither), task and source.
+    """Return the content id of each episode.
+
+    It is a hash of the states and actions (of all numeric features if the dataset has neither), the task and the
+    source.
 
     Args:
-        folder: of the dataset.
+        folder: the dataset's folder.
         info: its ``info.json``.
-        rows: its episode table or some rows of it, with ``episode_index``, ``length``, ``tasks`` and the place in the
-            data files.
-        source: what the episodes are.
+        rows: its episode table or some rows of it, with ``episode_index``, ``length``, ``tasks`` and the location in
+            the data files.
+        source: kind of the episodes; it is part of the hash.
 
     Raises:
-        DatasetError: a data file is missing or damaged, or holds other episodes than the table says.
+        DatasetError: a data file is missing or damaged, or its episodes differ from the episode table.
     """
     features = _hashed(info["features"])
     wanted = rows.select(["episode_index", "length", "tasks", "data/chunk_index", "data/file_index"]).to_pylist()
@@ -59,13 +62,15 @@ def _hashed(features: Mapping[str, Any]) -> list[str]:
 
 
 def _episodes(path: Path, features: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
-    """The episodes of a data file in order, a row group in memory at a time."""
+    """Yield the episodes of a data file in order; only one row group is in memory at a time."""
     held: list[pa.Table] = []
     current = -1
     with open_parquet(path) as file:
         missing = [name for name in ("episode_index", *features) if name not in file.schema_arrow.names]
         if missing:
-            raise DatasetError(f"{path} has no column {', '.join(missing)}, which the metadata names. Export it again.")
+            raise DatasetError(
+                f"{path} has no column {', '.join(missing)}, although the metadata has this feature. Export it again."
+            )
         for group in range(file.num_row_groups):
             table = file.read_row_group(group, columns=["episode_index", *features])
             indices = table["episode_index"].to_numpy()
@@ -92,6 +97,6 @@ def _name(frames: pa.Table, features: Sequence[str], tasks: Sequence[str], sourc
 
 def _disagree(where: Path, index: int, found: int, told: int) -> DatasetError:
     return DatasetError(
-        f"{where} holds {found} frames of episode {index}; the episode table says {told}. The dataset is incomplete: "
+        f"{where} holds {found} frames of episode {index}; the episode table has {told}. The dataset is incomplete: "
         "copy or export it again."
     )

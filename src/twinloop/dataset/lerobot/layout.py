@@ -1,6 +1,6 @@
-"""Where everything lies in a LeRobotDataset v3.0 folder, ours included, and paths that stay inside it.
+"""Paths of the files in a LeRobotDataset v3.0 folder and of twinloop's additional files, and checks of such paths.
 
-Written blocks map to files one to one: block ``k`` is file ``k % 1000`` of chunk ``k // 1000`` in every series.
+Each written block has one file per series: block ``k`` is file ``k % 1000`` of chunk ``k // 1000``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _WIDTH = re.compile(r"0?\d{0,2}d?")
 
 
 def require_keys(value: Any, keys: Sequence[str], *, where: str) -> None:
-    """Refuse the content of one of our JSON files that lacks a key or is newer than this version.
+    """Check that the content of a twinloop JSON file has all keys and a schema that this version reads.
 
     Raises:
         DatasetError: names the file and every missing key, or the newer schema.
@@ -62,10 +62,10 @@ def require_keys(value: Any, keys: Sequence[str], *, where: str) -> None:
 
 @contextlib.contextmanager
 def understood(where: str) -> Iterator[None]:
-    """Name the file whose content the block takes apart.
+    """Turn errors while parsing a file's content into a `DatasetError` that names the file.
 
     Raises:
-        DatasetError: a key is missing or a value has another type than we write.
+        DatasetError: a key is missing or a value has another type than twinloop writes.
     """
     try:
         yield
@@ -77,22 +77,22 @@ def understood(where: str) -> Iterator[None]:
 
 
 def chunk_and_file(block: int) -> dict[str, int]:
-    """The chunk and file index of one block, as the path templates want them."""
+    """Return the chunk and file index of a block, the arguments of the path templates."""
     return {"chunk_index": block // FILES_PER_CHUNK, "file_index": block % FILES_PER_CHUNK}
 
 
 def of_block(template: str, block: int, **keys: str) -> str:
-    """The relative path of one block's file."""
+    """Return the relative path of a block's file."""
     return template.format(**chunk_and_file(block), **keys)
 
 
 def inside(root: Path, template: str, values: Mapping[str, Any]) -> Path:
-    """A path that metadata names, made from its template, refused when it leaves the dataset's folder.
+    """Return the path that a template of the metadata gives; refuse a path outside the dataset's folder.
 
-    Symbolic links are followed before the comparison, so a link that points outside is refused too.
+    Symbolic links are resolved before the comparison, so a link to a place outside is refused too.
 
     Raises:
-        DatasetError: the template cannot be filled, or the path lies outside ``root``.
+        DatasetError: the template cannot be filled, or the path is outside ``root``.
     """
     try:
         _check_fields(template)
@@ -109,7 +109,7 @@ def inside(root: Path, template: str, values: Mapping[str, Any]) -> Path:
 
 
 def _check_fields(template: str) -> None:
-    """Refuse fields that are more than a name and up to two digits of width, which could take all memory."""
+    """Refuse template fields other than a name with at most two digits of width; a large width fills the memory."""
     for _, name, spec, conversion in Formatter().parse(template):
         if name is not None and (not name.isidentifier() or conversion or not _WIDTH.fullmatch(spec or "")):
-            raise ValueError(f"the field {name!r} is more than a name with a width of two digits")
+            raise ValueError(f"the field {name!r} is not a plain name with a width of at most two digits")

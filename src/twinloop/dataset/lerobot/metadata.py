@@ -1,4 +1,4 @@
-"""Write the metadata files of a commit, the dataset card among them, from the spec and the progress alone."""
+"""Write the metadata files of a commit and the dataset card, from the spec and the progress only."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from twinloop.dataset.lerobot.tables import stat_columns, tasks_table
 from twinloop.dataset.spec import DatasetSpec, info, modality
 from twinloop.dataset.storage.snapshot import replace_bytes
 
-# Identifiers that the Hub knows (huggingface.co/docs/hub/repositories-licenses), those usual for data and code.
+# Licence identifiers of the Hub (huggingface.co/docs/hub/repositories-licenses) that are usual for data and code.
 # fmt: off
 _HUB_LICENCES = frozenset({
     "apache-2.0", "mit", "bsd", "bsd-2-clause", "bsd-3-clause", "bsd-3-clause-clear", "isc", "unlicense", "cc",
@@ -52,31 +52,31 @@ _HUB_LICENCES = frozenset({
 })
 # fmt: on
 _SIM_TIME = """\
-`observation.state[t]` is what a policy could have known at step t, sensor delays included. `action[t]` is the command
+`observation.state[t]` is the state available to a policy at step t, sensor delays included. `action[t]` is the command
 issued at step t and held until t+1."""
 
 _LOG_TIME = """\
-`observation.state[t]` is what the log has as measured at step t, `action[t]` what it has as commanded then."""
+`observation.state[t]` is the state that the log records as measured at step t, `action[t]` the command it records."""
 
-_SUCCESS = "`next.success[t]` says whether the task's predicate held after step t."
+_SUCCESS = "`next.success[t]` is true if the task's success condition was met after step t."
 _READINGS = """\
-Each is the newest sample that had been taken and delivered when the command of step t was due. `twinloop/readings/` has
-every sample of each sensor, with the time at which it was taken and that at which it was delivered."""
+Each is the newest sample that was taken and delivered before the command of step t was due. `twinloop/readings/` has
+every sample of each sensor, with the times at which it was taken and delivered."""
 _NOMINAL = "`timestamp` is nominal: `frame_index / fps`."
 _TRUE = "The control loop is unsteady: `observation.time` is the true time of each step in s, from the episode's start."
 
 _SIM_FILES = """\
 `twinloop/states/` holds the simulator's full state in float64: T+1 states per episode (`states[t]` is the state when
-`commands[t]` was issued, `states[t+1]` the one it led to) and T commands, in SI units, one row per episode.
+`commands[t]` was issued, `states[t+1]` the state after it) and T commands, in SI units, one row per episode.
 `twinloop/provenance/` holds one JSON line per episode: seed path, drawn parameters, versions, hashes. The same facts
 are `provenance/*` columns of `meta/episodes/`."""
 
 _LOG_FILES = """\
-`twinloop/log/` holds the log's own numbers, unrounded, with its true times: one row per episode."""
+`twinloop/log/` holds the unrounded values of the log with its true times: one row per episode."""
 
 
 _TABLES = """\
-Tables of more, in Parquet with one row group per episode, their columns described in their metadata:"""
+Further tables, in Parquet with one row group per episode; their metadata describes the columns:"""
 
 
 _OURS = "H.264, a key frame at least every second frame"
@@ -92,10 +92,10 @@ def card(
     tables: Sequence[str] = (),
     coded: Mapping[str, str] | None = None,
 ) -> str:
-    """The text of ``README.md``.
+    """Return the text of ``README.md``.
 
-    ``tables`` are the names of side tables; ``coded`` says of each video feature how it is coded, where that is not as
-    we write it.
+    ``tables`` are the names of side tables. ``coded`` gives the coding of each video feature that differs from the
+    coding twinloop writes.
     """
     front = front_matter(spec.licence)
     sections = [
@@ -118,7 +118,7 @@ def card(
             for c in spec.cameras
         ]
         sections.append("## Cameras\n\n" + "\n".join(rows))
-    sections.append("## Beside LeRobot's files\n\n" + (_LOG_FILES if logged else _SIM_FILES))
+    sections.append("## Files that twinloop adds\n\n" + (_LOG_FILES if logged else _SIM_FILES))
     if tables:
         sections.append(_TABLES + "\n\n" + "\n".join(f"- {markdown_code(f'twinloop/{name}/')}" for name in tables))
     if "license_name" in front:
@@ -130,12 +130,12 @@ def card(
 
 
 def front_matter(licence: str, *, tags: Sequence[str] = (), frames: int | None = None) -> dict[str, Any]:
-    """The YAML that the Hub reads: licence, task, tags and which files a viewer shows.
+    """Return the YAML front matter for the Hub: licence, task, tags, and the files its viewer shows.
 
     Args:
-        licence: as the dataset states it, perhaps empty.
-        tags: beside ``LeRobot``.
-        frames: rows, for the Hub's category of size; none is given where None.
+        licence: as the dataset states it; may be empty.
+        tags: tags in addition to ``LeRobot``.
+        frames: number of rows, for the Hub's size category; without it the category is left out.
     """
     size = {} if frames is None else {"size_categories": [_size(frames)]}
     return {
@@ -148,13 +148,13 @@ def front_matter(licence: str, *, tags: Sequence[str] = (), frames: int | None =
 
 
 def _size(rows: int) -> str:
-    """The Hub's category of a number of rows (huggingface.co/docs/hub/datasets-cards)."""
+    """Return the Hub's size category of a number of rows (huggingface.co/docs/hub/datasets-cards)."""
     names = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B")
     return next((name for power, name in enumerate(names, start=3) if rows < 10**power), "1B<n<10B")
 
 
 def _licence(text: str) -> dict[str, str]:
-    """The front matter of a licence: the Hub's identifier, or ``other`` with a name, and the text in the body."""
+    """Return the front matter of a licence: the Hub's identifier, or ``other`` with a name; the card has its text."""
     name = text.strip().lower()
     if name in _HUB_LICENCES:
         return {"license": name}
@@ -169,15 +169,15 @@ def _licence_text(text: str) -> str:
 
 
 def _time(spec: DatasetSpec, *, logged: bool) -> str:
-    """What happened when, of the features that the dataset has."""
+    """Return the paragraph that defines the times of the dataset's features."""
     parts = [_LOG_TIME if logged else _SIM_TIME, *([_SUCCESS] if spec.success else []), _NOMINAL]
     parts += [_TRUE] if spec.unsteady else []
     return "\n".join([*parts, "The true times are in `twinloop/log/`."] if logged else parts)
 
 
 def units_section(units: UnitMap) -> str:
-    """The unit of each joint as a table, and where it is from."""
-    head = f"From: {markdown_text(units.source)}. Position in rad or m = offset + scale · value.\n\n"
+    """Return the source of the units and a table with the unit of each joint."""
+    head = f"Source: {markdown_text(units.source)}. Position in rad or m = offset + scale · value.\n\n"
     rows = ["| joint | unit | scale | offset |", "|---|---|---|---|"]
     rows += [
         f"| {markdown_cell(u.joint)} | {markdown_cell(u.unit)} | {_number(u.scale)} | {_number(u.offset)} |"
@@ -203,21 +203,21 @@ def _number(value: float | None) -> str:
 Quantiles = dict[str, NDArray[np.float64]]
 
 # Quantiles need every value, so they are computed again when the data has grown by this factor, and at the end: the
-# whole run then costs a few passes over the data, not one per commit. Underway they stop changing where a pass would
-# hold up a long run for seconds: this many frames tell them well, and the end makes them exact over all.
+# whole run then costs a few passes over the data, not one per commit. During a run they stop changing when a pass would
+# delay it for seconds: this many frames estimate them well, and the end of the run makes them exact over all frames.
 QUANTILE_GROWTH = 2.0
 MOST_UNDERWAY = 1 << 18
 _ROWS_AT_ONCE = 1 << 18  # rows in memory while quantiles are computed; our choice
 
 
 def write_metadata(stage: Path, spec: DatasetSpec, progress: WriteProgress, *, quantiles: bool) -> None:
-    """Write every metadata file of a snapshot in preparation.
+    """Write all metadata files of a snapshot that is not yet committed.
 
     Args:
-        stage: the snapshot, its data files already in place.
-        spec: what the dataset is.
-        progress: what it has, this commit included.
-        quantiles: compute the quantiles again; else those in the present ``stats.json`` are kept.
+        stage: the snapshot; its data files are already written.
+        spec: the dataset's specification.
+        progress: the dataset's progress, including this commit.
+        quantiles: compute the quantiles again; otherwise those of the present ``stats.json`` are kept.
     """
     episodes, frames, tasks = progress.episodes, progress.frames, list(progress.tasks)
     _write_json(stage / layout.INFO, info(spec, episodes=episodes, frames=frames, tasks=len(tasks)))
@@ -238,7 +238,7 @@ def write_metadata(stage: Path, spec: DatasetSpec, progress: WriteProgress, *, q
 
 
 def quantiles_due(progress: WriteProgress) -> bool:
-    """Whether the data has outgrown the stored quantiles and a pass over it is still short."""
+    """Return whether the data has doubled since the last quantiles and is small enough for another pass."""
     if progress.quantiles_at and progress.frames > MOST_UNDERWAY:
         return False
     return progress.frames > progress.quantiles_at * QUANTILE_GROWTH
@@ -263,13 +263,13 @@ def _stats(
 
 
 def _stored_quantiles(stage: Path, features: Sequence[str]) -> dict[str, Quantiles]:
-    """The quantiles in the present ``stats.json``."""
+    """Return the quantiles of the present ``stats.json``."""
     present = read_json(stage / layout.STATS)
     return {name: {q: np.asarray(present[name][q]) for q in QUANTILES} for name in features}
 
 
 def _exact_quantiles(stage: Path, progress: WriteProgress, features: Sequence[str]) -> dict[str, Quantiles]:
-    """Quantiles over all frames, from two passes over the data files."""
+    """Compute the quantiles over all frames in two passes over the data files."""
 
     def chunks() -> Iterator[dict[str, NDArray[Any]]]:
         for blocks in _runs_of_blocks(progress):
@@ -281,7 +281,7 @@ def _exact_quantiles(stage: Path, progress: WriteProgress, features: Sequence[st
 
 
 def _runs_of_blocks(progress: WriteProgress) -> Iterator[list[int]]:
-    """Consecutive blocks with frames, enough together that the work per pass is in the rows."""
+    """Yield runs of consecutive blocks with frames, large enough to read efficiently."""
     blocks, frames = list[int](), 0
     for entry in progress.blocks:
         if entry.frames:

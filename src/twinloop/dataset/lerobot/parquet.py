@@ -1,4 +1,4 @@
-"""Parquet files in and out: clear errors for broken ones, and columns as arrays."""
+"""Read and write Parquet files, with clear errors for damaged files, and convert columns to arrays."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from numpy.typing import NDArray
 from twinloop.core.documents import require_regular
 from twinloop.core.errors import DatasetError, InputError
 
-# Most values that are read at once, 2 GiB as float64, and most parts (columns of row groups) of a file.
+# Most values that are read at once (2 GiB as float64), and most column chunks of a file.
 _MOST_VALUES = 1 << 28
 _MOST_CHUNKS = 100_000
 
 
 @contextlib.contextmanager
 def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
-    """A Parquet file open for reading.
+    """Open a Parquet file for reading.
 
     Raises:
-        DatasetError: missing, truncated, not Parquet, or with two columns of one name; names the file.
+        DatasetError: missing, truncated, not Parquet, or two columns with one name; names the file.
     """
     if not path.exists():
-        raise DatasetError(f"{path} is missing: the dataset's metadata names it. Restore the file.")
+        raise DatasetError(f"{path} is missing, although the dataset's metadata names it. Restore the file.")
     try:
         require_regular(path)
     except InputError as error:
@@ -45,17 +45,17 @@ def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DatasetError(
             f"{path} is truncated or damaged ({path.stat().st_size} bytes; {reason}). "
-            "Copy or record it again; a recording that was cut off has no footer and cannot be read."
+            "Copy or record it again; an interrupted recording has no footer and cannot be read."
         ) from error
 
 
 def _require_few_values(metadata: pq.FileMetaData, path: Path, *, whole: bool) -> None:
-    """Refuse a table that unpacks to more than memory holds: equal values take hardly any space in a file.
+    """Refuse a table that does not fit into memory; equal values need almost no space in a file.
 
     Args:
-        metadata: of the file.
-        path: of the file.
-        whole: the file is read at once, and not one row group after the other.
+        metadata: the file's metadata.
+        path: the file.
+        whole: the file is read at once, not one row group at a time.
 
     Raises:
         DatasetError: names the file.
@@ -71,7 +71,7 @@ def _require_few_values(metadata: pq.FileMetaData, path: Path, *, whole: bool) -
 
 
 def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """A whole Parquet file, or some of its columns.
+    """Read a whole Parquet file, or some of its columns.
 
     Raises:
         DatasetError: as `open_parquet`, or a column is missing.
@@ -83,7 +83,7 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
 
 
 def read_rows(path: Path, start: int, stop: int, columns: Sequence[str] | None = None) -> pa.Table:
-    """Rows ``start`` to ``stop`` of a Parquet file, reading only the row groups that hold them.
+    """Read the rows ``start`` to ``stop`` (exclusive) of a Parquet file; only their row groups are read.
 
     Raises:
         DatasetError: as `read_table`, or the file has fewer rows.
@@ -94,17 +94,17 @@ def read_rows(path: Path, start: int, stop: int, columns: Sequence[str] | None =
         ends = np.cumsum(sizes)
         if not len(ends) or stop > ends[-1] or start < 0:
             total = int(ends[-1]) if len(ends) else 0
-            raise DatasetError(f"{path} has {total} rows; the episode table asks for rows {start} to {stop}.")
+            raise DatasetError(f"{path} has {total} rows; the episode table refers to rows {start} to {stop}.")
         first, last = np.searchsorted(ends, start, side="right"), np.searchsorted(ends, stop, side="left")
         table = file.read_row_groups(list(range(first, last + 1)), columns=list(columns) if columns else None)
         return table.slice(start - int(ends[first] - sizes[first]), stop - start)
 
 
 def require_columns(wanted: Sequence[str], present: Sequence[str], *, where: str) -> None:
-    """Refuse a table that lacks columns.
+    """Check that a table has the required columns.
 
     Raises:
-        DatasetError: names the missing columns and those that are there.
+        DatasetError: names the missing and the present columns.
     """
     missing = [name for name in wanted if name not in present]
     if missing:
@@ -112,10 +112,10 @@ def require_columns(wanted: Sequence[str], present: Sequence[str], *, where: str
 
 
 def numbers(column: pa.ChunkedArray, *, where: str) -> NDArray[np.float64]:
-    """A column of numbers ``(T,)``, or of equally long lists of numbers ``(T, n)``, as float64.
+    """Convert a column of numbers to ``(T,)``, or of equally long lists of numbers to ``(T, n)``, as float64.
 
     Raises:
-        DatasetError: nulls, lists of different lengths, or something that is not numbers.
+        DatasetError: nulls, lists of different lengths, or values that are not numbers.
     """
     array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     if array.null_count:
@@ -132,7 +132,7 @@ def numbers(column: pa.ChunkedArray, *, where: str) -> NDArray[np.float64]:
 
 
 def stored(column: pa.ChunkedArray) -> NDArray[Any]:
-    """A column of numbers or of equally long lists of numbers that we wrote, as ``(n, width)`` of its own type."""
+    """Convert a column that twinloop wrote (numbers or equally long lists) to ``(n, width)``; keep its type."""
     array = column.combine_chunks()
     values = array.flatten() if pa.types.is_nested(array.type) else array
     return values.to_numpy(zero_copy_only=False).reshape(len(array), -1)
@@ -149,19 +149,19 @@ def _flat(array: Any, where: str) -> NDArray[np.float64]:
 
 
 def fixed_lists(values: NDArray[np.float32]) -> pa.FixedSizeListArray:
-    """Rows ``(T, n)`` as LeRobot stores vectors."""
+    """Convert rows ``(T, n)`` to the fixed-size lists in which LeRobot stores vectors."""
     return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
 
 
 def lists(rows: Sequence[NDArray[np.float64]]) -> pa.ListArray:
-    """One list of float64 per row, lengths free."""
+    """Return one list of float64 per row; the lists may differ in length."""
     offsets = np.cumsum([0, *[row.size for row in rows]]).astype(np.int32)
     flat = np.concatenate([row.reshape(-1) for row in rows]) if rows else np.empty(0)
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat.astype(np.float64)))
 
 
 def write_groups(path: Path, table: pa.Table, sizes: Sequence[int], *, compression: str = "snappy") -> None:
-    """Write a table with one row group per given size, in order."""
+    """Write a table with row groups of the given sizes, in order."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with pq.ParquetWriter(path, table.schema, compression=compression) as writer:
         start = 0

@@ -1,6 +1,6 @@
-"""Keep what a dataset has so far, and admit what may be added: a folder that may be continued, episodes that fit.
+"""Track the written blocks of a dataset, and check whether a folder can be continued and an episode added.
 
-It is a function of the committed blocks alone, so a resumed run continues with the numbers of an unbroken one.
+The progress depends on the committed blocks only, so a resumed run gives the same values as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from twinloop.dataset.spec import DatasetSpec
 
 @dataclass(frozen=True, kw_only=True)
 class BlockEntry:
-    """One committed block: episodes and frames kept, and the caller's counts of what became of its attempts."""
+    """One committed block: numbers of stored episodes and frames, and the caller's counts of outcomes."""
 
     block: int
     episodes: int
@@ -35,7 +35,7 @@ class BlockEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class CameraSum:
-    """Pixel counts ``(3, 256)`` over the sampled frames of one camera."""
+    """Pixel histogram ``(3, 256)`` over the sampled frames of one camera."""
 
     sampled: int
     histogram: NDArray[np.int64]
@@ -46,7 +46,7 @@ class WriteProgress:
     """The content of ``twinloop/progress.json``.
 
     ``quantiles_at`` is the number of frames over which the quantiles in ``stats.json`` were last computed; all other
-    statistics always cover every frame. ``params`` are the parameter names of the first kept episodes, ``tables`` the
+    statistics always cover every frame. ``params`` are the parameter names of the first stored episodes, ``tables`` the
     columns of each side table.
     """
 
@@ -60,20 +60,20 @@ class WriteProgress:
 
     @property
     def episodes(self) -> int:
-        """Episodes kept so far."""
+        """Number of episodes stored so far."""
         return sum(entry.episodes for entry in self.blocks)
 
     @property
     def frames(self) -> int:
-        """Frames kept so far."""
+        """Number of frames stored so far."""
         return sum(entry.frames for entry in self.blocks)
 
     def with_tasks(self, tasks: Sequence[str]) -> WriteProgress:
-        """With the new ones among ``tasks`` appended, in order of first appearance."""
+        """Return a copy with the new tasks appended, in order of first appearance."""
         return replace(self, tasks=tuple(dict.fromkeys([*self.tasks, *tasks])))
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
+        """Return a JSON-compatible dictionary."""
         cameras = {
             name: {"sampled": item.sampled, "histogram": item.histogram.tolist()} for name, item in self.cameras.items()
         }
@@ -93,7 +93,7 @@ class WriteProgress:
 
     @classmethod
     def load(cls, root: Path) -> WriteProgress:
-        """The progress of a dataset folder.
+        """Read the progress of a dataset folder.
 
         Raises:
             DatasetError: a key is missing or has a value of another type, or a newer version wrote it; names the file.
@@ -122,16 +122,16 @@ class WriteProgress:
 
 
 def begin(path: Path, spec: DatasetSpec, *, resume: bool, name: str = "") -> WriteProgress:
-    """The progress to start a writer from, after checking that what is there may be continued.
+    """Return the progress from which a writer starts, after checking that an existing dataset can be continued.
 
     Args:
         path: the folder.
-        spec: of the dataset that is to be written.
-        resume: whether one that is there is to be continued.
-        name: what messages call the folder, where it stands for something else.
+        spec: specification of the dataset to write.
+        resume: continue a dataset that already exists.
+        name: the folder's name in messages; by default its path.
 
     Raises:
-        DatasetError: the folder holds something else, a dataset that is not to be resumed, or another spec's.
+        DatasetError: the folder has other files, a dataset and ``resume`` is not set, or a dataset with another spec.
     """
     called = name or path
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
@@ -140,7 +140,7 @@ def begin(path: Path, spec: DatasetSpec, *, resume: bool, name: str = "") -> Wri
         raise DatasetError(f"{path} is a file; a dataset needs a folder. Choose another output.")
     stored_path = path / layout.SPEC
     if not stored_path.exists():
-        raise DatasetError(f"{path} holds files that are not a twinloop dataset. Choose an empty or new folder.")
+        raise DatasetError(f"{path} has files but is not a twinloop dataset. Choose an empty or new folder.")
     progress = WriteProgress.load(path)
     if not resume:
         raise DatasetError(
@@ -151,15 +151,15 @@ def begin(path: Path, spec: DatasetSpec, *, resume: bool, name: str = "") -> Wri
     different = sorted(key for key in stored.keys() | wanted.keys() if stored.get(key) != wanted.get(key))
     if different:
         raise DatasetError(
-            f"{called} was begun with another {', '.join(different)}{_settings(stored, wanted)}, so it "
-            "cannot be resumed with this configuration. Run with the configuration it was begun with, or choose "
+            f"{called} was started with another {', '.join(different)}{_settings(stored, wanted)}, so it "
+            "cannot be resumed with this configuration. Run with the configuration it was started with, or choose "
             "another folder."
         )
     return progress
 
 
 def _settings(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """What a person set otherwise than then: `` (episodes 3 instead of 2)``."""
+    """List the settings that the user changed, such as `` (episodes 3 instead of 2)``."""
     before, now = (_leaves(_asked(one.get("config", {}))) for one in (stored, wanted))
     changes = [
         f"{key} {now.get(key)!r:.40} instead of {before.get(key)!r:.40}"
@@ -170,21 +170,21 @@ def _settings(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
 
 
 def _asked(config: Mapping[str, Any]) -> Any:
-    """What a person asked for, of the configuration of a run that simulated or rendered."""
+    """Return the settings that the user chose, from the configuration of a run that simulated or rendered."""
     if "parent" in config:  # a rendered dataset
         return {key: value for key, value in config.items() if key != "parent"}
     return config.get("generate", {})
 
 
 def _leaves(value: Any, place: str = "") -> dict[str, Any]:
-    """Every value of nested mappings by its dotted key."""
+    """Return every value of nested mappings by its dotted key."""
     if not isinstance(value, Mapping):
         return {place: value}
     return {k: v for key, one in value.items() for k, v in _leaves(one, f"{place}.{key}" if place else key).items()}
 
 
 def check_episode(spec: DatasetSpec, episode: SimEpisode) -> None:
-    """Refuse an episode whose arrays do not fit the spec or hold what is not a number.
+    """Check that an episode's arrays have the shapes of the spec and finite values.
 
     Raises:
         DatasetError: names the episode, the array and the frame.
@@ -199,10 +199,10 @@ def check_episode(spec: DatasetSpec, episode: SimEpisode) -> None:
     for name, shape in expected.items():
         values: NDArray[np.float64] = arrays[name]
         if values.shape != shape or not length:
-            raise DatasetError(f"{where}: {name} has shape {values.shape}; the dataset wants (T, {shape[1]}), T ≥ 1.")
+            raise DatasetError(f"{where}: {name} has shape {values.shape}; the dataset needs (T, {shape[1]}), T ≥ 1.")
         if not np.isfinite(values).all():
             frame = int(np.argwhere(~np.isfinite(values))[0][0])
-            raise DatasetError(f"{where}: {name} is not finite at frame {frame}. Mark the episode invalid instead.")
+            raise DatasetError(f"{where}: {name} is not finite at frame {frame}. Mark the episode as invalid.")
     if len(episode.next_success) != length:
         raise DatasetError(f"{where}: next_success has {len(episode.next_success)} values for {length} frames.")
     if episode.states.size and (len(episode.commands) != length or len(episode.states) != length + 1):

@@ -1,4 +1,4 @@
-"""Reading a LeRobotDataset v3.0 folder, ours or anybody's, lazily: an episode is read when it is asked for."""
+"""Read any LeRobotDataset v3.0 folder, written by twinloop or not; an episode is read when it is first needed."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 
 _PLACE = ("episode_index", "length", "data/chunk_index", "data/file_index", "dataset_from_index")
 _ATTEMPTS = 3
-# Long texts of the episode table, which `provenance` reads from its own file when asked: 100,000 episodes of them
-# would be hundreds of megabytes.
+# Long texts of the episode table; `provenance` reads them from another file when needed. For 100,000 episodes they
+# would take hundreds of megabytes.
 _TEXTS = ("provenance/units", "provenance/versions", "provenance/randomization")
 
 
 class DatasetReader:
     """One dataset folder, open for reading.
 
-    Episodes are named by ``episode_index`` (0 to N-1). In our own datasets ``numbers[i]`` is the attempt that became
-    episode ``i``, and states, commands, provenance and exact logs are there too (`ours`).
+    Episodes are named by ``episode_index`` (0 to N-1). Datasets that twinloop wrote (`ours`) also have states,
+    commands, provenance and unrounded logs, and ``numbers[i]`` is the attempt that became episode ``i``.
 
     Raises:
-        DatasetError: not a v3.0 folder, or its metadata contradicts itself.
+        DatasetError: the folder is not v3.0, or its metadata is inconsistent.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -66,7 +66,7 @@ class DatasetReader:
 
     @functools.cached_property
     def spec(self) -> DatasetSpec:
-        """What the dataset is; only of folders that twinloop wrote.
+        """Specification of the dataset; only for folders that twinloop wrote.
 
         Raises:
             InputError: another program wrote it, or its file is damaged.
@@ -76,7 +76,7 @@ class DatasetReader:
 
     @property
     def units(self) -> UnitMap | None:
-        """The unit map recorded with the data, if any.
+        """Unit map stored with the data, or None.
 
         Raises:
             DatasetError: its file is damaged.
@@ -89,14 +89,14 @@ class DatasetReader:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Frames of each episode."""
+        """Number of frames of each episode."""
         return self._episodes["length"].to_numpy().astype(np.int64)
 
     @property
     def numbers(self) -> NDArray[np.int64]:
-        """The attempt number of each episode (its own index where another program wrote the dataset).
+        """Attempt number of each episode (its index if another program wrote the dataset).
 
-        An episode that another program appended to one of our datasets has no attempt: its number is -1.
+        An episode that another program appended to a twinloop dataset has no attempt; its number is -1.
         """
         name = "provenance/number" if "provenance/number" in self._episodes.column_names else "episode_index"
         values = self._episodes[name].to_numpy().astype(np.float64)  # empty becomes NaN
@@ -104,7 +104,7 @@ class DatasetReader:
 
     @property
     def episode_ids(self) -> list[str]:
-        """The name of each episode's content, see `tables.content_hash`; only of folders that twinloop wrote.
+        """Content hash of each episode, see `tables.content_hash`; only for folders that twinloop wrote.
 
         Raises:
             DatasetError: another program wrote it.
@@ -114,7 +114,7 @@ class DatasetReader:
         return [str(name or "") for name in self._episodes["provenance/episode_id"].to_pylist()]
 
     def feature_names(self, feature: str) -> list[str]:
-        """Column names of a vector feature, as the metadata gives them; empty when it gives none.
+        """Return the column names of a vector feature from the metadata; empty if the metadata has none.
 
         Raises:
             UnknownNameError: no such feature.
@@ -131,7 +131,7 @@ class DatasetReader:
         return [key.removeprefix("observation.images.") for key in keys]
 
     def row(self, index: int) -> dict[str, Any]:
-        """One row of the episode table.
+        """Return one row of the episode table.
 
         Raises:
             InputError: no such episode.
@@ -141,10 +141,10 @@ class DatasetReader:
         return self._episodes.slice(index, 1).to_pylist()[0]
 
     def frames_table(self, index: int, columns: Sequence[str] | None = None) -> pa.Table:
-        """The frames of one episode, reading only the row groups that hold them.
+        """Read the frames of one episode; only their row groups are read.
 
         Raises:
-            DatasetError: the data file is missing or damaged, or holds another episode there.
+            DatasetError: the data file is missing or damaged, or these rows belong to another episode.
         """
         row = self.row(index)
         where = {"chunk_index": row["data/chunk_index"], "file_index": row["data/file_index"]}
@@ -155,29 +155,29 @@ class DatasetReader:
         found = np.unique(table["episode_index"].to_numpy())
         if found.tolist() != [index]:
             raise DatasetError(
-                f"{path}: rows {start} to {start + row['length']} should be episode {index} and say {found.tolist()}. "
+                f"{path}: rows {start} to {start + row['length']} should be episode {index} and are {found.tolist()}. "
                 "The episode table and the data disagree; export the dataset again."
             )
         return table
 
     def array(self, index: int, feature: str) -> NDArray[np.float64]:
-        """One numeric feature of an episode as float64, ``(T, n)`` for vectors and ``(T,)`` for scalars."""
+        """Return one numeric feature of an episode as float64, ``(T, n)`` for vectors and ``(T,)`` for scalars."""
         self.feature_names(feature)
         table = self.frames_table(index, [feature])
         return numbers(table[feature], where=f"{self.path}: {feature} of episode {index}")
 
     def images(self, index: int, camera: str, frames: Sequence[int] | None = None) -> NDArray[np.uint8]:
-        """Frames of one camera ``(n, height, width, 3)``, all of the episode's or those given in ascending order."""
+        """Decode images of one camera ``(n, height, width, 3)``: all of the episode, or the given ascending frames."""
         path, start = self.video_place(index, camera)
         chosen = range(self.row(index)["length"]) if frames is None else frames
         return decode(path, [start + frame / self.fps for frame in chosen], tolerance_s=0.25 / self.fps)
 
     def video_place(self, index: int, camera: str) -> tuple[Path, float]:
-        """Return the video file of an episode's camera, and the time in it at which the episode begins, in seconds.
+        """Return the video file of an episode's camera, and the episode's start time in it, in seconds.
 
         Raises:
             UnknownNameError: no such camera.
-            DatasetError: the episode table does not give the place.
+            DatasetError: the episode table does not state the file or the start time.
         """
         key = f"observation.images.{camera}"
         if camera not in self.cameras:
@@ -193,15 +193,15 @@ class DatasetReader:
         return layout.inside(self.path, self.info["video_path"], {**values, "video_key": key}), start
 
     def states(self, index: int) -> NDArray[np.float64]:
-        """The simulator's states ``(T+1, nstate)`` of one of our simulated episodes, exact."""
+        """Return the exact simulator states ``(T+1, nstate)`` of a simulated episode that twinloop wrote."""
         return self._exact(layout.STATES_PATH, index, "states", "state_width")
 
     def commands(self, index: int) -> NDArray[np.float64]:
-        """The commands ``(T, nu)`` in SI of one of our simulated episodes, exact."""
+        """Return the exact commands ``(T, nu)`` in SI of a simulated episode that twinloop wrote."""
         return self._exact(layout.STATES_PATH, index, "commands", "command_width")
 
     def provenance(self, index: int) -> Provenance:
-        """Where one of our episodes comes from.
+        """Return the provenance of an episode that twinloop wrote.
 
         Raises:
             DatasetError: another program wrote the dataset or appended this episode, or the file is damaged.
@@ -219,42 +219,43 @@ class DatasetReader:
 
     @property
     def side_tables(self) -> list[str]:
-        """Names of the tables that lie beside LeRobot's files; see `dataset.side_tables`."""
+        """Names of the side tables; see `dataset.side_tables`."""
         return side_table_names(self.path)
 
     def side_table(self, name: str) -> pad.Dataset:
-        """A side table over all episodes, read lazily: ``.to_table(filter=…, columns=…)`` reads what it must.
+        """Open a side table over all episodes lazily: ``.to_table(filter=…, columns=…)`` reads only the rows it needs.
 
         Raises:
-            UnknownNameError: there is none of that name.
-            DatasetError: a file is damaged, lies outside the folder, or was written by a newer version.
+            UnknownNameError: the dataset has no table of that name.
+            DatasetError: a file is damaged, is outside the folder, or was written by a newer version.
         """
         return open_side_table(self.path, name)
 
     def side_rows(self, name: str, index: int, columns: Sequence[str] | None = None) -> pa.Table:
-        """One episode's rows of a side table; raises as `side_table`, and for a column that it does not have."""
+        """Read one episode's rows of a side table; raises as `side_table`, and for a missing column."""
         return side_rows(self.path, name, self._block_place(index)[0], index, columns)
 
     def annotations(self, index: int, camera: str) -> CameraAnnotations:
-        """What is known of one episode's pictures from one camera, decoded where it is asked for.
+        """Open the annotations of one episode and camera; each annotation is decoded at first use.
 
         Raises:
-            UnknownNameError: the dataset has no annotations, or none of that camera.
+            UnknownNameError: the dataset has no annotations of that camera.
+            DatasetError: the dataset has no annotations.
         """
         return CameraAnnotations.read(self, index, camera)
 
     def appended(self, index: int) -> bool:
-        """Whether another program appended this episode to one of our datasets: it has LeRobot's files only."""
+        """Return whether another program appended this episode to a twinloop dataset; it has LeRobot's files only."""
         return self.ours and bool(self.numbers[index] < 0)
 
     def has_log(self, index: int) -> bool:
-        """Whether an episode is a recorded one with its unrounded log beside it."""
+        """Return whether an episode is a recorded one with its unrounded log."""
         if not self.ours or self.appended(index):
             return False
         return self._ours_path(layout.LOGS_PATH, self._block_place(index)[0]).is_file()
 
     def log_episode(self, index: int, *, units: UnitMap | None = None) -> Episode:
-        """One recorded episode with the log's own numbers, as it was before it became a dataset."""
+        """Return one recorded episode with the unrounded values of its log, as it was before conversion."""
         row = self._exact_row(layout.LOGS_PATH, index)
         map_ = units or self.spec.units
         width = len(map_.joints)
@@ -289,14 +290,14 @@ class DatasetReader:
         return layout.inside(self.path, template, layout.chunk_and_file(block))
 
     def _block_place(self, index: int) -> tuple[int, int]:
-        """The block of one of our episodes and its position there."""
+        """Return the block of an episode that twinloop wrote, and its position in the block."""
         if not self.ours:
             raise DatasetError(f"{self.path} was not written by twinloop: it has LeRobot's files only.")
         row = self.row(index)
         if self.appended(index):
             raise DatasetError(
                 f"{self.path}: episode {index} was appended by another program and has no provenance, states or log. "
-                "Its frames can be read; leave it out where the others are replayed."
+                "Its frames can be read; leave it out of a replay."
             )
         block = row["data/chunk_index"] * layout.FILES_PER_CHUNK + row["data/file_index"]
         return block, int((self._file_ids[:index] == block).sum())
@@ -307,22 +308,21 @@ class DatasetReader:
         return (chunk * layout.FILES_PER_CHUNK + file).astype(np.int64)
 
     def _file_start(self, chunk: int, file: int) -> int:
-        """The dataset index of the first frame in a data file."""
+        """Return the dataset index of the first frame in a data file."""
         same = self._file_ids == chunk * layout.FILES_PER_CHUNK + file
         return int(self._episodes["dataset_from_index"].to_numpy()[same].min())
 
     def _read_consistently(self) -> tuple[dict[str, Any], pa.Table]:
-        """``info.json`` and the episode table of one and the same commit, though a writer may swap between reads."""
+        """Read ``info.json`` and the episode table of the same commit; tries again if a writer swaps them meanwhile."""
         for _ in range(_ATTEMPTS):
             info = read_json(self.path / layout.INFO)
             if not isinstance(info, dict):
                 raise DatasetError(
-                    f"{self.path / layout.INFO} holds a {type(info).__name__}, not the keys of a dataset. Export it "
-                    "again."
+                    f"{self.path / layout.INFO} holds a {type(info).__name__}, not a JSON object. Export it again."
                 )
             version = str(info.get("codebase_version"))
             if not version.startswith("v3."):
-                raise DatasetError(f"{self.path} is LeRobot {version}; this reader wants v3.0. Import it as a log.")
+                raise DatasetError(f"{self.path} is LeRobot {version}; this reader needs v3.0. Import it as a log.")
             require_possible({"total_frames": 0, **info}, self.path)
             table = _episode_rows(self.path)
             info.setdefault("total_frames", int(table["length"].to_numpy().sum()))  # some programs leave it out
@@ -336,7 +336,7 @@ class DatasetReader:
 
 
 def flat_names(names: Any) -> list[str]:
-    """Feature names from the shapes that LeRobot's versions gave them: list, list of lists, or a table of lists."""
+    """Return feature names from any form that LeRobot versions write: list, list of lists, or a dictionary of lists."""
     if isinstance(names, dict):
         names = list(names.values())
     if not isinstance(names, list):
@@ -372,7 +372,7 @@ def _why(template: str) -> str:
 
 
 def _lacking(path: Path) -> str:
-    """What makes a path no dataset, and what to give instead."""
+    """Return the reason why a path is not a dataset, and what to give instead."""
     if not path.exists():
         return "there is no such folder. Check the path"
     if not path.is_dir():

@@ -1,14 +1,14 @@
-"""Compute the statistics that LeRobot stores.
+"""Compute the statistics that LeRobot stores: moments, quantiles and image statistics.
 
-Exact moments that merge block by block, exact quantiles in bounded memory.
+Moments are exact and are merged block by block with the pairwise update of Chan, Golub & LeVeque (1979), which avoids
+cancellation. Image statistics come from histograms of sampled frames, which are exact for 8-bit pixels and merge by
+addition.
 
-Moments merge with the pairwise update of Chan, Golub & LeVeque (1979), which does not cancel. Image statistics come
-from histograms of sampled frames, which are exact for 8-bit pixels and merge by addition.
-
-Every value becomes a whole number of the same order, its key. The first pass counts the upper 16 bits of the keys and
-finds the bins in which the wanted order statistics lie; each further one counts the next bits within those bins. This
-is selection by radix; what it finds are the stored values themselves, not approximations. Keys of float32, flags and
-whole numbers up to 2^32 have 32 bits, two passes; of float64 and other whole numbers 64 bits, four.
+Quantiles are exact and use bounded memory, by radix selection. Every value is mapped to an integer of the same order,
+its key. The first pass counts the upper 16 bits of the keys and finds the bins of the wanted order statistics; each
+further pass counts the next bits within those bins. The result are the stored values themselves, not approximations.
+Keys of float32, flags and whole numbers up to 2^32 have 32 bits (two passes); keys of float64 and other whole numbers
+have 64 bits (four passes).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Moments:
 
     @classmethod
     def of(cls, values: NDArray[np.float64]) -> Moments:
-        """Moments of rows ``(count, n)``, at least one."""
+        """Compute the moments of rows ``(count, n)``, at least one."""
         mean = values.mean(axis=0)
         return cls(
             count=len(values),
@@ -48,7 +48,7 @@ class Moments:
         )
 
     def merge(self, other: Moments) -> Moments:
-        """Moments of both sets of rows together."""
+        """Return the moments of both sets of rows together."""
         count = self.count + other.count
         delta = other.mean - self.mean
         return Moments(
@@ -61,35 +61,35 @@ class Moments:
 
     @property
     def std(self) -> NDArray[np.float64]:
-        """Population standard deviation, as LeRobot's."""
+        """Population standard deviation, as in LeRobot."""
         return np.sqrt(self.m2 / self.count)
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files; floats survive exactly."""
+        """Return a JSON-compatible dictionary; floats are kept exactly."""
         arrays = {name: getattr(self, name).tolist() for name in ("low", "high", "mean", "m2")}
         return {"count": self.count, **arrays}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Moments:
-        """The inverse of `to_json`."""
+        """Invert `to_json`."""
         arrays = {name: np.array(value[name], dtype=np.float64) for name in ("low", "high", "mean", "m2")}
         return cls(count=value["count"], **arrays)
 
 
 def sorted_quantiles(ordered: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-    """LeRobot's quantiles of columns already sorted along the first axis, linear between order statistics."""
+    """Return LeRobot's quantiles of columns sorted along the first axis, interpolated linearly."""
     return interpolated(ordered[ranks(len(ordered))], len(ordered))
 
 
 def ranks(count: int) -> NDArray[np.int64]:
-    """The order statistics, counted from 0, between which the quantiles of ``count`` values lie: below and above."""
+    """Return the ranks, from 0, of the order statistics below and above each quantile of ``count`` values."""
     last = count - 1
     below = [int(q * last) for q in QUANTILES.values()]
     return np.array([rank for low in below for rank in (low, min(low + 1, last))], dtype=np.int64)
 
 
 def interpolated(ordered: NDArray[np.float64], count: int) -> dict[str, NDArray[np.float64]]:
-    """The quantiles of ``count`` values from their order statistics at `ranks`, along the first axis."""
+    """Return the quantiles of ``count`` values from their order statistics at `ranks`, along the first axis."""
     result: dict[str, NDArray[np.float64]] = {}
     for i, (name, q) in enumerate(QUANTILES.items()):
         below, above, place = ordered[2 * i], ordered[2 * i + 1], q * (count - 1)
@@ -98,7 +98,7 @@ def interpolated(ordered: NDArray[np.float64], count: int) -> dict[str, NDArray[
 
 
 def column_stats(moments: Moments, quantiles: Mapping[str, NDArray[np.float64]]) -> dict[str, list[Any]]:
-    """One feature's entry of ``stats.json``."""
+    """Return the entry of one feature in ``stats.json``."""
     return {
         "min": moments.low.tolist(),
         "max": moments.high.tolist(),
@@ -110,21 +110,21 @@ def column_stats(moments: Moments, quantiles: Mapping[str, NDArray[np.float64]])
 
 
 def take_columns(moments: Moments, columns: slice) -> Moments:
-    """The moments of some columns."""
+    """Return the moments of some columns."""
     arrays = {name: getattr(moments, name)[columns] for name in ("low", "high", "mean", "m2")}
     return Moments(count=moments.count, **arrays)
 
 
 def pixel_histogram(frames: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Counts ``(3, 256)`` of 8-bit values per channel of frames ``(n, height, width, 3)``."""
+    """Count the 8-bit values per channel, ``(3, 256)``, of images ``(n, height, width, 3)``."""
     flat = frames.reshape(-1, 3)
     return np.stack([np.bincount(flat[:, channel], minlength=256) for channel in range(3)]).astype(np.int64)
 
 
 def image_stats(histogram: NDArray[np.int64], frames: int) -> dict[str, list[Any]]:
-    """LeRobot's statistics of an image feature, in [0, 1] with shape ``(3, 1, 1)``, from a pixel histogram.
+    """Return LeRobot's statistics of an image feature from a histogram, in [0, 1] with shape ``(3, 1, 1)``.
 
-    ``frames`` is how many frames were sampled; it becomes ``count``.
+    ``frames`` is the number of sampled frames; it becomes ``count``.
     """
     rows = [_channel_stats(channel) for channel in histogram]
     names = rows[0].keys()
@@ -149,12 +149,12 @@ def _channel_stats(counts: NDArray[np.int64]) -> dict[str, float]:
 
 
 def sample_indices(length: int, *, most: int = 12) -> NDArray[np.int64]:
-    """Evenly spaced frame numbers of one episode for image statistics: deterministic, first and last included."""
+    """Return evenly spaced frame numbers of an episode for image statistics, with the first and the last frame."""
     return np.unique(np.linspace(0, length - 1, min(most, length)).round().astype(np.int64))
 
 
 def merge_moments(items: Sequence[Moments]) -> Moments:
-    """All moments together, in order."""
+    """Merge all moments, in order."""
     total = items[0]
     for item in items[1:]:
         total = total.merge(item)
@@ -165,8 +165,8 @@ Columns = Mapping[str, NDArray[Any]]
 _FIRST = 16  # bits that the first pass counts
 _SIGN = {32: np.uint32(1 << 31), 64: np.uint64(1 << 63)}
 _KEY: dict[int, type[np.unsignedinteger[Any]]] = {32: np.uint32, 64: np.uint64}
-# Counts in memory at a time. A column has ten order statistics, so at most ten bins of 2^16 counts; where that is more
-# altogether, passes count 8 bits each and there are more of them.
+# Bytes of counts in memory at a time. A column has ten order statistics, so at most ten bins of 2^16 counts. If all
+# columns together need more, each pass counts 8 bits and there are more passes.
 _MOST_BYTES = 1 << 28
 _BINS = 10
 
@@ -174,15 +174,15 @@ _BINS = 10
 def streamed_quantiles(
     chunks: Callable[[], Iterable[Columns]], count: int, *, wide: Collection[str] = ()
 ) -> dict[str, dict[str, NDArray[np.float64]]]:
-    """The quantiles that `sorted_quantiles` gives, per feature, without ever holding all rows.
+    """Return per feature the same quantiles as `sorted_quantiles`, without holding all rows in memory.
 
     Args:
-        chunks: yields the same rows each time it is called: per feature ``(n, width)`` of numbers.
-        count: rows altogether.
-        wide: features of whole numbers that are negative or reach 2^32.
+        chunks: yields the same rows at each call: per feature ``(n, width)`` numbers.
+        count: number of all rows.
+        wide: features of whole numbers that are negative or at least 2^32.
 
     Raises:
-        DatasetError: whole numbers are negative or reach 2^32, and ``wide`` does not say so.
+        DatasetError: whole numbers are negative or at least 2^32, and ``wide`` does not name the feature.
     """
     picks: dict[str, list[_QuantileSearch]] = {}
     kinds: dict[str, np.dtype[Any]] = {}
@@ -208,9 +208,9 @@ def streamed_quantiles(
 
 
 class _QuantileSearch:
-    """The bins of one column in which its wanted order statistics lie, narrowed digit by digit.
+    """Radix selection of the wanted order statistics of one column; each pass narrows their bins by one digit.
 
-    ``left`` is how many bits of the keys are not known yet; ``found`` ends as the key at each wanted rank.
+    ``left`` is the number of key bits not yet known; ``found`` becomes the key at each wanted rank.
     """
 
     def __init__(self, bits: int, count: int) -> None:
@@ -222,7 +222,7 @@ class _QuantileSearch:
         self._counts = np.zeros((1, 1 << _FIRST), dtype=np.int64)
 
     def add(self, keys: NDArray[Any]) -> None:
-        """Count the next digit of the keys that lie in the bins."""
+        """Count the next digit of the keys within the current bins."""
         rest, size = self.left - self._digit, 1 << self._digit
         if self.left == self._bits:
             self._counts[0] += np.bincount((keys >> keys.dtype.type(rest)).astype(np.int64), minlength=size)
@@ -239,7 +239,7 @@ class _QuantileSearch:
             self._counts += np.bincount(places, minlength=self._counts.size).reshape(self._counts.shape)
 
     def narrow(self, digit: int) -> None:
-        """From the counts to the bins of the next pass, which counts ``digit`` bits."""
+        """Compute the bins of the next pass, which counts ``digit`` bits, from the counts."""
         slots = np.searchsorted(self._bins, self.found)
         ends = np.cumsum(self._counts, axis=1)
         for rank, slot in enumerate(slots.tolist()):
@@ -261,7 +261,7 @@ def _bits(kind: np.dtype[Any], wide: bool) -> int:
 
 
 def _keys(values: NDArray[Any], bits: int) -> NDArray[Any]:
-    """Keys ``(n, width)`` in the order of the values."""
+    """Return keys ``(n, width)`` in the same order as the values."""
     kind, sign = _KEY[bits], _SIGN[bits]
     if values.dtype.kind == "f":
         exact = values.astype(np.float32 if bits == 32 else np.float64)
@@ -270,12 +270,12 @@ def _keys(values: NDArray[Any], bits: int) -> NDArray[Any]:
     if bits == 64:
         return values.astype(np.int64).view(np.uint64) ^ sign
     if values.dtype != np.bool_ and values.size and not 0 <= values.min() <= values.max() < 2**32:
-        raise DatasetError("Quantiles are for whole numbers from 0 to 2^32; the dataset has grown beyond that.")
+        raise DatasetError("Quantiles need whole numbers from 0 to 2^32 - 1; the dataset has others.")
     return values.astype(np.uint32)
 
 
 def _values(keys: NDArray[Any], kind: np.dtype[Any]) -> NDArray[np.float64]:
-    """The values of keys, the inverse of `_keys`."""
+    """Return the values of keys, the inverse of `_keys`."""
     bits = keys.dtype.itemsize * 8
     sign = _SIGN[bits]
     if kind.kind == "f":

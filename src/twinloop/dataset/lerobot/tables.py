@@ -1,4 +1,4 @@
-"""Build the Arrow tables of one block: frames, episode rows with their statistics, exact states, and the task list."""
+"""Build the Arrow tables of one block: frames, episode rows with statistics, exact states, and the task list."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _MOMENTS = ("min", "max", "mean", "std")
 
 
 def statistics_columns(features: Mapping[str, slice], matrices: Sequence[NDArray[np.float64]]) -> dict[str, pa.Array]:
-    """The ``stats/*`` columns of the episode table; equally long episodes are computed together.
+    """Return the ``stats/*`` columns of the episode table; episodes of equal length are computed together.
 
     Args:
-        features: which columns of the matrices belong to which feature.
+        features: the columns of the matrices that belong to each feature.
         matrices: `tables.frame_matrix` of each episode.
     """
     lengths = np.array([len(matrix) for matrix in matrices])
@@ -47,7 +47,7 @@ def statistics_columns(features: Mapping[str, slice], matrices: Sequence[NDArray
 
 
 def _statistics(episodes: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-    """What `column_stats` says of each of ``(n, T, columns)``, as ``(n, columns)`` by name."""
+    """Return the statistics of `column_stats` for episodes ``(n, T, columns)``, as ``(n, columns)`` by name."""
     mean = episodes.mean(axis=1)
     squares = ((episodes - mean[:, None]) ** 2).sum(axis=1)
     return {
@@ -60,7 +60,7 @@ def _statistics(episodes: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]
 
 
 def _rows(values: NDArray[Any]) -> pa.ListArray:
-    """Rows ``(n, width)`` as lists."""
+    """Convert rows ``(n, width)`` to lists."""
     count, width = values.shape
     offsets = np.arange(0, count * width + 1, width, dtype=np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(np.ascontiguousarray(values).reshape(-1)))
@@ -68,7 +68,7 @@ def _rows(values: NDArray[Any]) -> pa.ListArray:
 
 @dataclass(frozen=True, kw_only=True)
 class IndexedEpisode:
-    """An episode with its place in the dataset; its provenance carries the content hash."""
+    """An episode with its indices in the dataset; its provenance includes the content hash."""
 
     episode: SimEpisode
     provenance: Provenance
@@ -78,14 +78,14 @@ class IndexedEpisode:
 
     @property
     def length(self) -> int:
-        """Frames."""
+        """Number of frames."""
         return len(self.episode.action)
 
 
 def content_hash(episode: SimEpisode) -> str:
-    """The name of an episode's content, which survives renumbering and merging.
+    """Return the hash of an episode's content, which does not change when episodes are renumbered or merged.
 
-    SHA-256 of states, commands, actions, observations, readings and provenance (without the hash itself).
+    It is the SHA-256 of states, commands, actions, observations, readings and provenance (without the hash itself).
     """
     core = {key: item for key, item in episode.provenance.to_json().items() if key != "content_hash"}
     arrays = [episode.states, episode.commands, episode.action, episode.observation]
@@ -95,7 +95,7 @@ def content_hash(episode: SimEpisode) -> str:
 
 
 def stat_columns(spec: DatasetSpec) -> dict[str, slice]:
-    """Which columns of `frame_matrix` belong to which feature."""
+    """Return the columns of `frame_matrix` that belong to each feature."""
     widths = {"action": len(spec.action_names), "observation.state": len(spec.state_names)}
     widths |= {reading.key: len(reading.columns) for reading in spec.readings}
     if spec.unsteady:
@@ -108,7 +108,7 @@ def stat_columns(spec: DatasetSpec) -> dict[str, slice]:
 
 
 def frame_matrix(spec: DatasetSpec, placed: IndexedEpisode) -> NDArray[np.float64]:
-    """All numeric features of one episode side by side ``(T, columns)``, rounded as they are stored."""
+    """Return all numeric features of one episode as ``(T, columns)``, rounded as they are stored."""
     frame = np.arange(placed.length)
     vectors = [placed.episode.action, placed.episode.observation]
     vectors += [placed.episode.readings[reading.key] for reading in spec.readings]
@@ -133,7 +133,7 @@ def frame_matrix(spec: DatasetSpec, placed: IndexedEpisode) -> NDArray[np.float6
 
 
 def data_table(spec: DatasetSpec, matrix: NDArray[np.float64]) -> pa.Table:
-    """The data file of stacked `frame_matrix` rows."""
+    """Return the table of a data file from stacked `frame_matrix` rows."""
     columns: dict[str, pa.Array] = {}
     vectors = {"action", "observation.state", *(reading.key for reading in spec.readings)}
     for name, where in stat_columns(spec).items():
@@ -148,7 +148,7 @@ def data_table(spec: DatasetSpec, matrix: NDArray[np.float64]) -> pa.Table:
 
 
 def _hf_features(table: pa.Table) -> dict[str, Any]:
-    """The `datasets` library's description of the columns, which LeRobot's loader reads."""
+    """Return the column description of the `datasets` library, which LeRobot's loader reads."""
     result: dict[str, Any] = {}
     for entry in table.schema:
         if pa.types.is_fixed_size_list(entry.type):
@@ -161,7 +161,7 @@ def _hf_features(table: pa.Table) -> dict[str, Any]:
 
 
 def states_table(placed: Sequence[IndexedEpisode]) -> pa.Table:
-    """Exact states and commands, one row per episode: flat float64 lists with their widths."""
+    """Return exact states and commands, one row per episode: flat float64 lists with their widths."""
     episodes = [item.episode for item in placed]
     return pa.table(
         {
@@ -176,7 +176,7 @@ def states_table(placed: Sequence[IndexedEpisode]) -> pa.Table:
 
 
 def logs_table(placed: Sequence[IndexedEpisode], logs: Sequence[Episode]) -> pa.Table:
-    """A log's own numbers, unrounded and with its true times, one row per episode."""
+    """Return the unrounded values and true times of logs, one row per episode."""
     return pa.table(
         {
             "episode_index": pa.array([item.episode_index for item in placed], pa.int64()),
@@ -190,7 +190,7 @@ def logs_table(placed: Sequence[IndexedEpisode], logs: Sequence[Episode]) -> pa.
 
 
 def tasks_table(tasks: Sequence[str]) -> pa.Table:
-    """``tasks.parquet``: a pandas frame whose index is the task text, its description written by hand."""
+    """Return ``tasks.parquet`` in the format of a pandas frame with the task text as index, written without pandas."""
     index = {
         "name": None,
         "field_name": "__index_level_0__",
@@ -237,7 +237,7 @@ def episodes_table(
     videos: Mapping[str, EncodedVideo],
     params: Sequence[str],
 ) -> pa.Table:
-    """The episode rows of one block: where the frames are, their statistics, and the provenance columns."""
+    """Return the episode rows of one block: location of the frames, statistics, and provenance columns."""
     where = layout.chunk_and_file(block)
     rows = [
         {
@@ -258,12 +258,12 @@ def episodes_table(
     return pa.table(_with_statistics(columns, statistics_columns(stat_columns(spec), matrices)))
 
 
-# Types of the columns of the episode table, which must not depend on what a block happens to hold.
+# Types of the columns of the episode table; they must not depend on the values of one block.
 _TYPES: dict[type, pa.DataType] = {int: pa.int64(), float: pa.float64(), str: pa.string(), bool: pa.bool_()}
 
 
 def _column_type(name: str, value: Any) -> pa.DataType:
-    """The type of a column, given its first value where that tells."""
+    """Return the Arrow type of a column from its name or, where the name does not decide it, from its first value."""
     if name.startswith("stats/"):
         return pa.list_(pa.int64()) if name.endswith("/count") else pa.list_(pa.list_(pa.list_(pa.float64())))
     if name.startswith("provenance/rand."):
@@ -272,7 +272,7 @@ def _column_type(name: str, value: Any) -> pa.DataType:
 
 
 def _with_statistics(columns: Mapping[str, pa.Array], statistics: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
-    """The episode table's columns in LeRobot's order: statistics before the place of the row itself."""
+    """Return the episode table's columns in LeRobot's order: statistics before the location of the row itself."""
     result: dict[str, pa.Array] = {}
     for name, column in columns.items():
         if not result.keys() & statistics.keys() and name.startswith(("stats/", "meta/episodes/")):

@@ -1,8 +1,6 @@
-"""Validate a LeRobot v3.0 folder.
+"""Validate a LeRobot v3.0 folder: possible metadata values, readable files, and the public validators.
 
-What its metadata may say, what of it cannot be read, and what the public validators find.
-
-No frame is read. What only the frames show is found by `twinloop curate`.
+No frame is read; errors in the frames are found by `twinloop curate`.
 """
 
 from __future__ import annotations
@@ -30,17 +28,17 @@ from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.parquet import open_parquet, read_table, require_columns
 from twinloop.dataset.media.video import open_video
 
-# Bounds beyond which a figure is a mistake or an attack, not data: the largest public set of robot data (Open
+# Values beyond these bounds are mistakes or attacks, not data: the largest public set of robot data (Open
 # X-Embodiment, arXiv 2310.08864) has some 2.4 million episodes, and LeRobot keeps all of them in one table.
 MOST_EPISODES = 50_000_000
 MOST_FRAMES = 50_000_000_000
 MOST_FPS = 100_000.0
-MOST_NUMBERS = 100_000_000  # of one feature in one frame: more than any picture has
+MOST_NUMBERS = 100_000_000  # of one feature in one frame: more than any image has
 _DTYPES = re.compile(r"(u?int(8|16|32|64)|float(16|32|64)|bool|string|video|image|language)")
 
 
 def require_possible(info: Mapping[str, Any], folder: Path) -> None:
-    """Refuse what ``info.json`` cannot say: counts, rates, shapes and types that do not exist, paths that lead out.
+    """Check that ``info.json`` has possible counts, rates, shapes and types, and paths inside the folder.
 
     Raises:
         DatasetError: names the key.
@@ -52,7 +50,7 @@ def require_possible(info: Mapping[str, Any], folder: Path) -> None:
 
 
 def require_places(table: pa.Table, names: Sequence[str], *, where: str) -> None:
-    """Refuse an episode table whose columns ``names`` are not whole numbers from 0.
+    """Check that the columns ``names`` of an episode table are whole numbers from 0.
 
     Raises:
         DatasetError: names the column.
@@ -68,10 +66,10 @@ def require_places(table: pa.Table, names: Sequence[str], *, where: str) -> None
 
 
 def require_within(table: pa.Table, frames: int, *, where: str) -> None:
-    """Refuse episodes that end beyond the dataset, before memory is taken for them.
+    """Check that all episodes end within the dataset's frames, before memory is allocated for them.
 
     Raises:
-        DatasetError: names the first that ends furthest.
+        DatasetError: names the episode with the largest end.
     """
     ends = table["length"].to_numpy().astype(np.float64)
     if "dataset_from_index" in table.column_names:
@@ -79,7 +77,7 @@ def require_within(table: pa.Table, frames: int, *, where: str) -> None:
     if len(ends) and ends.max() > frames:
         raise DatasetError(
             f"{where}: episode {table['episode_index'][int(ends.argmax())].as_py()} ends at frame {ends.max():.0f} by "
-            f"the episode table, and {layout.INFO} says {frames} frames in all. Copy or export the dataset again."
+            f"the episode table, but {layout.INFO} has {frames} frames in total. Copy or export the dataset again."
         )
 
 
@@ -110,17 +108,19 @@ def _check_features(features: Any, where: Path) -> None:
         dtype = entry.get("dtype") if isinstance(entry, Mapping) else None
         if "/" in name or not name:
             raise DatasetError(
-                f"{where}: {name!r} cannot name a feature; LeRobot allows no '/' in names. Export it again."
+                f"{where}: {name!r} is not a valid feature name; LeRobot allows no '/' in names. Export it again."
             )
         if not isinstance(dtype, str) or not _DTYPES.fullmatch(dtype):
-            raise DatasetError(f"{where}: feature {name} has dtype {dtype!r}, which LeRobot does not have.")
+            raise DatasetError(
+                f"{where}: feature {name} has dtype {dtype!r}, which is not a LeRobot type. Export it again."
+            )
         shape = entry.get("shape", [1])
         shape = shape if isinstance(shape, list) else [shape]
         sides = [side if isinstance(side, int) and side >= 0 else MOST_NUMBERS + 1 for side in shape]
         if math.prod(max(side, 1) for side in sides) > MOST_NUMBERS:
             raise DatasetError(
                 f"{where}: feature {name} has shape {str(shape)[:80]}; a shape is a list of whole numbers, up to "
-                f"{MOST_NUMBERS} altogether."
+                f"{MOST_NUMBERS} in total."
             )
 
 
@@ -136,12 +136,12 @@ _HEAD, _LARGE = 8, 16  # bytes of an MP4 box before its content, and of one whos
 
 
 def unreadable_files(folder: Path, info: Mapping[str, Any], tables: Sequence[str]) -> list[str]:
-    """Return a sentence for each file of some episodes, and each column of it, that cannot be read.
+    """Return one sentence for each file of some episodes, and each column of it, that cannot be read.
 
     Args:
-        folder: of a v3.0 dataset.
+        folder: a v3.0 dataset.
         info: its ``info.json``.
-        tables: files of its episode table, by their path in the folder; the files that these name are looked at.
+        tables: files of its episode table, by their path in the folder; the files that they refer to are checked.
     """
     found = list[str]()
     for name in tables:
@@ -160,7 +160,7 @@ def unreadable_files(folder: Path, info: Mapping[str, Any], tables: Sequence[str
 
 
 def _frames_by_file(table: Path, columns: Sequence[str]) -> Counter[tuple[int, int]]:
-    """Return how many frames the episode table places in each file, by chunk and file."""
+    """Return the number of frames that the episode table places in each file, by chunk and file."""
     rows = read_table(table, ["length", *columns])
     frames = Counter[tuple[int, int]]()
     for length, chunk, file in zip(*(rows[name].to_pylist() for name in ("length", *columns)), strict=True):
@@ -183,10 +183,10 @@ def _broken_tables(folder: Path, info: Mapping[str, Any], table: Path) -> Iterat
 def _wrong_columns(file: pq.ParquetFile, features: Mapping[str, Any], frames: int) -> Iterator[str]:
     meta, schema = file.metadata, file.schema_arrow
     if meta.num_rows < frames:
-        yield f"has {meta.num_rows} rows; the episode table asks for {frames}"
+        yield f"has {meta.num_rows} rows; the episode table needs {frames}"
     for key, entry in features.items():
         if key not in schema.names:
-            yield f"has no column {key}, which {layout.INFO} names"
+            yield f"has no column {key}, which is a feature in {layout.INFO}"
             continue
         kind = schema.field(key).type
         while pa.types.is_nested(kind) and kind.num_fields == 1:
@@ -199,11 +199,11 @@ def _wrong_columns(file: pq.ParquetFile, features: Mapping[str, Any], frames: in
         if empty:
             yield f"has {empty} empty values in {key}"
         elif values != wanted:
-            yield f"has {values} values in {key}; {layout.INFO} asks for {wanted}"
+            yield f"has {values} values in {key}; {layout.INFO} needs {wanted}"
 
 
 def _counts(meta: pq.FileMetaData, key: str) -> tuple[int, int]:
-    """Return the empty values and all values of a column."""
+    """Return the numbers of empty values and of all values of a column."""
     empty = values = 0
     for group in range(meta.num_row_groups):
         for place in range(meta.num_columns):
@@ -230,7 +230,7 @@ def _broken_videos(folder: Path, info: Mapping[str, Any], key: str, table: Path)
 def _require_whole(path: Path) -> None:
     """Refuse an MP4 file that is missing, ends within a box, or has no index."""
     if not path.is_file():
-        raise DatasetError(f"{path} is missing: the dataset's metadata names it. Restore the file.")
+        raise DatasetError(f"{path} is missing, although the dataset's metadata names it. Restore the file.")
     size, at, kinds = path.stat().st_size, 0, list[bytes]()
     with path.open("rb") as file:
         while at + _HEAD <= size:
@@ -239,11 +239,11 @@ def _require_whole(path: Path) -> None:
             length, kind = int.from_bytes(head[:4], "big"), head[4:8]
             length = int.from_bytes(head[8:16], "big") if length == 1 else length or size - at
             if not kinds and kind != b"ftyp":
-                return  # of another format
+                return  # another format than MP4
             kinds.append(kind)
             if length < _HEAD or at + length > size:
                 name = kind.decode("ascii", "replace")
-                raise DatasetError(f"{path} is cut off: its box {name} has {length} bytes, and {size - at} are there.")
+                raise DatasetError(f"{path} is cut off: its box {name} should have {length} bytes and has {size - at}.")
             at += length
     missing = [name for name, kind in (("index", b"moov"), ("content", b"mdat")) if kind not in kinds]
     if missing:
@@ -259,7 +259,7 @@ def _require_length(path: Path, frames: int) -> None:
     except (av.error.FFmpegError, IndexError) as error:
         raise DatasetError(f"{path} cannot be read as a video ({error}). Write it again or restore it.") from error
     if found and found < frames:
-        raise DatasetError(f"{path} has {found} frames; the episode table asks for {frames}.")
+        raise DatasetError(f"{path} has {found} frames; the episode table needs {frames}.")
 
 
 _REMEDY = "pip install 'twinloop[verify]'"
@@ -268,7 +268,7 @@ _TIMEOUT_S = 1800
 
 @dataclass(frozen=True, kw_only=True)
 class ValidationResult:
-    """What one validator says: counts of its checks, and the text of those that failed or warned."""
+    """Result of one validator: counts of its checks, and the texts of those that failed or warned."""
 
     validator: str
     accepted: bool
@@ -279,7 +279,7 @@ class ValidationResult:
     warnings: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for results."""
+        """Return a JSON-compatible dictionary."""
         return {
             "validator": self.validator,
             "accepted": self.accepted,
@@ -291,7 +291,7 @@ class ValidationResult:
         }
 
     def __str__(self) -> str:
-        verdict = "accepts" if self.accepted else "refuses"
+        verdict = "accepts" if self.accepted else "rejects"
         counts = f"{self.passed} passed, {self.warned} warned, {self.failed} failed"
         return "; ".join([f"{self.validator} {verdict} it ({counts})", *self.failures])
 
@@ -301,14 +301,14 @@ def validate(path: Path | str) -> tuple[ValidationResult, ...]:
 
     Raises:
         MissingDependencyError: a validator is not installed; names the command that installs it.
-        DatasetError: a validator ended without a verdict; quotes what it said.
+        DatasetError: a validator ended without a result; quotes its output.
     """
     path = Path(path)
     return lerobot_doctor(path), robovet(path)
 
 
 def lerobot_doctor(path: Path) -> ValidationResult:
-    """The verdict of ``lerobot-doctor check --ci``; it accepts when none of its checks fails."""
+    """Run ``lerobot-doctor check --ci``; the dataset is accepted if none of its checks fails."""
     done = _run_validator("lerobot-doctor", ["check", "--ci", str(path)])
     report = _parse_report("lerobot-doctor", done.stdout, done)
     counts = report["summary"]
@@ -324,7 +324,7 @@ def lerobot_doctor(path: Path) -> ValidationResult:
 
 
 def robovet(path: Path) -> ValidationResult:
-    """The verdict of ``robovet doctor``; it accepts when none of its checks fails."""
+    """Run ``robovet doctor``; the dataset is accepted if none of its checks fails."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "robovet.json"
         done = _run_validator("robovet", ["doctor", str(path), "--json", str(target)])
@@ -342,7 +342,7 @@ def robovet(path: Path) -> ValidationResult:
 
 
 def _run_validator(program: str, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run a validator that was installed beside this interpreter."""
+    """Run a validator that is installed in the environment of this interpreter."""
     places = (Path(sysconfig.get_path("scripts")), Path(sys.executable).parent)
     found = next((place / program for place in places if (place / program).is_file()), None)
     if found is None:
@@ -356,7 +356,9 @@ def _parse_report(program: str, text: str, done: subprocess.CompletedProcess[str
         return json.loads(text)
     except json.JSONDecodeError:
         said = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["nothing"]
-        raise DatasetError(f"{program} ended with {done.returncode} and gave no verdict. It said: {said[0]}") from None
+        raise DatasetError(
+            f"{program} ended with {done.returncode} and gave no result. Its last output: {said[0]}"
+        ) from None
 
 
 def _messages(report: dict[str, Any], level: str) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
-"""Writing a LeRobotDataset v3.0: block after block, each in files of its own, each visible whole or not at all.
+"""Write a LeRobotDataset v3.0 block by block; each block has its own files and becomes visible as a whole.
 
-The files are a function of the spec and of the blocks' episodes, so a run that was killed and resumed ends with the
-bytes of an unbroken one. Nothing here reads a clock. Committed data files are never written again: a commit adds
-files and replaces metadata, in a snapshot that is swapped in at once (`snapshot`).
+The files depend on the spec and the episodes only, never on the clock, so a run that was killed and resumed gives the
+same bytes as an uninterrupted one. Committed data files are never changed: a commit adds files and replaces metadata,
+in a snapshot that is swapped in at once (`snapshot`).
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from twinloop.dataset.storage.targets import DatasetTarget, open_target
 
 
 class DatasetWriter:
-    """Writes one dataset folder; made by `DatasetWriter.open`, closed by ``with`` or `close`.
+    """Writer of one dataset folder; opened by `DatasetWriter.open`, closed by ``with`` or `close`.
 
     Blocks are committed in order: block ``k`` covers the attempted episode numbers ``[k·B, (k+1)·B)`` with
-    ``B = spec.block_size``, and holds those that were kept, perhaps none.
+    ``B = spec.block_size``, and stores some of these episodes, possibly none.
     """
 
     def __init__(self, target: DatasetTarget, spec: DatasetSpec, progress: WriteProgress) -> None:
@@ -54,17 +54,17 @@ class DatasetWriter:
 
     @classmethod
     def open(cls, path: Path | str, spec: DatasetSpec, *, resume: bool = False) -> DatasetWriter:
-        """Start a dataset in an absent or empty folder, or continue one that was begun with the same spec.
+        """Start a dataset in an absent or empty folder, or continue one that was started with the same spec.
 
         Args:
-            path: a folder, or an address in a store (``s3://bucket/prefix``); ``self.path`` is then a local folder
-                with the frames and the metadata that were committed.
-            spec: what the dataset is.
-            resume: continue what is there.
+            path: a folder, or an address in a store (``s3://bucket/prefix``); ``self.path`` is then a local folder with
+                the committed frames and metadata.
+            spec: the dataset's specification.
+            resume: continue an existing dataset.
 
         Raises:
             DatasetLockedError: another writer has the folder open.
-            DatasetError: the folder holds something and ``resume`` is not set, it was begun with another spec, or no
+            DatasetError: the folder is not empty and ``resume`` is not set, it was started with another spec, or no
                 folder can be written there.
         """
         target = open_target(path)
@@ -76,32 +76,32 @@ class DatasetWriter:
 
     @property
     def blocks_done(self) -> frozenset[int]:
-        """The committed blocks."""
+        """Numbers of the committed blocks."""
         return frozenset(entry.block for entry in self._progress.blocks)
 
     @property
     def next_block(self) -> int:
-        """The block that must be committed next."""
+        """Number of the block that must be committed next."""
         return len(self._progress.blocks)
 
     @property
     def episodes(self) -> int:
-        """Episodes kept so far."""
+        """Number of episodes stored so far."""
         return self._progress.episodes
 
     @property
     def frames(self) -> int:
-        """Frames kept so far."""
+        """Number of frames stored so far."""
         return self._progress.frames
 
     @property
     def outcomes(self) -> list[Mapping[str, int]]:
-        """The counts given with each committed block, in order."""
+        """Counts given with each committed block, in order."""
         return [entry.outcome for entry in self._progress.blocks]
 
     @property
     def outcome(self) -> dict[str, int]:
-        """The sums over committed blocks of the counts given with each."""
+        """Sums of the counts given with the committed blocks."""
         total: dict[str, int] = {}
         for entry in self._progress.blocks:
             for name, count in entry.outcome.items():
@@ -109,11 +109,11 @@ class DatasetWriter:
         return total
 
     def attempts(self, block: int) -> range:
-        """The episode numbers that a block covers."""
+        """Return the episode numbers that a block covers."""
         return range(block * self.spec.block_size, (block + 1) * self.spec.block_size)
 
     def skip_blocks(self, until: int, *, outcome: Mapping[str, int] | None = None) -> None:
-        """Leave the blocks before ``until`` empty; unlike a commit of each, it shows with the next one only."""
+        """Leave the blocks before ``until`` empty; unlike a commit, this is stored only with the next commit."""
         entries = [
             BlockEntry(block=block, episodes=0, frames=0, outcome=dict(outcome or {}))
             for block in range(self.next_block, until)
@@ -133,25 +133,25 @@ class DatasetWriter:
         tables: Mapping[str, SideTable] | None = None,
         documents: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
-        """Add one block; when this returns it is on the disk and visible, when it raises nothing has changed.
+        """Add one block. After the return it is on disk and visible; after an exception nothing has changed.
 
         Args:
             block: must be `next_block`.
-            episodes: the kept ones, in episode-number order.
-            frames: per episode, camera frames ``(T, height, width, 3)`` by name; encoded here.
-            videos: instead of ``frames``, files already encoded by `encode_block`, perhaps in another process; they
-                are linked or copied into the dataset, and stay where they are.
-            logs: for recorded episodes, the log itself, kept unrounded beside the frames.
-            outcome: counts of what became of the block's attempts (``{"attempted": 64, "success": 61}``).
-            aside: the block's attempts whose worlds could no longer be trusted, kept in ``twinloop/invalid``.
-            tables: side tables of the kept episodes by name, which every block with episodes must have alike; see
+            episodes: the episodes to store, in episode-number order.
+            frames: per episode, camera images ``(T, height, width, 3)`` by name; they are encoded here.
+            videos: in place of ``frames``, files already encoded by `encode_block`, possibly in another process; they
+                are linked or copied into the dataset and not removed.
+            logs: for recorded episodes, the logs, stored unrounded in addition to the frames.
+            outcome: counts per outcome of the block's attempts (``{"attempted": 64, "success": 61}``).
+            aside: the block's attempts with an invalid world, stored in ``twinloop/invalid``.
+            tables: side tables of the episodes by name; every block with episodes must have the same ones; see
                 `side_tables`.
-            documents: JSON files by their path in the dataset, each in place of an earlier one of that path.
+            documents: JSON files by their path in the dataset; each replaces an earlier file of that path.
 
         Raises:
-            DatasetError: a block out of order, episodes that do not fit the spec, other side tables than before, a
+            DatasetError: a block out of order, episodes that do not fit the spec, other side tables than before, or a
                 full disk.
-            InputError: frames of another shape than the spec's cameras, or side tables of other episodes.
+            InputError: images of another shape than the spec's cameras, or side tables of other episodes.
         """
         self._check_block(block, episodes)
         progress = self._progress.with_tasks([episode.provenance.task for episode in episodes])
@@ -183,10 +183,10 @@ class DatasetWriter:
     def finish(
         self, result: Mapping[str, Any] | None = None, *, documents: Mapping[str, Mapping[str, Any]] | None = None
     ) -> None:
-        """Make the quantiles exact over all frames, and store the run's figures in ``twinloop/result.json``.
+        """Make the quantiles exact over all frames, and store the run's metrics in ``twinloop/result.json``.
 
-        Neither ``result`` nor ``documents`` (more JSON files, by their path in the dataset) may hold wall-clock
-        facts: the bytes are a function of the run's inputs.
+        Neither ``result`` nor ``documents`` (further JSON files, by their path in the dataset) may depend on the clock:
+        the bytes depend on the run's inputs only.
         """
         progress = replace(self._progress, quantiles_at=self._progress.frames)
         with self._snapshot(final=True) as stage:
@@ -198,7 +198,7 @@ class DatasetWriter:
         self._progress = progress
 
     def close(self) -> None:
-        """Let other writers in."""
+        """Release the folder for other writers."""
         self._target.release()
 
     def __enter__(self) -> DatasetWriter:
@@ -209,9 +209,9 @@ class DatasetWriter:
 
     @contextlib.contextmanager
     def _snapshot(self, *, final: bool = False) -> Iterator[Path]:
-        """The next snapshot; after an interruption, what is on the disk is what this writer knows."""
+        """Open the next snapshot; after an exception, reload the progress from disk."""
         if not self._target.held:
-            raise DatasetError(f"The writer of {self._target.name} is closed. Open it again with resume.")
+            raise DatasetError(f"The writer of {self._target.name} is closed. Open it again with resume=True.")
         try:
             with self._target.snapshot(final=final) as stage:
                 yield stage
@@ -250,12 +250,14 @@ class DatasetWriter:
         if videos is None:
             if frames is None:
                 names = ", ".join(camera.name for camera in cameras)
-                raise InputError(f"The dataset has the cameras {names}; block {block} came without frames.")
+                raise InputError(
+                    f"The dataset has the cameras {names}; block {block} has no images. Give frames or videos."
+                )
             videos = encode_block(frames, cameras, paths, fps=self.spec.fps)
         else:
             for name, path in paths.items():
                 path.parent.mkdir(parents=True, exist_ok=True)
-                link_or_copy(videos[name].path, path)  # not moved: a commit that fails removes what it holds
+                link_or_copy(videos[name].path, path)  # not moved: a commit that fails removes its files
         wanted = [len(episode.action) for episode in episodes]
         for name, video in videos.items():
             found = [item.frames for item in video.episodes]

@@ -1,1 +1,1 @@
-"""Videos and pictures of datasets: encoded, decoded, kept beside."""
+"""Encode, decode, read and copy the videos and images of datasets."""

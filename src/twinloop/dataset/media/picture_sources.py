@@ -1,4 +1,4 @@
-"""Pictures out of LeRobot datasets, v2.1 and v3.0, as videos or as images in the table."""
+"""Read the images of LeRobot datasets, v2.1 and v3.0, from videos or from image columns."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ _TOLERANCE = 0.25  # of a frame's period, as `DatasetReader.images`
 
 
 def open_pictures(path: Path | str, camera: str | None = None) -> ImageSet:
-    """The pictures of a LeRobot dataset's camera, or of a folder with one folder or array for each episode.
+    """Open the images of one camera of a LeRobot dataset, or of a folder with one subfolder or array per episode.
 
     Args:
-        path: of the folder.
-        camera: as in ``observation.images.NAME``; may be left out where there is one.
+        path: the folder.
+        camera: as in ``observation.images.NAME``; may be left out if there is only one.
 
     Raises:
-        InputError: there is no such folder, or no pictures in it.
+        InputError: the folder does not exist or has no images.
         UnknownNameError: the dataset has no such camera.
         DatasetError: the dataset is damaged.
     """
     path = Path(path)
     if not path.is_dir():
-        raise InputError(f"{path} is no folder. Give a LeRobot dataset, or a folder with pictures of each episode.")
+        raise InputError(f"{path} is not a folder. Give a LeRobot dataset, or a folder with images of each episode.")
     if not (path / layout.INFO).is_file():
         return picture_folder(path)
     info = read_json(path / layout.INFO)
@@ -72,7 +72,7 @@ def _current(reader: DatasetReader, index: int, camera: str, *, video: bool) -> 
 
 
 def _legacy(path: Path, info: dict[str, Any], camera: str, *, video: bool) -> ImageSet:
-    """A folder of version 2.1, which may hold part of what its metadata describes."""
+    """Open a dataset of version 2.1; episodes without files are left out."""
     key, rows = _PREFIX + camera, []
     for index in range(int(info["total_episodes"])):
         values = {"episode_chunk": index // info.get("chunks_size", 1000), "episode_index": index, "video_key": key}
@@ -87,12 +87,12 @@ def _legacy(path: Path, info: dict[str, Any], camera: str, *, video: bool) -> Im
         if frames:
             rows.append(EpisodeImages(name=f"episode {index}", frames=frames, read=read))
     if not rows:
-        raise InputError(f"{path} has no pictures of {camera}: none of the files that its metadata names is there.")
+        raise InputError(f"{path} has no images of {camera}: none of the files that its metadata names exists.")
     return ImageSet(name=str(path), camera=camera, episodes=tuple(rows), described=int(info["total_episodes"]))
 
 
 def _frames(file: Path) -> int:
-    """Pictures of a video: as its container says, or counted where that is silent."""
+    """Return the number of images in a video: from its container, or counted if the container does not state it."""
     with open_video(file) as container:
         stream = container.streams.video[0]
         return stream.frames or sum(packet.size > 0 for packet in container.demux(stream))
@@ -107,11 +107,11 @@ def _table_reader(file: Path, key: str) -> Callable[[Sequence[int]], Pictures]:
 
 
 def decoded_cells(cells: Sequence[dict[str, Any]], *, where: str) -> Pictures:
-    """Pictures of a column as LeRobot writes them, records with the encoded ``bytes``.
+    """Decode the images of a column in LeRobot's format, records with the encoded ``bytes``.
 
     Raises:
-        InputError: a cell holds none.
+        InputError: a cell has no encoded bytes.
     """
     if any(not isinstance(cell, dict) or not cell.get("bytes") for cell in cells):
-        raise InputError(f"{where} has cells without encoded bytes. Give a dataset whose table holds its pictures.")
+        raise InputError(f"{where} has cells without encoded bytes. Give a dataset whose table contains its images.")
     return stacked([decoded(cell["bytes"], where=where) for cell in cells], where=where)

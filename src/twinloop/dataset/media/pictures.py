@@ -1,6 +1,6 @@
-"""Pictures of episodes, whichever way they are stored: what a measurement samples, and what it leaves out.
+"""Read images of episodes from any storage, and sample them for measurements.
 
-An episode is read when it is asked for and then forgotten, so memory does not grow with the number of episodes.
+An episode is read when it is needed and then released, so memory does not grow with the number of episodes.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from twinloop.core.seeds import generator
 
 Pictures = NDArray[np.uint8]
 Size = tuple[int, int]  # height, width in pixels
-LEAST_EPISODES = 4  # relabelling 4 against 4 reaches p = 2/70; 3 against 3 only 2/20, which never is below 0.05
+LEAST_EPISODES = 4  # a permutation test of 4 against 4 reaches p = 2/70; 3 against 3 only 2/20, never below 0.05
 _STREAM = "gap/vision/frames"
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp")
 _ARRAYS = (".npy", ".npz")
-_MOST_ARRAY_BYTES = 4 << 30  # of an npz file, which is unpacked whole; an npy file is read from the disk
-_PLAIN = 0.5  # standard deviation in 8-bit steps below which a picture is one colour: rounding alone makes 0.29
+_MOST_ARRAY_BYTES = 4 << 30  # of an npz file, which is unpacked into memory; an npy file is read from the disk
+_PLAIN = 0.5  # standard deviation in 8-bit steps below which an image has a single colour: rounding alone gives 0.29
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeImages:
-    """One episode: its name, how many pictures it has, and ``read(rows)`` that gives some, ``(n, h, w, 3)`` sRGB."""
+    """One episode: its name, its number of images, and ``read(rows)``, which returns sRGB images ``(n, h, w, 3)``."""
 
     name: str
     frames: int
@@ -37,9 +37,9 @@ class EpisodeImages:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSet:
-    """Pictures of one camera, episode by episode.
+    """Images of one camera, episode by episode.
 
-    ``described`` is how many episodes the source says it has, where some of them lack pictures.
+    ``described`` is the number of episodes in the source's metadata; some of them may have no images.
     """
 
     name: str
@@ -51,24 +51,24 @@ class ImageSet:
         return len(self.episodes)
 
     def require(self, least: int = LEAST_EPISODES) -> None:
-        """Refuse fewer episodes than a test needs.
+        """Check that there are enough episodes for a test.
 
         Raises:
-            InputError: says how many there are and how many are needed.
+            InputError: names the present and the required number.
         """
         if len(self) >= least:
             return
-        of = f" (of {self.described} that it describes)" if self.described > len(self) else ""
+        of = f" (of {self.described} in its metadata)" if self.described > len(self) else ""
         raise InputError(
-            f"{self.name} has pictures of {len(self)} episode{'s' * (len(self) != 1)}{of} from {self.camera}; a test "
-            f"that takes episodes for its unit needs at least {least} on each side. Pictures of one episode resemble "
-            "each other, so more of them do not help. Record or generate more episodes."
+            f"{self.name} has images of {len(self)} episode{'s' * (len(self) != 1)}{of} from {self.camera}; a test "
+            f"that compares episodes needs at least {least} on each side. Images of one episode are similar to "
+            "each other, so more of them do not replace episodes. Record or generate more episodes."
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSample:
-    """The pictures that were taken of one episode, and how many were left out because they are one single colour."""
+    """Images sampled from one episode, and the number of images left out because they have a single colour."""
 
     name: str
     pictures: Pictures
@@ -76,19 +76,19 @@ class ImageSample:
 
 
 def samples(pictures: ImageSet, frames: int, *, seed: int = 0, size: Size | None = None) -> Iterator[ImageSample]:
-    """Some pictures of every episode in turn, at most ``frames`` of each, chosen by seed without replacement.
+    """Yield random images of every episode in turn, at most ``frames`` each, drawn without replacement.
 
     Args:
-        pictures: where they come from.
-        frames: how many of each episode.
-        seed: the run seed; which frames are taken depends on it and on the episode's place.
-        size: height and width to average them down (or stretch them) to; None leaves them as they are.
+        pictures: the images to sample from.
+        frames: number of images per episode.
+        seed: run seed; the drawn frames depend on it and on the episode's position.
+        size: height and width to which images are averaged down (or stretched); None keeps their size.
 
     Raises:
-        InputError: fewer than one picture is asked for, or pictures differ in size or are none in three colours.
+        InputError: ``frames`` is less than one, images differ in size, or they do not have three colour channels.
     """
     if frames < 1:
-        raise InputError(f"{frames} pictures of each episode say nothing. Take at least one.")
+        raise InputError(f"{frames} images per episode is too few. Take at least one.")
     shape: tuple[int, ...] | None = None
     for place, episode in enumerate(pictures.episodes):
         count = min(frames, episode.frames)
@@ -96,8 +96,8 @@ def samples(pictures: ImageSet, frames: int, *, seed: int = 0, size: Size | None
         seen = checked(episode.read(rows.tolist()), where=f"{pictures.name}, {episode.name}")
         if shape is not None and seen.shape[1:] != shape and size is None:
             raise InputError(
-                f"{pictures.name}: pictures of {episode.name} are {_size(seen.shape[1:])}, those before "
-                f"{_size(shape)}. Give --size, to which all are scaled, or leave such episodes out."
+                f"{pictures.name}: images of {episode.name} are {_size(seen.shape[1:])}, earlier ones "
+                f"{_size(shape)}. Give --size to scale all images, or leave such episodes out."
             )
         shape = seen.shape[1:]
         seen = resized(seen, size) if size is not None else seen
@@ -106,21 +106,21 @@ def samples(pictures: ImageSet, frames: int, *, seed: int = 0, size: Size | None
 
 
 def checked(pictures: NDArray, *, where: str) -> Pictures:
-    """Pictures ``(n, h, w, 3)`` uint8 as they are.
+    """Check that images are uint8 of shape ``(n, h, w, 3)``, and return them.
 
     Raises:
-        InputError: another shape, type or number of colours.
+        InputError: another shape, type or number of channels.
     """
     if pictures.ndim != 4 or pictures.shape[-1] != 3 or pictures.dtype != np.uint8:
         raise InputError(
-            f"{where}: pictures are {pictures.dtype} of shape {pictures.shape}; wanted are uint8 sRGB of shape (n, "
-            "height, width, 3). Give colour pictures with three channels and values from 0 to 255."
+            f"{where}: images are {pictures.dtype} of shape {pictures.shape}; they must be uint8 sRGB of shape (n, "
+            "height, width, 3). Give colour images with three channels and values from 0 to 255."
         )
     return pictures
 
 
 def resized(pictures: Pictures, size: Size) -> Pictures:
-    """Pictures in another size ``(height, width)``: each pixel the mean of the area that it covers."""
+    """Resize images to ``(height, width)``: each pixel is the mean of the area it covers."""
     from PIL import Image
 
     if pictures.shape[1:3] == size:
@@ -132,10 +132,10 @@ def resized(pictures: Pictures, size: Size) -> Pictures:
 
 
 def picture_arrays(name: str, episodes: Sequence[Pictures], *, camera: str = "memory") -> ImageSet:
-    """Pictures that are in memory, one array ``(n, h, w, 3)`` uint8 per episode.
+    """Return a set of images in memory, one array ``(n, h, w, 3)`` uint8 per episode.
 
     Raises:
-        InputError: one of them is no pictures.
+        InputError: an array has another shape or type.
     """
     whole = [checked(np.asarray(array), where=f"{name}, episode {i}") for i, array in enumerate(episodes)]
     rows = [
@@ -145,10 +145,10 @@ def picture_arrays(name: str, episodes: Sequence[Pictures], *, camera: str = "me
 
 
 def picture_folder(folder: Path) -> ImageSet:
-    """A folder with one folder of pictures, or one array ``.npy`` or ``.npz``, for each episode, in order of names.
+    """Open a folder with one subfolder of images, or one array ``.npy`` or ``.npz``, per episode, in order of names.
 
     Raises:
-        InputError: it holds neither.
+        InputError: it has neither.
     """
     episodes = []
     for place in sorted(folder.iterdir()):
@@ -162,23 +162,23 @@ def picture_folder(folder: Path) -> ImageSet:
     if not episodes:
         loose = sum(file.suffix.lower() in _SUFFIXES for file in folder.iterdir())
         raise InputError(
-            f"{folder} holds {loose} pictures and no episodes. Give a folder with one folder of pictures "
+            f"{folder} has {loose} images but no episodes. Give a folder with one subfolder of images "
             f"({', '.join(_SUFFIXES)}) or one array (.npy, .npz) for each episode, or a LeRobot dataset."
         )
     return ImageSet(name=str(folder), camera="pictures", episodes=tuple(episodes))
 
 
 def camera_named(camera: str | None, cameras: Sequence[str], *, where: str) -> str:
-    """The camera that is asked for, or the only one.
+    """Return the given camera, or the only one if none is given.
 
     Raises:
-        UnknownNameError: there is none of that name.
-        InputError: there are none, or several and none is asked for.
+        UnknownNameError: there is no camera of that name.
+        InputError: there are no cameras, or several and none is given.
     """
     if not cameras:
-        raise InputError(f"{where} has no pictures: none of its features is a video or an image.")
+        raise InputError(f"{where} has no images: none of its features is a video or an image.")
     if camera is None and len(cameras) > 1:
-        raise InputError(f"{where} has the cameras {', '.join(cameras)}. Say which, as in --camera {cameras[0]}.")
+        raise InputError(f"{where} has the cameras {', '.join(cameras)}. Choose one, as in --camera {cameras[0]}.")
     chosen = cameras[0] if camera is None else camera
     if chosen not in cameras:
         raise UnknownNameError("camera", chosen, cameras, where=where)
@@ -186,10 +186,10 @@ def camera_named(camera: str | None, cameras: Sequence[str], *, where: str) -> s
 
 
 def decoded(source: Path | bytes, *, where: str) -> Pictures:
-    """One stored picture ``(h, w, 3)``.
+    """Decode one stored image to ``(h, w, 3)``.
 
     Raises:
-        InputError: it cannot be read, or is not in three colours.
+        InputError: it cannot be read, or does not have three colour channels.
     """
     import io
 
@@ -201,25 +201,23 @@ def decoded(source: Path | bytes, *, where: str) -> Pictures:
         with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as picture:
             if picture.width * picture.height > MOST_PIXELS:
                 size = f"{picture.width} × {picture.height}"
-                raise InputError(f"{where} has {size} pixels, and at most {MOST_PIXELS:,} are read. Make it smaller.")
+                raise InputError(f"{where} has {size} pixels; at most {MOST_PIXELS:,} are read. Make it smaller.")
             if picture.mode != "RGB":
-                raise InputError(
-                    f"{where} is a picture of mode {picture.mode}, not of three colours. Convert it to RGB."
-                )
+                raise InputError(f"{where} is an image of mode {picture.mode}, not RGB. Convert it to RGB.")
             return np.asarray(picture)
     except (OSError, SyntaxError, ValueError, UnidentifiedImageError, Image.DecompressionBombError) as error:
-        raise InputError(f"{where} cannot be read as a picture ({error}).") from error
+        raise InputError(f"{where} cannot be read as an image ({error}).") from error
 
 
 def stacked(pictures: Sequence[Pictures], *, where: str) -> Pictures:
-    """Pictures of one episode in one array.
+    """Stack the images of one episode into one array.
 
     Raises:
         InputError: they differ in size.
     """
     sizes = {picture.shape for picture in pictures}
     if len(sizes) > 1:
-        raise InputError(f"{where}: pictures of several sizes, {' and '.join(sorted(_size(s) for s in sizes))}.")
+        raise InputError(f"{where}: images of several sizes, {' and '.join(sorted(_size(s) for s in sizes))}.")
     return np.stack(pictures)
 
 
@@ -235,7 +233,7 @@ def _array_reader(file: Path) -> Callable[[Sequence[int]], Pictures]:
 
 
 def _array(file: Path) -> NDArray:
-    """The array of a file, on disk where it can stay there.
+    """Open the array of a file; an npy file stays on disk.
 
     Raises:
         InputError: it cannot be read, or holds several arrays.
@@ -247,10 +245,10 @@ def _array(file: Path) -> NDArray:
     else:
         arrays = read_arrays(file, most=_MOST_ARRAY_BYTES, where=str(file))
         if len(arrays) != 1:
-            raise InputError(f"{file} holds the arrays {', '.join(arrays)}. Give one array of pictures.")
+            raise InputError(f"{file} holds the arrays {', '.join(arrays)}. Give one array of images.")
         held = next(iter(arrays.values()))
     if held.ndim != 4:
-        raise InputError(f"{file} holds an array of shape {held.shape}. Give pictures (n, height, width, 3).")
+        raise InputError(f"{file} holds an array of shape {held.shape}. Give images (n, height, width, 3).")
     return held
 
 

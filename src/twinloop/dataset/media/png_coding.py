@@ -1,11 +1,12 @@
-"""How pictures that hold numbers are stored: PNG without loss, with stated codings that other tools read too.
+"""Encode numeric images as lossless PNG, with documented codings that other tools can read.
 
-- depth: 16 bits, counts of a stated unit along the optical axis; 0 is nothing there, 65535 that far or farther.
-- instance: 16 bits, ids of the name table; 0 is nothing.
-- semantic: 8 bits, numbers of the class table; 0 is background.
-- normals: 8-bit RGB in camera axes (x right, y down, z forward), (n_x, n_y, n_z) = (RGB - 128) / 127; all 128: none.
+- depth: 16 bits, counts of a stated unit along the optical axis; 0: no surface; 65535: at least that far.
+- instance: 16 bits, ids of the name table; 0: no object.
+- semantic: 8 bits, numbers of the class table; 0: background.
+- normals: 8-bit RGB in camera axes (x right, y down, z forward), (n_x, n_y, n_z) = (RGB - 128) / 127; all 128: no
+  normal.
 - flow: 16-bit RGB as in the KITTI benchmark (Menze and Geiger 2015): (u, v) = (R - 32768, G - 32768) / 64 px, forward;
-  B is a set of bits: 1 there is flow, 2 the point is seen in the next frame.
+  B is a set of bits: 1: the flow is known, 2: the point is visible in the next frame.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ FLOW_UNIT = 1.0 / 64.0
 FLOW_VALID, FLOW_SEEN = 1, 2
 _FLOW_ZERO = 1 << 15
 _FORMATS = {(2, 1): "gray", (2, 2): "gray16be", (3, 1): "rgb24", (3, 2): "rgb48be"}
-# zlib's fastest level and the row before as prediction: half the time of higher levels and 4/3 of their bytes.
+# zlib's fastest level with prediction from the row above: half the time of higher levels and 4/3 of their bytes.
 _OPTIONS = {"compression_level": "1", "pred": "up", "threads": "1"}
 
 
 def encode_png(picture: NDArray[Any]) -> bytes:
-    """A PNG of uint8 or uint16, ``(H, W)`` or ``(H, W, 3)``; the same bytes for the same picture."""
+    """Encode a uint8 or uint16 image, ``(H, W)`` or ``(H, W, 3)``, as PNG; the same image gives the same bytes."""
     import av
 
     codec = av.CodecContext.create("png", "w")
@@ -39,10 +40,10 @@ def encode_png(picture: NDArray[Any]) -> bytes:
 
 
 def decode_png(data: bytes) -> NDArray[Any]:
-    """What `encode_png` was given.
+    """Decode a PNG to the image that `encode_png` received.
 
     Raises:
-        DatasetError: this is no PNG.
+        DatasetError: the data is not a PNG.
     """
     import av
     import av.error
@@ -52,51 +53,53 @@ def decode_png(data: bytes) -> NDArray[Any]:
     try:
         frames = codec.decode(av.Packet(data))  # pyright: ignore[reportAttributeAccessIssue]
     except av.error.FFmpegError as error:
-        raise DatasetError(f"A picture of {len(data)} bytes is no PNG ({error}). Restore the file it is in.") from error
+        raise DatasetError(
+            f"An image of {len(data)} bytes is not a PNG ({error}). Restore the file that contains it."
+        ) from error
     return frames[0].to_ndarray()
 
 
 def encode_depth(depth: ArrayLike, unit: float) -> NDArray[np.uint16]:
-    """Counts of ``unit`` (m) of distances in m; see the module for what is nothing and what is far."""
+    """Encode distances in m as counts of ``unit`` (m); see the module for missing and far values."""
     counts = np.rint(np.asarray(depth, dtype=np.float64) / unit)
     near = np.clip(np.where(np.isfinite(counts), counts, 0.0), 0.0, 65535.0)
     return np.where(np.isfinite(counts) & (near == 0.0), 1.0, near).astype(np.uint16)
 
 
 def decode_depth(counts: NDArray[np.uint16], unit: float) -> NDArray[np.float32]:
-    """Distances in m, inf where there is nothing or it is too far to tell."""
+    """Decode counts to distances in m; inf if there is no surface or it is too far for the coding."""
     told = (counts > 0) & (counts < 65535)
     return np.where(told, counts * unit, np.inf).astype(np.float32)
 
 
 def encode_normals(normals: ArrayLike) -> NDArray[np.uint8]:
-    """Unit normals ``(…, 3)`` in 8 bits a component."""
+    """Encode unit normals ``(…, 3)`` with 8 bits per component."""
     return (np.rint(127.0 * np.asarray(normals, dtype=np.float32)) + 128.0).astype(np.uint8)
 
 
 def decode_normals(coded: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Unit normals ``(…, 3)``, zero where there are none."""
+    """Decode unit normals ``(…, 3)``; zero vectors for pixels without a normal."""
     vector = coded.astype(np.float32) - 128.0
     length = np.linalg.norm(vector, axis=-1, keepdims=True)
     return np.divide(vector, length, out=np.zeros_like(vector), where=length > 0)
 
 
 def encode_flow(flow: NDArray[np.floating[Any]], seen: NDArray[np.bool_]) -> NDArray[np.uint16]:
-    """Flow ``(…, 2)`` in px, nan where there is none, and whether its points are seen in the next frame ``(…)``.
+    """Encode flow ``(…, 2)`` in px, nan if unknown, and the mask ``(…)`` of points visible in the next frame.
 
-    Flow of more than 512 px cannot be told, and is none.
+    Flow of more than 512 px cannot be represented and is stored as unknown.
     """
     across, down = (flow[..., i].astype(np.float32) * np.float32(1.0 / FLOW_UNIT) + (_FLOW_ZERO + 0.5) for i in (0, 1))
     told = (across >= 0.0) & (across < 65536.0) & (down >= 0.0) & (down < 65536.0)  # no comparison holds for nan
     coded = np.zeros((*told.shape, 3), dtype=np.uint16)
-    np.copyto(coded[..., 0], across, where=told, casting="unsafe")  # cut off, half a count higher: rounded
+    np.copyto(coded[..., 0], across, where=told, casting="unsafe")  # truncated after adding half a count: rounded
     np.copyto(coded[..., 1], down, where=told, casting="unsafe")
     coded[..., 2] = FLOW_VALID * told + FLOW_SEEN * (told & seen)
     return coded
 
 
 def decode_flow(coded: NDArray[np.uint16]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Flow ``(…, 2)`` in px, nan where there is none, and whether its points are seen in the next frame."""
+    """Decode flow ``(…, 2)`` in px, nan if unknown, and the mask of points visible in the next frame."""
     bits = coded[..., 2]
     flow = (coded[..., :2].astype(np.float32) - _FLOW_ZERO) * np.float32(FLOW_UNIT)
     return np.where((bits & FLOW_VALID)[..., None] > 0, flow, np.nan).astype(np.float32), (bits & FLOW_SEEN) > 0

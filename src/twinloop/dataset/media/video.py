@@ -1,8 +1,8 @@
-"""Camera frames to H.264 in MP4 and back, with PyAV alone.
+"""Encode camera frames as H.264 in MP4 and decode them, with PyAV only.
 
-Every second frame is a key frame and there are no B-frames, so that any frame decodes from at most one other: random
-access is what training does. Each camera is encoded by its own thread with one encoder thread: PyAV releases the
-interpreter lock, and the bytes do not depend on how many processors there are.
+Every second frame is a key frame and there are no B-frames, so any frame needs at most one other frame to decode;
+training reads frames in random order. Each camera is encoded by its own thread with one encoder thread: PyAV releases
+the interpreter lock, and the bytes do not depend on the number of processors.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KEY_FRAME_EVERY = 2
 # Measured on two busy cores, two 240×320 cameras of rendered-like frames (benchmarks/speed/writer.py), encoding alone,
 # in steps/s and MB per 1000 steps: ultrafast 1300-1900 and 7.6, superfast 680-1070 and 7.6, veryfast 430-890 and 3.6,
 # faster 410-750 and 3.0, all within 0.7 dB. Rendering needs the same cores, so speed counts more than size here.
-# Formats that hold their own pictures, by the names of their demuxers in FFmpeg.
+# Self-contained formats, by the names of their demuxers in FFmpeg.
 _FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi"
 _OPTIONS = {"preset": "ultrafast", "crf": "23", "g": str(KEY_FRAME_EVERY), "bf": "0", "threads": "1"}
 
@@ -38,7 +38,7 @@ Frames = Mapping[str, NDArray[np.uint8]]
 
 @dataclass(frozen=True, kw_only=True)
 class FrameChunk:
-    """Consecutive frames of one episode: those from ``start`` on, of ``length`` that it has in all."""
+    """Consecutive frames of one episode, from frame ``start`` on; the episode has ``length`` frames in total."""
 
     frames: Frames
     start: int
@@ -47,7 +47,7 @@ class FrameChunk:
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedEpisode:
-    """One episode within an encoded file: its frames, and the pixel histogram ``(3, 256)`` of ``sampled`` of them."""
+    """One episode in an encoded file: number of frames, and pixel histogram ``(3, 256)`` of ``sampled`` frames."""
 
     frames: int
     sampled: int
@@ -56,7 +56,7 @@ class EncodedEpisode:
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedVideo:
-    """One camera's file for one block, and the episodes in it, in order."""
+    """One camera's file for one block, and its episodes in order."""
 
     path: Path
     episodes: tuple[EncodedEpisode, ...]
@@ -68,16 +68,17 @@ def encode_block(
     """Encode the episodes of one block, one file per camera.
 
     Args:
-        episodes: per episode, in order, a uint8 RGB array ``(T, height, width, 3)`` by camera name; consumed
-            lazily, at most two episodes are held beside the one being encoded.
-        cameras: the cameras to expect; each episode must have exactly these.
-        paths: the file to write, by camera name; missing folders are made.
+        episodes: per episode, in order, a uint8 RGB array ``(T, height, width, 3)`` by camera name; read lazily, with
+            at most two episodes in memory besides the one being encoded.
+        cameras: the expected cameras; each episode must have exactly these.
+        paths: the file to write, by camera name; missing folders are created.
         fps: frames per second.
 
     Raises:
         InputError: an episode lacks a camera or has frames of another size or type.
-        DatasetError: the disk is full, or a file cannot be written; names the file. It crosses process borders.
-        Exception: whatever else an encoder raised, unchanged.
+        DatasetError: the disk is full, or a file cannot be written; names the file. It can be pickled to another
+            process.
+        Exception: any other error of an encoder, unchanged.
     """
     return encode_pieces(_whole(episodes), cameras, paths, fps=fps)
 
@@ -91,7 +92,7 @@ def _whole(episodes: Iterable[Frames]) -> Iterator[FrameChunk]:
 def encode_pieces(
     pieces: Iterable[FrameChunk], cameras: Sequence[CameraSpec], paths: Mapping[str, Path], *, fps: int
 ) -> dict[str, EncodedVideo]:
-    """Encode the episodes of one block that come in pieces, so that none need be held whole; see `encode_block`."""
+    """Encode the episodes of one block from chunks of frames, without whole episodes in memory; see `encode_block`."""
     for path in paths.values():
         with writing_to(path):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -127,7 +128,7 @@ def _check(frames: Frames, cameras: Sequence[CameraSpec], number: int) -> None:
 
 
 class _CameraChunk(NamedTuple):
-    """One camera's frames of a piece."""
+    """One camera's frames of a chunk."""
 
     frames: NDArray[np.uint8]
     start: int
@@ -135,30 +136,30 @@ class _CameraChunk(NamedTuple):
 
 
 class _CameraThread:
-    """Encodes one camera's episodes behind a queue of one; its exception comes back to whoever feeds it."""
+    """Thread that encodes one camera's episodes from a queue of length one; its exception is raised in the caller."""
 
     def __init__(self, camera: CameraSpec, path: Path, fps: int) -> None:
         self._camera, self._path, self._fps = camera, path, fps
         self._queue: queue.Queue[_CameraChunk | None] = queue.Queue(maxsize=1)
         self._episodes: list[EncodedEpisode] = []
         self._error: BaseException | None = None
-        self._ended = False  # whether the feeder's last word was taken
+        self._ended = False  # whether the end marker was taken from the queue
         self._thread = threading.Thread(target=self._run, name=f"encode-{camera.name}", daemon=True)
         self._thread.start()
 
     def put(self, part: _CameraChunk) -> None:
-        """Hand some frames over; raises what the encoder raised."""
+        """Queue some frames; raises an earlier exception of the encoder."""
         if self._error is not None:
             raise self._error
         self._queue.put(part)
 
     def stop(self) -> None:
-        """Encode what was handed over, close the file and wait."""
+        """Encode the queued frames, close the file and wait."""
         self._queue.put(None)
         self._thread.join()
 
     def result(self) -> EncodedVideo:
-        """What was written, once stopped; raises what the encoder raised."""
+        """Return the written video after `stop`; raises the encoder's exception, if any."""
         if self._error is not None:
             raise self._error
         return EncodedVideo(path=self._path, episodes=tuple(self._episodes))
@@ -172,12 +173,12 @@ class _CameraThread:
             self._drain()
 
     def _drain(self) -> None:
-        """Take what is still handed over, so that the feeder never waits for a dead encoder."""
+        """Take the remaining frames from the queue, so that the caller never waits for an encoder that failed."""
         while self._next() is not None:
             pass
 
     def _next(self) -> _CameraChunk | None:
-        """The next frames, or None for good once the feeder has stopped."""
+        """Return the next frames; None, also at all later calls, after `stop`."""
         part = None if self._ended else self._queue.get()
         self._ended = part is None
         return part
@@ -196,7 +197,7 @@ class _CameraThread:
 
 
 class _Encoder:
-    """One MP4 file being written."""
+    """Encoder of one MP4 file."""
 
     def __init__(self, path: Path, camera: CameraSpec, fps: int) -> None:
         import av
@@ -233,10 +234,11 @@ class _Encoder:
 
 
 def decode(path: Path, times_s: Sequence[float], *, tolerance_s: float = 1e-3) -> NDArray[np.uint8]:
-    """Frames ``(n, height, width, 3)`` of a video file at ascending times in seconds.
+    """Decode frames ``(n, height, width, 3)`` of a video file at ascending times in seconds.
 
     Raises:
-        DatasetError: the file cannot be read, or has no frame within ``tolerance_s`` of a wanted time.
+        DatasetError: the file cannot be read, or has no frame within ``tolerance_s`` of a given time.
+        InputError: the times are not in ascending order.
     """
     if list(times_s) != sorted(times_s):
         raise InputError("Video frames are decoded in order: give ascending times.")
@@ -252,19 +254,19 @@ def decode(path: Path, times_s: Sequence[float], *, tolerance_s: float = 1e-3) -
 
 
 def require_frames(path: Path, start_s: float, fps: float, frames: int) -> None:
-    """Refuse a video that lacks frames of an episode, without decoding it.
+    """Check that a video has all frames of an episode, without decoding it.
 
     Args:
-        path: of the file.
-        start_s: time of the episode's first frame in it.
+        path: the file.
+        start_s: time of the episode's first frame in it, in seconds.
         fps: frames per second.
-        frames: of the episode.
+        frames: number of frames of the episode.
 
     Raises:
-        DatasetError: the file cannot be read, or has no whole frame at the time of one of these; names it.
+        DatasetError: the file cannot be read, or lacks a whole frame at one of the times; names the file.
     """
     if not path.is_file():
-        raise DatasetError(f"{path} is missing: the dataset's metadata names it. Restore the file.")
+        raise DatasetError(f"{path} is missing, although the dataset's metadata names it. Restore the file.")
     about = path.stat()
     times = _frame_times(path, about.st_size, about.st_mtime_ns)
     wanted = start_s + np.arange(frames) / fps
@@ -274,13 +276,13 @@ def require_frames(path: Path, start_s: float, fps: float, frames: int) -> None:
     if len(lacking):
         raise DatasetError(
             f"{path} lacks {len(lacking)} of {frames} frames, the first at {wanted[lacking[0]]:.4f} s. It was cut off, "
-            "or the episode table is of another file. Copy or export it again."
+            "or the episode table belongs to another file. Copy or export it again."
         )
 
 
 @functools.lru_cache(maxsize=32)
 def _frame_times(path: Path, _size: int, _changed_ns: int) -> NDArray[np.float64]:
-    """Return the times of a video's whole packets, sorted; one packet is one frame."""
+    """Return the sorted times of a video's complete packets, in seconds; one packet is one frame."""
     import av
 
     times = list[float]()
@@ -294,16 +296,18 @@ def _frame_times(path: Path, _size: int, _changed_ns: int) -> NDArray[np.float64
     except (av.error.FFmpegError, IndexError) as error:
         raise DatasetError(f"{path} cannot be read as a video ({error}). Write it again or restore it.") from error
     if not times:
-        raise DatasetError(f"{path} has no frames that can be read. Write it again or restore it.")
+        raise DatasetError(f"{path} has no readable frames. Write it again or restore it.")
     return np.sort(times)
 
 
 def open_video(path: Path) -> Any:
-    """Open a video file, and nothing that it names: a playlist called ``.mp4`` could name any file or address.
+    """Open a video file, but no other file that it refers to.
+
+    A playlist named ``.mp4`` could refer to any file or address.
 
     Raises:
-        DatasetError: it is no regular file, or its pictures have more than `MOST_PIXELS`.
-        av.error.FFmpegError: it is no video in a format that holds its own pictures.
+        DatasetError: it is not a regular file, or its frames have more than `MOST_PIXELS`.
+        av.error.FFmpegError: it is not a video in a self-contained format.
     """
     import av
 
@@ -315,12 +319,14 @@ def open_video(path: Path) -> Any:
     for stream in container.streams.video:
         if stream.codec_context.width * stream.codec_context.height > MOST_PIXELS:
             container.close()
-            raise DatasetError(f"{path} has pictures of more than {MOST_PIXELS:,} pixels. They are not read.")
+            raise DatasetError(
+                f"{path} has images of more than {MOST_PIXELS:,} pixels, which are not read. Make them smaller."
+            )
     return container
 
 
 def frames_from(path: Path, start_s: float) -> Iterator[tuple[float, Any]]:
-    """Times and frames of a file from the key frame before ``start_s`` on."""
+    """Yield the times in seconds and the frames of a file, from the key frame before ``start_s`` on."""
     import av
 
     try:

@@ -1,4 +1,4 @@
-"""Copy the video of an episode from file to file: its packets without decoding, or decoded and encoded again."""
+"""Copy the video of an episode to another file: as packets without decoding, or decoded and encoded again."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Any
 from twinloop.core.errors import DatasetError, InputError, UnknownNameError
 from twinloop.dataset.media.video import KEY_FRAME_EVERY, frames_from, open_video
 
-_NEAR = 0.25  # of a frame's period: how far a picture may be from its time, as `DatasetReader.images` has it
+_NEAR = 0.25  # most time between a frame and its nominal time, in frame periods, as in `DatasetReader.images`
 
 
 @dataclass(frozen=True)
 class CodecParameters:
-    """What must be alike for packets to share one file; ``delay`` is by how many frames decoding runs ahead."""
+    """Coding parameters that must be equal for packets to share one file; ``delay`` is the decoder delay in frames."""
 
     codec: str
     pix_fmt: str
@@ -31,7 +31,7 @@ class CodecParameters:
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodePackets:
-    """The packets of one episode in decoding order, and the frame number that each shows."""
+    """The packets of one episode in decoding order, and the frame number of each."""
 
     coding: CodecParameters
     packets: list[Any]
@@ -39,10 +39,10 @@ class EpisodePackets:
 
 
 class PacketReader:
-    """One video file, open for taking packets out.
+    """Reader of the packets of one video file.
 
     Raises:
-        DatasetError: it is missing, or no video.
+        DatasetError: the file is missing or not a video.
     """
 
     def __init__(self, path: Path) -> None:
@@ -57,7 +57,7 @@ class PacketReader:
 
     @property
     def coding(self) -> CodecParameters:
-        """How the file is coded."""
+        """Coding parameters of the file."""
         context = self.stream.codec_context
         return CodecParameters(
             codec=stream_codec(self.stream),
@@ -69,14 +69,14 @@ class PacketReader:
 
     @property
     def frames(self) -> int:
-        """Pictures in the file, as its container says."""
+        """Number of frames that the file's container states."""
         return int(self.stream.frames)
 
     def cut(self, start_s: float, length: int, fps: Fraction) -> EpisodePackets | None:
-        """The packets of the episode that begins at ``start_s``, if they can be had without their neighbours'.
+        """Return the packets of the episode that starts at ``start_s``, if they can be copied without its neighbours.
 
-        They can where the episode begins with a key frame, nothing before or after it comes between its packets, and
-        there is exactly one packet for each frame. Otherwise None: these frames must be decoded.
+        This requires that the episode starts with a key frame, that no packet of another episode is between its
+        packets, and that each frame has exactly one packet. Otherwise None: these frames must be decoded.
 
         Raises:
             DatasetError: the file is damaged; names it.
@@ -124,12 +124,12 @@ def _begins(packet: Any, frame: int) -> bool:
 
 
 def stream_codec(stream: Any) -> str:
-    """The codec of a stream by its own name (``h264``, ``av1``), whichever decoder opened it."""
+    """Return the canonical codec name of a stream (``h264``, ``av1``), independent of the decoder."""
     return str(stream.codec_context.codec.canonical_name)
 
 
 class PacketFile:
-    """An MP4 file being made of packets, episode after episode."""
+    """MP4 file that is written from packets, episode by episode."""
 
     def __init__(self, path: Path, reader: PacketReader, coding: CodecParameters, fps: Fraction) -> None:
         import av
@@ -142,7 +142,7 @@ class PacketFile:
         self._stream.time_base = self._base
 
     def add(self, cut: EpisodePackets) -> int:
-        """Append an episode; returns the number of its first frame in this file."""
+        """Append an episode; return the number of its first frame in this file."""
         start = self.frames
         for i, (packet, frame) in enumerate(zip(cut.packets, cut.frames, strict=True)):
             packet.stream = self._stream
@@ -154,7 +154,7 @@ class PacketFile:
         return start
 
     def close(self) -> None:
-        """Write what makes it a file."""
+        """Write the container's index and close the file."""
         self._container.close()
 
     def __enter__(self) -> PacketFile:
@@ -164,11 +164,11 @@ class PacketFile:
         self.close()
 
 
-# Encoder, its quality where none is asked for, and what else it is told. The qualities of H.264 and HEVC are x264's and
-# x265's own, AV1's with its preset is LeRobot's (0.4.4, `encode_video_frames`). One thread each: several episodes are
-# encoded at a time, and the bytes do not depend on how many processors there are. Without H.264's macroblock tree: with
-# it x264 165 wrote other bytes in 5 of 6,900 runs on a busy processor with AVX-512, without it in none of 4,500; it
-# spreads bits over frames between key frames, of which there are few here.
+# Encoder, its default quality and its options. The default qualities of H.264 and HEVC are those of x264 and
+# x265, quality and preset of AV1 are LeRobot's (0.4.4, `encode_video_frames`). One thread each: several episodes are
+# encoded at a time, and the bytes do not depend on the number of processors. H.264's macroblock tree is off: with
+# it x264 165 wrote different bytes in 5 of 6,900 runs on a busy processor with AVX-512, without it in none of 4,500; it
+# distributes bits over the frames between key frames, which are few here.
 _ENCODERS = {
     "h264": ("libx264", 23, {"preset": "veryfast", "bf": "0", "mbtree": "0", "threads": "1"}),
     "av1": ("libsvtav1", 30, {"preset": "12", "svtav1-params": "lp=1"}),
@@ -179,16 +179,16 @@ _ENCODERS = {
     ),
 }
 CODECS = tuple(_ENCODERS)
-PIXELS = "yuv420p"  # what is written
-_READABLE = ("yuv420p", "yuvj420p", "yuv422p", "yuv444p")  # 8-bit colour; depth in 12 or 16 bits would be cut
+PIXELS = "yuv420p"  # the written pixel format
+_READABLE = ("yuv420p", "yuvj420p", "yuv422p", "yuv444p")  # 8-bit colour; 12- or 16-bit depth would lose bits
 
 
 @dataclass(frozen=True, kw_only=True)
 class Encoding:
-    """How video is to be encoded.
+    """Settings for encoding video.
 
-    ``gop``: a key frame at least every so many frames; ``crf``: constant quality, lower is better; ``height`` and
-    ``width`` in pixels, as they are where not given.
+    ``gop``: maximum number of frames from one key frame to the next; ``crf``: constant quality, lower is better, by
+    default the codec's own; ``height`` and ``width`` in pixels, by default unchanged.
     """
 
     codec: str
@@ -201,30 +201,30 @@ class Encoding:
         if self.codec not in _ENCODERS:
             raise UnknownNameError("codec", self.codec, _ENCODERS)
         if self.gop < 1:
-            raise InputError(f"A key frame every {self.gop} frames cannot be: give at least 1.")
+            raise InputError(f"A key frame every {self.gop} frames is impossible: give at least 1.")
         if self.crf is not None and not 0 <= self.crf <= 63:
-            raise InputError(f"The quality (crf) {self.crf} is none: h264 and hevc take 0 to 51, av1 0 to 63.")
+            raise InputError(f"The quality (crf) {self.crf} is out of range: h264 and hevc take 0 to 51, av1 0 to 63.")
         if (self.height is None) != (self.width is None):
-            raise InputError("Give both height and width of the pictures, or neither.")
+            raise InputError("Give both height and width of the images, or neither.")
         if (
             self.height is not None
             and self.width is not None
             and (self.height % 2 or self.width % 2 or min(self.height, self.width) < 16)
         ):
-            raise InputError(f"Pictures of {self.width}x{self.height}: yuv420p video needs even sides of at least 16.")
+            raise InputError(f"Images of {self.width}x{self.height}: yuv420p video needs even sides of at least 16.")
 
     @property
     def quality(self) -> int:
-        """The crf that is used."""
+        """The crf in use."""
         return _ENCODERS[self.codec][1] if self.crf is None else self.crf
 
     def to_json(self) -> dict[str, Any]:
-        """As transforms record it."""
+        """Return the JSON form that is stored with a dataset's transforms."""
         size = {} if self.height is None else {"height": self.height, "width": self.width}
         return {"codec": self.codec, "gop": self.gop, "crf": self.quality, **size}
 
     def options(self) -> tuple[str, dict[str, str]]:
-        """The encoder and what it is told."""
+        """Return the encoder's name and its options."""
         name, _, options = _ENCODERS[self.codec]
         options = {**options, "crf": str(self.quality), "g": str(self.gop)}
         if self.codec == "hevc":
@@ -233,11 +233,11 @@ class Encoding:
 
 
 def transcode(source: Path, start_s: float, length: int, target: Path, encoding: Encoding, fps: Fraction) -> None:
-    """Decode one episode's frames and encode them into a file of their own.
+    """Decode one episode's frames and encode them into a separate file.
 
     Raises:
-        DatasetError: the source has not all of the frames; names the file and the time.
-        InputError: its pictures are not 8-bit colour.
+        DatasetError: the source lacks some of the frames; names the file and the time.
+        InputError: its frames are not 8-bit colour.
     """
     import av
 
@@ -263,8 +263,8 @@ def transcode(source: Path, start_s: float, length: int, target: Path, encoding:
 
 @contextmanager
 def own_priority() -> Iterator[None]:
-    """Give the thread its scheduling back: SVT-AV1, run by root, leaves its caller in real time above all others."""
-    if not hasattr(os, "sched_getscheduler"):  # Linux only, as what SVT-AV1 does
+    """Restore the thread's scheduling policy after the block: as root, SVT-AV1 leaves its caller in real-time mode."""
+    if not hasattr(os, "sched_getscheduler"):  # Linux only, as is the effect of SVT-AV1
         yield
         return
     policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
@@ -276,13 +276,13 @@ def own_priority() -> Iterator[None]:
 
 
 def _frames(source: Path, start_s: float, length: int, fps: Fraction) -> Iterator[Any]:
-    """The pictures at an episode's times, in order."""
+    """Yield the frames at an episode's times, in order."""
     wanted = 0
     for time_s, frame in frames_from(source, start_s):
         place = (time_s - start_s) * float(fps)
         if frame.format.name not in _READABLE:
             raise InputError(
-                f"{source} holds {frame.format.name} pictures, which would be cut to 8-bit colour. Leave them as they "
+                f"{source} has {frame.format.name} images, which would be reduced to 8-bit colour. Leave them as they "
                 "are: merge folders of one codec."
             )
         while wanted < length and abs(place - wanted) <= _NEAR:

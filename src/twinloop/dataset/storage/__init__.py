@@ -1,1 +1,1 @@
-"""Where datasets lie: folders, snapshots, object stores, the Hub."""
+"""Store datasets in folders, snapshots, object stores and on the Hub."""

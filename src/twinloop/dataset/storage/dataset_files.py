@@ -1,8 +1,8 @@
-"""Which files belong to a dataset: what `pull` and `fetch` take from others, and what they leave out.
+"""Decide which files belong to a dataset: the files that `pull` and `fetch` download, and those they leave out.
 
-A dataset is tables, pictures, videos and JSON in the folders of LeRobot's layout, v2.1 or v3.0, and in ours. Nothing
-else is taken: no program, no pickle, no notebook, no hidden file, no name that another system reads as a device or as
-a path.
+A dataset consists of tables, images, videos and JSON in the folders of LeRobot's layout (v2.1 or v3.0) and of
+twinloop. All other files are left out: programs, pickles, notebooks, hidden files, and names that another system reads
+as a device or a path.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _KINDS = {
 }
 _AT_TOP = frozenset({"README.md", "LICENSE", "LICENSE.md", "LICENSE.txt", "LICENCE", "NOTICE", "CITATION.cff"})
 _DEEPEST, _LONGEST_NAME, _LONGEST_PATH = 12, 200, 800  # folders; bytes of a name and of a path
-# Names that Windows takes for devices, with any suffix.
+# Names that Windows treats as devices, with any suffix.
 _DEVICES = frozenset({"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))})
 _FORBIDDEN = frozenset('<>:"|?*\\')
 
 
 def belongs(name: str) -> bool:
-    """Return whether a path, relative to a dataset's folder and with slashes, is one of a dataset's files."""
+    """Return whether a path, relative to a dataset's folder and with slashes, is a file of a dataset."""
     if name in _AT_TOP:
         return True
     parts = name.split("/")
@@ -46,10 +46,10 @@ def belongs(name: str) -> bool:
 
 
 def chosen(names: Iterable[str]) -> set[str]:
-    """Return the paths that belong to a dataset; of those that are one file to some systems, the first.
+    """Return the paths that belong to a dataset; of paths that some systems treat as equal, only the first.
 
-    Some systems ignore case, or how a letter with an accent is put together. There, the second of two such files would
-    replace the first. For the same reason a file and a folder cannot share a name.
+    Some systems ignore case or the encoding of accented letters. There, the second of two such files would replace the
+    first. For the same reason a file and a folder cannot have the same name.
     """
     taken, folders = dict[str, str](), set[str]()
     # A name in its usual form comes before its variants.
@@ -60,26 +60,26 @@ def chosen(names: Iterable[str]) -> set[str]:
 
 
 def require_room(folder: Path, *, files: int, size: int, source: str) -> None:
-    """Refuse more files than a dataset has, and more bytes than the disk has left, before anything is downloaded.
+    """Check the number of files and the free disk space before a download.
 
     Raises:
-        DatasetError: says how many there are.
+        DatasetError: there are more than `MOST_FILES` files, or the disk has less free space than ``size`` bytes.
     """
     if files > MOST_FILES:
         raise DatasetError(
-            f"{source} has more than {MOST_FILES:,} files. That is no dataset; choose some with --allow."
+            f"{source} has more than {MOST_FILES:,} files, too many for a dataset. Choose some with --allow."
         )
     place = next(path for path in (folder, *folder.parents) if path.exists())
     free = shutil.disk_usage(place).free
     if size > free:
         raise DatasetError(
-            f"{source} has {size / 1e9:.1f} GB, and {place} has {free / 1e9:.1f} GB left. Free some space, or choose "
+            f"{source} has {size / 1e9:.1f} GB, but {place} has {free / 1e9:.1f} GB free. Free some space or choose "
             "another folder."
         )
 
 
 def _is_plain(part: str) -> bool:
-    """Return whether a name of a file or folder means the same on every system."""
+    """Return whether the name of a file or folder is valid and means the same on every system."""
     return (
         0 < len(part.encode(errors="surrogatepass")) <= _LONGEST_NAME
         and part[0] not in ".~- "

@@ -1,7 +1,7 @@
-"""Push a dataset folder to the Hugging Face Hub as one commit, and pull it file by file verified.
+"""Push a dataset folder to the Hugging Face Hub as one commit, and pull a dataset with verification of every file.
 
-LeRobot looks a dataset up by a tag that is its ``codebase_version``; a push to the main branch moves that tag. The
-token is the one that ``huggingface_hub`` finds (``HF_TOKEN``, or ``hf auth login``), the address ``HF_ENDPOINT``.
+LeRobot finds a dataset by a tag equal to its ``codebase_version``; a push to the main branch moves that tag. The token
+is the one that ``huggingface_hub`` finds (``HF_TOKEN``, or ``hf auth login``), the address ``HF_ENDPOINT``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from twinloop.dataset.storage.snapshot import FolderLock, writing_to
 
 @dataclass(frozen=True, kw_only=True)
 class HubFile:
-    """A file of a commit: path, size in bytes, and SHA-256 of its content, or the SHA-1 that git names it by."""
+    """A file of a commit: path, size in bytes, and the SHA-256 of its content or its git blob SHA-1."""
 
     path: str
     size: int
@@ -38,7 +38,7 @@ class HubFile:
 
 
 def listed_file(entry: Any) -> HubFile | None:
-    """A file of the Hub's listing; None for a folder."""
+    """Convert an entry of the Hub's listing to a file; None for a folder."""
     if not hasattr(entry, "blob_id"):
         return None
     large = getattr(entry, "lfs", None)
@@ -48,42 +48,42 @@ def listed_file(entry: Any) -> HubFile | None:
 
 
 def refuse_outside(name: str, repo_id: str) -> None:
-    """Refuse a name that leaves the folder or hides in it.
+    """Refuse a file name that leaves the folder or would be hidden in it.
 
     Raises:
-        DatasetError: names it.
+        DatasetError: names the file.
     """
     path = PurePosixPath(name)
     first = path.parts[0] if path.parts else ""
     if path.is_absolute() or ".." in path.parts or "\\" in name or ":" in first or first in ("", ".cache"):
         raise DatasetError(
-            f"{repo_id} names the file {name!r}, which leaves the dataset's folder or hides in it. Nothing was "
-            "downloaded; tell its owner."
+            f"{repo_id} names the file {name!r}, which leaves the dataset's folder or is hidden in it. Nothing was "
+            "downloaded. Report it to the owner."
         )
 
 
 def verify_files(stage: Path, files: Sequence[HubFile], repo_id: str) -> None:
-    """Compare what arrived with its size and hash.
+    """Compare the downloaded files with their sizes and hashes.
 
     Raises:
-        DatasetError: a file is not what the listing says; it is removed, so that the next pull brings it again.
+        DatasetError: a file differs from the listing; it is removed, so that the next pull downloads it again.
     """
     for file in files:
         path = stage / file.path
         if path.is_symlink() or not path.resolve().is_relative_to(stage.resolve()):
-            raise DatasetError(f"{file.path} of {repo_id} is a link out of the folder. Nothing was kept.")
+            raise DatasetError(f"{file.path} of {repo_id} is a link out of the folder. The download was refused.")
         if path.stat().st_size == file.size and _digest(path, file) == (file.sha256 or file.blob):
-            path.chmod(0o644)  # data, nothing to be run
+            path.chmod(0o644)  # data, not executable
             continue
         path.unlink()
         raise DatasetError(
-            f"{file.path} of {repo_id} arrived damaged: its content is not what its hash says. It was removed; pull "
-            "again, and only what is missing is downloaded."
+            f"{file.path} of {repo_id} arrived damaged: its content does not match its hash. It was removed; pull "
+            "again to download only the missing files."
         )
 
 
 def remove_others(stage: Path, names: set[str]) -> None:
-    """Remove what an earlier pull of another commit left."""
+    """Remove files that remain from an earlier pull of another commit."""
     for path in sorted(stage.rglob("*"), reverse=True):
         if path.is_file() and path.relative_to(stage).as_posix() not in names:
             path.unlink()
@@ -92,7 +92,7 @@ def remove_others(stage: Path, names: set[str]) -> None:
 
 
 def _digest(path: Path, file: HubFile) -> str:
-    """The hash by which the Hub knows a file: SHA-256 of large ones, git's SHA-1 of others."""
+    """Return the hash that the Hub uses for a file: SHA-256 of large files, git's SHA-1 of others."""
     if file.sha256:
         return sha256_file(path)
     data = read_bytes(path, file.size)
@@ -101,17 +101,17 @@ def _digest(path: Path, file: HubFile) -> str:
 
 _INSTALL = "pip install 'twinloop[hub]'"
 _REPO = "dataset"
-_OURS = ("data/", "videos/", "images/", "meta/", "twinloop/")  # what a push replaces as a whole
+_OURS = ("data/", "videos/", "images/", "meta/", "twinloop/")  # folders that a push replaces completely
 _NEVER = (".*", "*/.*", "*.lock", "*.incomplete", "__pycache__/*", "*/__pycache__/*")
 _MAIN = "main"
 _ENDPOINT = "HF_ENDPOINT"
-_OF_THE_HUB = {".gitattributes"}  # which the Hub itself puts into every repository
+_OF_THE_HUB = {".gitattributes"}  # files that the Hub itself adds to every repository
 _AT_ONCE = 8  # files being downloaded, huggingface_hub's own default
 
 
 @dataclass(frozen=True, kw_only=True)
 class PushResult:
-    """What a push made: the commit, its address, and the tag that LeRobot looks up (empty on another branch)."""
+    """Result of a push: the commit, its address, and the tag that LeRobot uses (empty on another branch)."""
 
     repo_id: str
     branch: str
@@ -124,9 +124,9 @@ class PushResult:
 
 @dataclass(frozen=True, kw_only=True)
 class PullResult:
-    """What a pull brought: the commit that it is, and how many files of how many bytes, each verified.
+    """Result of a pull: the commit, and the number and total bytes of its verified files.
 
-    ``left_out`` are files of the commit that belong to no dataset, and were not downloaded.
+    ``left_out`` are files of the commit that do not belong to a dataset and were not downloaded.
     """
 
     repo_id: str
@@ -148,25 +148,27 @@ def push_dataset(
 ) -> PushResult:
     """Upload a LeRobot folder as one commit, so that a reader sees all of it or nothing.
 
-    Files that the repository has and the folder has not are removed by the same commit. Large files that an
-    interrupted push had already sent are not sent again: the Hub knows them by their hash.
+    Files that are in the repository but not in the folder are removed by the same commit. Large files that an
+    interrupted push already sent are not sent again: the Hub recognizes them by their hash.
 
     Args:
         folder: a dataset of any LeRobot version.
-        repo_id: ``USER/NAME``, made if it does not exist.
-        private: make a new repository private; an existing one stays as it is.
-        branch: by default the main one, whose tag of the codebase version then moves with it.
+        repo_id: ``USER/NAME``; created if it does not exist.
+        private: make a new repository private; an existing one is not changed.
+        branch: by default the main branch, whose codebase-version tag then moves to the new commit.
         allow: patterns of paths to upload; by default all.
         ignore: patterns of paths to leave out.
 
     Raises:
         MissingDependencyError: huggingface_hub is not installed.
-        InputError: no dataset, or no name of a repository.
-        DatasetError: the Hub cannot be reached or refuses; says what to do.
+        InputError: the folder is not a dataset, or ``repo_id`` is not a repository name.
+        DatasetError: the Hub cannot be reached or refuses; the message gives the next step.
     """
     folder = Path(folder)
     if not (folder / layout.INFO).is_file():
-        raise InputError(f"{folder} is no LeRobot dataset: {layout.INFO} is missing. Give the folder that holds it.")
+        raise InputError(
+            f"{folder} is not a LeRobot dataset: {layout.INFO} is missing. Give the folder that contains it."
+        )
     tag = str(read_json(folder / layout.INFO).get("codebase_version", ""))
     names = _chosen(folder, allow, ignore)
     hub = _hub()
@@ -209,10 +211,10 @@ def pull_dataset(
     allow: Sequence[str] = (),
     ignore: Sequence[str] = (),
 ) -> PullResult:
-    """Download a dataset as it is at one commit, verify every file, and only then put the folder in its place.
+    """Download one commit of a dataset, verify every file, and only then move the folder to ``output``.
 
-    Only files that belong to a dataset are downloaded (`dataset.dataset_files`), and none of them is executable.
-    What arrived before an interruption lies in a sibling ``.NAME.pull``, and the same pull goes on from there.
+    Only files that belong to a dataset are downloaded (`dataset.dataset_files`), and none of them is executable. Files
+    downloaded before an interruption are in a sibling folder ``.NAME.pull``; the same pull continues from them.
 
     Args:
         repo_id: ``USER/NAME``.
@@ -223,9 +225,9 @@ def pull_dataset(
 
     Raises:
         MissingDependencyError: huggingface_hub is not installed.
-        InputError: ``output`` holds something, or no name of a repository.
-        DatasetError: the Hub cannot be reached or refuses, it names a path outside the folder, it has more files or
-            bytes than there is room for, or a file's content is not what its hash says.
+        InputError: ``output`` is not empty, or ``repo_id`` is not a repository name.
+        DatasetError: the Hub cannot be reached or refuses, a path is outside the folder, there is not enough space for
+            the files, or a file does not match its hash.
     """
     output = Path(output).absolute()
     _require_absent(output)
@@ -242,7 +244,9 @@ def pull_dataset(
     belonging = chosen(file.path for file in wanted)
     files = [file for file in wanted if file.path in belonging]
     if not any(file.path == layout.INFO for file in files):
-        raise DatasetError(f"{repo_id} at {commit[:12]} has no {layout.INFO}: it is no LeRobot dataset, or left out.")
+        raise DatasetError(
+            f"{repo_id} at {commit[:12]} has no {layout.INFO}: it is not a LeRobot dataset, or the file was left out."
+        )
     size = sum(file.size for file in files)
     require_room(output, files=len(files), size=size, source=repo_id)
     _bring(api, repo_id, commit, files, output)
@@ -282,10 +286,10 @@ def _download(api: Any, repo_id: str, commit: str, name: str, stage: Path) -> No
 
 
 def _chosen(folder: Path, allow: Sequence[str], ignore: Sequence[str]) -> list[str]:
-    """The files of a push, in order of their names.
+    """Return the files to push, sorted by name.
 
     Raises:
-        InputError: a link that leaves the folder, or nothing is left.
+        InputError: a link leaves the folder, or there are no files to push.
     """
     names = []
     for path in sorted(folder.rglob("*")):
@@ -296,7 +300,7 @@ def _chosen(folder: Path, allow: Sequence[str], ignore: Sequence[str]) -> list[s
             raise InputError(f"{path} is a link that leaves {folder}. Copy the file there, or leave it out.")
         names.append(name)
     if not names:
-        raise InputError(f"Nothing of {folder} is left to push. Loosen --allow or --ignore.")
+        raise InputError(f"--allow and --ignore leave no file of {folder} to push. Change them.")
     return names
 
 
@@ -319,11 +323,11 @@ def _hub() -> Any:
 
 @contextlib.contextmanager
 def _answered(repo_id: str, verb: str) -> Iterator[None]:
-    """Say in one line what the Hub's refusal or silence means and what to do.
+    """Convert errors of the Hub's client to a one-line message with the next step.
 
     Raises:
-        DatasetError: for whatever the Hub's client raises in the block.
-        InputError: what was given is no name of a repository.
+        DatasetError: for any error of the Hub's client in the block.
+        InputError: ``repo_id`` is not a repository name.
     """
     from huggingface_hub import errors  # pyright: ignore[reportMissingImports]
 
@@ -332,25 +336,27 @@ def _answered(repo_id: str, verb: str) -> Iterator[None]:
     try:
         yield
     except errors.HFValidationError as error:
-        raise InputError(f"{repo_id!r} is no name of a repository ({error}). Write USER/NAME.") from error
+        raise InputError(f"{repo_id!r} is not a repository name ({error}). Write USER/NAME.") from error
     except errors.RepositoryNotFoundError as error:
         raise DatasetError(
-            f"{failed}: there is no such dataset, or it is private and the token does not open it. Check the name, "
+            f"{failed}: there is no such dataset, or it is private and the token gives no access. Check the name, "
             "and set HF_TOKEN or run `hf auth login`."
         ) from error
     except errors.RevisionNotFoundError as error:
-        raise DatasetError(f"{failed}: it has no such branch, tag or commit. Leave --revision for main.") from error
+        raise DatasetError(
+            f"{failed}: it has no such branch, tag or commit. Leave --revision out for the main branch."
+        ) from error
     except errors.HfHubHTTPError as error:
         status = getattr(error.response, "status_code", None)
         hint = "set HF_TOKEN to a token that may write, or run `hf auth login`" if status in (401, 403) else "try again"
-        raise DatasetError(f"{failed} (HTTP {status}). Nothing was changed there by halves; {hint}.") from error
+        raise DatasetError(f"{failed} (HTTP {status}). No partial change was made there; {hint}.") from error
     except (
         getattr(errors, "HTTPError", OSError),
         OSError,
         RuntimeError,
-    ) as error:  # a RuntimeError is an upload that failed in its thread
+    ) as error:  # an upload that fails in its thread raises RuntimeError
         reason = redacted(str(error)).splitlines()[0] if str(error) else type(error).__name__
         raise DatasetError(
             f"{failed}: it cannot be reached ({reason[:200]}). Check the connection and HF_ENDPOINT, then run the "
-            "same command again: what was already transferred is not transferred again."
+            "same command again; it continues after the files already transferred."
         ) from error

@@ -1,7 +1,7 @@
-"""A folder that changes whole: new contents are built beside it from hard links, then swapped in at once.
+"""Replace a folder's contents atomically: build a sibling folder from hard links, then swap the two.
 
-A reader sees the folder before or after a commit, never between. A killed commit leaves the folder as it was and a
-sibling ``.NAME.next``, which the next writer removes. One writer at a time holds ``.NAME.lock``.
+A reader sees the folder before or after a commit, never in between. After a killed commit the folder is unchanged and
+a sibling ``.NAME.next`` remains, which the next writer removes. One writer at a time holds ``.NAME.lock``.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _NO_LINKS = {errno.EPERM, errno.EXDEV, errno.EOPNOTSUPP, errno.EMLINK}
 
 
 class FolderLock:
-    """The right to write one folder: an advisory lock on a sibling file that names the holder's process.
+    """Exclusive right to write one folder: an advisory lock on a sibling file that names the holder's process.
 
-    The lock dies with its process, so a killed writer never blocks the next one.
+    The lock ends with its process, so a killed writer never blocks the next one.
 
     Args:
         folder: it need not exist.
-        purpose: of a lock that is held while others, of another purpose, come and go.
+        purpose: kind of lock; locks of different purposes on one folder do not exclude each other.
 
     Raises:
         DatasetLockedError: another writer holds it; names the process.
@@ -46,13 +46,13 @@ class FolderLock:
 
     @property
     def held(self) -> bool:
-        """Whether the right has not been given back yet."""
+        """Whether the lock is still held."""
         return self._handle >= 0
 
     def release(self) -> None:
-        """Give the right back; may be called again without effect."""
+        """Release the lock; further calls have no effect."""
         if self.held:
-            with contextlib.suppress(OSError):  # a file that stays holds no lock: the lock is the handle's
+            with contextlib.suppress(OSError):  # a remaining file is harmless: the lock belongs to the handle
                 self.path.unlink(missing_ok=True)
             os.close(self._handle)
             self._handle = -1
@@ -70,14 +70,14 @@ class FolderLock:
                     "another output folder."
                 ) from None
             if self._still_there(handle):
-                with contextlib.suppress(OSError):  # a full disk: the lock holds without the name of its process
+                with contextlib.suppress(OSError):  # full disk: the lock works without the process number in its file
                     os.ftruncate(handle, 0)
                     os.pwrite(handle, str(os.getpid()).encode(), 0)
                 return handle
             os.close(handle)
 
     def _still_there(self, handle: int) -> bool:
-        """Whether the locked file is the one at the path: a releasing writer may just have unlinked it."""
+        """Return whether the locked file is still the one at the path, not one that a releasing writer unlinked."""
         try:
             return os.fstat(handle).st_ino == self.path.stat().st_ino
         except FileNotFoundError:
@@ -86,7 +86,7 @@ class FolderLock:
 
 @contextlib.contextmanager
 def locked(folder: Path, purpose: str = "") -> Iterator[None]:
-    """Hold a `FolderLock` while the block lasts."""
+    """Hold a `FolderLock` during the block."""
     lock = FolderLock(folder, purpose)
     try:
         yield
@@ -95,14 +95,14 @@ def locked(folder: Path, purpose: str = "") -> Iterator[None]:
 
 
 def forget_locks(folder: Path) -> None:
-    """Remove the lock files, of all purposes, of writers that have ended; one that is held stays."""
+    """Remove the lock files, of all purposes, of writers that have ended; locks still held are kept."""
     for file in folder.parent.glob(f".{glob.escape(folder.name)}.*lock"):
         with contextlib.suppress(DatasetError):
             FolderLock(folder, file.name.removeprefix(f".{folder.name}.").removesuffix("lock").rstrip(".")).release()
 
 
 def recover(folder: Path) -> None:
-    """Bring a folder back to its last commit after a writer was killed; needs the folder's lock."""
+    """Restore a folder to its last commit after a writer was killed; needs the folder's lock."""
     old = _beside(folder, "old")
     if old.exists() and not folder.exists():
         old.rename(folder)
@@ -113,15 +113,15 @@ def recover(folder: Path) -> None:
 
 @contextlib.contextmanager
 def next_snapshot(folder: Path) -> Iterator[Path]:
-    """A sibling folder with hard links to all of ``folder``'s files, which replaces it when the block ends well.
+    """Yield a sibling folder with hard links to all files of ``folder``; it replaces ``folder`` if the block succeeds.
 
-    Inside the block, write new files only: to change a linked one, unlink it first (`replace_bytes`), since a write
-    in place would reach the committed snapshot too.
+    Inside the block, write new files only. To change a linked file, unlink it first (`replace_bytes`), because a write
+    in place would also change the committed snapshot.
 
-    Needs the folder's lock, see `locked_snapshot`. A ``FileNotFoundError`` of the block passes unchanged.
+    Needs the folder's lock, see `locked_snapshot`. A ``FileNotFoundError`` of the block is passed on unchanged.
 
     Raises:
-        DatasetError: the disk is full, or the operating system refuses otherwise; ``folder`` is as it was.
+        DatasetError: the disk is full, or the operating system refuses otherwise; ``folder`` is unchanged.
     """
     stage = _beside(folder, "next")
     with writing_to(folder):
@@ -142,7 +142,7 @@ def next_snapshot(folder: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def locked_snapshot(folder: Path) -> Iterator[Path]:
-    """`next_snapshot` for a writer that commits once: it holds the folder's lock, and removes what a killed one left.
+    """Yield a `next_snapshot` for one commit: hold the folder's lock and remove the remains of a killed writer.
 
     Raises:
         DatasetLockedError: another writer has the folder open.
@@ -157,10 +157,10 @@ def locked_snapshot(folder: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def writing_to(path: Path) -> Iterator[None]:
-    """Name ``path`` and the next step where the operating system refuses to write there.
+    """Convert errors of the operating system while writing to a message with ``path`` and the next step.
 
     Raises:
-        DatasetError: for every ``OSError`` of the block; a full disk is told from the others.
+        DatasetError: for every ``OSError`` of the block; a full disk has its own message.
     """
     try:
         yield
@@ -169,7 +169,7 @@ def writing_to(path: Path) -> Iterator[None]:
 
 
 def replace_bytes(path: Path, data: bytes) -> None:
-    """Write a file of a snapshot in preparation, never through a hard link."""
+    """Write a file of a snapshot that is not yet committed, never through a hard link."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     path.write_bytes(data)
@@ -179,11 +179,11 @@ def _beside(folder: Path, suffix: str) -> Path:
     return folder.parent / f".{folder.name}.{suffix}"
 
 
-# A commit links and looks at every file there is, so these two keep to one system call for each and to plain strings.
+# A commit links and inspects every file, so these two use one system call per file and plain strings.
 
 
 def _link_tree(source: str, target: str) -> set[int]:
-    """Hard links to all files under ``source``; the inodes that both trees share."""
+    """Hard-link all files under ``source`` into ``target``; return the inodes that both trees share."""
     shared: set[int] = set()
     with os.scandir(source) as entries:
         for entry in entries:
@@ -197,7 +197,7 @@ def _link_tree(source: str, target: str) -> set[int]:
 
 
 def link_or_copy(source: str | Path, target: str | Path, *, link: bool = True) -> bool:
-    """Link a file; False where a copy is asked for, or the file system wants one instead."""
+    """Hard-link a file, or copy it if ``link`` is false or links are impossible; return whether it is linked."""
     try:
         if link:
             os.link(source, target, follow_symlinks=False)
@@ -210,7 +210,7 @@ def link_or_copy(source: str | Path, target: str | Path, *, link: bool = True) -
 
 
 def _sync_tree(directory: str, shared: set[int]) -> None:
-    """Flush what is new under a folder: its directories, and the files whose inodes are not shared."""
+    """Flush the new files of a folder (inodes that are not shared) and all its directories to disk."""
     with os.scandir(directory) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
@@ -229,7 +229,7 @@ def _sync(path: str | Path) -> None:
 
 
 def _swap(stage: Path, folder: Path) -> None:
-    """Put ``stage`` in ``folder``'s place, and remove what was there."""
+    """Move ``stage`` to the place of ``folder``, and remove the old contents."""
     if not folder.exists():
         stage.rename(folder)
     elif _exchange(stage, folder):
@@ -249,7 +249,7 @@ def _swap(stage: Path, folder: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Swap two folders' names in one atomic step; False where the system cannot."""
+    """Exchange the names of two folders atomically; return False if the system does not support it."""
     try:
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, OSError):

@@ -1,15 +1,15 @@
-"""The one door to fsspec: datasets in object stores, committed by a pointer that is written last.
+"""Access object stores through fsspec: datasets are committed by a pointer object that is written last.
 
-Under the address lie
+Objects under the address:
 
-- ``dataset/``: files of blocks, each written once; when the run ends, its metadata too, ``meta/info.json`` last. A
-  finished run is then a plain LeRobotDataset folder that any tool can copy.
-- ``commits/NNNNNN/``: the metadata of one commit, and ``manifest.json``, which names every file of the dataset at that
+- ``dataset/``: files of blocks, each written once; at the end of the run also its metadata, ``meta/info.json`` last. A
+  finished run is then a LeRobotDataset folder that any tool can copy.
+- ``commits/NNNNNN/``: the metadata of one commit, and ``manifest.json``, which lists every file of the dataset at that
   commit with its size and SHA-256.
-- ``current.json``: the pointer to the newest whole commit, written last.
+- ``current.json``: the pointer to the newest complete commit, written last.
 
-A reader follows the pointer, so that it sees a commit whole or not at all. What a killed run uploaded without moving
-the pointer is uploaded again with the same bytes. Of older commits the last one stays, for readers on their way.
+A reader follows the pointer, so it sees a complete commit or none. Files that a killed run uploaded without moving the
+pointer are uploaded again with the same bytes. The commit before the newest is kept for readers that still use it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ATTEMPTS = 3  # commits that may be superseded while one is read; our choice
 
 @dataclass(frozen=True, kw_only=True)
 class StoredFile:
-    """One file of a commit: where it lies under the address, its size in bytes and its SHA-256."""
+    """One file of a commit: its key under the address, its size in bytes and its SHA-256."""
 
     key: str
     size: int
@@ -49,14 +49,14 @@ class StoredFile:
 
 @dataclass(frozen=True, kw_only=True)
 class StoreCommit:
-    """What the pointer leads to; ``files`` by path in the dataset. Number 0 is before the first commit."""
+    """The commit that the pointer refers to; ``files`` by path in the dataset. Number 0: no commit yet."""
 
     number: int = 0
     files: Mapping[str, StoredFile] = field(default_factory=dict[str, StoredFile])
     pointer: bytes = b""
 
     def blocks(self) -> dict[str, StoredFile]:
-        """The files that later commits share."""
+        """Return the files of blocks, which later commits share."""
         return {path: entry for path, entry in self.files.items() if of_block(path)}
 
 
@@ -64,19 +64,21 @@ class ObjectStore:
     """The objects under one address. ``address`` is the address as messages show it, without credentials.
 
     Raises:
-        MissingDependencyError: fsspec or the library of that kind of store is not installed; names the command.
+        MissingDependencyError: fsspec or the library for that kind of store is not installed; names the command.
         UnknownNameError: no such kind of store.
     """
 
     def __init__(self, address: str) -> None:
         if not address.partition("://")[2].strip("/"):
-            raise DatasetError(f"{address!r} names no place in a store. Write an address such as s3://bucket/prefix.")
-        note_secrets([address])  # its library's errors may repeat them
+            raise DatasetError(
+                f"{address!r} is not an address in a store. Write an address such as s3://bucket/prefix."
+            )
+        note_secrets([address])  # errors of its library may repeat credentials
         self.address = redacted(address.rstrip("/"))
         self._files, self._root = _filesystem(address.rstrip("/"))
 
     def read(self, key: str, *, most: int = _MOST_BYTES) -> bytes | None:
-        """An object's content; None where there is none.
+        """Return an object's content; None if the object does not exist.
 
         Raises:
             DatasetError: it has more than ``most`` bytes, which are not read.
@@ -87,16 +89,16 @@ class ObjectStore:
         return None
 
     def sizes(self, keys: Sequence[str]) -> list[int | None]:
-        """Return the sizes of objects in bytes, several at a time; None where the store does not say.
+        """Return the sizes of objects in bytes, several at a time; None if the store does not report a size.
 
         Raises:
-            FileNotFoundError: an object is not there any more.
+            FileNotFoundError: an object no longer exists.
         """
         there = [self._at(key) for key in keys]
         return self._do("read", lambda: list(self._files.sizes(there)), absent=FileNotFoundError) if there else []
 
     def write(self, key: str, data: bytes) -> None:
-        """Write an object whole."""
+        """Write a whole object."""
         self._do("written", lambda: self._files.pipe_file(self._at(key), data))
 
     def upload(self, files: Mapping[str, Path]) -> None:
@@ -109,7 +111,7 @@ class ObjectStore:
         """Download objects by key to files, several at a time.
 
         Raises:
-            FileNotFoundError: an object is not there any more.
+            FileNotFoundError: an object no longer exists.
         """
         if files:
             for path in files.values():
@@ -118,22 +120,22 @@ class ObjectStore:
             self._do("read", lambda: self._files.get(there, here), absent=FileNotFoundError)
 
     def remove(self, folder: str) -> None:
-        """Remove all objects under a key, if there are any."""
+        """Remove all objects under a key, if any."""
         with contextlib.suppress(FileNotFoundError):
             self._do("written", lambda: self._files.rm(self._at(folder), recursive=True), absent=FileNotFoundError)
 
     def names(self) -> set[str]:
-        """First parts of the keys that there are."""
+        """Return the first parts of all keys."""
         with contextlib.suppress(FileNotFoundError):
             found = self._do("read", lambda: self._files.ls(self._root, detail=False), absent=FileNotFoundError)
             return {str(name).rstrip("/").rpartition("/")[2] for name in found}
         return set()
 
     def commit(self) -> StoreCommit:
-        """The newest whole commit.
+        """Return the newest complete commit.
 
         Raises:
-            DatasetError: pointer or manifest is damaged.
+            DatasetError: the pointer or the manifest is damaged.
         """
         key = ""
         for _ in range(ATTEMPTS):
@@ -145,9 +147,9 @@ class ObjectStore:
                 layout.require_keys(value, ("commit", "manifest", "sha256"), where=f"{self.address}/{POINTER}")
                 number, key = int(value["commit"]), _checked_key(value["manifest"], "commits")
             manifest = self.read(key)
-            if manifest is not None:  # else the writer has moved on and removed it
+            if manifest is not None:  # else the writer has made a newer commit and removed it
                 return self._read_manifest(number, key, manifest, value["sha256"], pointer)
-        raise DatasetError(f"{self.address}/{POINTER} names {key}, which is not there. Upload the dataset again.")
+        raise DatasetError(f"{self.address}/{POINTER} names {key}, which does not exist. Upload the dataset again.")
 
     def _read_manifest(self, number: int, key: str, data: bytes, sha256: str, pointer: bytes) -> StoreCommit:
         if hashlib.sha256(data).hexdigest() != sha256:
@@ -161,56 +163,56 @@ class ObjectStore:
         [size] = self.sizes([key])
         if size is not None and size > most:
             raise DatasetError(
-                f"{self.address}/{key} has {size} bytes; at most {most} are read. It is none of a dataset's files."
+                f"{self.address}/{key} has {size} bytes; at most {most} are read. It is not a file of a dataset."
             )
 
     def _at(self, key: str) -> str:
         return f"{self._root}/{key}"
 
     def _do(self, verb: str, action: Callable[[], Result], *, absent: type[Exception] | None = None) -> Result:
-        """Do something with the store; whatever its library raises becomes one message."""
+        """Run an action on the store; every error of the store's library becomes one `DatasetError`."""
         try:
             return action()
-        except Exception as error:  # every store's library has errors of its own
+        except Exception as error:  # every store's library raises other error classes
             if absent is not None and isinstance(error, absent):
                 raise
             said = " ".join(redacted(str(error)).split()) or type(error).__name__
             raise DatasetError(
                 f"{self.address} cannot be {verb} ({type(error).__name__}: {said:.200}). Check that the bucket exists, "
-                "the credentials, the address of the service and the network. What was committed before is unharmed."
+                "the credentials, the address of the service and the network. Earlier commits are unchanged."
             ) from error
 
 
 def write_log(address: str, entry: Mapping[str, Any]) -> None:
-    """Keep wall-clock facts of a run beside the dataset, one object each."""
+    """Store the wall-clock data of a run under ``log/``, one object per call."""
     moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     ObjectStore(address).write(f"log/{moment}.json", dumps(redacted_values(dict(entry))).encode())
 
 
 def of_block(path: str) -> bool:
-    """Whether a file of a dataset belongs to one block: those are written once."""
+    """Return whether a file of a dataset belongs to a block; such files are written once."""
     return "/chunk-" in path
 
 
 def _checked(entry: StoredFile) -> StoredFile:
-    """Return an entry of a manifest whose values can be true.
+    """Check the values of a manifest entry and return it.
 
     Raises:
-        ValueError: its key leaves the folders of a store, its size is none, or its hash is none.
+        ValueError: the key is outside the store's folders, or the size or the hash is invalid.
     """
     _checked_key(entry.key, "dataset", "commits")
     if type(entry.size) is not int or entry.size < 0:
-        raise ValueError(f"the size {entry.size!r} is no number of bytes")
+        raise ValueError(f"the size {entry.size!r} is not a number of bytes")
     if not isinstance(entry.sha256, str) or not _SHA256.fullmatch(entry.sha256):
-        raise ValueError(f"{entry.sha256!r} is no SHA-256")
+        raise ValueError(f"{entry.sha256!r} is not a SHA-256")
     return entry
 
 
 def _checked_key(key: Any, *folders: str) -> str:
-    """Return a key of an object, which lies in one of some folders of the store.
+    """Check that an object's key is in one of the given folders of the store, and return it.
 
     Raises:
-        ValueError: it does not.
+        ValueError: it is not.
     """
     parts = str(key).split("/")
     if len(parts) < 2 or parts[0] not in folders or {"", ".", ".."} & set(parts) or not str(key).isprintable():
@@ -219,7 +221,7 @@ def _checked_key(key: Any, *folders: str) -> str:
 
 
 def _filesystem(address: str) -> tuple[Any, str]:
-    """The filesystem of an address, and its root there."""
+    """Return the filesystem of an address, and its root in it."""
     protocol = address.partition("://")[0]
     try:
         import fsspec
@@ -233,6 +235,6 @@ def _filesystem(address: str) -> tuple[Any, str]:
     except ValueError as error:
         known = fsspec.available_protocols()
         if protocol in known:
-            raise DatasetError(f"{address} is not an address that fsspec understands ({error}).") from error
+            raise DatasetError(f"{address} is not a valid address for fsspec ({error}).") from error
         raise UnknownNameError("kind of store", protocol, known, where=f"{address!r}") from error
     return files, str(root).rstrip("/")

@@ -1,6 +1,6 @@
-"""Write a dataset into a local folder or an object store by whole commits, and fetch it from a store.
+"""Write a dataset to a local folder or an object store in complete commits, and fetch it from a store.
 
-Checked file by file.
+Every fetched file is verified.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from twinloop.dataset.storage.store import ATTEMPTS, POINTER, ObjectStore, Store
 
 
 def fetch_dataset(address: str, folder: Path) -> dict[str, Any]:
-    """Bring a store's newest commit into a local folder, where it equals a local run byte for byte.
+    """Download a store's newest commit to a local folder; the folder equals a local run byte for byte.
 
-    A folder that was fetched before is brought up to date; only what changed is downloaded.
+    A folder that was fetched before is updated; only changed files are downloaded.
 
     Raises:
-        DatasetError: nothing was committed at the address, the folder holds something else, or what arrives is not
-            what the manifest names.
+        DatasetError: nothing was committed at the address, the folder has other files, or a downloaded file differs
+            from the manifest.
     """
     if not is_address(address):
         raise DatasetError(
-            f"{address!r} is no address of a store, such as s3://bucket/prefix. A dataset in a local folder can be "
-            "used there, or copied."
+            f"{address!r} is not an address of a store, such as s3://bucket/prefix. A dataset in a local folder can "
+            "be used directly, or copied."
         )
     store = ObjectStore(address)
     for _ in range(ATTEMPTS):
@@ -44,7 +44,7 @@ def fetch_dataset(address: str, folder: Path) -> dict[str, Any]:
         if not commit.number:
             raise DatasetError(
                 f"{address} holds no dataset: there is no {POINTER}, or nothing was committed yet. Give the "
-                "address that `twinloop generate --output` was given."
+                "address that was the --output of `twinloop generate`."
             )
         _refuse_others(folder, store.address)
         files = _belonging(commit.files)
@@ -54,7 +54,7 @@ def fetch_dataset(address: str, folder: Path) -> dict[str, Any]:
         try:
             with locked_snapshot(folder.absolute()) as stage:
                 changed = fetch_files(store, files, stage)
-        except FileNotFoundError:  # a running writer has moved on and removed that commit's metadata
+        except FileNotFoundError:  # a running writer has made newer commits and removed this one's metadata
             continue
         progress = WriteProgress.load(folder)
         return {
@@ -69,11 +69,11 @@ def fetch_dataset(address: str, folder: Path) -> dict[str, Any]:
             "episodes": progress.episodes,
             "frames": progress.frames,
         }
-    raise DatasetError(f"{address} changes faster than it can be fetched. Try again when its writer is done.")
+    raise DatasetError(f"{address} changes faster than it can be fetched. Try again after its writer has finished.")
 
 
 def stored_progress(address: str) -> WriteProgress:
-    """What has been committed at an address."""
+    """Return the progress committed at an address."""
     store = ObjectStore(address)
     commit = store.commit()
     if not commit.number:
@@ -84,7 +84,7 @@ def stored_progress(address: str) -> WriteProgress:
 
 
 def fetch_files(store: ObjectStore, files: Mapping[str, StoredFile], stage: Path) -> list[str]:
-    """Make ``stage`` hold exactly these files; returns those that had to be downloaded."""
+    """Make ``stage`` hold exactly these files; return the names of those that were downloaded."""
     for path in [path for path in stage.rglob("*") if path.is_file()]:
         name = path.relative_to(stage).as_posix()
         if name not in files or _differs(path, files[name]):
@@ -96,8 +96,8 @@ def fetch_files(store: ObjectStore, files: Mapping[str, StoredFile], stage: Path
     store.download({files[name].key: stage / name for name in missing})
     for name in missing:
         if _differs(stage / name, files[name]):
-            raise DatasetError(f"{store.address}/{files[name].key} is damaged: its SHA-256 is not the manifest's.")
-        (stage / name).chmod(0o644)  # data, nothing to be run
+            raise DatasetError(f"{store.address}/{files[name].key} is damaged: its SHA-256 differs from the manifest.")
+        (stage / name).chmod(0o644)  # data, not executable
     return missing
 
 
@@ -105,7 +105,7 @@ def _belonging(files: Mapping[str, StoredFile]) -> dict[str, StoredFile]:
     """Return the files of a manifest that belong to a dataset.
 
     Raises:
-        DatasetError: one lies outside the dataset's folder.
+        DatasetError: a file is outside the dataset's folder.
     """
     for name in files:
         _refuse_outside(name)
@@ -114,11 +114,11 @@ def _belonging(files: Mapping[str, StoredFile]) -> dict[str, StoredFile]:
 
 
 def _require_sizes(store: ObjectStore, files: Mapping[str, StoredFile]) -> None:
-    """Refuse objects of other sizes than the manifest's before they are downloaded."""
+    """Refuse objects whose sizes differ from the manifest, before they are downloaded."""
     for entry, size in zip(files.values(), store.sizes([entry.key for entry in files.values()]), strict=True):
         if size is not None and size != entry.size:
             raise DatasetError(
-                f"{store.address}/{entry.key} is damaged: it has {size} bytes, and the manifest says {entry.size}."
+                f"{store.address}/{entry.key} is damaged: it has {size} bytes, but the manifest has {entry.size}."
             )
 
 
@@ -130,23 +130,24 @@ def _refuse_outside(name: str, stage: Path = Path("/")) -> None:
     leaves = name.startswith("/") or "\\" in name or "\0" in name or ".." in Path(name).parts
     if leaves or not (stage / name).parent.resolve().is_relative_to(stage.resolve()):
         raise DatasetError(
-            f"The manifest names {name!r}, which leaves the dataset's folder. Nothing outside is written."
+            f"The manifest names {name!r}, which leaves the dataset's folder. No file was written outside it."
         )
 
 
 def _refuse_others(folder: Path, address: str) -> None:
     if folder.exists() and any(folder.iterdir()) and not (folder / layout.SPEC).is_file():
-        raise DatasetError(f"{folder} holds files that are not a twinloop dataset. Fetch {address} into a new folder.")
+        raise DatasetError(f"{folder} has files but is not a twinloop dataset. Fetch {address} into a new folder.")
 
 
-# Of what is uploaded, a writer keeps locally what it reads again: frames for the quantiles, metadata, logs.
+# Uploaded files that a writer keeps locally because it reads them again: frames for the quantiles, metadata, logs.
 _KEPT = ("data/", "meta/", "twinloop/log/")
 
 
 class StoreTarget:
-    """An address in a store; a `DatasetTarget`. ``path`` is a scratch folder with what the writer reads again.
+    """An address in a store as a `DatasetTarget`; ``path`` is a temporary folder.
 
-    A store has no locks: a second writer is noticed when one of the two moves the pointer that the other one knows.
+    It has the files that the writer reads again. A store has no locks: a second writer is noticed when one of the two
+    finds that the other has moved the pointer.
 
     Raises:
         DatasetError, MissingDependencyError, UnknownNameError: see `ObjectStore`.
@@ -159,7 +160,7 @@ class StoreTarget:
         self.path, self.held = Path(self._scratch.name) / "dataset", True
 
     def begin(self, spec: DatasetSpec, *, resume: bool) -> WriteProgress:
-        """See `DatasetTarget`; what was committed is downloaded as far as the writer reads it again."""
+        """See `DatasetTarget`; committed files that the writer reads again are downloaded."""
         commit = self._store.commit()
         strangers = self._store.names() - {"dataset", "commits", "log", POINTER} if not commit.number else set()
         if strangers:
@@ -178,7 +179,7 @@ class StoreTarget:
 
     @contextlib.contextmanager
     def snapshot(self, *, final: bool = False) -> Iterator[Path]:
-        """See `DatasetTarget`: upload what is new, then a manifest, then the pointer."""
+        """See `DatasetTarget`: upload the new files, then a manifest, then the pointer."""
         with next_snapshot(self.path) as stage:
             yield stage
             with span("upload"):
@@ -204,20 +205,20 @@ class StoreTarget:
         return self._move_pointer(number, files)
 
     def _publish(self, stage: Path, metadata: Sequence[str]) -> None:
-        """Put the metadata beside the blocks' files, what makes it a dataset last."""
+        """Upload the metadata next to the blocks' files, with ``meta/info.json`` last."""
         rest = [path for path in metadata if path != layout.INFO]
         for group in (rest, [layout.INFO]):
             self._store.upload({f"dataset/{path}": stage / path for path in group})
 
     def _move_pointer(self, number: int, files: Mapping[str, StoredFile]) -> StoreCommit:
-        """Make a commit the current one: manifest first, then the pointer, then away with what nobody reads."""
+        """Make a commit the current one: write the manifest, then the pointer, then remove the commit two before."""
         key = f"commits/{number:06d}/manifest.json"
         listed = {path: vars(entry) for path, entry in sorted(files.items())}
         manifest = dumps({"schema": layout.SCHEMA, "files": listed}).encode()
         self._store.write(key, manifest)
         if (self._store.read(POINTER) or b"") != self._commit.pointer:
             raise DatasetLockedError(
-                f"Another writer has moved {self.name} on. Wait for it to end, stop it, or choose another address."
+                f"Another writer has committed to {self.name}. Wait for it to end, stop it, or choose another address."
             )
         pointer = dumps(
             {"schema": layout.SCHEMA, "commit": number, "manifest": key, "sha256": hashlib.sha256(manifest).hexdigest()}
@@ -239,47 +240,47 @@ _LOCAL = ("file://", "local://")
 
 
 class DatasetTarget(Protocol):
-    """A place that one writer holds; what it shows to readers changes commit by commit."""
+    """Output of one dataset writer; readers see only its commits."""
 
     name: str
     path: Path
 
     @property
     def held(self) -> bool:
-        """Whether the right to write has not been given back yet."""
+        """Whether the writer still holds the target."""
         ...
 
     def begin(self, spec: DatasetSpec, *, resume: bool) -> WriteProgress:
-        """What was committed there before, after checking that it may be continued."""
+        """Check that earlier commits can be continued, and return their progress."""
         ...
 
     def snapshot(self, *, final: bool = False) -> AbstractContextManager[Path]:
-        """A folder with all that ``path`` has, to which a commit adds; visible to readers when the block ends well.
+        """Yield a folder with all files of ``path``, to which a commit adds; readers see it if the block succeeds.
 
         Args:
-            final: nothing will be committed after this.
+            final: this is the last commit.
         """
         ...
 
     def release(self) -> None:
-        """Give the right to write back; may be called again without effect."""
+        """Release the target for other writers; further calls have no effect."""
         ...
 
 
 class FolderTarget:
-    """A local folder; ``path`` is the folder itself.
+    """A local folder as a `DatasetTarget`; ``path`` is the folder itself.
 
     Raises:
         DatasetLockedError: another writer has the folder open.
-        DatasetError: no folder can be written there, or it lies inside another dataset.
+        DatasetError: no folder can be written there, or it is inside another dataset.
     """
 
     def __init__(self, path: Path) -> None:
         for above in path.resolve().parents:
             if (above / layout.INFO).is_file():
                 raise DatasetError(
-                    f"{path} lies inside the dataset {above}, and would be taken for a part of it. Choose a folder "
-                    "beside it."
+                    f"{path} is inside the dataset {above}, and would be read as a part of it. Choose a folder "
+                    "outside of it."
                 )
         self.path, self.name = path, str(path)
         self._lock = FolderLock(path)
@@ -308,12 +309,12 @@ class FolderTarget:
 
 
 def is_address(output: Path | str) -> bool:
-    """Whether an output is an address in a store (``s3://bucket/prefix``) rather than a local folder."""
+    """Return whether an output is an address in a store (``s3://bucket/prefix``) and not a local folder."""
     return "://" in str(output) and not str(output).startswith(_LOCAL)
 
 
 def local_path(output: Path | str) -> Path:
-    """The folder that a path or a ``file://`` address names."""
+    """Return the folder of a path or a ``file://`` address."""
     text = str(output)
     for prefix in _LOCAL:
         text = text.removeprefix(prefix)
@@ -321,7 +322,7 @@ def local_path(output: Path | str) -> Path:
 
 
 def committed(output: Path | str) -> WriteProgress:
-    """What has been committed to an output; nothing where there is none yet."""
+    """Return the progress committed to an output; empty if there is none yet."""
     if is_address(output):
         return stored_progress(str(output))
     folder = local_path(output)
@@ -329,7 +330,7 @@ def committed(output: Path | str) -> WriteProgress:
 
 
 def open_target(output: Path | str) -> DatasetTarget:
-    """The place of that name, held for writing.
+    """Open an output for writing and hold it.
 
     Raises:
         DatasetError: see `FolderTarget` and `StoreTarget`.
