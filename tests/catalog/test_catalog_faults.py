@@ -342,7 +342,7 @@ def test_a_foreign_dataset_is_named_by_its_content(theirs, root, tmp_path):
         ({"fps": "fast"}, "fps is 'fast'"),
         ({"total_episodes": 10**15}, "total_episodes is 1000000000000000"),
         ({"total_frames": -1}, "total_frames is -1"),
-        ({"total_episodes": 3}, "info.json says 3 episodes, its episode table has 9"),
+        ({"total_episodes": 3}, "info.json has 3 episodes, but its episode table has 9"),
         ({"features": []}, "features"),
         ({"features": {"action": {"dtype": "object", "shape": [3]}}}, "action.*dtype 'object'"),
         ({"features": {"action": {"dtype": "float32", "shape": [10**12]}}}, "action.*shape"),
@@ -361,7 +361,7 @@ def test_a_folder_of_another_kind_names_the_command_that_takes_it(root, tmp_path
     (tmp_path / "empty").mkdir()
     with Workspace.open(root) as ws:
         for path in (tmp_path / "log.csv", tmp_path / "empty", tmp_path / "nowhere"):
-            with pytest.raises(DatasetError, match="is no LeRobot v3.0 dataset.*`twinloop import"):
+            with pytest.raises(DatasetError, match="is not a LeRobot v3.0 dataset.*`twinloop import"):
                 ws.add(path)
 
 

@@ -84,13 +84,13 @@ def test_later_episodes_and_burials_change_no_frozen_list(made, tmp_path):
 def test_buried_and_unknown_episodes_enter_no_dataset(made):
     ws, ids = made
     ws.bury(ids[:1], "blurry", "ada")
-    with pytest.raises(InputError, match=rf"1 of the selected episodes are buried .* the first {ids[0][:16]}"):
+    with pytest.raises(InputError, match=rf"1 of the selected episodes are excluded .* the first {ids[0][:16]}"):
         ws.freeze("train", "SELECT episode_id FROM places")
-    with pytest.raises(InputError, match="2 of the selected ids name no episode of this workspace, the first abc"):
+    with pytest.raises(InputError, match="2 of the selected ids are not episodes of this workspace, the first abc"):
         ws.freeze("train", "SELECT unnest(['abc', 'abd']) AS episode_id")
     with pytest.raises(InputError, match="selects no episode"):
         ws.freeze("train", ALL + " WHERE frames > 1000")
-    with pytest.raises(InputError, match="Give it a column episode_id"):
+    with pytest.raises(InputError, match="Select a column episode_id"):
         ws.freeze("train", "SELECT frames FROM episodes")
     with pytest.raises(InputError, match="'a b' cannot name a dataset"):
         ws.freeze("a b", ALL)
@@ -117,10 +117,10 @@ def test_a_changed_or_missing_list_is_not_believed(made):
     data = bytearray(path.read_bytes())
     data[len(data) // 3] ^= 1
     path.write_bytes(data)
-    with pytest.raises(DatasetError, match="is not what was frozen"):
+    with pytest.raises(DatasetError, match="was changed after it was frozen"):
         ws.frozen("train")
     path.unlink()
-    with pytest.raises(DatasetError, match="is missing, and with it the list"):
+    with pytest.raises(DatasetError, match="is missing; it is the list"):
         ws.frozen("train")
     ws.freeze("again", ALL)  # the same list lies there again
     assert len(ws.frozen("train")) == 6
@@ -150,8 +150,8 @@ def test_fsck_names_what_is_wrong_with_frozen_datasets(made):
         connection.execute("INSERT INTO label_ends VALUES (77, 78)")
     said = [(one.where, one.what) for one in check_frozen(ws.root / "catalog", ws.state)]
     assert [where for where, _ in said] == ["dataset train@1", "policy p", "state.sqlite"]
-    assert "is not what was frozen" in said[0][1]
-    assert "the first number 77" in said[2][1]
+    assert "was changed after it was frozen" in said[0][1]
+    assert "the first has number 77" in said[2][1]
 
 
 def test_which_episodes_trained_a_policy_and_which_policies_saw_an_episode(made, tmp_path):
@@ -215,7 +215,7 @@ def test_episodes_are_named_by_beginnings_places_and_conditions(made):
         resolve(ws, ["first:6"])
     with pytest.raises(UnknownNameError, match="Unknown episode 'zzzz'"):
         resolve(ws, ["zzzz"])
-    with pytest.raises(InputError, match="too short to name an episode"):
+    with pytest.raises(InputError, match="too short for an episode"):
         resolve(ws, ["ab"])
     ws.bury([ids[1]], "blurry", "ada")
     with pytest.raises(InputError, match=r"is buried \(blurry\)"):

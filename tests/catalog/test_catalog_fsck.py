@@ -185,7 +185,7 @@ def test_a_batch_that_grew_is_brought_up_to_date(tmp_path, capfd):
         commit(writer, 1)
         commit(writer, 2)
     code, figures = fsck(root, capfd)
-    assert (code, "was not told of" in figures["findings"][0]["what"]) == (1, True)
+    assert (code, "are not in the catalog" in figures["findings"][0]["what"]) == (1, True)
     assert (fsck(root, capfd, "--repair")[0], fsck(root, capfd)[0]) == (0, 0)
     assert len(whole(root)["episodes"]) == 5
 

@@ -36,12 +36,12 @@ def test_a_workspace_is_found_from_within_and_made_once(tmp_path, monkeypatch):
     (made.root / "data" / "deep").mkdir()
     monkeypatch.chdir(made.root / "data" / "deep")
     assert Workspace.open().root == made.root
-    with pytest.raises(InputError, match="is a workspace already"):
+    with pytest.raises(InputError, match="is already a workspace"):
         Workspace.create(made.root)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=r"No workspace here or in a folder above.*`twinloop init FOLDER`"):
         Workspace.open()
-    with pytest.raises(InputError, match="nowhere is no workspace"):
+    with pytest.raises(InputError, match="nowhere is not a workspace"):
         Workspace.open(tmp_path / "nowhere")
 
 
@@ -154,7 +154,7 @@ def test_a_folder_written_anew_is_noticed_and_added_again(ws, batch):
         ws.reader("planted")
     with DatasetWriter.open(batch, SPEC) as writer:
         writer.commit_block(0, [planted(2)])
-    with pytest.raises(DatasetError, match=r"was written anew.*`twinloop add .*data/planted`"):
+    with pytest.raises(DatasetError, match=r"was rewritten.*`twinloop add .*data/planted`"):
         ws.locate(content_hash(planted(0)))
     added = ws.add(batch)
     assert (added.episodes, added.new) == (1, 1)

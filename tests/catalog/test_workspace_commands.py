@@ -120,15 +120,15 @@ def test_add_takes_folders_from_anywhere_and_again(cell, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["init", ".", "--robot", "so101"], "is a workspace already. Choose another folder"),
+        (["init", ".", "--robot", "so101"], "is already a workspace. Choose another folder"),
         (["init", "new", "--robot", "so101"], "cell. Work in that one, or choose a folder outside it."),
-        (["init", "data/new"], "data/new lies in the workspace /"),
+        (["init", "data/new"], "data/new is inside the workspace /"),
         (["init", "new", "--robot", "so100"], "Unknown robot 'so100' in the built-in twins; --twin takes"),
         (["init", "new", "--robot", "so101", "--twin", "panda_tabletop"], "Give one of them."),
         (["init", "new", "--twin", "panda_tabletob"], "Unknown twin 'panda_tabletob'"),
         (["add", "nowhere"], "nowhere"),
         (["add", "a", "b", "--batch", "both"], "--batch both names one dataset, and 2 were given"),
-        (["add", "..", "--workspace", "data"], "data is no workspace: there is no twinloop.yaml. Make one"),
+        (["add", "..", "--workspace", "data"], "data is not a workspace: there is no twinloop.yaml. Create one"),
     ],
 )
 def test_what_cannot_be_is_said(cell, capsys, words, message):

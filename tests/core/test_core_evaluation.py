@@ -45,7 +45,7 @@ def test_a_trial_that_is_not_valid_is_no_success():
     [
         ({"success": None}, "Rows of the evaluation of bc in all need a column success; these have slice"),
         ({"colour": [1, 2, 3]}, "Unknown column 'colour' in the evaluation of bc in all"),
-        ({"success": ["yes", "no", "perhaps"]}, "success of the evaluation of bc in all is bool, and string came"),
+        ({"success": ["yes", "no", "perhaps"]}, "success of the evaluation of bc in all must be bool and is string"),
         ({"success": [True, None, True]}, "1 of 3 rows of the evaluation of bc in all have no success"),
         ({"trial": ["0", "0", "0"]}, "trial 0 of slice nominal occurs twice"),
     ],

@@ -70,7 +70,7 @@ def _likes(cell, capsys) -> None:
                 "--like real:3:x: 'x' is no frame. Write EPISODE or EPISODE:FRAME, such as real:3",
             ),
             ("zzzz", UnknownNameError, "episode 'zzzz'"),
-            ("abc", InputError, "'abc' is too short to name an episode"),
+            ("abc", InputError, "'abc' is too short for an episode"),
         ):
             with pytest.raises(error, match=re.escape(message)):
                 clip_named(workspace, word)

@@ -229,7 +229,7 @@ def test_joint_ranges_of_a_twin_stand_in_for_a_calibration():
     normal, degrees = twin.unit_map(["range_m100_100"] * len(names)), twin.unit_map(["deg"] * len(names))
     bare = UnitMap(joints=tuple(replace(u, scale=None, offset=None) for u in normal.joints), source="nobody")
     mine = [replace(episode, units=bare) for episode in arm(normal, time)]
-    with pytest.raises(UnitsError, match=r"joint ranges \(--ranges\)"):
+    with pytest.raises(UnitsError, match=r"joint ranges stand in \(--ranges\)"):
         match(mine, arm(degrees, time), clip_s=2.0)
     told = calibrated(ComparisonTarget(real=mine, sim=arm(degrees, time), paired=False, label="made"), twin)
     matched = match(told.real, told.sim, clip_s=2.0)

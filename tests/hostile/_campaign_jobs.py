@@ -105,7 +105,7 @@ FINISHED = (
     "holds a finished run",
     "holds a dataset",
     "holds a scenario already",
-    "is a workspace already",
+    "is already a workspace",
     "is taken",
     "not empty",
     "not an empty folder",

@@ -220,7 +220,7 @@ def test_records_that_an_older_version_wrote(cell, capfd, observed, monkeypatch)
     code, text = attempt(["fsck"], capfd)
     observed(text.splitlines()[0])
     assert code == 1
-    assert "40 runs hold credentials in their arguments or figures" in text
+    assert "40 runs have credentials in their records" in text
     assert leaks(cell / "twinloop.yaml", text) == []
     assert attempt(["fsck", "--repair"], capfd)[0] == 0
     assert leaks(cell) == []

@@ -35,7 +35,7 @@ MIXED = {  # two different commands at once; the second is the one whose result 
     "export while the source is curated": ("curate", "export"),
 }
 LOST = ("Another writer", "Another process", "exists", "holds an earlier run", "holds a finished run", "not empty",
-        "holds a dataset", "is taken", "is a workspace already", "was stopped", "already", "has a scenario",
+        "holds a dataset", "is taken", "is already a workspace", "was stopped", "already", "has a scenario",
         "There is no", "is the champion", "nothing to roll back", "is not an empty folder")  # fmt: skip
 
 

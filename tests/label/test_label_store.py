@@ -150,14 +150,14 @@ def test_text_stays_text(made):
             "Count from 0, the first frame first",
         ),
         ({"kind": "tag", "value": "x", "first_frame": 1}, "names one end of its frames"),
-        ({"kind": "success", "value": "yes", "first_frame": 1, "last_frame": 2}, "is said of the whole episode"),
+        ({"kind": "success", "value": "yes", "first_frame": 1, "last_frame": 2}, "applies to the whole episode"),
         ({"kind": "number/quality", "value": "nan"}, "is not a finite number"),
         ({"kind": "number/quality", "value": "four"}, "is not a finite number"),
         ({"kind": "language", "value": "  "}, "is empty"),
         ({"kind": "language", "value": "x" * 20_001}, "more than 20000 characters"),
         ({"kind": "language", "value": "a\x00b"}, "a zero byte"),
-        ({"kind": "success", "value": "yes", "confidence": 1.2}, "it lies between 0 and 1"),
-        ({"kind": "success", "value": "yes", "confidence": float("nan")}, "it lies between 0 and 1"),
+        ({"kind": "success", "value": "yes", "confidence": 1.2}, "it must be between 0 and 1"),
+        ({"kind": "success", "value": "yes", "confidence": float("nan")}, "it must be between 0 and 1"),
         ({"kind": "success", "value": "yes", "author": ""}, "has no author"),
         ({"kind": "success", "value": "yes", "source": "robot"}, "Unknown source 'robot'"),
     ],
@@ -190,7 +190,7 @@ def test_unknown_and_buried_episodes_are_refused_with_what_exists(made):
 
 def test_one_author_says_one_thing_at_a_time(made):
     ws, ids = made
-    with pytest.raises(InputError, match=r"hand:ada says success 2 times of episode .* \(yes, no\). Say it once"):
+    with pytest.raises(InputError, match=r"hand:ada gives success 2 times for episode .* \(yes, no\). Give it once"):
         ws.label([one(ids[0], "success", "yes"), one(ids[0], "success", "no")])
     with pytest.raises(InputError, match="says reach until frame 9 and grasp from frame 9"):
         ws.label([part(ids[0], "grasp", 9, 12), part(ids[0], "reach", 0, 9)])

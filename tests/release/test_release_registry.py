@@ -213,9 +213,9 @@ def test_tampering_is_found(registry, tmp_path, how):
     expected = {
         "changed": "Entry 2 of the audit log .* was changed",
         "removed": "Entry 2 of the audit log is missing",
-        "cut off": "The audit log had 4 entries and has 3: its end was cut off",
+        "cut off": "The audit log had 4 entries and has 3: its end was removed",
         "emptied": "The audit log had 4 entries and has 0",
-        "moved": "champion of main is pick@2, and the audit log says pick@1",
+        "moved": "champion of main is pick@2, but the audit log has pick@1",
     }[how]
     assert any(re.search(expected, finding.what) for finding in found), [finding.what for finding in found]
 
@@ -232,7 +232,7 @@ def test_an_entry_rewritten_with_its_own_hash_does_not_fit_the_next(registry, tm
         change = "UPDATE release_audit SET who = ?, sha256 = ? WHERE seq = 2"
         connection.execute(change, ("Mallory", sha256_json(row)))
         connection.commit()
-    assert audit.faults(state) == ["Entry 3 of the audit log does not follow on the one before it."]
+    assert audit.faults(state) == ["Entry 3 of the audit log does not continue the entry before it."]
 
 
 def test_a_log_written_anew_is_told_by_a_hash_that_was_noted(registry, tmp_path):

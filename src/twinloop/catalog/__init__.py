@@ -1,4 +1,4 @@
-"""Where every episode is known: the workspace folder, its catalog, frozen datasets, labels, and queries over all."""
+"""The workspace folder and its catalog: episodes, dataset versions, labels, and SQL queries over them."""
 
 from twinloop.catalog.adding import AddResult
 from twinloop.catalog.workspace import EpisodeLocation, Workspace

@@ -1,6 +1,7 @@
-"""Add a dataset folder to the catalog: all of it the first time, later what came to it, in one commit.
+"""Add a dataset folder to the catalog: all of it the first time, later its new episodes, in one commit.
 
-A commit holds the rows of a batch's episodes and parameters as parts, its record, and where each episode lies.
+A commit stores the rows of a batch's episodes and parameters as parts, the batch's record, and the location of each
+episode.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ from twinloop.dataset.lerobot.validation import unreadable_files
 
 
 class ConcurrentUpdateError(Exception):
-    """Another process brought the same batch up to date first."""
+    """Another process updated the same batch first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchCommit:
-    """What is to be committed of a batch at once.
+    """The changes of one batch that are committed together.
 
-    ``record`` is its row of ``batches``; ``rows`` and ``seals`` are what came to it, or all of it where it was
-    ``rewritten``.
+    ``record`` is the batch's row of ``batches``; ``rows`` and ``seals`` are the new ones, or all of them if the batch
+    was ``rewritten``.
     """
 
     record: Mapping[str, Any]
@@ -54,14 +55,14 @@ class BatchCommit:
 
     @property
     def batch(self) -> str:
-        """The batch's name."""
+        """Name of the batch."""
         return self.record["batch"]
 
     def make(self, parts: PartStore, *, run_id: str | None) -> tuple[list[PartFile], int]:
-        """Do it; the parts, and how many episodes lay nowhere before.
+        """Commit the changes; return the new parts, and the number of episodes that had no location before.
 
         Raises:
-            ChangedMeanwhileError: the batch has another revision than the one before ``record``'s.
+            ConcurrentUpdateError: the batch has another revision than the one before ``record``'s.
             DatasetError: the disk is full; nothing has changed.
         """
         params = undrawn(parts.state, self.rows.params)
@@ -86,7 +87,7 @@ class BatchCommit:
         return written, new
 
     def _replaced(self, parts: PartStore) -> tuple[list[PartFile], list[DraftPart]]:
-        """The parts that tell of the batch as it was, and what they tell of other batches."""
+        """Return the parts with the batch's old rows, and drafts with their rows of other batches."""
         replaced, others = list[PartFile](), list[DraftPart]()
         for part in parts.listed(EPISODES.name):
             if part.batch == self.batch:
@@ -108,7 +109,10 @@ class BatchCommit:
 
 
 def undrawn(state: WorkspaceState, params: pa.Table) -> pa.Table:
-    """Rows of parameters that nobody has written yet, by name: an episode's own name says what was drawn for it."""
+    """Return the parameter rows of episodes without stored parameters, sorted by name.
+
+    An episode id determines the episode's parameters, so they are stored once.
+    """
     ids = list(dict.fromkeys(params["episode_id"].to_pylist()))
     with state.snapshot() as connection:
         known = {name for name in ids if _has(connection, "drawn", key_of(name))}
@@ -119,7 +123,7 @@ def undrawn(state: WorkspaceState, params: pa.Table) -> pa.Table:
 
 
 def place(connection: sqlite3.Connection, batch: str, episodes: pa.Table) -> int:
-    """Write down where episodes lie; how many of them lay nowhere before."""
+    """Store the locations of episodes; return the number of episodes that had none before."""
     keys = [key_of(name) for name in episodes["episode_id"].to_pylist()]
     new = sum(not _has(connection, "places", key) for key in dict.fromkeys(keys))
     rows = zip(keys, [batch] * len(keys), episodes["episode_index"].to_pylist(), strict=True)
@@ -128,15 +132,15 @@ def place(connection: sqlite3.Connection, batch: str, episodes: pa.Table) -> int
 
 
 def draw(connection: sqlite3.Connection, params: pa.Table) -> None:
-    """Write down whose parameters are known."""
+    """Record the episodes whose parameters are stored."""
     names = dict.fromkeys(params["episode_id"].to_pylist())
     connection.executemany("INSERT OR IGNORE INTO drawn VALUES (?)", [(key_of(name),) for name in names])
 
 
 def write_seals(connection: sqlite3.Connection, batch: str, seals: Iterable[Seal]) -> None:
-    """Write down what files of a batch are.
+    """Store the seals of a batch's files.
 
-    Files that belong to no block are given all together, or not at all: those that are gone are forgotten.
+    Seals of files outside of blocks must be given all together or not at all; seals of removed files are deleted.
     """
     seals = list(seals)
     if any(not of_block(seal.path) for seal in seals):
@@ -148,14 +152,14 @@ def write_seals(connection: sqlite3.Connection, batch: str, seals: Iterable[Seal
 
 
 def write_record(connection: sqlite3.Connection, record: Mapping[str, Any]) -> None:
-    """Write a batch's row."""
+    """Store a batch's row."""
     names, marks = ", ".join(record), ", ".join("?" * len(record))
     sql = f"INSERT OR REPLACE INTO batches ({names}) VALUES ({marks})"  # noqa: S608 - names of our own
     connection.execute(sql, list(record.values()))
 
 
 def key_of(name: str) -> bytes:
-    """An episode's name as the index ``places`` holds it: a SHA-256 as its 32 bytes, any other as text."""
+    """Return the key of an episode in the index ``places``: 32 bytes for a SHA-256, otherwise its text."""
     try:
         return bytes.fromhex(name) if len(name) == 64 else name.encode()
     except ValueError:
@@ -172,11 +176,11 @@ _TRIES = 5
 
 @dataclass(frozen=True, kw_only=True)
 class AddResult:
-    """What became of a folder: its batch, its episodes, how many of them nobody knew before, and the parts written.
+    """Result of adding a folder: its batch, its episodes, the numbers of new and known ones, and the written parts.
 
-    ``resealed`` are files that were known, have other content now, and are known with that from now on. ``unreadable``
-    are sentences on files of the new episodes that cannot be read. ``first_sealed`` counts files that an earlier
-    version of twinloop had left without a hash.
+    ``resealed`` are known files whose content changed; their new content is now recorded. ``unreadable`` are sentences
+    on files of the new episodes that cannot be read. ``first_sealed`` is the number of files that an earlier version of
+    twinloop left without a hash.
     """
 
     batch: str
@@ -192,15 +196,15 @@ class AddResult:
 def add_folder(
     parts: PartStore, folder: Path, *, path: str, batch: str | None, source: str, run_id: str | None
 ) -> AddResult:
-    """Index a folder; see `Workspace.add`.
+    """Add a folder to the catalog; see `Workspace.add`.
 
     Args:
-        parts: of the catalog.
-        folder: of the dataset, absolute.
-        path: as the catalog writes it down.
-        batch: what to call it; by default as before, or as the folder.
-        source: of episodes that do not say.
-        run_id: the run that made it.
+        parts: the catalog's parts.
+        folder: the dataset's folder, absolute.
+        path: the folder's path as stored in the catalog.
+        batch: name of the batch; by default its earlier name, or the folder's.
+        source: source of episodes that do not state one.
+        run_id: the run that made the folder.
     """
     checked_info(folder)
     sealed_files(folder)  # refuses pipes and links to outside before anything is read
@@ -209,17 +213,17 @@ def add_folder(
             return _AddAttempt(parts, folder, path=path, batch=batch, source=source, run_id=run_id).commit()
         except ConcurrentUpdateError:
             continue
-    raise DatasetError(f"Other processes keep adding {folder} at the same time. Let one of them do it.")
+    raise DatasetError(f"Other processes keep adding {folder} at the same time. Let only one of them add it.")
 
 
 def move(state: WorkspaceState, batch: str, path: str) -> None:
-    """Write down that a batch lies elsewhere now."""
+    """Store the new path of a batch's folder."""
     with state.transaction() as connection:
         connection.execute("UPDATE batches SET path = ?, updated = ? WHERE batch = ?", (path, now(), batch))
 
 
 class _AddAttempt:
-    """One attempt: what the catalog knows, what the folder holds, and the rows that make up the difference."""
+    """One attempt to add a folder: the catalog's record, the folder's content, and the rows of the difference."""
 
     def __init__(
         self, parts: PartStore, folder: Path, *, path: str, batch: str | None, source: str, run_id: str | None
@@ -248,11 +252,11 @@ class _AddAttempt:
         return self._again(written, new=new, resealed=resealed, first_sealed=first)
 
     def _lost(self, before: Iterable[str], seals: Sequence[Seal]) -> bool:
-        """Return whether a file that belongs to no block is there no more."""
+        """Return whether a file outside of blocks was removed."""
         return not {path for path in before if not of_block(path)} <= {item.path for item in seals}
 
     def _seal_again(self, seals: Sequence[Seal]) -> None:
-        """Know files that changed, while the episodes did not, with what they hold now."""
+        """Store the new seals of files that changed although the episodes did not."""
         record = self._record((self._before or {})["revision"] + 1)
         with self._parts.state.transaction() as connection:
             write_seals(connection, self._batch, seals)
@@ -263,7 +267,7 @@ class _AddAttempt:
         return self._change == "changed"
 
     def _known(self, batch: str | None) -> dict[str, Any] | None:
-        """The batch's record: that of this name, or of this path."""
+        """Return the batch's record, found by its name or its path."""
         state = self._parts.state
         here = state.row("SELECT * FROM batches WHERE path = ?", (self._path,)) or self._moved()
         if batch is None or (here and here["batch"] == batch):
@@ -275,11 +279,11 @@ class _AddAttempt:
                 "or leave it out."
             )
         if here:
-            raise InputError(f"{self._folder} is in the workspace as batch {here['batch']}. Leave --batch out.")
+            raise InputError(f"{self._folder} is already in the workspace as batch {here['batch']}. Leave --batch out.")
         return None
 
     def _moved(self) -> dict[str, Any] | None:
-        """A batch that was this folder and is no longer where it was."""
+        """Return the batch that has the content of this folder and whose own folder no longer exists."""
         root = self._parts.folder.parent
         gone = [row for row in self._parts.state.rows("SELECT * FROM batches") if not (root / row["path"]).exists()]
         if not gone:
@@ -299,7 +303,7 @@ class _AddAttempt:
         return f"{name}-{number}"
 
     def _read(self) -> tuple[Fingerprint, dict[str, Any], list[str], EpisodeTableRows]:
-        """Fingerprint, metadata, and the rows of the files that are new, all of one moment."""
+        """Read the fingerprint, the metadata, and the rows of the new files, all of the same version of the folder."""
         for _ in range(_TRIES):
             info = checked_info(self._folder)
             before = Fingerprint.of(self._folder)
@@ -312,7 +316,7 @@ class _AddAttempt:
             if Fingerprint.of(self._folder) == before:
                 self._check_count(info, rows, kept=self._before["episodes"] if skipped and self._before else 0)
                 return before, info, files, rows
-        raise DatasetError(f"{self._folder} changes faster than it can be read. Add it when its writer has ended.")
+        raise DatasetError(f"{self._folder} changes faster than it can be read. Add it after its writer has ended.")
 
     def _check_count(self, info: dict[str, Any], rows: EpisodeTableRows, *, kept: int) -> None:
         indices = np.sort(rows.episodes["episode_index"].to_numpy())
@@ -322,7 +326,7 @@ class _AddAttempt:
             )
         if kept + len(indices) != info["total_episodes"]:
             raise DatasetError(
-                f"{self._folder}: info.json says {info['total_episodes']} episodes, its episode table has "
+                f"{self._folder}: info.json has {info['total_episodes']} episodes, but its episode table has "
                 f"{kept + len(indices)}. The dataset is incomplete: copy or export it again."
             )
 

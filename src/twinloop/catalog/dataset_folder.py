@@ -1,13 +1,13 @@
-"""Check what a dataset folder's metadata may say, tell whether it grew, moved or was written anew, and seal its files.
+"""Check the metadata of a dataset folder, detect whether it grew, moved or was rewritten, and seal its files.
 
-The episode table is told by size and end of each of its files: a Parquet file ends in its footer, which holds the place
-and the extremes of every column, so that other rows have another end. Names and times of files do not count, so a
-moved or copied folder is still the same.
+The fingerprint of the episode table is the size and the end of each of its files. A Parquet file ends with its footer,
+which has the location and the extremes of every column, so files with other rows have another end. Names of folders
+and times of files do not count: a moved or copied folder has the same fingerprint.
 
-A seal is the size and SHA-256 of a file when it was added, so that a changed byte is noticed and named. Every file is
-sealed but hidden ones (``.git``, ``.cache``), links that lead out of the folder, and datasets in folders of their own.
-Files of blocks (``chunk-000/file-000``) are never written again; the others, as ``meta/info.json`` and ``README.md``,
-change as a dataset grows. Their seals are renewed when the dataset is added again.
+A seal is the size and SHA-256 of a file when it was added, so that a changed byte is noticed. Every file is sealed
+except hidden ones (``.git``, ``.cache``), links out of the folder, and datasets in subfolders. Files of blocks
+(``chunk-000/file-000``) never change; others, such as ``meta/info.json`` and ``README.md``, change as a dataset grows.
+Their seals are renewed when the dataset is added again.
 """
 
 from __future__ import annotations
@@ -35,41 +35,41 @@ _SHOWN = 8  # datasets of a folder that a message names
 
 
 def checked_info(folder: Path) -> dict[str, Any]:
-    """``info.json`` of a LeRobot v3.0 folder, once what it says can be.
+    """Return the checked ``info.json`` of a LeRobot v3.0 folder.
 
     Raises:
-        DatasetError: it is no such folder, another version, or says what cannot be; names the key.
+        DatasetError: no such folder, another version, or an impossible value; names the key.
     """
     where = folder / layout.INFO
     if not where.is_file():
         inner = _datasets_in(folder)
         if inner:
             named = " ".join(shlex.quote(str(path)) for path in inner[:_SHOWN]) + (" …" if len(inner) > _SHOWN else "")
-            raise DatasetError(f"{folder} is no dataset and holds {len(inner)}. Name them: `twinloop add {named}`.")
+            raise DatasetError(f"{folder} is not a dataset but has {len(inner)}. Add them: `twinloop add {named}`.")
         raise DatasetError(
-            f"{folder} is no LeRobot v3.0 dataset: {layout.INFO} is missing. A robot's log of another kind becomes "
-            f"one by `twinloop import {folder} --output FOLDER`."
+            f"{folder} is not a LeRobot v3.0 dataset: {layout.INFO} is missing. Convert a log of another format: "
+            f"`twinloop import {folder} --output FOLDER`."
         )
     if where.stat().st_size > MOST_INFO_BYTES:
-        raise DatasetError(f"{where} has {where.stat().st_size} bytes; no metadata are that large. Export it again.")
+        raise DatasetError(f"{where} has {where.stat().st_size} bytes, too many for metadata. Export it again.")
     try:
         info = read_json(where)
     except InputError as error:
         raise DatasetError(str(error)) from error
     if not isinstance(info, dict):
-        raise DatasetError(f"{where} holds a {type(info).__name__}, not the keys of a dataset. Export it again.")
+        raise DatasetError(f"{where} holds a {type(info).__name__}, not a JSON object. Export it again.")
     version = str(info.get("codebase_version"))
     if not version.startswith("v3."):
         raise DatasetError(
-            f"{folder} is LeRobot {version}; the catalog takes v3.0. `twinloop import {folder} --output FOLDER` makes "
-            "one of it."
+            f"{folder} is LeRobot {version}; the catalog takes v3.0. Convert it: "
+            f"`twinloop import {folder} --output FOLDER`."
         )
     require_possible(info, folder)
     return info
 
 
 def _datasets_in(folder: Path) -> list[Path]:
-    """Datasets right in a folder, or one below, as a hub's OWNER/NAME."""
+    """Return the datasets in the folder's subfolders, up to two levels deep, as in the Hub's OWNER/NAME."""
     found = [path for depth in ("*", "*/*") for path in folder.glob(f"{depth}/{layout.INFO}")]
     return sorted(path.parents[1] for path in found)
 
@@ -81,17 +81,17 @@ _END = 1 << 16  # bytes: more than the footer of a block of 64 episodes
 
 @dataclass(frozen=True, kw_only=True)
 class Fingerprint:
-    """Digest of ``info.json``, and of each file of the episode table by its path in the folder."""
+    """Digests of ``info.json`` and of each file of the episode table, by its path in the folder."""
 
     info: str
     files: Mapping[str, str]
 
     @classmethod
     def of(cls, folder: Path) -> Fingerprint:
-        """The fingerprint of a folder as it is now.
+        """Return the present fingerprint of a folder.
 
         Raises:
-            DatasetError: it is no dataset, or was swapped meanwhile again and again.
+            DatasetError: it is not a dataset, or it changed during three attempts.
         """
         if (folder / layout.INFO).exists():
             require_regular(folder / layout.INFO)
@@ -107,21 +107,21 @@ class Fingerprint:
 
     @property
     def hash(self) -> str:
-        """One name for all of it."""
+        """Hash over all digests."""
         return sha256_json([self.info, dict(self.files)])
 
     def to_text(self) -> str:
-        """JSON, for the table of batches."""
+        """Return JSON for the table of batches."""
         return json.dumps({"info": self.info, "files": dict(self.files)})
 
     @classmethod
     def from_text(cls, text: str) -> Fingerprint:
-        """The inverse of `to_text`."""
+        """Invert `to_text`."""
         value = parse_json(text, where="A stored fingerprint")
         return cls(info=value["info"], files=value["files"])
 
     def since(self, before: Fingerprint) -> Change:
-        """What became of the folder that looked like ``before``: files added only, or something else."""
+        """Return the change since ``before``: ``same``, ``grown`` (only new files), or ``changed``."""
         if self == before:
             return "same"
         kept = all(self.files.get(path) == digest for path, digest in before.files.items())
@@ -129,7 +129,7 @@ class Fingerprint:
 
 
 def episode_files(folder: Path) -> list[str]:
-    """The files of a folder's episode table, in order."""
+    """Return the files of a folder's episode table, in order."""
     found = sorted((folder / "meta" / "episodes").glob("chunk-*/file-*.parquet"))
     return [path.relative_to(folder).as_posix() for path in found]
 
@@ -151,7 +151,7 @@ _SMALL = 1 << 20  # bytes of a file that is hashed by every `fsck`, not only by 
 
 @dataclass(frozen=True, kw_only=True)
 class Seal:
-    """A file's size and SHA-256, of all of it (``whole``) or, of videos in older workspaces, of its end."""
+    """A file's size and SHA-256: of the whole file (``whole``) or, for videos in older workspaces, of its end."""
 
     path: str
     bytes: int
@@ -160,10 +160,10 @@ class Seal:
 
     @classmethod
     def of(cls, folder: Path, path: str, *, whole: bool = True) -> Seal:
-        """Return the seal of a file as it is now.
+        """Return the present seal of a file.
 
         Raises:
-            DatasetError: the file is gone or cannot be read.
+            DatasetError: the file is missing or cannot be read.
         """
         file = folder / path
         try:
@@ -174,20 +174,20 @@ class Seal:
 
 
 def of_block(path: str) -> bool:
-    """Return whether a file belongs to a block, which is never written again."""
+    """Return whether a file belongs to a block; such files never change."""
     return _BLOCK.match(path) is not None
 
 
 def readable(path: Path | str) -> str:
-    """Return a path for a message: a line break or another control character in a name is escaped."""
+    """Return a path for a message, with line breaks and other control characters escaped."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in str(path))
 
 
 def sealed_files(folder: Path) -> list[str]:
-    """Return the files of a dataset folder that are sealed, by their path in it, sorted.
+    """Return the paths of the files of a dataset folder that are sealed, sorted.
 
     Raises:
-        DatasetError: a file that counts leads out of the folder, is no regular file, or has a name that is no text.
+        DatasetError: a file to seal leads out of the folder, is not a regular file, or has a name that is not text.
     """
     return sorted(_walk(folder, folder.resolve(), ""))
 
@@ -201,7 +201,7 @@ def _walk(folder: Path, root: Path, below: str) -> Iterator[str]:
             if entry.is_symlink() and not Path(entry.path).resolve().is_relative_to(root):
                 if path.partition("/")[0] in _ROOMS:
                     where = readable(entry.path)
-                    raise DatasetError(f"{where} leaves the dataset's folder. Nothing outside it is read.")
+                    raise DatasetError(f"{where} leaves the dataset's folder. Files outside it are not read.")
             elif entry.is_dir(follow_symlinks=False):
                 if not (Path(entry.path) / layout.INFO).is_file():
                     yield from _walk(folder, root, path)
@@ -211,24 +211,24 @@ def _walk(folder: Path, root: Path, below: str) -> Iterator[str]:
 
 
 def _require_plain(entry: os.DirEntry[str], path: str) -> None:
-    """Refuse what is no regular file, such as a pipe: to read it could take forever."""
+    """Refuse a file that is not regular, such as a pipe, because reading it could block forever."""
     where = readable(entry.path)
     try:
         path.encode()
         regular = stat.S_ISREG(entry.stat().st_mode)
     except UnicodeEncodeError as error:
-        raise DatasetError(f"{where}: the name of this file is no text. Rename the file.") from error
+        raise DatasetError(f"{where}: the name of this file is not valid text. Rename the file.") from error
     except OSError as error:
         raise DatasetError(f"{where} cannot be read ({error.strerror}). Restore the file or remove it.") from error
     if not regular:
-        raise DatasetError(f"{where} is no regular file. Remove it from the dataset.")
+        raise DatasetError(f"{where} is not a regular file. Remove it from the dataset.")
 
 
 def seal(folder: Path, known: Iterable[str] = ()) -> list[Seal]:
-    """Return the seals of a folder's files as they are now, but for files of blocks that are known.
+    """Return the present seals of a folder's files, without those of blocks that are in ``known``.
 
     Raises:
-        DatasetError: see `sealed_files`; or a table has no readable footer: it was cut off before.
+        DatasetError: see `sealed_files`; or a table has no readable footer because it was cut off.
     """
     skipped = {path for path in known if of_block(path)}
     paths = [path for path in sealed_files(folder) if path not in skipped]
@@ -245,12 +245,12 @@ def seals_of(state: WorkspaceState, batch: str) -> list[Seal]:
 
 
 def is_sealed(seals: Sequence[Seal]) -> bool:
-    """Return whether every file of a batch is sealed; an earlier version sealed the files of blocks alone."""
+    """Return whether every file of a batch is sealed; an earlier version sealed only the files of blocks."""
     return any(item.path == layout.INFO for item in seals)
 
 
 def require_footer(file: Path) -> None:
-    """Refuse a table that was cut off or is none; files of another kind pass.
+    """Refuse a Parquet file that is damaged or cut off; other kinds of files are accepted.
 
     Raises:
         DatasetError: names the file.
@@ -261,7 +261,7 @@ def require_footer(file: Path) -> None:
 
 
 def broken(folder: Path, before: Seal, *, deep: bool) -> str | None:
-    """Return what is wrong with a file, or None; without ``deep`` large files by size and presence only."""
+    """Return the fault of a file, or None; without ``deep`` large files are checked by size only."""
     file = folder / before.path
     if not file.is_file():
         return "is missing" if not os.path.lexists(file) else "is no regular file any more"

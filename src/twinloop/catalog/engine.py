@@ -1,8 +1,8 @@
-"""DuckDB, in memory and for queries only: views over what is committed, and statements that can do nothing else.
+"""An in-memory DuckDB database for queries only: views over the committed data, and read-only statements.
 
-Two layers keep a statement from writing, and each suffices: `catalog.statements` refuses what does not only read; and
-the database has no local files, no folder for temporary ones and no network, so that there is nowhere to write to. Its
-views are made of tables in memory and of files that it reads through `catalog.readable_files`, which cannot write.
+Two layers prevent writing, and each of them suffices. `catalog.statements` refuses statements that do not only read.
+The database itself has no local files, no temporary folder and no network, so it cannot write anywhere. Its views are
+made of tables in memory and of files read through `catalog.readable_files`, which cannot write.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _LOCKED = (
 
 
 class QueryEngine:
-    """A DuckDB database that holds nothing and can write nothing.
+    """A DuckDB database without stored data and without any way to write.
 
     Args:
-        limits: of each statement.
+        limits: limits of each statement.
     """
 
     def __init__(self, limits: QueryLimits) -> None:
@@ -61,7 +61,7 @@ class QueryEngine:
                 self._connection.execute(setting)
 
     def show(self, name: str, table: pa.Table) -> None:
-        """A view of a table in memory, instead of an earlier one of that name."""
+        """Create a view of a table in memory; it replaces an earlier view of that name."""
         import duckdb
 
         try:
@@ -74,30 +74,30 @@ class QueryEngine:
         self.views.add(name)
 
     def show_sql(self, name: str, sql: str) -> None:
-        """A view that is a statement of our own over other views."""
+        """Create a view from an internal SQL statement over other views."""
         with self._explained():
             self._connection.execute(f'CREATE OR REPLACE VIEW "{name}" AS {sql}')
         self.views.add(name)
 
     def show_files(self, name: str, files: Sequence[Path]) -> None:
-        """A view of Parquet files."""
+        """Create a view of Parquet files."""
         self.show_sql(name, f"SELECT * FROM {self.parquet(files)}")  # noqa: S608 - our own
 
     def hide(self, name: str) -> None:
-        """Take a view of `show_sql` or `show_files` away, if there is one."""
+        """Remove a view of `show_sql` or `show_files`, if it exists."""
         if name in self.views:
             self._connection.execute(f'DROP VIEW "{name}"')
             self.views.discard(name)
 
     def parquet(self, files: Sequence[Path]) -> str:
-        """Return the SQL that reads Parquet files as one table, by the names of their columns.
+        """Return the SQL that reads Parquet files as one table, with columns matched by name.
 
         Raises:
-            DatasetError: one is gone; names it.
+            DatasetError: a file is missing; names it.
         """
         gone = [path for path in files if not path.is_file()]
         if gone:
-            raise DatasetError(f"{gone[0]} is gone, and {len(gone) - 1} more. Run `twinloop fsck`.")
+            raise DatasetError(f"{gone[0]} is missing, and {len(gone) - 1} more files. Run `twinloop fsck`.")
         if self._files is None:
             from twinloop.catalog.readable_files import ReadableFiles
 
@@ -107,27 +107,27 @@ class QueryEngine:
         return f"read_parquet([{names}], union_by_name = true)"
 
     def query(self, sql: str, parameters: Parameters = (), *, most_rows: int | None = None) -> pa.Table:
-        """Run one statement that reads; a name that several columns have is counted on, as ``episode_id_2``.
+        """Run one read-only statement; duplicate column names get a number, such as ``episode_id_2``.
 
         Args:
             sql: the statement.
-            parameters: values for it.
-            most_rows: of the answer, where the caller turns it into objects that take more memory than rows.
+            parameters: its values.
+            most_rows: maximum number of rows, for a caller that converts them to objects that need more memory.
 
         Raises:
             UnknownNameError: no such view or column.
-            InputError: not one statement, not one that reads, one that DuckDB refuses, or one that takes more time or
-                memory than it may.
-            DatasetError: a file that a view is made of cannot be read.
+            InputError: not one statement, not a read-only one, one that DuckDB refuses, or one that exceeds the limits
+                of time or memory.
+            DatasetError: a file of a view cannot be read.
         """
         return self._run(lambda: self._checked(sql, parameters, most_rows))
 
     def query_unchecked(self, sql: str, parameters: Parameters = ()) -> pa.Table | None:
-        """Run a statement without the first layer: for tests of the second."""
+        """Run a statement without the check of the first layer; for tests of the second."""
         return self._run(lambda: self._answer(sql, parameters))
 
     def columns(self) -> Mapping[str, list[str]]:
-        """The columns of every view."""
+        """Columns of every view."""
         found = self._connection.execute("SELECT table_name, column_name FROM duckdb_columns() WHERE NOT internal")
         columns: dict[str, list[str]] = {}
         for table, column in found.fetchall():
@@ -135,7 +135,7 @@ class QueryEngine:
         return columns
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close the database and release its memory."""
         if self.usable:
             self._connection.close()
 
@@ -158,7 +158,7 @@ class QueryEngine:
         return self._answer(sql, parameters, most_rows)
 
     def _answer(self, sql: str, parameters: Parameters, most_rows: int | None = None) -> pa.Table:
-        """Run a statement, and return what it gives."""
+        """Run a statement and return its rows."""
         connection = self._connection
         connection.execute("BEGIN TRANSACTION READ ONLY")
         try:
@@ -170,16 +170,16 @@ class QueryEngine:
                 connection.rollback()
 
     def _collected(self, relation: duckdb.DuckDBPyRelation, most_rows: int | None) -> pa.Table:
-        """Return the rows of an answer.
+        """Return the rows of a result.
 
         Raises:
-            InputError: there are more rows or columns than there may be, or they take more memory.
+            InputError: it has too many rows or columns, or needs too much memory.
         """
         held, rows, batches = 0, 0, list[pa.RecordBatch]()
         with contextlib.closing(relation.to_arrow_reader(_BATCH_ROWS)) as reader:
             if len(reader.schema) > _MOST_COLUMNS:
                 raise InputError(
-                    f"The answer has {len(reader.schema):,} columns; at most {_MOST_COLUMNS:,} are given. Select fewer."
+                    f"The answer has {len(reader.schema):,} columns; at most {_MOST_COLUMNS:,} may be. Select fewer."
                 )
             for batch in reader:
                 batches.append(batch)
@@ -195,13 +195,13 @@ class QueryEngine:
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
-        """Turn DuckDB's errors into ours, which name files by their paths."""
+        """Convert DuckDB's errors to errors of twinloop that show the files' paths."""
         with explained(self.columns, self._files.with_paths if self._files else str):
             yield
 
 
 def _require_flat(parameters: Parameters) -> None:
-    """Refuse parameters that DuckDB would follow without an end."""
+    """Refuse parameters that contain themselves, which DuckDB would follow without end."""
     level: list[Any] = [parameters]
     for _ in range(_DEEPEST):
         inner = (item.values() if isinstance(item, Mapping) else item for item in level)
@@ -209,12 +209,12 @@ def _require_flat(parameters: Parameters) -> None:
         if not level:
             return
     raise InputError(
-        f"A parameter of the statement is nested more than {_DEEPEST} deep, or holds itself. Give it flat."
+        f"A parameter of the statement is nested more than {_DEEPEST} deep, or contains itself. Give a flat one."
     )
 
 
 def _told_apart(answer: pa.Table) -> pa.Table:
-    """Give every column a name of its own: rows as dictionaries, JSON and Parquet would lose all but one."""
+    """Make all column names unique; otherwise dictionaries, JSON and Parquet would keep one column per name."""
     names, counts, taken = list[str](), dict[str, int](), set(answer.column_names)
     for name in answer.column_names:
         own, count = name, counts.get(name, 0) + 1
@@ -227,5 +227,5 @@ def _told_apart(answer: pa.Table) -> pa.Table:
 
 
 def quoted(text: str) -> str:
-    """A text as SQL writes it."""
+    """Return a text as a quoted SQL literal."""
     return "'" + text.replace("'", "''") + "'"

@@ -1,4 +1,4 @@
-"""From a dataset folder to rows of the catalog: its episode table with the columns of provenance."""
+"""Convert the episode table of a dataset folder, with its provenance columns, to rows of the catalog."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _TAKEN = {
 
 @dataclass(frozen=True, kw_only=True)
 class FolderMetadata:
-    """A dataset folder as the catalog looks at it: what holds for all of its episodes."""
+    """Metadata of a dataset folder that hold for all of its episodes."""
 
     path: Path
     batch: str
@@ -48,7 +48,7 @@ class FolderMetadata:
 
     @classmethod
     def at(cls, path: Path, batch: str, info: Mapping[str, Any], source: str) -> FolderMetadata:
-        """Read what holds for all episodes of a folder."""
+        """Read the metadata that hold for all episodes of a folder."""
         units, spec = path / layout.UNIT_MAP, path / layout.SPEC
         licence = read_json(spec).get("licence") if spec.is_file() else None
         return cls(
@@ -62,7 +62,7 @@ class FolderMetadata:
 
     @property
     def cameras(self) -> list[str]:
-        """Camera names, of videos and of images in the table."""
+        """Camera names, of videos and of image columns."""
         keys = [key for key, entry in self.info["features"].items() if entry["dtype"] in ("video", "image")]
         return [key.removeprefix("observation.images.") for key in keys]
 
@@ -76,10 +76,10 @@ class EpisodeTableRows:
 
 
 def read_rows(folder: FolderMetadata, files: Sequence[str]) -> EpisodeTableRows:
-    """The rows of some files of a folder's episode table.
+    """Return the rows of some files of a folder's episode table.
 
     Raises:
-        DatasetError: a file is damaged or lacks columns, or says what cannot be.
+        DatasetError: a file is damaged, lacks columns, or has an impossible value.
     """
     found = [_file_rows(folder, name) for name in files]
     if not found:
@@ -107,7 +107,7 @@ def _file_rows(folder: FolderMetadata, name: str) -> EpisodeTableRows:
 
 
 def _ids(folder: FolderMetadata, table: pa.Table) -> list[str]:
-    """The episodes' names: those they carry, made from their content where they carry none."""
+    """Return the episode ids: the stored ones, or hashes of the content for episodes without one."""
     column = f"{_PROVENANCE}episode_id"
     given = table[column].to_pylist() if column in table.column_names else [None] * len(table)
     names = [str(name or "") for name in given]
@@ -160,7 +160,7 @@ def _provenance(table: pa.Table, name: str) -> pa.ChunkedArray | None:
 
 
 def _text(table: pa.Table, name: str) -> list[str | None] | None:
-    """A text column of the provenance with nothing for empty texts; None where there is no such column."""
+    """Return a text column of the provenance with None for empty texts; None if the column does not exist."""
     column = _provenance(table, name)
     return None if column is None else [str(value) if value else None for value in column.to_pylist()]
 
@@ -183,7 +183,7 @@ def _list(text: str | None, where: Path) -> list[str]:
 
 
 def _extra(folder: FolderMetadata, name: str, table: pa.Table) -> list[Mapping[str, Any]]:
-    """What the provenance says beyond its columns, which stands in a file of its own beside each block."""
+    """Return the provenance facts that have no column; they are in a separate file per block."""
     path = folder.path / name.replace("meta/episodes/", "twinloop/provenance/").replace(".parquet", ".jsonl")
     if not path.is_file() or not path.resolve().is_relative_to(folder.path.resolve()):
         return [{}] * len(table)
@@ -195,10 +195,10 @@ def _extra(folder: FolderMetadata, name: str, table: pa.Table) -> list[Mapping[s
 
 
 def _fitting(values: Any, field: pa.Field, rows: int, path: Path) -> pa.Array:
-    """A column in the type of the catalog.
+    """Convert a column to the catalog's type.
 
     Raises:
-        DatasetError: it holds something else.
+        DatasetError: its values have another type.
     """
     try:
         if values is None:
@@ -208,7 +208,7 @@ def _fitting(values: Any, field: pa.Field, rows: int, path: Path) -> pa.Array:
         made = values.cast(field.type) if isinstance(values, pa.Array) else pa.array(values, field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise DatasetError(
-            f"{path}: what becomes {field.name} is not {field.type} ({error}). Export it again."
+            f"{path}: the column for {field.name} is not {field.type} ({error}). Export it again."
         ) from error
     if made.null_count and not field.nullable:
         raise DatasetError(f"{path}: {made.null_count} episodes have no {field.name}. Export the dataset again.")
@@ -216,7 +216,7 @@ def _fitting(values: Any, field: pa.Field, rows: int, path: Path) -> pa.Array:
 
 
 def _params(table: pa.Table, ids: Sequence[str], path: Path) -> pa.Table:
-    """A row for each parameter of each episode, sorted by name so that a part tells where to look for one."""
+    """Return one row per parameter of each episode, sorted by name for fast access to one parameter."""
     columns = [name for name in table.column_names if name.startswith(_DRAWN)]
     names = _exact_names(table, columns)
     order = sorted(range(len(columns)), key=lambda i: names[i])
@@ -231,7 +231,7 @@ def _params(table: pa.Table, ids: Sequence[str], path: Path) -> pa.Table:
 
 
 def _exact_names(table: pa.Table, columns: Sequence[str]) -> list[str]:
-    """The parameters' paths: a column's name has dots for slashes, and a path may have dots of its own."""
+    """Return the parameters' names; a column name has dots for slashes, but a parameter's name may have dots too."""
     texts = _text(table, "randomization") or []
     exact: dict[str, str] = {}
     for text in (item for item in texts if item):

@@ -1,10 +1,10 @@
-"""Freeze selections of episodes under a name and a hash, and record which of them trained which policy.
+"""Freeze selections of episodes as dataset versions with a name and a hash, and record which of them trained a policy.
 
-The list lies in ``catalog/datasets/HASH.parquet``, a function of the ids alone; the row that names it is committed
-after that file is on the disk, so that a list without a row is no dataset, and a row without its list cannot be.
+The list of episodes is in ``catalog/datasets/HASH.parquet`` and depends on the ids only. Its row is committed after the
+file is on disk: a list without a row is not a dataset version, and a row always has its list.
 
-A policy has seen an episode that was in a dataset it was trained on, one that such an episode was made from, and what
-the policy that its training went on from had seen.
+A policy has seen an episode if the episode was in a dataset version that trained it, if such an episode was derived
+from it, or if the policy from which its training continued has seen it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LIST_ROWS = pa.schema([pa.field("hash", pa.dictionary(pa.int32(), pa.string()))
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetVersion:
-    """One version of a frozen dataset. ``episode_ids`` are sorted; ``new`` says whether freezing made it just now."""
+    """A dataset version. ``episode_ids`` are sorted; ``new`` is true if this call of `freeze` created it."""
 
     name: str
     version: int
@@ -56,14 +56,14 @@ class DatasetVersion:
 
     @property
     def reference(self) -> str:
-        """How it is called so that no later version can be meant."""
+        """Unambiguous reference ``NAME@VERSION``."""
         return f"{self.name}@{self.version}"
 
     def __len__(self) -> int:
         return len(self.episode_ids)
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form, without the list."""
+        """Return a JSON-compatible dictionary without the list of episodes."""
         return {key: value for key, value in vars(self).items() if key != "episode_ids"} | {
             "reference": self.reference,
             "episodes": len(self),
@@ -71,29 +71,29 @@ class DatasetVersion:
 
 
 def list_hash(episode_ids: Iterable[str]) -> str:
-    """The hash of a list of episodes, whatever its order: SHA-256 over the sorted ids."""
+    """Return the hash of a list of episodes in any order: SHA-256 over the sorted ids."""
     return sha256_bytes(*(name.encode() for name in sorted(episode_ids)))
 
 
 def freeze(ws: OpenWorkspace, name: str, sql: str, note: str = "") -> DatasetVersion:
-    """Freeze what a statement selects now, under a name.
+    """Freeze the present result of a statement as a dataset version.
 
-    The newest version of that name is returned as it is where it lists the same episodes already.
+    If the newest version of that name has the same episodes, it is returned unchanged.
 
     Args:
         ws: the workspace.
         name: letters, digits, ``.``, ``_`` and ``-``.
         sql: a statement over the views with a column ``episode_id``; each episode counts once.
-        note: what it is for.
+        note: purpose of the version.
 
     Raises:
-        InputError: the name cannot be one, the statement gives no ``episode_id``, none at all, or episodes that are
-            unknown or buried; names them.
+        InputError: the name is invalid, or the statement gives no ``episode_id``, no episodes, or episodes that are
+            unknown or excluded; names them.
     """
     if not _NAME.fullmatch(name) or re.fullmatch(r"[0-9a-f]{64}", name):
         raise InputError(
-            f"{name!r} cannot name a dataset. Use up to 63 letters, digits, '.', '_' and '-'; a version is counted up "
-            "by itself."
+            f"{name!r} cannot name a dataset. Use up to 63 letters, digits, '.', '_' and '-'; the version number is "
+            "added automatically."
         )
     ids = sorted(selected(ws, sql))
     if not ids:
@@ -120,11 +120,11 @@ def freeze(ws: OpenWorkspace, name: str, sql: str, note: str = "") -> DatasetVer
 
 
 def frozen(ws: OpenWorkspace, reference: str) -> DatasetVersion:
-    """The frozen dataset of that name (its newest version), ``NAME@VERSION``, or hash or unique beginning of one.
+    """Return the dataset version of a name (its newest version), ``NAME@VERSION``, a hash or a unique beginning of one.
 
     Raises:
         UnknownNameError: there is none.
-        InputError: the beginning of a hash fits several.
+        InputError: several hashes have this beginning.
         DatasetError: its list is missing or damaged.
     """
     row = _row(ws.state, reference)
@@ -136,20 +136,20 @@ def frozen(ws: OpenWorkspace, reference: str) -> DatasetVersion:
 
 
 def read_list(catalog: Path, digest: str, sha256: str) -> tuple[str, ...]:
-    """The ids of a list, checked against its row.
+    """Read the ids of a list and verify them against its row.
 
     Raises:
-        DatasetError: the file is missing, or is not what was committed.
+        DatasetError: the file is missing, or was changed.
     """
     path = _present(catalog, digest)
     data = path.read_bytes()
     if sha256_bytes(data) != sha256:
-        raise DatasetError(f"{path} is not what was frozen: its bytes changed. Put a copy of it back.")
+        raise DatasetError(f"{path} was changed after it was frozen: its bytes differ. Restore a copy of it.")
     return tuple(pq.read_table(io.BytesIO(data), columns=["episode_id"])["episode_id"].to_pylist())
 
 
 def lists(root: Path, state: WorkspaceState) -> pa.Table:
-    """Every list that a dataset names, as rows ``hash, episode_id``; what the view `dataset_episodes` is made of.
+    """Return the lists of all dataset versions as rows ``hash, episode_id``, for the view `dataset_episodes`.
 
     Raises:
         DatasetError: a list is missing or cannot be read.
@@ -169,7 +169,7 @@ def _list_rows(catalog: Path, digest: str) -> pa.Table:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetDifference:
-    """Episodes that only the first of two datasets has, only the second, and how many both have."""
+    """Episodes in only the first or only the second of two dataset versions, and the number in both."""
 
     first: DatasetVersion
     second: DatasetVersion
@@ -179,7 +179,7 @@ class DatasetDifference:
 
 
 def difference(ws: OpenWorkspace, first: str, second: str) -> DatasetDifference:
-    """What two frozen datasets do not have in common; raises as `frozen`."""
+    """Compare two dataset versions; raises as `frozen`."""
     one, other = frozen(ws, first), frozen(ws, second)
     left, right = set(one.episode_ids), set(other.episode_ids)
     return DatasetDifference(
@@ -205,8 +205,8 @@ def _row(state: WorkspaceState, reference: str) -> dict[str, Any]:
         hashes = sorted({row["hash"] for row in rows})
         if len(hashes) > 1:
             raise InputError(
-                f"{reference} begins the hashes of {len(hashes)} datasets: {', '.join(h[:16] for h in hashes)}. Give "
-                "more digits."
+                f"{reference} begins {len(hashes)} hashes of datasets: {', '.join(h[:16] for h in hashes)}. "
+                "Give more digits."
             )
     if not rows:
         known = [f"{row['name']}@{row['version']}" for row in state.rows("SELECT name, version FROM datasets")]
@@ -223,7 +223,7 @@ def _require_living(ws: OpenWorkspace, ids: Sequence[str]) -> None:
     if buried:
         raise _are_buried(buried)
     raise InputError(
-        f"{len(missing)} of the selected ids name no episode of this workspace, the first {missing[0][:16]}. Select "
+        f"{len(missing)} of the selected ids are not episodes of this workspace, the first {missing[0][:16]}. Select "
         "from the view episodes, or `twinloop add` their dataset."
     )
 
@@ -235,8 +235,8 @@ def _buried_among(rows: Iterable[Any], ids: Iterable[str]) -> list[str]:
 
 def _are_buried(buried: Sequence[str]) -> InputError:
     return InputError(
-        f"{len(buried)} of the selected episodes are buried and enter no new dataset, the first {buried[0][:16]}. "
-        "Select from the view episodes, which leaves them out; the view tombstones says why each is there."
+        f"{len(buried)} of the selected episodes are excluded and cannot be frozen, the first {buried[0][:16]}. "
+        "Select from the view episodes, which leaves them out; the view tombstones has the reasons."
     )
 
 
@@ -249,7 +249,7 @@ def _path(catalog: Path, digest: str) -> Path:
 def _present(catalog: Path, digest: str) -> Path:
     path = _path(catalog, digest)
     if not path.is_file():
-        raise DatasetError(f"{path} is missing, and with it the list of a frozen dataset. Put a copy of it back.")
+        raise DatasetError(f"{path} is missing; it is the list of a frozen dataset. Restore a copy of it.")
     return path
 
 
@@ -269,35 +269,33 @@ def record_policy(
     *,
     base: str | None = None,
 ) -> None:
-    """Record that frozen datasets trained a policy; once recorded it stays as it is, and the same again does nothing.
+    """Record which dataset versions trained a policy; a record never changes, and repeating it has no effect.
 
     Args:
         ws: the workspace.
         policy: hash of its weights and settings.
-        name: what people call it.
-        dataset: name, ``NAME@VERSION`` or hash of a frozen dataset, or several.
+        name: name of the policy.
+        dataset: name, ``NAME@VERSION`` or hash of one or several dataset versions.
         run_id: the run that trained it.
-        extra: whatever else is known, as plain values.
-        base: hash of the recorded policy that its training went on from.
+        extra: further JSON-compatible facts.
+        base: hash of the recorded policy from which its training continued.
 
     Raises:
-        InputError: it is recorded already with something else, or nothing is named.
-        UnknownNameError: no such dataset, or no such base.
+        InputError: it is already recorded with other facts, or the hash, the name or the dataset is missing.
+        UnknownNameError: no such dataset version, or no such base.
     """
     if not policy or not name:
-        raise InputError("A policy is recorded under the hash of its weights and a name. Give both.")
+        raise InputError("The record of a policy needs the hash of its weights and a name. Give both.")
     given = [dataset] if isinstance(dataset, str) else list(dataset)
     if not given:
-        raise InputError(
-            f"Policy {name} names no dataset that trained it. Freeze one first: `twinloop datasets freeze`."
-        )
+        raise InputError(f"Policy {name} has no dataset that trained it. Freeze one first: `twinloop datasets freeze`.")
     rows = sorted({(entry.hash, entry.reference) for entry in (frozen(ws, reference) for reference in given)})
     trained = dict(reversed(rows))
     try:
         text = None if not extra else json.dumps(json.loads(dumps(dict(extra))), sort_keys=True, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise InputError(
-            f"Policy {name}: extra holds a number that JSON cannot say ({error}). Leave it out."
+            f"Policy {name}: extra has a value that JSON cannot represent ({error}). Leave it out."
         ) from error
     with ws.state.transaction() as connection:
         if base is not None:
@@ -319,5 +317,5 @@ def record_policy(
         if before != (name, base, text, set(trained)):
             raise InputError(
                 f"Policy {policy[:16]} is recorded already, as {known[0]} trained on {len(before[3])} dataset(s) with "
-                "other facts than these. What trained a policy does not change; record the new one under its own hash."
+                "other facts than these. The record of a policy cannot change; record the new one under its own hash."
             )

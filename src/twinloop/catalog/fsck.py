@@ -1,4 +1,4 @@
-"""Check whether a workspace is whole: every hash, every index, every dataset folder; and say what can be done."""
+"""Check the integrity of a workspace (hashes, indexes, dataset folders) and give the remedy for each finding."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ _PLACE = ["episode_index", "length", "tasks", "data/chunk_index", "data/file_ind
 def check_batch(
     parts: PartStore, row: Mapping[str, Any], note: Callable[[str], None], *, deep: bool
 ) -> Iterator[tuple[str, Repair]]:
-    """What is wrong with a batch's folder, and what kind of repair that calls for.
+    """Yield the faults of a batch's folder, each with the kind of repair it needs.
 
     Args:
-        parts: of the catalog.
-        row: of the table ``batches``.
-        note: takes a sentence for people about what was done meanwhile.
-        deep: read every file whole, name episodes without provenance anew, and decode videos at both ends of each
-            episode.
+        parts: the catalog's parts.
+        row: a row of the table ``batches``.
+        note: receives a sentence on each action during the check.
+        deep: read all files completely, compute content ids of episodes without provenance again, and decode the first
+            and last image of each episode.
     """
     folder = parts.folder.parent / row["path"]
     if not (folder / layout.INFO).is_file():
-        yield f"{folder} is gone, or is no dataset any more.", "find"
+        yield f"{folder} is missing, or is no longer a dataset.", "find"
         return
     try:
         damaged = list(_files(parts, row, folder, note, deep=deep))
@@ -66,7 +66,7 @@ def check_batch(
         yield from damaged
         return
     if Fingerprint.of(folder).since(Fingerprint.from_text(row["files"])) == "changed":
-        yield f"{folder} was written anew since it was added.", "add"
+        yield f"{folder} was rewritten since it was added.", "add"
         return
     try:
         yield from _episodes(parts, row, folder, deep=deep)
@@ -77,12 +77,12 @@ def check_batch(
 def _files(
     parts: PartStore, row: Mapping[str, Any], folder: Path, note: Callable[[str], None], *, deep: bool
 ) -> Iterator[tuple[str, Repair]]:
-    """Find files that are not what they were; those of a folder written anew have other names or sizes altogether."""
+    """Yield changed files. In a rewritten folder all names or sizes differ; the fingerprint reports that."""
     batch, seals = row["batch"], seals_of(parts.state, row["batch"])
     wrong = [(item, what) for item in seals if (what := broken(folder, item, deep=deep)) is not None]
     blocks = [(item, what) for item, what in wrong if of_block(item.path)]
     if {item.path.partition("/")[0] for item, what in blocks if "other bytes" not in what} >= {"meta", "data"}:
-        return  # another dataset is there: its fingerprint tells
+        return  # another dataset is there; its fingerprint is checked next
     new = sorted(set(sealed_files(folder)) - {item.path for item in seals})
     grown = any(path.startswith("meta/episodes/") for path in new)
     for item, what in blocks if grown else wrong:  # a dataset that grew has other metadata
@@ -92,32 +92,32 @@ def _files(
         yield from _footers(folder, [item.path for item in seals if of_block(item.path) and item.path not in known])
     extra = [path for path in new if is_sealed(seals) or (seals and of_block(path))]
     if extra:
-        what = f"{len(extra)} files that the catalog was not told of, such as {readable(extra[0])}"
+        what = f"{len(extra)} files that are not in the catalog, such as {readable(extra[0])}"
         yield f"{readable(folder)} has {what}.", "add"
     if deep and not wrong:
         _seal_rest(parts.state, batch, folder, seals, note)
 
 
 def _footers(folder: Path, paths: list[str]) -> Iterator[tuple[str, Repair]]:
-    """Tables that have the bytes they had and yet cannot be read: they were added broken."""
+    """Yield tables with unchanged bytes that cannot be read: they were damaged when they were added."""
     for path in paths:
         try:
             require_footer(folder / path)
         except DatasetError as error:
-            yield f"{error} It was so when it was added.", "copy"
+            yield f"{error} It was already damaged when it was added.", "copy"
 
 
 def _seal_rest(
     state: WorkspaceState, batch: str, folder: Path, seals: Sequence[Seal], note: Callable[[str], None]
 ) -> None:
-    """Seal what an earlier version left: videos but for their ends, and files that belong to no block."""
+    """Seal the files that an earlier version left out: whole videos, and files outside of blocks."""
     fresh = [Seal.of(folder, item.path) for item in seals if not item.whole]
     if seals and not is_sealed(seals):
         fresh += [item for item in seal(folder, [item.path for item in seals]) if not of_block(item.path)]
     if fresh:
         with state.transaction() as connection:
             write_seals(connection, batch, fresh)
-        note(f"{len(fresh)} files of batch {batch} were sealed just now. Changes from before cannot be noticed.")
+        note(f"{len(fresh)} files of batch {batch} were sealed now. Earlier changes cannot be detected.")
 
 
 def _episodes(parts: PartStore, row: Mapping[str, Any], folder: Path, *, deep: bool) -> Iterator[tuple[str, Repair]]:
@@ -126,13 +126,13 @@ def _episodes(parts: PartStore, row: Mapping[str, Any], folder: Path, *, deep: b
     named = {item["episode_index"]: item["episode_id"] for item in held}
     for index, name in _names(reader, row["source"], deep=deep):
         if named.get(index, key_of(name)) != key_of(name):
-            yield f"Episode {index} of {folder} is {name[:16]}…; the catalog knows another there. It changed.", "add"
+            yield f"Episode {index} of {folder} is {name[:16]}…, but another episode in the catalog. It changed.", "add"
     if deep:
         yield from _videos(reader)
 
 
 def _names(reader: DatasetReader, source: str, *, deep: bool) -> Iterator[tuple[int, str]]:
-    """Names that episodes carry; deep, those of the others from their content."""
+    """Yield the index and the stored id of each episode; with ``deep`` also ids computed from the content."""
     for path in sorted((reader.path / "meta" / "episodes").glob("chunk-*/file-*.parquet")):
         rows = read_table(path)
         carried = rows[_ID].to_pylist() if _ID in rows.column_names else [None] * len(rows)
@@ -146,7 +146,7 @@ def _names(reader: DatasetReader, source: str, *, deep: bool) -> Iterator[tuple[
 
 
 def _videos(reader: DatasetReader) -> Iterator[tuple[str, Repair]]:
-    """Whether the first and the last frame of each episode can be decoded."""
+    """Check that the first and the last frame of each episode can be decoded."""
     for camera in reader.cameras:
         for index, length in enumerate(reader.lengths.tolist()):
             try:
@@ -155,13 +155,13 @@ def _videos(reader: DatasetReader) -> Iterator[tuple[str, Repair]]:
                 yield f"{reader.path}: camera {camera} of episode {index} cannot be decoded ({error}).", "copy"
 
 
-SWEPT = "swept"  # within catalog/: what no transaction lists, kept until a person removes it
+SWEPT = "swept"  # within catalog/: files that no transaction lists, kept until a person removes them
 Report = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class FsckFinding:
-    """Something wrong: what kind, where, what it is, what to do, and what `fsck --repair` can do about it."""
+    """A fault: its kind, location, description and remedy, and the repair that `fsck --repair` can do."""
 
     kind: str
     where: str
@@ -172,7 +172,7 @@ class FsckFinding:
 
 
 def check_parts(parts: PartStore) -> Iterator[FsckFinding]:
-    """Every part against the list of parts, its hash and its own footer; files that nothing lists."""
+    """Check every part against the list of parts, its hash and its footer; report files that are not listed."""
     for table in TABLES:
         listed = {part.part: part for part in parts.listed(table)}
         for part in listed.values():
@@ -181,20 +181,20 @@ def check_parts(parts: PartStore) -> Iterator[FsckFinding]:
 
 
 def check_kept(parts: PartStore) -> Iterator[FsckFinding]:
-    """What was kept for quick opening against the hash in its name."""
+    """Check the cache files against the hashes in their names."""
     for path in damaged(parts.folder):
         where = path.relative_to(parts.folder.parent).as_posix()
         yield FsckFinding(
             kind="kept",
             where=where,
-            what=f"{where}, which makes opening quick, has other bytes than those written.",
-            remedy="Nothing is lost: --repair removes it, and the next query makes it again.",
+            what=f"{where}, a cache file, differs from the written one.",
+            remedy="No data is lost: --repair removes it, and the next query makes it again.",
             repair="forget",
         )
 
 
 def check_index(parts: PartStore) -> Iterator[FsckFinding]:
-    """Whether what SQLite says of places is what the parts say."""
+    """Check that the episode locations in SQLite agree with the parts."""
     state, episodes = parts.state, parts.listed(EPISODES.name)
     try:
         tables = [
@@ -202,7 +202,7 @@ def check_index(parts: PartStore) -> Iterator[FsckFinding]:
             for part in episodes
         ]
     except (pa.ArrowException, OSError):
-        return  # told of already, by name
+        return  # reported already by `check_parts`
     rows = pa.concat_tables(tables) if tables else EPISODES.schema.empty_table()
     for row in state.rows("SELECT batch, episodes FROM batches ORDER BY batch"):
         mine = rows.filter(pc.equal(rows["batch"], row["batch"]))
@@ -213,15 +213,15 @@ def check_index(parts: PartStore) -> Iterator[FsckFinding]:
             yield FsckFinding(
                 kind="index",
                 where=f"batch {row['batch']}",
-                what=f"It has {row['episodes']} episodes; the parts tell of {len(mine)}, the index of {len(said)}.",
-                remedy="Make it again from the parts, or where they lack some, from the folder: --repair.",
+                what=f"It has {row['episodes']} episodes; the parts have {len(mine)}, the index has {len(said)}.",
+                remedy="Rebuild it with --repair, from the parts or, if they lack some, from the folder.",
                 repair="rebuild" if len(mine) == row["episodes"] else "reread",
                 batch=row["batch"],
             )
 
 
 def check_batches(parts: PartStore, *, deep: bool, note: Report = lambda _sentence: None) -> Iterator[FsckFinding]:
-    """Every dataset folder against what it was when it was added; ``note`` takes what was done meanwhile."""
+    """Check every dataset folder against its state when it was added; ``note`` receives actions during the check."""
     for row in parts.state.rows("SELECT * FROM batches ORDER BY added, batch"):
         for what, repair in check_batch(parts, row, note, deep=deep):
             yield FsckFinding(
@@ -235,15 +235,15 @@ def check_batches(parts: PartStore, *, deep: bool, note: Report = lambda _senten
 
 
 _REMEDIES = {
-    "find": "Move it back, or `twinloop add` it where it lies now; --repair looks for it in the workspace.",
-    "add": "Where that was meant, `twinloop add {path}`; --repair does it.",
-    "meant": "Put a copy of the file back. Where the change was meant: `twinloop add {path}`.",
-    "copy": "Put a copy of the file back, or export the dataset again and `twinloop add {path}`.",
+    "find": "Move it back, or `twinloop add` it at its new place; --repair looks for it in the workspace.",
+    "add": "If this was intended: `twinloop add {path}`, or --repair.",
+    "meant": "Restore a copy of the file. If the change was intended: `twinloop add {path}`.",
+    "copy": "Restore a copy of the file, or export the dataset again and `twinloop add {path}`.",
 }
 
 
 def part_is_damaged(parts: PartStore, part: PartFile) -> bool:
-    """Whether a part is not the file that was committed."""
+    """Return whether a part differs from the committed file."""
     return next(_check_part(parts, part), None) is not None
 
 
@@ -255,7 +255,7 @@ def _check_part(parts: PartStore, part: PartFile) -> Iterator[FsckFinding]:
     elif path.stat().st_size != part.bytes:
         yield _lost(name, part, f"{name} has {path.stat().st_size} bytes; {part.bytes} were committed.")
     elif sha256_file(path) != part.sha256:
-        yield _lost(name, part, f"{name} has other bytes than those committed ({part.rows} rows).")
+        yield _lost(name, part, f"{name} differs from the committed file ({part.rows} rows).")
 
 
 def _lost(name: str, part: PartFile, what: str) -> FsckFinding:
@@ -268,7 +268,7 @@ def _lost(name: str, part: PartFile, what: str) -> FsckFinding:
         kind="part",
         where=name,
         what=what,
-        remedy=f"Put a copy of the file back, or make its rows again ({part.table_name} of run {part.run_id}).",
+        remedy=f"Restore a copy of the file, or make its rows again ({part.table_name} of run {part.run_id}).",
     )
 
 
@@ -280,7 +280,7 @@ def _unlisted(parts: PartStore, table: str, listed: set[str]) -> Iterator[FsckFi
             yield FsckFinding(
                 kind="leftover",
                 where=f"catalog/{table}/{path.name}",
-                what=f"catalog/{table}/{path.name} is in no commit: a writer was ended, or writes right now.",
-                remedy=f"Nothing needs it; --repair moves it to catalog/{SWEPT}.",
+                what=f"catalog/{table}/{path.name} is in no commit: a writer was interrupted, or is still writing.",
+                remedy=f"It is not needed; --repair moves it to catalog/{SWEPT}.",
                 repair="sweep",
             )

@@ -1,7 +1,7 @@
-"""Check ``state.sqlite``: its pages, its newest commit and every row; and what its rows say.
+"""Check ``state.sqlite``: its pages, its newest commit, every row, and the content of its rows.
 
-Frozen datasets and versions of policies that are not what they were, a log of releases that is not whole, parts that
-are not in the order of their commits, and records of runs that hold credentials.
+The content checks find changed dataset versions and policy versions, a damaged log of releases, parts that are not in
+the order of their commits, and records of runs with credentials.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _HEADER = ((0, "16s", (b"SQLite format 3\0",)), (18, "6B", (2, 2, 0, 64, 32, 32)
 
 
 def check_state(path: Path) -> list[FsckFinding]:
-    """Return what keeps SQLite from reading its file, all pages and all commits of it.
+    """Return the faults that prevent SQLite from reading all pages and commits of its file.
 
     Raises:
-        NewerStateError: it is of a newer version. Nothing of it may be judged or made again.
-        UnreachableStateError: the disk is full or refuses otherwise, which says nothing about the file.
+        NewerStateError: a newer version wrote the file. It must not be checked or rebuilt.
+        UnreachableStateError: the disk is full or refuses otherwise, which is not a fault of the file.
     """
     try:
         state = WorkspaceState(path)
@@ -58,7 +58,7 @@ def check_state(path: Path) -> list[FsckFinding]:
 
 
 def check_rows(state: WorkspaceState) -> Iterator[FsckFinding]:
-    """Find tables whose rows something else than a commit has changed, and the file that counts the commits."""
+    """Find tables with rows that were changed outside of a commit, and check the file that counts the commits."""
     with state.snapshot() as connection:
         changed = _changed(connection)
     for table in changed:
@@ -113,7 +113,7 @@ def _damaged(path: Path, what: str) -> FsckFinding:
 
 
 def check_frozen(catalog: Path, state: WorkspaceState) -> Iterator[FsckFinding]:
-    """Lists that are missing, damaged or not what their row says; rows that speak of nothing."""
+    """Find lists of episodes that are missing, damaged or changed, and rows that refer to missing entries."""
     known = set[str]()
     for row in state.rows("SELECT name, version, hash, sha256, episodes FROM datasets ORDER BY name, version"):
         known.add(row["hash"])
@@ -124,14 +124,14 @@ def check_frozen(catalog: Path, state: WorkspaceState) -> Iterator[FsckFinding]:
             yield FsckFinding(kind="frozen", where=where, what=str(error), remedy=_REMEDY)
             continue
         if list_hash(ids) != row["hash"] or len(ids) != row["episodes"]:
-            what = f"Its row says {row['episodes']} episodes of another hash; its list has {len(ids)}."
+            what = f"Its row has {row['episodes']} episodes and another hash; its list has {len(ids)}."
             yield FsckFinding(kind="frozen", where=where, what=what, remedy="Put a copy of state.sqlite back.")
     for row in state.rows("SELECT policy, dataset FROM policy_datasets ORDER BY policy, dataset"):
         if row["dataset"] not in known:
             yield FsckFinding(
                 kind="frozen",
                 where=f"policy {row['policy'][:16]}",
-                what=f"It was trained on a dataset {row['dataset'][:16]} that no row names.",
+                what=f"It was trained on a dataset {row['dataset'][:16]} that has no row.",
                 remedy="Put a copy of state.sqlite back.",
             )
     lost = state.rows("SELECT seq FROM label_ends WHERE seq NOT IN (SELECT seq FROM label_history)")
@@ -139,22 +139,22 @@ def check_frozen(catalog: Path, state: WorkspaceState) -> Iterator[FsckFinding]:
         yield FsckFinding(
             kind="labels",
             where="state.sqlite",
-            what=f"{len(lost)} labels ended that the history does not hold, the first number {lost[0]['seq']}.",
+            what=f"{len(lost)} ended labels are not in the history, the first has number {lost[0]['seq']}.",
             remedy="Put a copy of state.sqlite back.",
         )
 
 
 _REMEDY = (
-    f"Put a copy of the file in catalog/{FOLDER} back. Where the SQL of the dataset still selects the same, freezing "
+    f"Restore a copy of the file in catalog/{FOLDER}. If the SQL of the dataset still selects the same, freezing "
     "it again writes that file."
 )
 
 
-_BACK = "Put a copy of state.sqlite and of policies/ back. Who can write to these files can write anything in them."
+_BACK = "Restore a copy of state.sqlite and of policies/. Anyone who can write to these files can change them."
 
 
 def check_release(root: Path, state: WorkspaceState) -> Iterator[FsckFinding]:
-    """Versions that are missing or changed, leftovers, a log that was changed, aliases that nobody moved."""
+    """Find missing or changed policy versions, leftover files, a changed log, and aliases changed without it."""
     yield from _versions(root, state)
     faults = audit.faults(state)
     head = audit.unwitnessed(root, state)
@@ -166,7 +166,7 @@ def check_release(root: Path, state: WorkspaceState) -> Iterator[FsckFinding]:
     for key in sorted(said.keys() | held.keys()) if not faults else []:
         if said.get(key) != held.get(key):
             deployment, alias = key
-            what = f"The {alias} of {deployment} is {_or(held.get(key))}, and the audit log says {_or(said.get(key))}."
+            what = f"The {alias} of {deployment} is {_or(held.get(key))}, but the audit log has {_or(said.get(key))}."
             yield FsckFinding(kind="audit", where=f"policy_aliases {alias}", what=what, remedy=_BACK)
 
 
@@ -180,8 +180,8 @@ def _versions(root: Path, state: WorkspaceState) -> Iterator[FsckFinding]:
             yield FsckFinding(
                 kind="policy",
                 where=folder.relative_to(root).as_posix(),
-                what=f"{row['name']}@{row['version']} is not what was added: {wrong}.",
-                remedy="Put a copy of these files back, or add the same policy again under its name: that heals it.",
+                what=f"{row['name']}@{row['version']} was changed after it was added: {wrong}.",
+                remedy="Restore a copy of these files, or add the same policy again under its name.",
             )
     for folder in sorted((root / "policies").glob("[!.]*/*")):
         if folder.is_dir() and folder not in known:
@@ -189,23 +189,23 @@ def _versions(root: Path, state: WorkspaceState) -> Iterator[FsckFinding]:
             yield FsckFinding(
                 kind="leftover",
                 where=where,
-                what=f"{where} is in no row of the registry: a process was ended, or adds it right now.",
-                remedy=f"Nothing needs it. Remove it: rm -r {where}",
+                what=f"{where} is in no row of the registry: a process was interrupted, or is still adding it.",
+                remedy=f"It is not needed. Remove it: rm -r {where}",
             )
 
 
 def different(folder: Path, files: Mapping[str, str]) -> str:
-    """What is other than it was in a folder, in words; empty where every byte is as it was.
+    """Describe the changes in a folder; empty if every byte is unchanged.
 
     Args:
-        folder: of a version.
+        folder: the folder of a policy version.
         files: the SHA-256 of each of its files, by path in it.
     """
     if not folder.is_dir():
         return "the folder is missing"
     present = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
     wrong = [f"{name} is missing" for name in files if name not in present]
-    wrong += [f"{name} was put there" for name in present if name not in files]
+    wrong += [f"{name} was added" for name in present if name not in files]
     known = [(name, digest) for name, digest in files.items() if name in present]
     return "; ".join(
         wrong + [f"{name} has other bytes" for name, digest in known if sha256_file(present[name]) != digest]
@@ -220,7 +220,7 @@ _ORDERED = (SCORES.name, EVALUATIONS.name)  # tables of which the rows that were
 
 
 def check_order(parts: PartStore) -> Iterator[FsckFinding]:
-    """Find parts that come before parts committed earlier: older versions took the order from the writers' clocks."""
+    """Find parts ordered before parts committed earlier; older versions took the order from the writers' clocks."""
     for table in _ORDERED:
         misplaced = _misplaced(parts.state, table)
         if misplaced:
@@ -228,14 +228,14 @@ def check_order(parts: PartStore) -> Iterator[FsckFinding]:
                 kind="order",
                 where=f"catalog/{table}",
                 what=f"{len(misplaced)} parts of {table} come before parts that were committed earlier: a clock was "
-                "ahead when those were written.",
+                "ahead when they were written.",
                 remedy="--repair puts them into the order of their commits.",
                 repair="reorder",
             )
 
 
 def put_in_order(parts: PartStore) -> str:
-    """Put the parts that `check_order` finds after those committed before them; return what was done."""
+    """Move the parts that `check_order` finds after those committed before them; return a sentence on the result."""
     moved = 0
     with parts.state.transaction() as connection:
         for table in _ORDERED:
@@ -248,20 +248,20 @@ def put_in_order(parts: PartStore) -> str:
 
 
 def check_secrets(state: WorkspaceState) -> Iterator[FsckFinding]:
-    """Find runs whose recorded arguments or figures hold credentials: versions before redaction kept them."""
+    """Find runs whose recorded arguments or results have credentials, which versions before redaction stored."""
     found = [row["run_id"] for row in state.rows("SELECT * FROM runs ORDER BY rowid") if without_secrets(row) != row]
     if found:
         yield FsckFinding(
             kind="secret",
             where="runs of state.sqlite",
-            what=f"{len(found)} runs hold credentials in their arguments or figures, the first {found[0]}.",
-            remedy="--repair removes them from the records. Change those credentials: copies may hold them.",
+            what=f"{len(found)} runs have credentials in their records, e.g. {found[0]}.",
+            remedy="--repair removes them from the records. Change those credentials: copies of the file may have them.",
             repair="redact",
         )
 
 
 def remove_secrets(state: WorkspaceState) -> str:
-    """Remove credentials from the records of runs, and their bytes from the file; return what was done."""
+    """Remove credentials from the records of runs, and their bytes from the file; return a sentence on the result."""
     changed = 0
     with state.transaction() as connection:
         for row in state.rows("SELECT * FROM runs"):
@@ -277,7 +277,7 @@ def remove_secrets(state: WorkspaceState) -> str:
 
 
 def _misplaced(state: WorkspaceState, table: str) -> list[str]:
-    """Return the parts, in the order of their commits, that come before one committed earlier.
+    """Return the parts, in the order of their commits, that are ordered before one committed earlier.
 
     SQLite numbers rows in the order of the commits. A part that replaced others has their position and does not count.
     """

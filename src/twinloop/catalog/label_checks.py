@@ -1,7 +1,7 @@
-"""Check one label: the words it may use, the episodes and frames it may speak of; before anything is written.
+"""Check a label before it is written: its words, its episode and its frames.
 
-The classes of manipulation failures are ours; they divide a pick and place by the stage at which it went wrong and
-add what goes wrong with any robot.
+The classes of manipulation failures are our own choice: they divide a pick and place by the stage that failed, and
+add failures that occur on any robot.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ FILE = "labels.yaml"
 UNKNOWN = "unknown"
 FAILURES: Mapping[str, str] = {
     "never_reached": "the hand never came within reach of the object",
-    "grasp_missed": "within reach, and the object was never held",
-    "wrong_object": "another thing was taken than was asked for",
+    "grasp_missed": "the hand was within reach, but the object was never held",
+    "wrong_object": "another object was taken than the task requires",
     "pushed_away": "the object was moved out of reach or knocked over before it was held",
-    "dropped": "held, and lost before it was to be let go",
-    "placed_off_target": "let go, and came to rest somewhere else than asked for",
-    "not_released": "brought to its place and not let go",
-    "timeout": "on its way when time was over",
-    "collision": "the robot hit what it was not to touch",
+    "dropped": "the object was held, and lost before the release",
+    "placed_off_target": "the object was released and came to rest at a wrong place",
+    "not_released": "the object was brought to its place and not released",
+    "timeout": "the task was not finished when the time was over",
+    "collision": "the robot hit something that it must not touch",
     "stopped": "the robot stopped by itself: overload, a limit, a lost connection",
     "aborted": "a person ended it",
-    "misunderstood": "another task was done than was asked for",
-    "recording_fault": "what happened cannot be told from the recording",
-    "diverged": "the simulation did not hold",
-    "other": "none of these; say what in a reason or a tag",
+    "misunderstood": "another task was done than the given one",
+    "recording_fault": "the recording does not show the outcome",
+    "diverged": "the simulation diverged",
+    "other": "none of these; describe it in a reason or a tag",
     UNKNOWN: "whoever says so cannot tell",
 }
 SUBTASKS: Mapping[str, str] = {
     "reach": "from the beginning, or the last release, until the hand begins to close",
     "grasp": "until the object is held, or begins to rise",
     "lift": "up",
-    "transport": "to where it goes; from joints alone with lift and place in it",
+    "transport": "to the target; from joints alone it includes lift and place",
     "place": "down",
     "release": "while the hand opens",
     "retreat": "away, until the end or the next reach",
@@ -55,7 +55,7 @@ SUBTASKS: Mapping[str, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary:
-    """Words by kind, each with its meaning. ``tags`` and ``subtasks`` are free where they are None."""
+    """Allowed words by kind, each with its meaning. ``tags`` and ``subtasks`` are unrestricted if None."""
 
     failures: Mapping[str, str] = field(default_factory=lambda: FAILURES)
     subtasks: Mapping[str, str] | None = None
@@ -64,16 +64,16 @@ class Vocabulary:
 
     @classmethod
     def of(cls, root: Path) -> Vocabulary:
-        """The words of a workspace: the built-in failures and what its ``labels.yaml`` adds.
+        """Return the words of a workspace: the built-in failures and those in its ``labels.yaml``.
 
         ::
 
-            failures: {slipped_on_felt: the object turned in the fingers}   # beside the built-in ones
-            tags: {blurry: a camera is out of focus, night: lamps only}     # then no other tag is taken
-            subtasks: {reach: …, insert: …}                                 # then no other subtask is taken
+            failures: {slipped_on_felt: the object turned in the fingers}   # in addition to the built-in ones
+            tags: {blurry: a camera is out of focus, night: lamps only}     # allows no other tags
+            subtasks: {reach: …, insert: …}                                 # allows no other subtasks
 
         Raises:
-            InputError: the file is not such YAML; names the key.
+            InputError: the file has another form; names the key.
         """
         path = root / FILE
         if not path.is_file():
@@ -94,7 +94,7 @@ class Vocabulary:
         )
 
     def require(self, kind: str, value: str) -> None:
-        """Refuse a word that is not in the vocabulary of its kind.
+        """Check that a word is in the vocabulary of its kind.
 
         Raises:
             UnknownNameError: names the nearest words.
@@ -123,11 +123,11 @@ _MOST_TEXT = 20_000  # characters of one value: a page is a sentence too many, a
 
 @dataclass(frozen=True, kw_only=True)
 class Label:
-    """One thing that is said of an episode, or of its frames from ``first_frame`` to ``last_frame``, both included.
+    """A statement about an episode, or about its frames from ``first_frame`` to ``last_frame``, both included.
 
     ``kind`` is ``success`` (yes, no), ``failure`` (a class of `vocabulary`), ``subtask`` (a word and frames),
-    ``language`` (a text, of frames or of all), ``tag`` (a word), or ``number/NAME``. A success or failure, and a
-    subtask without frames, may be ``unknown``: the author looked and cannot tell.
+    ``language`` (a text, for some frames or all), ``tag`` (a word), or ``number/NAME``. A success, a failure, or a
+    subtask without frames may be ``unknown``: the author looked and cannot decide.
     """
 
     episode_id: str
@@ -143,21 +143,24 @@ class Label:
 
     @property
     def slot(self) -> str:
-        """What a newer statement of the same author, episode and kind replaces: a tag only itself."""
+        """Slot of the label: a newer label of the same author, episode, kind and slot replaces it.
+
+        The slot of a tag is the tag itself.
+        """
         return self.value if self.kind == "tag" else ""
 
     @property
     def where(self) -> str:
-        """Which label it is, for messages."""
+        """Description of the label, for messages."""
         return f"{self.kind} {self.value[:40]!r} of episode {self.episode_id[:12]}"
 
 
 def checked(label: Label, words: Vocabulary) -> Label:
-    """The label as it is stored.
+    """Return the label as it is stored.
 
     Raises:
         UnknownNameError: a kind or word that does not exist.
-        InputError: its value, author, frames or confidence cannot be.
+        InputError: its value, author, frames or confidence is invalid.
     """
     require_kind(label.kind)
     if label.source not in SOURCES:
@@ -167,7 +170,7 @@ def checked(label: Label, words: Vocabulary) -> Label:
             f"The label {label.where} has no author, a zero byte, or more than {_MOST_TEXT} characters. Correct it."
         )
     if label.confidence is not None and not 0.0 <= label.confidence <= 1.0:
-        raise InputError(f"The label {label.where} has the confidence {label.confidence}; it lies between 0 and 1.")
+        raise InputError(f"The label {label.where} has the confidence {label.confidence}; it must be between 0 and 1.")
     value = _value(label)
     words.require(label.kind, value)
     _require_range(label, value)
@@ -175,10 +178,10 @@ def checked(label: Label, words: Vocabulary) -> Label:
 
 
 def require_kind(kind: str) -> None:
-    """Refuse a kind of label that does not exist.
+    """Check that a kind of label exists.
 
     Raises:
-        UnknownNameError: names those that do.
+        UnknownNameError: names the existing kinds.
     """
     known = {"success", "failure", "subtask", "language", "tag"}
     if kind not in known and not (kind.startswith("number/") and len(kind) > len("number/")):
@@ -188,7 +191,7 @@ def require_kind(kind: str) -> None:
 def _value(label: Label) -> str:
     value = label.value.strip()
     if not value:
-        raise InputError(f"The {label.kind} of episode {label.episode_id[:12]} is empty. Say something, or retract it.")
+        raise InputError(f"The {label.kind} of episode {label.episode_id[:12]} is empty. Give a value, or retract it.")
     if label.kind == "success":
         word = value.lower()
         if word not in _YES | _NO | {UNKNOWN}:
@@ -218,33 +221,33 @@ def _require_range(label: Label, value: str) -> None:
     if label.kind == "subtask" and value != UNKNOWN and first is None:
         raise InputError(f"The label {label.where} names no frames. Write {value}:FIRST-LAST.")
     if first is not None and label.kind not in ("subtask", "language", "tag"):
-        raise InputError(f"The label {label.where} has frames, and a {label.kind} is said of the whole episode.")
+        raise InputError(f"The label {label.where} has frames, but a {label.kind} applies to the whole episode.")
 
 
 def require_one_answer(labels: Sequence[Label]) -> None:
-    """Refuse what one author cannot say at once: two answers, or two subtasks that overlap."""
+    """Refuse contradictions of one author: two answers, or two subtasks that overlap."""
     one = labels[0]
-    who = f"{one.source}:{one.author} says"
+    who = f"{one.source}:{one.author} gives"
     if one.kind == "subtask":
         ranged = sorted((x for x in labels if x.first_frame is not None), key=lambda x: x.first_frame or 0)
         for early, late in pairwise(ranged):
             if (early.last_frame or 0) >= (late.first_frame or 0):
                 raise InputError(
                     f"{who} {early.value} until frame {early.last_frame} and {late.value} from frame "
-                    f"{late.first_frame} of episode {one.episode_id[:12]}; one author's subtasks do not overlap."
+                    f"{late.first_frame} of episode {one.episode_id[:12]}; one author's subtasks must not overlap."
                 )
         if len(ranged) not in (0, len(labels)):
-            raise InputError(f"{who} subtasks and that they are unknown, of episode {one.episode_id[:12]}. Keep one.")
+            raise InputError(f"{who} subtasks and the value unknown, for episode {one.episode_id[:12]}. Keep one.")
     places = [(x.first_frame, x.last_frame) for x in labels]
     if len(set(places)) < len(places):
         values = ", ".join(dict.fromkeys(x.value[:40] for x in labels))
         raise InputError(
-            f"{who} {one.kind} {len(labels)} times of episode {one.episode_id[:12]} ({values}). Say it once."
+            f"{who} {one.kind} {len(labels)} times for episode {one.episode_id[:12]} ({values}). Give it once."
         )
 
 
 def require_episodes(ws: OpenWorkspace, labels: Sequence[Label]) -> None:
-    """Refuse episodes that are unknown or buried, and frames that they do not have."""
+    """Refuse labels of unknown or excluded episodes, and frames outside of an episode."""
     names = sorted({label.episode_id for label in labels})
     table = ws.query("SELECT episode_id, frames FROM episodes")
     frames = dict(zip(table["episode_id"].to_pylist(), table["frames"].to_pylist(), strict=True))
@@ -270,12 +273,12 @@ def _refuse_missing(ws: OpenWorkspace, missing: Sequence[str]) -> None:
 
 
 def refuse_buried(connection: Connection, episode_ids: set[str]) -> None:
-    """Again within the transaction: another process may have buried one since."""
+    """Check again within the transaction: another process may have excluded an episode since."""
     for name, reason in connection.execute("SELECT episode_id, reason FROM tombstones"):
         if name in episode_ids:
             raise is_buried(name, reason)
 
 
 def is_buried(name: str, reason: str) -> InputError:
-    """Return the error for an episode that is buried, and of which something was to be said."""
-    return InputError(f"Episode {name[:12]} is buried ({reason}). Unbury it to say something of it.")
+    """Return the error for a label of an excluded episode."""
+    return InputError(f"Episode {name[:12]} is excluded ({reason}). Include it again to label it.")

@@ -1,7 +1,8 @@
-"""What people, rules and models say of episodes: a history that only grows, and what of it holds now.
+"""Labels of episodes by people, rules and models: a history that only grows, and the labels that hold now.
 
-A **statement** is what one author says of one episode in one kind. The newest one holds, whole: giving the subtasks of
-an episode again replaces that author's earlier ones. Tags stand each for itself. What is said is text and stays text.
+A **statement** consists of the labels that one author gives one episode in one kind. The newest statement replaces the
+earlier ones completely: giving the subtasks of an episode again replaces all earlier subtasks of that author. Each tag
+is a separate statement. Values are stored as text.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _CHUNK = 500  # ids in one statement; SQLite takes 32,766 parameters
 
 @dataclass(frozen=True, kw_only=True)
 class ReviewRecord:
-    """That an author looked at these episodes: what it said of them before and does not say now is taken back."""
+    """A complete review of some episodes by an author: earlier labels that the author does not repeat are retracted."""
 
     source: Source
     author: str
@@ -44,7 +45,7 @@ class ReviewRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelWriteResult(JsonRecord):
-    """What came of labels: how many were written, in how many statements, and statements that said nothing new."""
+    """Result of writing labels: numbers of labels and statements written, and of statements without a change."""
 
     labels: int
     statements: int
@@ -61,18 +62,18 @@ def write(
     survey: ReviewRecord | None = None,
     run_id: str | None = None,
 ) -> LabelWriteResult:
-    """Say something of episodes, all of it or, where any of it is wrong, nothing.
+    """Write labels of episodes: all of them, or none if any is invalid.
 
     Args:
         ws: the workspace.
-        labels: what is said; those of one author, episode and kind are one statement.
-        add: keep what the same author said before of that episode in that kind.
-        survey: the episodes of which this is everything that the author says.
-        run_id: the run that says it.
+        labels: the labels; those of one author, episode and kind form one statement.
+        add: keep the author's earlier labels of the same episode and kind.
+        survey: the episodes for which these are all labels of the author.
+        run_id: the run that gives the labels.
 
     Raises:
         UnknownNameError: a kind or word that does not exist.
-        InputError: an episode that is unknown or buried, frames outside of it, two answers where one is wanted.
+        InputError: an episode that is unknown or excluded, frames outside of it, or two answers where one is allowed.
     """
     words = Vocabulary.of(ws.root)
     given = [checked(label, words) for label in labels]
@@ -93,7 +94,7 @@ def write(
             and (row["source"], row["author"]) == (survey.source, survey.author)
             and _key_of(row) not in statements
         ]
-        _take_back(connection, gone, reason="looked again, and says nothing of it", run_id=run_id)
+        _take_back(connection, gone, reason="reviewed again without this label", run_id=run_id)
         return replace(written, retracted=len(gone))
 
 
@@ -106,13 +107,13 @@ def retract(
     author: str,
     value: str | None = None,
 ) -> int:
-    """Take back what an author says of episodes in a kind, with ``value`` only that; returns how many labels.
+    """Retract an author's labels of episodes in a kind, with ``value`` only that one; return the number of labels.
 
-    Nothing is deleted: the history says that it was said, and that it was taken back.
+    Nothing is deleted: the history records both the label and its retraction.
 
     Raises:
         UnknownNameError: no such kind.
-        InputError: the author says nothing of the kind there, or the value is one of several that hold together.
+        InputError: the author has no such label there, or the value is one of several in one statement.
     """
     require_kind(kind)
     with ws.state.transaction() as connection:
@@ -126,17 +127,17 @@ def retract(
         if not held:
             said = f" {value!r}" if value else ""
             raise InputError(
-                f"{source}:{author} says no {kind}{said} of these {len(episode_ids)} episodes, so there is nothing to "
-                "take back. `twinloop label show EPISODE` says who says what; --author names another."
+                f"{source}:{author} gave no {kind}{said} to these {len(episode_ids)} episodes, so nothing can be "
+                "retracted. `twinloop label show EPISODE` lists labels and authors; --author selects another."
             )
         if value is not None and kind in ("subtask", "language"):
-            raise InputError(f"One {kind} of several cannot be taken back alone. Give the others again instead.")
+            raise InputError(f"One {kind} of several cannot be retracted alone. Give the others again instead.")
         _take_back(connection, held, reason=None, run_id=None)
     return len(held)
 
 
 def current(connection: Connection, episode_ids: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
-    """The labels of episodes that hold, by episode, in the order they were given."""
+    """Return the labels of episodes that hold now, by episode, in the order they were given."""
     found: dict[str, list[dict[str, Any]]] = {}
     ids = sorted(set(episode_ids))
     for start in range(0, len(ids), _CHUNK):
@@ -195,7 +196,7 @@ def _commit(
 def _take_back(
     connection: Connection, held: Sequence[Mapping[str, Any]], *, reason: str | None, run_id: str | None
 ) -> None:
-    """End labels that hold, with a row of the history for each statement that this takes back."""
+    """End labels that hold, with a row of the history for each retracted statement."""
     statement, moment = _next_statement(connection), now()
     hashes = {_key_of(row): row["author_hash"] for row in held}
     rows = [
@@ -224,7 +225,7 @@ def _said(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _joined(held: Sequence[Mapping[str, Any]], labels: list[Label]) -> list[Label]:
-    """Earlier rows beside new ones; a new one takes the place of an earlier one of the same frames."""
+    """Combine earlier labels with new ones; a new label replaces an earlier one of the same frames."""
     given = {(label.first_frame, label.last_frame) for label in labels}
     names = ("value", "first_frame", "last_frame", "confidence", "reason")
     kept = [

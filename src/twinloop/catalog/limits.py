@@ -36,7 +36,7 @@ _UNITS = {"b": 1} | {f"{k}{i}b": (1024 if i else 1000) ** n for n, k in enumerat
 
 
 class StatementTimeoutError(InputError):
-    """A statement ran longer than it may. ``abandoned``: it could not be stopped and still runs in its thread."""
+    """A statement exceeded its time limit. ``abandoned``: it could not be stopped and still runs in its thread."""
 
     def __init__(self, message: str, *, abandoned: bool) -> None:
         super().__init__(message)
@@ -45,9 +45,9 @@ class StatementTimeoutError(InputError):
 
 @dataclass(frozen=True, kw_only=True)
 class QueryLimits:
-    """What one statement may use: ``memory`` in bytes, ``threads`` (None: all cores), ``timeout_s`` in seconds.
+    """Limits of one statement: ``memory`` in bytes, ``threads`` (None: all cores), ``timeout_s`` in seconds.
 
-    The memory limit holds for DuckDB's intermediate results, and once more for the answer.
+    The memory limit applies to DuckDB's intermediate results, and separately to the result.
     """
 
     memory: int
@@ -56,15 +56,15 @@ class QueryLimits:
 
     @classmethod
     def read(cls, config: Mapping[str, Any], where: Path) -> QueryLimits:
-        """Return the limits under ``query`` in the settings of a workspace, which are the file ``where``.
+        """Return the limits under ``query`` in a workspace's settings, read from the file ``where``.
 
         Raises:
-            UnknownNameError: ``query`` has a key of another name.
-            InputError: a value is of another type or outside its range.
+            UnknownNameError: ``query`` has an unknown key.
+            InputError: a value has another type or is outside its range.
         """
         given = config.get("query") or {}
         if not isinstance(given, dict):
-            raise InputError(f"{where}: query holds settings, such as query: {{memory: 4GB, threads: 2}}.")
+            raise InputError(f"{where}: query must hold settings, such as query: {{memory: 4GB, threads: 2}}.")
         for name in given:
             if name not in _NAMES:
                 raise UnknownNameError("setting", str(name), _NAMES, where=f"query of {where}")
@@ -80,11 +80,11 @@ class QueryLimits:
         return {"memory_limit": f"{self.memory}B", **threads}
 
     def run(self, work: Callable[[], T], interrupt: Callable[[], None]) -> T:
-        """Run ``work`` in a thread of its own and return its result; its exceptions are raised here.
+        """Run ``work`` in a separate thread and return its result; its exceptions are raised here.
 
         Args:
-            work: what to run.
-            interrupt: asks ``work`` to stop, after the time limit or on Ctrl-C.
+            work: the function to run.
+            interrupt: requests that ``work`` stops, after the time limit or on Ctrl-C.
 
         Raises:
             StatementTimeoutError: it took longer than the time limit.
@@ -121,7 +121,7 @@ class QueryLimits:
 
 
 def _close_stderr() -> None:
-    """Drop what DuckDB's bindings print of objects that a statement which still runs holds at the process's end."""
+    """Suppress DuckDB's output, at the process's end, about objects of a statement that still runs."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         sys.stderr.flush()
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
@@ -173,12 +173,12 @@ _limit_before = (-1, -1)
 
 @contextlib.contextmanager
 def _capped(growth: int) -> Iterator[None]:
-    """Let the process claim at most so many bytes more while the block lasts, where the system can say what it holds.
+    """Limit how many more bytes the process may allocate during the block, if the system reports its present memory.
 
-    DuckDB counts what it holds between steps, and neither the texts and lists that one call of a function makes nor
-    the answer: without this, ``repeat('x', 4000000000)`` takes 4 GB whatever the memory limit is. The limit is one of
-    the process, so that several statements at a time share that of the first, and it holds until the last of them
-    has ended, also one that was given up.
+    DuckDB counts its memory between steps, but neither the texts and lists that one function call makes nor the result:
+    without this limit, ``repeat('x', 4000000000)`` takes 4 GB with any memory limit. The limit is one per process.
+    Simultaneous statements share that of the first, and it holds until the last of them has ended, including an
+    abandoned one.
     """
     global _capped_now, _limit_before
     held = _held_bytes()
@@ -201,7 +201,7 @@ def _capped(growth: int) -> Iterator[None]:
 
 
 def _held_bytes() -> int | None:
-    """Return how many bytes of private memory this process has claimed; None where the system does not say."""
+    """Return the bytes of private memory that this process has allocated; None if the system does not report it."""
     try:
         return int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[5]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):

@@ -1,4 +1,4 @@
-"""Episodes as people name them: the beginning of an id, BATCH:INDEX, or a condition."""
+"""Find episodes by the beginning of an id, by BATCH:INDEX, or by a condition."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _SHORT = 12
 
 
 def resolve(ws: OpenWorkspace, words: Iterable[str], *, buried: bool = False) -> list[str]:
-    """The episodes that words name, in their order; each is an id, the only beginning like it, or ``BATCH:INDEX``.
+    """Return the episodes that words name, in order; each word is an id, a unique beginning of one, or ``BATCH:INDEX``.
 
     Raises:
         UnknownNameError: no such episode or batch.
-        InputError: a beginning that several ids have; or, unless ``buried`` ones may be named, one that is.
+        InputError: several ids have this beginning; or the episode is excluded and ``buried`` is false.
     """
     known = _NameIndex(ws)
     return [known.one(word, buried=buried) for word in words]
 
 
 def select(ws: OpenWorkspace, where: str) -> list[str]:
-    """The episodes that a condition on the view `episodes` holds for, or that a whole ``SELECT`` gives.
+    """Return the episodes that meet a condition on the view `episodes`, or the result of a whole ``SELECT``.
 
     Raises:
         InputError: the statement is wrong or gives no ``episode_id``.
@@ -43,7 +43,7 @@ def select(ws: OpenWorkspace, where: str) -> list[str]:
 
 
 def selected(ws: OpenWorkspace, sql: str) -> list[str]:
-    """Return the ids in the column ``episode_id`` of a statement's rows, each once, in their order.
+    """Return the ids in the column ``episode_id`` of a statement's rows, each once, in order.
 
     Raises:
         InputError: the statement is wrong, gives no ``episode_id``, or more than `MOST_ROWS` rows.
@@ -51,18 +51,20 @@ def selected(ws: OpenWorkspace, sql: str) -> list[str]:
     table = ws.query(sql, most_rows=MOST_ROWS)
     if "episode_id" not in table.column_names:
         raise InputError(
-            f"The statement has the columns {', '.join(table.column_names)}. Give it a column episode_id, which the "
-            "view episodes has."
+            f"The statement has the columns {', '.join(table.column_names)}. Select a column episode_id, as the "
+            "view episodes has it."
         )
     try:
         names = pc.unique(table["episode_id"].cast(pa.string())).to_pylist()
     except pa.ArrowException as error:
-        raise InputError(f"The column episode_id of the statement holds no texts ({error}).") from error
+        raise InputError(
+            f"The column episode_id of the statement is not text ({error}). Use the ids of the view episodes."
+        ) from error
     return [name for name in names if name is not None]
 
 
 class _NameIndex:
-    """What can be named, read once."""
+    """All episode ids and batches of a workspace, read once."""
 
     def __init__(self, ws: OpenWorkspace) -> None:
         self._where = str(ws.root)
@@ -74,7 +76,7 @@ class _NameIndex:
         }
 
     def one(self, word: str, *, buried: bool) -> str:
-        """The episode that a word names."""
+        """Return the episode that a word names."""
         batch, _, index = word.rpartition(":")
         found = self._at(batch, int(index)) if batch and index.isdigit() else self._beginning(word)
         if found in self._buried and not buried:
@@ -92,12 +94,12 @@ class _NameIndex:
 
     def _beginning(self, word: str) -> str:
         if len(word) < LEAST:
-            raise InputError(f"{word!r} is too short to name an episode. Give {LEAST} characters of its id or more.")
+            raise InputError(f"{word!r} is too short for an episode. Give {LEAST} or more characters of its id.")
         found: Sequence[str] = sorted(set(self._ids.filter(pc.starts_with(self._ids, word)).to_pylist()))
         if not found:
             short = {name[:_SHORT] for name in self._ids.to_pylist()}
             raise UnknownNameError("episode", word, short, where=f"{self._where}, which has {len(short)}")
         if len(found) > 1:
             shown = ", ".join(name[: len(word) + 6] for name in found[:_SHOWN])
-            raise InputError(f"{word} begins the ids of {len(found)} episodes ({shown}, …). Give more of it.")
+            raise InputError(f"{word} is the beginning of {len(found)} ids ({shown}, …). Give more characters.")
         return found[0]

@@ -1,10 +1,10 @@
-"""Write parts, immutable Parquet files of the catalog, in the one transaction that makes them count; join small ones.
+"""Write parts, the immutable Parquet files of the catalog, and commit them in one transaction; join small ones.
 
-A part is written aside, flushed, renamed and its folder flushed, before SQLite lists it with its hash. Whatever ends a
-writer on the way leaves a file that nothing lists, which is invisible and swept later. A part says of itself, in its
-Parquet metadata, what it is part of, so that the list can be made again from the files.
+A part is written to a temporary file, flushed, renamed and its folder flushed, before SQLite lists it with its hash. A
+writer that is interrupted leaves an unlisted file, which is ignored and removed later. The Parquet metadata of a part
+record its table and its commit, so that the list can be rebuilt from the files.
 
-Names of parts are ULIDs, which sort by time: 48 bits of milliseconds and 80 of chance, as 26 letters and digits. The
+Names of parts are ULIDs, which sort by time: 48 bits of milliseconds and 80 random bits, as 26 letters and digits. The
 format is that of https://github.com/ulid/spec, monotonic within a process.
 """
 
@@ -34,21 +34,21 @@ from twinloop.dataset.storage.snapshot import is_full
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _RANDOM_BITS = 80
-_STEP_BYTES = 8  # of chance between names of one millisecond: two of a million processes agree once in 37 million
+_STEP_BYTES = 8  # random bytes between names of one millisecond: two of a million processes agree once in 37 million
 LENGTH = 26
-_LATEST = 1 << 44 + _RANDOM_BITS  # no clock gives more: time_ns ends in the year 2262, and this is the year 2527
+_LATEST = 1 << 44 + _RANDOM_BITS  # above any clock: time_ns ends in the year 2262, and this is the year 2527
 
 _lock = threading.Lock()
 _last = 0
 
 
 def ulid(*, after: str | None = None) -> str:
-    """Return a new name, which sorts after every earlier one of this process and after ``after``.
+    """Return a new name that sorts after every earlier one of this process and after ``after``.
 
-    Clocks differ and jump. Where names decide an order, give the last one as ``after``: the order is then that of the
-    calls. An ``after`` that no clock can have made is ignored. Where the clock is behind the last name, the next one
-    lies a random distance after it: processes that were forked after a jump of the clock share the last name, and must
-    not give the same next one.
+    Clocks differ and jump. If the order of names matters, give the last name as ``after``: the order is then that of
+    the calls. An ``after`` that no clock can produce is ignored. If the clock is behind the last name, the next one is
+    a random distance after it: processes that were forked after a jump of the clock share the last name and must not
+    return the same next one.
     """
     global _last
     with _lock:
@@ -60,7 +60,7 @@ def ulid(*, after: str | None = None) -> str:
 
 
 def _decode(name: str | None) -> int:
-    """Return the number that a name stands for; 0 for a name that `ulid` cannot have made."""
+    """Return the number of a name; 0 for a name that `ulid` cannot produce."""
     if name is None or len(name) != LENGTH or not set(name) <= set(_ALPHABET):
         return 0
     value = 0
@@ -77,12 +77,12 @@ ABOUT = b"twinloop"
 SCHEMA = 1
 PATTERN = "part-*.parquet"
 _ROWS = 1 << 17  # of a row group
-_ROWS_OF = {"params": 1 << 14}  # sorted by name: small enough that one name is skipped to, large enough to compress
+_ROWS_OF = {"params": 1 << 14}  # sorted by name: small enough to skip to one name, large enough to compress
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartFile:
-    """One committed file; ``batch`` and ``revision`` where it tells of the episodes of a dataset folder."""
+    """One committed file; ``batch`` and ``revision`` are set for the episodes of a dataset folder."""
 
     part: str
     table_name: str
@@ -98,7 +98,7 @@ class PartFile:
 
 @dataclass(frozen=True, kw_only=True)
 class DraftPart:
-    """Rows that are to become a part. ``about`` is what its file says of itself besides."""
+    """Rows for a new part. ``about`` are further entries of its file's metadata."""
 
     table: str
     rows: pa.Table
@@ -109,23 +109,23 @@ class DraftPart:
 
 
 class PartStore:
-    """The folder ``catalog/`` with a folder of parts for each table."""
+    """The folder ``catalog/``, with one subfolder of parts per table."""
 
     def __init__(self, folder: Path, state: WorkspaceState) -> None:
         self.folder, self.state = folder, state
 
     def path(self, table: str, part: str) -> Path:
-        """Where a part lies."""
+        """Return the path of a part."""
         return self.folder / table / part
 
     def listed(self, table: str) -> list[PartFile]:
-        """The committed parts of a table, in order."""
+        """Return the committed parts of a table, in order."""
         sql = "SELECT * FROM parts WHERE table_name = ? ORDER BY position, part"
         return [PartFile(**row) for row in self.state.rows(sql, (table,))]
 
     @contextlib.contextmanager
     def written(self, drafts: Sequence[DraftPart], *, run_id: str | None) -> Iterator[list[PartFile]]:
-        """The drafts as files on the disk, for a transaction in the block to `enlist`; removed again if it fails.
+        """Write drafts to disk and yield them for a transaction that calls `enlist`; remove them if the block fails.
 
         Raises:
             InputError: the workspace cannot be written.
@@ -148,13 +148,13 @@ class PartStore:
 
     @contextlib.contextmanager
     def sharing(self) -> Iterator[None]:
-        """While files are being written that nothing lists yet, nobody sweeps."""
+        """Hold a shared lock while writing unlisted files, so that no process removes them."""
         with _locked(self.folder, fcntl.LOCK_SH):
             yield
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """While this block lasts, nobody writes parts: what no transaction lists is garbage."""
+        """Hold an exclusive lock: no process writes parts during the block, so unlisted files are leftovers."""
         with _locked(self.folder, fcntl.LOCK_EX):
             yield
 
@@ -195,10 +195,10 @@ class PartStore:
 
 
 def enlist(connection: sqlite3.Connection, parts: Sequence[PartFile], *, instead_of: Sequence[PartFile] = ()) -> None:
-    """List parts, and strike out those that they replace; within a transaction.
+    """List parts and remove those that they replace from the list, within a transaction.
 
     A part comes after all committed ones of its table, or takes the position of one that it replaces. The order is that
-    of the commits, whatever the writers' clocks are.
+    of the commits, independent of the writers' clocks.
     """
     taken_over = {part.position for part in instead_of}
     for part in parts:
@@ -217,40 +217,42 @@ def enlist(connection: sqlite3.Connection, parts: Sequence[PartFile], *, instead
 
 
 def _position_after_all(connection: sqlite3.Connection, part: PartFile) -> str:
-    """Return the part's own position, or a later one where another writer has committed since it was chosen."""
+    """Return the part's position, or a later one if another writer has committed since it was chosen."""
     sql = "SELECT max(position) FROM parts WHERE table_name = ?"
     last = connection.execute(sql, (part.table_name,)).fetchone()[0]
     return part.position if last is None or part.position > last else ulid(after=last)
 
 
 def about_of(path: Path) -> dict[str, Any]:
-    """What a part says of itself.
+    """Return the metadata of a part's file.
 
     Raises:
-        DatasetError: it is damaged or no part of ours.
+        DatasetError: it is damaged or not a part of a catalog.
     """
     require_regular(path)
     try:
         about = parse_json((pq.read_schema(path).metadata or {})[ABOUT], where=str(path))
         schema = int(about["schema"])
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
-        raise DatasetError(f"{path} is damaged, or no part of a catalog ({error}).") from error
+        raise DatasetError(
+            f"{path} is damaged, or is not a part of a catalog ({error}). Run `twinloop fsck`."
+        ) from error
     if schema > SCHEMA:
         raise DatasetError(f"{path} has schema {schema}; this version reads up to {SCHEMA}. Upgrade twinloop.")
     return about
 
 
 def rows_of_table(table: str, rows: pa.Table, *, given: Mapping[str, Any] | None = None) -> pa.Table:
-    """Rows with exactly the columns of a table of the catalog, optional ones filled, in its order and types.
+    """Convert rows to exactly the columns of a catalog table, in its order and types; optional columns are filled.
 
     Args:
-        table: its name.
-        rows: as they come.
-        given: columns that are one value throughout, where ``rows`` lacks them.
+        table: name of the table.
+        rows: the rows to convert.
+        given: constant values for columns that ``rows`` lacks.
 
     Raises:
         UnknownNameError: no such table, or a column that it does not have.
-        InputError: a column is missing, of another type, or empty where it must not be.
+        InputError: a column is missing, has another type, or is empty although it must not be.
     """
     if table not in TABLES:
         raise UnknownNameError("table", table, TABLES, where="the catalog's tables that take rows")
@@ -260,15 +262,15 @@ def rows_of_table(table: str, rows: pa.Table, *, given: Mapping[str, Any] | None
 
 
 def full(folder: Path) -> DatasetError:
-    """What to say when the disk is full."""
+    """Return the error for a full disk."""
     return DatasetError(
-        f"No space left on the disk (or a file size limit reached) while writing to {folder}. What was committed "
-        "before is unharmed. Free some space and run this again."
+        f"No space left on the disk (or a file size limit reached) while writing to {folder}. Earlier commits "
+        "are unchanged. Free some space and run this again."
     )
 
 
 def sync(folder: Path) -> None:
-    """Flush a folder: the names in it."""
+    """Flush a folder's directory entries to disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -278,7 +280,7 @@ def sync(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _locked(folder: Path, kind: int) -> Iterator[None]:
-    """Hold the advisory lock on the catalog's folder itself, which dies with its process."""
+    """Hold an advisory lock on the catalog's folder; the lock ends with its process."""
     handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(handle, kind)
@@ -289,14 +291,14 @@ def _locked(folder: Path, kind: int) -> Iterator[None]:
 
 SMALL = 1 << 16  # rows: a part with fewer is joined with its neighbours
 LARGE = 1 << 20  # rows: a joined part has no more
-GRACE_S = 3600.0  # how long a part that was replaced stays for readers that began before
+GRACE_S = 3600.0  # how long a replaced part is kept for readers that began before
 
 
 def compact(parts: PartStore, *, least: int = 8) -> dict[str, int]:
-    """Join neighbouring small parts of every table, ``least`` or more at a time; how many went into others, by table.
+    """Join ``least`` or more neighbouring small parts of each table; return the number of joined parts by table.
 
-    The new part counts from the transaction that strikes out those it replaces; their files stay an hour for readers
-    that have begun. Nobody else writes meanwhile.
+    A new part becomes valid with the transaction that removes the old ones from the list. The old files are kept for
+    one hour for readers that already use them. No other process writes meanwhile.
 
     Raises:
         DatasetError: a part is damaged, or the disk is full; nothing has changed.
@@ -312,20 +314,20 @@ def compact(parts: PartStore, *, least: int = 8) -> dict[str, int]:
 
 
 def remove_retired(parts: PartStore, *, grace_s: float = GRACE_S) -> int:
-    """Remove the files of parts that were replaced long enough ago; how many."""
+    """Remove the files of parts that were replaced at least ``grace_s`` seconds ago; return their number."""
     moment = time.time()
     rows = parts.state.rows("SELECT path FROM retired WHERE at < ?", (moment - grace_s,))
     for row in rows:
         (parts.folder / row["path"]).unlink(missing_ok=True)
     with parts.state.transaction() as connection:
         connection.executemany("DELETE FROM retired WHERE path = ?", [(row["path"],) for row in rows])
-        # A moment that has not come yet is of a clock that was ahead: the time to wait begins now.
+        # A time in the future comes from a clock that was ahead: start the wait now.
         connection.execute("UPDATE retired SET at = ? WHERE at > ?", (moment, moment))
     return len(rows)
 
 
 def _groups(listed: list[PartFile]) -> Iterator[list[PartFile]]:
-    """Runs of small parts, no run with more rows than a large one has."""
+    """Yield runs of small parts; no run has more rows than `LARGE`."""
     group, rows = list[PartFile](), 0
     for part in listed:
         if part.rows >= SMALL or rows + part.rows > LARGE:
@@ -358,7 +360,7 @@ def _join(parts: PartStore, table: str, group: list[PartFile]) -> None:
 
 
 def _records(abouts: list[dict[str, object]]) -> list[object]:
-    """The records of all batches that the parts tell of."""
+    """Return the records of all batches in the parts' metadata."""
     found: list[object] = []
     for about in abouts:
         if about.get("batch_record"):

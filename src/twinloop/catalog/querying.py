@@ -1,6 +1,6 @@
-"""Answer queries over the catalog as it is now, frames and contacts too.
+"""Answer SQL queries over the present catalog, including frames and contacts.
 
-What has been read stays in memory until something changed.
+Data stays in memory until the catalog changes.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from twinloop.dataset.lerobot import layout
 
 
 def numbers(answer: pa.Table) -> pa.Table:
-    """An answer with DuckDB's decimals as numbers that everything reads.
+    """Convert the decimal columns of a DuckDB result to types that all programs can read.
 
-    Sums of integers, 128 bits wide there, become int64 where all of them fit and stay exact decimals where not; decimal
-    fractions such as ``1.5`` become float64.
+    Sums of integers (128 bits) become int64 if all values fit, otherwise they stay exact decimals; decimal fractions
+    such as ``1.5`` become float64.
     """
     for place, field in enumerate(answer.schema):
         if pa.types.is_decimal(field.type):
@@ -48,7 +48,7 @@ def numbers(answer: pa.Table) -> pa.Table:
 
 
 def plain(value: Any) -> Any:
-    """A value of an answer as JSON has it: times as ISO 8601, bytes in hex, whole decimals as integers."""
+    """Convert a value of a result to JSON: times to ISO 8601, bytes to hex, whole decimals to integers."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple) and type(value) in (list, tuple):
@@ -63,7 +63,7 @@ def plain(value: Any) -> Any:
 
 
 def without_secrets(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row of ``runs`` without credentials; texts that hold none stay as they are."""
+    """Return a row of ``runs`` without credentials; texts without credentials are unchanged."""
     return dict(row) | {
         "folder": redacted_values(row["folder"]),
         "arguments": _cleaned(row["arguments"], lambda words: redacted_words([str(word) for word in words])),
@@ -75,7 +75,7 @@ def _cleaned(text: str, clean: Callable[[Any], Any]) -> str:
     try:
         value = json.loads(text)
         cleaned = clean(value)
-    except (ValueError, TypeError):  # nothing that `Workspace.record_run` wrote
+    except (ValueError, TypeError):  # not written by `Workspace.record_run`
         return redacted(text)
     return text if cleaned == value else dumps(cleaned)
 
@@ -86,26 +86,26 @@ _NONE = "SELECT NULL::VARCHAR AS episode_id, NULL::VARCHAR AS batch, NULL::BIGIN
 
 
 def data_files(view: str, folder: Path) -> list[Path]:
-    """The files of a dataset folder behind ``frames`` or ``contacts``.
+    """Return the files of a dataset folder for the view ``frames`` or ``contacts``.
 
     Raises:
-        DatasetError: one leads out of the folder, is no regular file, or cannot be read.
+        DatasetError: a file leads out of the folder, is not a regular file, or cannot be read.
     """
     paths = sorted((folder / _GLOBS[view]).glob("chunk-*/file-*.parquet"))
     root = folder.resolve()
     for path in paths:
         if not path.resolve().is_relative_to(root):
             raise DatasetError(
-                f"{path} leads out of the dataset's folder. Nothing outside it is read; restore the file."
+                f"{path} leads out of the dataset's folder. Files outside it are not read; restore the file."
             )
         if not path.is_file():
-            raise DatasetError(f"{path} is no regular file, and reading it could wait for ever. Restore the file.")
+            raise DatasetError(f"{path} is not a regular file, and reading it could block forever. Restore the file.")
         _schema(path)
     return paths
 
 
 def view_sql(files: Mapping[str, Sequence[Path]], parquet: Callable[[Sequence[Path]], str]) -> str:
-    """The SQL of a view over the files of each batch; ``parquet`` gives the SQL that reads files."""
+    """Return the SQL of a view over the files of each batch; ``parquet`` returns the SQL that reads files."""
     parts = [_of_batch(batch, paths, parquet(paths)) for batch, paths in files.items() if paths]
     return "\nUNION ALL BY NAME\n".join(parts) or _NONE
 
@@ -117,22 +117,25 @@ def _of_batch(batch: str, paths: Sequence[Path], rows: str) -> str:
 
 
 def _schema(path: Path) -> pa.Schema:
-    """The schema in a file's footer; raises `DatasetError` where it has none."""
+    """Return the schema in a file's footer; raises `DatasetError` if it has none."""
     try:
         about = path.stat()
         return _footer(path, about.st_size, about.st_mtime_ns)
     except (pa.ArrowException, OSError) as error:
-        raise DatasetError(f"{path} is damaged or gone ({error}). Run `twinloop fsck`.") from error
+        raise DatasetError(f"{path} is damaged or missing ({error}). Run `twinloop fsck`.") from error
 
 
 @functools.lru_cache(maxsize=4096)
 def _footer(path: Path, _size: int, _mtime_ns: int) -> pa.Schema:
-    """A schema, read once for as long as the file stays as it is."""
+    """Return a file's schema, cached until the file changes."""
     return pq.read_schema(path)
 
 
 def _shown(schema: pa.Schema) -> list[pa.Field]:
-    """Return the columns that the view shows: SQL tells no capital letters apart, and a name of ours is not theirs."""
+    """Return the columns for the view; names are compared without case.
+
+    Columns with names of the catalog's own columns are left out.
+    """
     first: dict[str, pa.Field] = {}
     for field in schema:
         if _readable(field.type):
@@ -141,14 +144,14 @@ def _shown(schema: pa.Schema) -> list[pa.Field]:
 
 
 def _readable(kind: pa.DataType) -> bool:
-    """Numbers, texts and lists of them; pictures stay where they are."""
+    """Return whether a column is shown: numbers, texts and lists of them, but no images."""
     if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind) or pa.types.is_large_list(kind):
         return _readable(kind.value_type)
     return not (pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
 def _column(field: pa.Field) -> str:
-    """A column; vectors as lists, so that batches of robots with other joints are one table."""
+    """Return the SQL of a column; vectors become lists, so that batches of robots with other joints form one table."""
     name = '"' + field.name.replace('"', '""') + '"'
     if not pa.types.is_fixed_size_list(field.type):
         return f"f.{name}"
@@ -158,19 +161,19 @@ def _column(field: pa.Field) -> str:
 _SQL = {pa.float32(): "FLOAT", pa.int64(): "BIGINT", pa.int32(): "INTEGER", pa.bool_(): "BOOLEAN"}
 
 
-MOST_IN_MEMORY = 4_000_000  # rows of scores that are held, some 150 bytes each; beyond that they are read each time
+MOST_IN_MEMORY = 4_000_000  # rows of scores in memory, some 150 bytes each; more are read from disk each time
 _HELD = {"episodes", "places"}
 _TRIES = 3
 _LOGGER = logging.getLogger(__name__)
 
 
 class CatalogQueries:
-    """The catalog to SQL.
+    """SQL access to the catalog.
 
     Args:
-        parts: of the catalog.
-        folder_of: the folder of a batch, or an error that says what became of it.
-        limits: of each statement.
+        parts: the catalog's parts.
+        folder_of: returns the folder of a batch, or raises an error with the reason why it is not available.
+        limits: limits of each statement.
     """
 
     def __init__(self, parts: PartStore, folder_of: Callable[[str], Path], limits: QueryLimits) -> None:
@@ -180,14 +183,14 @@ class CatalogQueries:
         self._at: tuple[int, int] = (-1, -1)
 
     def run(self, sql: str, parameters: Parameters = (), *, most_rows: int | None = None) -> pa.Table:
-        """One statement; see `Workspace.query`."""
+        """Run one statement; see `Workspace.query`."""
         wanted = (named(sql) or set(NAMES)) - {*FRAME_VIEWS}
         tries = 0
         while True:
             try:
                 return numbers(self._ready(wanted).query(sql, parameters, most_rows=most_rows))
             except UnknownNameError as error:
-                # Frames are also a column of episodes: what names the view is what DuckDB looks for as a table.
+                # `frames` is also a column of episodes: only a failed table lookup shows that the view is meant.
                 name = error.name.lower()
                 if name not in FRAME_VIEWS or name in wanted:
                     raise
@@ -199,7 +202,7 @@ class CatalogQueries:
                     raise
 
     def close(self) -> None:
-        """Let go of what is held."""
+        """Release the database and its memory."""
         if self._engine is not None:
             self._engine.close()
         self._engine, self._at = None, (-1, -1)
@@ -209,7 +212,7 @@ class CatalogQueries:
         return state.counter("parts"), state.counter("state")
 
     def _ready(self, wanted: set[str]) -> QueryEngine:
-        """An engine of this moment with the views that are wanted."""
+        """Return an up-to-date engine with the required views."""
         with self._parts.state.snapshot():
             moment = self._moment()
             if moment != self._at or self._engine is None or not self._engine.usable:
@@ -265,7 +268,7 @@ class CatalogQueries:
             engine.show(name, self._cache.read(self._parts, table, ()))
 
     def _episodes(self) -> dict[str, pa.Table]:
-        """Every copy, and each episode once: its first copy, unless it is buried."""
+        """Return all copies of episodes, and each episode once: its first copy, unless it is excluded."""
         places = self._cache.read(self._parts, EPISODES.name, self._parts.listed(EPISODES.name))
         buried = frozenset(row["episode_id"] for row in self._parts.state.rows("SELECT episode_id FROM tombstones"))
         return {"places": places, "episodes": self._cache.made("episodes", EPISODES.name, once, buried)}
@@ -277,10 +280,10 @@ class CatalogQueries:
         return sum(part.rows for part in self._parts.listed(SCORES.name)) <= MOST_IN_MEMORY
 
     def _frames(self, view: str) -> dict[str, list[Path]]:
-        """The files behind a view of frames; batches that are gone, another or damaged are left out, which is said.
+        """Return the files for a view of frames; missing, replaced or damaged batches are left out with a warning.
 
         Raises:
-            DatasetError: that goes for every batch.
+            DatasetError: this applies to all batches.
         """
         found: dict[str, list[Path]] = {}
         problems = list[DatasetError]()
@@ -297,12 +300,12 @@ class CatalogQueries:
 
 
 def _without_secrets(runs: pa.Table) -> pa.Table:
-    """Return records of runs without credentials, which versions before redaction kept; see `catalog.fsck_state`."""
+    """Return records of runs without credentials, which versions before redaction stored; see `catalog.fsck_state`."""
     rows = [without_secrets(row) for row in runs.to_pylist()]
     return pa.Table.from_pylist(rows, schema=runs.schema)
 
 
 def _order(name: str) -> tuple[int, str]:
-    """Views that are made of others come after them."""
+    """Return a sort key that puts derived views after the views they use."""
     derived = list(DERIVED)
     return (derived.index(name) + 1 if name in derived else len(derived) + 1 if name in FRAME_VIEWS else 0, name)

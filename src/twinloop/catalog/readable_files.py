@@ -1,4 +1,4 @@
-"""Files that DuckDB can read under names of ours, and that nothing can write: no operation here writes."""
+"""A read-only file system through which DuckDB reads files under names that twinloop assigns."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ FOLDER = f"{PROTOCOL}://files/"
 
 
 class ReadableFiles(AbstractFileSystem):
-    """A file system of the files that it was given, each under a name such as ``twinloop://files/3.parquet``.
+    """File system of the given files, each under a name such as ``twinloop://files/3.parquet``.
 
-    The names say nothing of a path, so that DuckDB finds neither wildcards nor columns (``key=value``) in one.
+    The names contain no path, so that DuckDB finds neither wildcards nor columns (``key=value``) in them.
     """
 
     protocol = PROTOCOL
@@ -30,7 +30,7 @@ class ReadableFiles(AbstractFileSystem):
         self._paths: dict[str, Path] = {}
 
     def names(self, paths: Sequence[Path]) -> list[str]:
-        """Return the name of each file, and make the file readable under it."""
+        """Return a name for each file, and make the file readable under it."""
         for path in paths:
             if path not in self._names:
                 self._names[path] = f"{FOLDER}{len(self._names)}.parquet"
@@ -60,7 +60,7 @@ class ReadableFiles(AbstractFileSystem):
         return {"name": path, "size": self._path(path).stat().st_size, "type": "file"}
 
     def modified(self, path: str) -> datetime.datetime:
-        """Return when a file was last changed."""
+        """Return the time of a file's last change."""
         return datetime.datetime.fromtimestamp(self._path(path).stat().st_mtime, datetime.UTC)
 
     def exists(self, path: str, **_: Any) -> bool:
@@ -68,7 +68,7 @@ class ReadableFiles(AbstractFileSystem):
         return path in self._paths and self._paths[path].is_file()
 
     def glob(self, path: str, **_: Any) -> list[str]:  # type: ignore[override]
-        """Return the name itself: there are no wildcards."""
+        """Return the name itself; wildcards are not supported."""
         return [path] if path in self._paths else []
 
     def _path(self, name: str) -> Path:
@@ -112,7 +112,7 @@ class ReadableFile:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         handle, self._handle = self._handle, -1
         if handle >= 0:
             os.close(handle)

@@ -1,6 +1,6 @@
-"""Ten questions that a catalog is asked every day.
+"""Ten example queries of the catalog, and its views as Markdown.
 
-Its views as Markdown: ``python -m twinloop.catalog.reference``.
+Run ``python -m twinloop.catalog.reference`` to update the page.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from twinloop.core.files import write_text
 
 @dataclass(frozen=True, kw_only=True)
 class ExampleQuery:
-    """A question, the statement that answers it, and values for its parameters that make an example."""
+    """A question, the SQL that answers it, and example values for its parameters."""
 
     name: str
     question: str
@@ -37,7 +37,7 @@ FROM episodes WHERE valid GROUP BY task, source ORDER BY task, source""",
     ),
     ExampleQuery(
         name="worst",
-        question="Which real episodes have the most verdicts against them, and what for?",
+        question="Which real episodes failed the most checks, and which ones?",
         sql="""
 SELECT episode_id, count(*) AS bad, string_agg(DISTINCT s."check", ', ') AS checks, any_value(s.reason) AS one_reason
 FROM scores s JOIN episodes e USING (episode_id)
@@ -46,7 +46,7 @@ GROUP BY episode_id ORDER BY bad DESC, episode_id LIMIT 20""",
     ),
     ExampleQuery(
         name="range",
-        question="Which simulated episodes with this friction in this range failed?",
+        question="Which simulated episodes with a parameter in this range failed?",
         sql="""
 SELECT e.episode_id, e.batch, e.episode_index, p.value FROM params p JOIN episodes e USING (episode_id)
 WHERE p.name = $name AND p.value BETWEEN $low AND $high AND NOT e.success ORDER BY p.value, e.episode_id""",
@@ -54,7 +54,7 @@ WHERE p.name = $name AND p.value BETWEEN $low AND $high AND NOT e.success ORDER 
     ),
     ExampleQuery(
         name="twins",
-        question="How many episodes did each twin make, with which simulator, and when were they added?",
+        question="How many episodes did each twin simulate, with which simulator, and when were they added?",
         sql="""
 SELECT e.twin, left(e.twin_hash, 12) AS hash, e.sim_version, count(*) AS episodes, min(b.added) AS first_added
 FROM episodes e JOIN batches b USING (batch) WHERE e.twin IS NOT NULL GROUP BY ALL ORDER BY episodes DESC""",
@@ -70,14 +70,14 @@ GROUP BY e.source ORDER BY e.source""",
     ),
     ExampleQuery(
         name="seen",
-        question="Which policies saw this episode?",
+        question="Which policies have seen this episode in training?",
         sql="""
 SELECT DISTINCT policy, name, dataset FROM policy_episodes WHERE episode_id = $episode ORDER BY name, policy""",
         example={"episode": ""},
     ),
     ExampleQuery(
         name="disagreement",
-        question="Where do a person and a rule say different things about success?",
+        question="Where do a person and a rule disagree about success?",
         sql="""
 SELECT h.episode_id, h.author AS person, h.value AS person_says, r.author AS rule, r.value AS rule_says
 FROM labels h JOIN labels r USING (episode_id)
@@ -86,7 +86,7 @@ ORDER BY h.episode_id LIMIT 100""",
     ),
     ExampleQuery(
         name="occupancy",
-        question="How are episodes and successes spread over a parameter's range?",
+        question="How are episodes and successes distributed over a parameter's range?",
         sql="""
 SELECT floor((p.value - $low) / ($high - $low) * 10)::INT AS cell, count(*) AS episodes,
        avg(e.success::INT) AS success_rate
@@ -95,14 +95,14 @@ FROM params p JOIN episodes e USING (episode_id) WHERE p.name = $name GROUP BY c
     ),
     ExampleQuery(
         name="unscored",
-        question="How many episodes of each batch has no check looked at yet?",
+        question="How many episodes of each batch have no check result yet?",
         sql="""
 SELECT e.batch, count(*) AS unscored FROM episodes e ANTI JOIN score_history s USING (episode_id)
 GROUP BY e.batch ORDER BY unscored DESC""",
     ),
     ExampleQuery(
         name="evaluations",
-        question="How does each policy do in its newest evaluation of each suite?",
+        question="How high is the success rate of each policy in its newest evaluation of each suite?",
         sql="""
 SELECT policy, suite, source, run_id, count(*) AS trials, avg(success::INT) AS success_rate, avg(score) AS mean_score
 FROM latest_evaluations
@@ -115,17 +115,17 @@ _TYPES = {"string": "text", "double": "number", "int64": "integer", "bool": "fla
 
 
 def reference() -> str:
-    """A table of columns for each declared table."""
+    """Return a Markdown table of columns for each declared table."""
     return "\n".join(_table(table) for table in (*TABLES.values(), *STATE_TABLES.values())).rstrip() + "\n"
 
 
 def questions() -> str:
-    """The written questions with their SQL."""
+    """Return the example questions with their SQL."""
     return "\n".join(f"**{q.name}**: {q.question}\n\n```sql\n{q.sql.strip()}\n```\n" for q in QUESTIONS).rstrip() + "\n"
 
 
 def filled(page: str) -> str:
-    """A page with what stands between its markers made anew."""
+    """Return a page with the text between its markers updated."""
     for name, text in (("columns", reference()), ("questions", questions())):
         pattern = rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)"
         page = re.sub(pattern, lambda found, text=text: f"{found[1]}\n{text}\n{found[2]}", page, flags=re.DOTALL)

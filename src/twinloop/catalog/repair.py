@@ -1,9 +1,7 @@
-"""Put right what `fsck` found as far as that loses nothing.
+"""Repair the findings of `fsck` that can be repaired without loss, and rebuild ``state.sqlite`` from the parts.
 
-Make ``state.sqlite`` again from what the parts say.
-
-Runs, labels, frozen datasets, policies and tombstones stand in SQLite alone. What of them a damaged file still gives is
-taken over row by row; a file that is lost takes them with it.
+Runs, labels, dataset versions, policies and tombstones are only in SQLite. Their readable rows are copied from a
+damaged file one by one; if the file is missing, they are lost.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ _INDEX = ("parts", "batches")  # made again; every other table is taken over
 
 @dataclass(kw_only=True)
 class RepairResult:
-    """Parts listed again, parts that cannot be read, parts of commits that never ended, rows taken over by table."""
+    """Number of parts listed again, unreadable parts, parts of unfinished commits, and rows copied by table."""
 
     parts: int = 0
     damaged: list[str] = field(default_factory=list[str])
@@ -45,11 +43,11 @@ class RepairResult:
 
 
 def rebuild(folder: Path, path: Path) -> RepairResult:
-    """Make the SQLite file of a catalog again; a damaged one is kept beside it.
+    """Rebuild the SQLite file of a catalog; a damaged one is kept under another name.
 
     Args:
         folder: ``catalog/``.
-        path: of ``state.sqlite``.
+        path: path of ``state.sqlite``.
     """
     rebuilt = RepairResult()
     fresh = path.with_name(f".{path.name}.rebuilt")
@@ -76,7 +74,7 @@ def rebuild(folder: Path, path: Path) -> RepairResult:
 
 
 def _abouts(folder: Path, rebuilt: RepairResult) -> dict[Path, dict[str, Any]]:
-    """What each part says of itself, those left out that others replaced or that were never committed."""
+    """Return the metadata of each part, without those that were replaced or never committed."""
     found: dict[Path, dict[str, Any]] = {}
     for table in TABLES:
         for path in sorted((folder / table).glob(PATTERN)):
@@ -93,13 +91,13 @@ def _abouts(folder: Path, rebuilt: RepairResult) -> dict[Path, dict[str, Any]]:
 
 
 def _ended(about: Mapping[str, Any], found: Mapping[Path, dict[str, Any]]) -> bool:
-    """Whether all parts of a part's commit are there."""
+    """Return whether all parts of a part's commit exist."""
     commit = about["commit"]
     return sum(other["commit"]["id"] == commit["id"] for other in found.values()) >= commit["parts"]
 
 
 def _last_of_each_revision(abouts: Mapping[Path, dict[str, Any]]) -> dict[Path, dict[str, Any]]:
-    """Of parts of one revision of a batch, the last: earlier ones are of attempts that were not committed."""
+    """Keep only the last of the parts of each revision of a batch; earlier ones were not committed."""
     last: dict[Any, tuple[Path, dict[str, Any]]] = {}
     for path, about in sorted(abouts.items(), key=lambda item: item[0].name):
         single = about["batch"] is not None and not about.get("replaces")
@@ -109,7 +107,7 @@ def _last_of_each_revision(abouts: Mapping[Path, dict[str, Any]]) -> dict[Path, 
 
 
 def _said_once(abouts: Mapping[Path, dict[str, Any]]) -> dict[Path, dict[str, Any]]:
-    """Of appended parts of one run with the same rows, the last: a writer was ended before its commit and ran again."""
+    """Keep only the last of the appended parts of one run with equal rows: a writer was interrupted and ran again."""
     last: dict[Path, dict[str, Any]] = {}
     alike: dict[Any, list[Path]] = {}
     for path, about in sorted(abouts.items(), key=lambda item: item[0].name):
@@ -125,10 +123,10 @@ def _said_once(abouts: Mapping[Path, dict[str, Any]]) -> dict[Path, dict[str, An
 
 
 def _positions(path: Path) -> dict[str, str]:
-    """Return the positions of parts as far as the old file gives them.
+    """Return the positions of parts as far as the old file has them.
 
-    A part's own metadata hold the position that its writer expected. It is another one where a second writer committed
-    in between.
+    A part's own metadata have the position that its writer expected. The real position differs if a second writer
+    committed in between.
     """
     if not path.is_file():
         return {}
@@ -187,7 +185,7 @@ def _part(path: Path, about: Mapping[str, Any]) -> PartFile:
 
 
 def _take_over(path: Path, state: WorkspaceState, rebuilt: RepairResult) -> None:
-    """Rows of the old file's other tables, as many as it gives."""
+    """Copy the readable rows of the old file's other tables."""
     if not path.is_file():
         return
     with contextlib.closing(sqlite3.connect(path)) as old, state.transaction() as connection:
@@ -207,7 +205,7 @@ def _take_over(path: Path, state: WorkspaceState, rebuilt: RepairResult) -> None
 
 
 def _readable(old: sqlite3.Connection, sql: str) -> Iterator[tuple[Any, ...]]:
-    """Rows until the file gives no more."""
+    """Yield rows until the file cannot be read further."""
     with contextlib.suppress(sqlite3.Error):
         yield from old.execute(sql)
 
@@ -221,7 +219,7 @@ _DEPTH = 4  # folders below the workspace in which a moved dataset is looked for
 
 
 def repair_state(folder: Path, path: Path) -> str:
-    """Make ``state.sqlite`` of a catalog's folder again; what became of it, in a sentence."""
+    """Rebuild ``state.sqlite`` of a catalog's folder; return a sentence on the result."""
     made = rebuild(folder, path)
     taken = ", ".join(f"{count} {name}" for name, count in made.taken.items() if count)
     lost = f" Not readable: {', '.join(made.damaged)}." if made.damaged else ""
@@ -230,7 +228,7 @@ def repair_state(folder: Path, path: Path) -> str:
 
 
 def repair(parts: PartStore, findings: Sequence[FsckFinding]) -> dict[FsckFinding, str]:
-    """Do what can be done about findings other than of the state; what was done, in a sentence each."""
+    """Repair findings other than those of the state; return a sentence on each repair."""
     done: dict[FsckFinding, str] = {}
     for finding in findings:
         try:
@@ -266,7 +264,7 @@ def _repair_one(parts: PartStore, finding: FsckFinding) -> str:
 
 
 def _add_again(parts: PartStore, batch: str) -> str:
-    """Bring a batch up to date with its folder."""
+    """Update a batch from its folder."""
     row = parts.state.row("SELECT path FROM batches WHERE batch = ?", (batch,))
     if row is None:
         return ""
@@ -278,7 +276,7 @@ def _add_again(parts: PartStore, batch: str) -> str:
 
 
 def _sweep(parts: PartStore, finding: FsckFinding) -> str:
-    """Move a file aside that no transaction lists, while nobody writes."""
+    """Move an unlisted file to ``catalog/swept``, while no process writes."""
     path = parts.folder.parent / finding.where
     with parts.alone():
         if parts.state.row("SELECT 1 FROM parts WHERE part = ?", (path.name,)) or not path.exists():
@@ -290,7 +288,7 @@ def _sweep(parts: PartStore, finding: FsckFinding) -> str:
 
 
 def _find(parts: PartStore, batch: str) -> str:
-    """Look for a batch's folder within the workspace, by what its metadata look like."""
+    """Look for a batch's folder within the workspace by its fingerprint."""
     row = parts.state.row("SELECT files FROM batches WHERE batch = ?", (batch,))
     before = Fingerprint.from_text(row["files"]) if row else None
     root = parts.folder.parent
@@ -305,10 +303,10 @@ def _find(parts: PartStore, batch: str) -> str:
 
 
 def _read_again(parts: PartStore, batch: str | None) -> str:
-    """Strike out parts that are damaged, and take the rows they held from the datasets once more.
+    """Remove damaged parts from the list, and read their rows from the datasets again.
 
     Raises:
-        DatasetError: a folder that is needed is gone or damaged; nothing has changed.
+        DatasetError: a required folder is missing or damaged; nothing has changed.
     """
     listed = [*parts.listed(EPISODES.name), *parts.listed(PARAMS.name)]
     damaged = [part for part in listed if part_is_damaged(parts, part)]
@@ -334,7 +332,7 @@ def _read_again(parts: PartStore, batch: str | None) -> str:
 
 
 def _incomplete(parts: PartStore, damaged: Sequence[PartFile], intact: Sequence[PartFile]) -> set[str]:
-    """Batches of which the intact parts do not tell everything."""
+    """Return the batches whose rows are not all in the intact parts."""
     whole = {row["batch"]: row["episodes"] for row in parts.state.rows("SELECT batch, episodes FROM batches")}
     told = dict.fromkeys(whole, 0)
     for part in intact:

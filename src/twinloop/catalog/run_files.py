@@ -1,4 +1,4 @@
-"""The size and SHA-256 of each file that a recorded command wrote, so that a changed byte is noticed and named."""
+"""Size and SHA-256 of each file that a recorded command wrote, so that a changed byte is noticed."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ _ELSEWHERE = ("catalog", "policies")  # folders of a workspace that have checks 
 
 
 def seal_run(root: Path, state: WorkspaceState, folder: Path) -> int:
-    """Seal the files of a run's folder as they are now, instead of earlier seals; return how many there are.
+    """Seal the present files of a run's folder in place of earlier seals; return their number.
 
-    Datasets in it are sealed when they are added. A folder outside the workspace is not sealed, nor is the workspace.
+    Datasets in it are sealed when they are added. A folder outside the workspace is not sealed, nor is the workspace
+    itself.
     """
     try:
         name = folder.resolve().relative_to(root.resolve()).as_posix()
@@ -39,7 +40,7 @@ def seal_run(root: Path, state: WorkspaceState, folder: Path) -> int:
 def check_run_files(
     root: Path, state: WorkspaceState, note: Callable[[str], None], *, deep: bool
 ) -> Iterator[FsckFinding]:
-    """Find files of recorded runs that are gone or changed; ``note`` takes folders that are gone whole."""
+    """Yield missing or changed files of recorded runs; ``note`` receives folders that are missing completely."""
     folders: dict[str, list[Seal]] = {}
     for row in state.rows("SELECT path, folder, bytes, sha256 FROM run_files ORDER BY path"):
         item = Seal(path=row["path"], bytes=row["bytes"], sha256=row["sha256"])
@@ -61,10 +62,10 @@ def check_run_files(
 
 
 def accept(root: Path, state: WorkspaceState, paths: Sequence[Path]) -> list[str]:
-    """Seal changed files of runs as they are now; return a sentence for each of ``paths``, files or folders.
+    """Seal the present content of changed files of runs; return a sentence for each of ``paths``, files or folders.
 
     Raises:
-        InputError: a path is of no recorded run.
+        InputError: a path does not belong to a recorded run.
     """
     done = list[str]()
     for given in paths:
@@ -72,7 +73,9 @@ def accept(root: Path, state: WorkspaceState, paths: Sequence[Path]) -> list[str
         rows = state.rows("SELECT path FROM run_files WHERE path = ? OR substr(path, 1, ?) = ?",
                           (name, len(name) + 1, f"{name}/"))  # fmt: skip
         if not rows:
-            raise InputError(f"{readable(given)} is no file of a recorded run. Only these are accepted as changed.")
+            raise InputError(
+                f"{readable(given)} is not a file of a recorded run. Only such files can be accepted as changed."
+            )
         there = [Seal.of(root, row["path"]) for row in rows if (root / row["path"]).is_file()]
         with state.transaction() as connection:
             connection.executemany("DELETE FROM run_files WHERE path = ?",
@@ -84,7 +87,7 @@ def accept(root: Path, state: WorkspaceState, paths: Sequence[Path]) -> list[str
 
 
 def _within(root: Path, given: Path) -> str:
-    """Return a path as `run_files` has it: relative to the workspace, whether it was given from there or from here."""
+    """Return a path relative to the workspace, whether it was given relative to the workspace or the current folder."""
     for path in (Path.cwd() / given, root / given):
         name = Path(os.path.normpath(path))
         if name.is_relative_to(root.resolve()) or name.is_relative_to(root):
@@ -94,7 +97,7 @@ def _within(root: Path, given: Path) -> str:
 
 
 def _files(root: Path, folder: Path) -> Iterator[str]:
-    """Yield the files of a run's folder by their path in the workspace; hidden ones, links and pipes are no part."""
+    """Yield the files of a run's folder by their path in the workspace, without hidden files, links and pipes."""
     if (folder / layout.INFO).is_file():
         return
     with os.scandir(folder) as entries:

@@ -1,9 +1,7 @@
-"""Make the tables in memory behind the views, each episode once with its newest verdicts.
+"""Build the in-memory tables of the views, with each episode once and its newest verdicts, and cache them on disk.
 
-Keep them as Arrow files.
-
-Never the truth: a file counts for exactly those parts that it names, is checked before it is used, and is made again
-where it is gone. Its name holds its SHA-256, which `fsck` compares.
+A cache file never replaces the parts: it applies to exactly the parts that it names, is checked before use, and is
+built again if it is missing. Its name contains its SHA-256, which `fsck` compares.
 """
 
 from __future__ import annotations
@@ -35,22 +33,22 @@ _SCHEMA = 2  # to be raised when the same parts are made into something else
 
 
 class CacheFolder:
-    """The folder of these files; ``catalog`` is the catalog's. What cannot be written is not kept."""
+    """Folder of the cache files; ``catalog`` is the catalog's folder. A file that cannot be written is not cached."""
 
     def __init__(self, catalog: Path) -> None:
         self._folder = catalog / FOLDER
         self._held: dict[str, tuple[tuple[str, ...], int]] = {}
 
     def holds(self, name: str, key: Sequence[str]) -> bool:
-        """Whether what this process last kept or loaded under a name was made of exactly this."""
+        """Return whether this process last saved or loaded exactly this key under a name."""
         return name in self._held and self._held[name][0] == tuple(key)
 
     def load(self, name: str, schema: pa.Schema) -> tuple[tuple[str, ...], pa.Table] | None:
-        """What was kept under a name, and what it was made of; None where there is nothing whole of this schema."""
+        """Return the cached key and table of a name; None if there is no valid file with this schema."""
         for path in sorted(self._folder.glob(f"{name}-*.arrow")):
             with contextlib.suppress(pa.ArrowException, OSError, KeyError, ValueError, TypeError):
                 table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-                table.validate(full=True)  # no offset leads out of the file, whatever it holds
+                table.validate(full=True)  # no offset leads out of the file, also in a damaged one
                 about = json.loads(table.schema.metadata[_ABOUT])
                 if about["schema"] == _SCHEMA and _fits(table.schema, schema):
                     key = tuple(about["key"])
@@ -59,7 +57,10 @@ class CacheFolder:
         return None
 
     def save(self, name: str, key: Sequence[str], rows: pa.Table, *, always: bool = False) -> None:
-        """Keep a table, unless it is small or little has come since it was last kept (``always``: also then)."""
+        """Cache a table unless it is small or has grown little since the last save.
+
+        With ``always``, it is cached even if it has grown little.
+        """
         grown = abs(len(rows) - self._held.get(name, ((), 0))[1])
         if len(rows) < LEAST or not (always or grown * _SHARE >= len(rows)):
             return
@@ -77,12 +78,12 @@ class CacheFolder:
 
 
 def damaged(catalog: Path) -> list[Path]:
-    """Kept files that are not what was written, or were never finished."""
+    """Return cache files that were changed or not finished."""
     return [path for path in sorted((catalog / FOLDER).glob("*.arrow")) if not path.stem.endswith(sha256_file(path))]
 
 
 def _fits(found: pa.Schema, declared: pa.Schema) -> bool:
-    """Whether columns are those declared; a text may be held once for many rows."""
+    """Return whether columns match the declared ones; a text column may be dictionary-encoded."""
 
     def plain(kind: pa.DataType) -> pa.DataType:
         return kind.value_type if pa.types.is_dictionary(kind) else kind
@@ -100,10 +101,10 @@ _GROWING = "label_history"  # never changes but by longer
 
 
 class DisplayCache:
-    """What has been read and made, held while it is what one would read and make again, and kept for other processes.
+    """Tables that were read or built, held in memory until their inputs change, and cached for other processes.
 
     Args:
-        kept: where it is kept.
+        kept: the folder of the cache files.
     """
 
     def __init__(self, kept: CacheFolder) -> None:
@@ -113,10 +114,10 @@ class DisplayCache:
         self._grown: pa.Table | None = None
 
     def read(self, parts: PartStore, table: str, listed: Sequence[PartFile]) -> pa.Table:
-        """The rows of a table's parts, of which only those are read that came after those held or kept.
+        """Return the rows of a table's parts; only parts newer than those in memory or cache are read.
 
         Raises:
-            DatasetError: a part is damaged or gone.
+            DatasetError: a part is damaged or missing.
         """
         key, schema = tuple(part.part for part in listed), TABLES[table].schema
         held = self._read.get(table) or self._kept.load(table, schema) or ((), schema.empty_table())
@@ -134,7 +135,7 @@ class DisplayCache:
     def made(
         self, name: str, table: str, make: Callable[..., pa.Table], also: frozenset[str] = frozenset()
     ) -> pa.Table:
-        """What ``make`` makes of the table that `read` gave last, and of names; made once."""
+        """Return the result of ``make`` on the table that `read` returned last and on ``also``; computed once."""
         parts, of = self._read[table]
         key = (sha256_bytes(*(text.encode() for text in sorted(also))), *parts)
         held = self._made.get(name)
@@ -148,7 +149,7 @@ class DisplayCache:
         return held[1]
 
     def state(self, state: WorkspaceState, table: str) -> pa.Table:
-        """A table of the state; of one that only grows, what is new is read."""
+        """Return a table of the state; for a table that only grows, only new rows are read."""
         if table != _GROWING:
             return state.arrow(table)
         held = self._grown if self._grown is not None else self._known(state)
@@ -164,7 +165,7 @@ class DisplayCache:
         return self._grown
 
     def _known(self, state: WorkspaceState) -> pa.Table | None:
-        """The kept part of a table that only grows, if this state has as many rows and the same last one."""
+        """Return the cached rows of a table that only grows, if this state has as many rows and the same last one."""
         kept = self._kept.load(_GROWING, STATE_TABLES[_GROWING].schema)
         if kept is None:
             return None
@@ -175,10 +176,10 @@ class DisplayCache:
 
 
 def read_part(parts: PartStore, table: str, name: str) -> pa.Table:
-    """One part, texts that repeat held once.
+    """Read one part; text columns are dictionary-encoded.
 
     Raises:
-        DatasetError: it is damaged or gone; names it.
+        DatasetError: it is damaged or missing; names it.
     """
     path = parts.path(table, name)
     shared = [c.name for c in TABLES[table].columns if c.type == pa.string() and c.name not in _OWN]
@@ -189,12 +190,12 @@ def read_part(parts: PartStore, table: str, name: str) -> pa.Table:
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DatasetError(
-            f"{path} is damaged or gone ({reason}). `twinloop fsck` says what it held and what can be done."
+            f"{path} is damaged or missing ({reason}). `twinloop fsck` lists its content and the remedy."
         ) from error
 
 
 def once(places: pa.Table, buried: frozenset[str] = frozenset()) -> pa.Table:
-    """The first copy of each episode that is not buried."""
+    """Return the first copy of each episode that is not excluded."""
     keep = _first(places["episode_id"])
     if buried:
         hidden = pc.is_in(places["episode_id"], value_set=pa.array(sorted(buried)))
@@ -203,7 +204,7 @@ def once(places: pa.Table, buried: frozenset[str] = frozenset()) -> pa.Table:
 
 
 def _first(names: pa.ChunkedArray) -> NDArray[np.bool_]:
-    """Where a name comes for the first time."""
+    """Return a mask of the first occurrence of each name."""
     digests = _digests(names)
     if digests is not None:
         ordered = np.sort(digests)  # four times as fast as `unique`, which hashes
@@ -216,7 +217,7 @@ def _first(names: pa.ChunkedArray) -> NDArray[np.bool_]:
 
 
 def newest(history: pa.Table) -> pa.Table:
-    """Return what each check found in an episode in the run whose rows came last; rows are in the order of commits."""
+    """Return the rows of each check and episode from the latest run; rows are in the order of commits."""
     runs = _codes(history, "run_id")
     if not len(history) or not (runs != runs[0]).any():
         return history
@@ -235,14 +236,14 @@ def newest(history: pa.Table) -> pa.Table:
 
 
 def _key(history: pa.Table, episodes: NDArray[np.uint64] | None) -> NDArray[np.uint64]:
-    """A number for each episode and check."""
+    """Return a number for each pair of episode and check."""
     key = np.zeros(len(history), np.uint64) if episodes is None else episodes
     codes = _codes(history, "check").astype(np.uint64)
     return key * (codes.max() + np.uint64(1)) + codes
 
 
 def _alike_are_same(history: pa.Table, key: NDArray[np.uint64] | None, order: NDArray[np.int64]) -> bool:
-    """Whether neighbours of one key are of one episode and check."""
+    """Return whether neighbours with equal keys have equal episode and check."""
     ordered = _key(history, key)[order]
     same = np.flatnonzero(ordered[1:] == ordered[:-1])
     one, other = _numbers(order[same]), _numbers(order[same + 1])
@@ -258,7 +259,7 @@ def _plain(column: pa.Array) -> pa.Array:
 
 
 def _digests(names: pa.ChunkedArray) -> NDArray[np.uint64] | None:
-    """64 bits of each name, where all are SHA-256 in hex: other numbers are other names. None for other names."""
+    """Return 64 bits of each name if all are SHA-256 in hex, else None; unequal numbers mean unequal names."""
     array = names.combine_chunks()
     if not len(array) or array.null_count or array.type != pa.string():
         return None
@@ -272,7 +273,7 @@ def _digests(names: pa.ChunkedArray) -> NDArray[np.uint64] | None:
 
 
 def _codes(table: pa.Table, column: str) -> NDArray[np.int64]:
-    """A number for each text of a column, the same for the same."""
+    """Return a number for each text of a column; equal texts have equal numbers."""
     array = table[column].combine_chunks()
     if not pa.types.is_dictionary(array.type):
         array = array.dictionary_encode()

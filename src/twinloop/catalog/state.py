@@ -1,7 +1,7 @@
-"""``state.sqlite``: the one file of the catalog that changes, and with it the moment at which anything is committed.
+"""``state.sqlite``: the only file of the catalog that changes; its transactions commit all changes.
 
-SQLite in WAL mode: readers never wait, one process writes at a time and others wait for their turn. What a transaction
-has committed survives the end of its process and of the machine.
+SQLite runs in WAL mode: readers never wait, one process writes at a time and others wait. A committed transaction
+survives a crash of its process and of the machine.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from twinloop.catalog.state_digests import (
 from twinloop.catalog.state_schema import STATE_TABLES
 from twinloop.core.errors import DatasetError, DatasetLockedError, UnknownNameError, full, refused
 
-BUSY_S = 30.0  # how long a writer waits for its turn: a commit takes milliseconds, so that who waits longer is told
+BUSY_S = 30.0  # how long a writer waits for its turn: a commit takes milliseconds, so a longer wait is an error
 _CORRUPT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _READ_ONLY = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM)
 _NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)  # on a full disk, the files beside a WAL cannot be made
 
 
 class NewerStateError(DatasetError):
-    """The file was made by a newer version of twinloop, which alone may change it."""
+    """A newer version of twinloop made the file; only that version may change it."""
 
 
 class UnreachableStateError(DatasetError):
-    """The disk refuses: it is full, read-only or has a fault. That says nothing about the file itself."""
+    """The disk refuses access: it is full, read-only or has a fault. The file itself may be intact."""
 
 
 class _ThreadConnection:
-    """A connection of one thread in one process, closed when the thread ends or nobody has the state any more."""
+    """Connection of one thread in one process; it closes when the thread ends or the state is no longer used."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.process, self.connection = os.getpid(), connection
@@ -55,10 +55,10 @@ class _ThreadConnection:
 
 
 class WorkspaceState:
-    """The SQLite file of a workspace, with a connection for each thread and process.
+    """The SQLite file of a workspace, with one connection per thread and process.
 
     Raises:
-        DatasetError: the file is missing, damaged or of a newer version; says what to do.
+        DatasetError: the file is missing, damaged or of a newer version; gives the next step.
     """
 
     def __init__(self, path: Path) -> None:
@@ -68,8 +68,8 @@ class WorkspaceState:
         self._copied_for_space = False
         if not path.is_file():
             raise DatasetError(
-                f"{path} is missing. `twinloop fsck --repair` makes its index again from the parts in {path.parent}; "
-                "labels and frozen datasets stand in it alone and come back from a copy of the file."
+                f"{path} is missing. `twinloop fsck --repair` rebuilds its index from the parts in {path.parent}; "
+                "labels and frozen datasets are only in this file and need a copy of it."
             )
         with self._explained():
             version = self._connection.execute("PRAGMA user_version").fetchone()[0]
@@ -84,7 +84,7 @@ class WorkspaceState:
 
     @classmethod
     def create(cls, path: Path) -> WorkspaceState:
-        """An empty one, whole from the moment it is there."""
+        """Create an empty file, which is complete as soon as it exists."""
         fresh = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         _remove_unfinished(path)
         try:
@@ -102,10 +102,10 @@ class WorkspaceState:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """The right to write, and everything in the block or nothing of it.
+        """Open a write transaction: all changes of the block are committed, or none.
 
         Raises:
-            DatasetLockedError: another process wrote for longer than one waits.
+            DatasetLockedError: another process has been writing for longer than `BUSY_S`.
             DatasetError: the file cannot be written, the disk is full, or it is damaged.
         """
         connection = self._connection
@@ -125,7 +125,7 @@ class WorkspaceState:
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[sqlite3.Connection]:
-        """One moment of the state, however long the block reads."""
+        """Open a read transaction: the block sees the state of one moment."""
         connection = self._connection
         if connection.in_transaction:
             yield connection
@@ -138,27 +138,27 @@ class WorkspaceState:
                 connection.execute("COMMIT")
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
-        """The rows of a statement of our own, each by column."""
+        """Return the rows of an internal statement, each as a dictionary by column."""
         with self._explained():
             cursor = self._connection.execute(sql, parameters)
             names = [entry[0] for entry in cursor.description]
             return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
     def row(self, sql: str, parameters: Sequence[Any] = ()) -> dict[str, Any] | None:
-        """The first row of a statement of our own, or None."""
+        """Return the first row of an internal statement, or None."""
         found = self.rows(sql, parameters)
         return found[0] if found else None
 
     def counter(self, name: str) -> int:
-        """What rises with every transaction (``state``), or with those that change the parts (``parts``)."""
+        """Return a counter of transactions: of all (``state``), or of those that change the parts (``parts``)."""
         with self._explained():
             return self._connection.execute("SELECT value FROM counters WHERE name = ?", (name,)).fetchone()[0]
 
     def arrow(self, table: str, *, after: int = 0) -> pa.Table:
-        """A declared table as it is now; of one whose rows are numbered, those after the first ``after``.
+        """Return a declared table as it is now; for a table with numbered rows, those after the first ``after``.
 
         Raises:
-            UnknownNameError: none of that name.
+            UnknownNameError: no such table.
         """
         if table not in STATE_TABLES:
             raise UnknownNameError("table", table, STATE_TABLES, where=str(self.path))
@@ -179,13 +179,13 @@ class WorkspaceState:
         return pa.Table.from_arrays(arrays, schema=STATE_TABLES[table].schema)
 
     def shrink(self) -> None:
-        """Write the file anew without what was deleted, so that no byte of it remains in the file or its log."""
+        """Rewrite the file without deleted data, so that no byte of it remains in the file or its log."""
         with self._explained():
             self._connection.execute("VACUUM")
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def _migrate(self) -> None:
-        """Take every step from the file's version to this one, in one transaction; a read-only file stays as it is."""
+        """Migrate the file to this version in one transaction; a read-only file is not changed."""
         connection = self._connection
         try:
             connection.execute("BEGIN IMMEDIATE")
@@ -203,7 +203,7 @@ class WorkspaceState:
         write_count(self.path, count)
 
     def close(self) -> None:
-        """Give this thread's connection back."""
+        """Close this thread's connection."""
         held = getattr(self._local, "held", None)
         if held is not None and held.process == os.getpid():
             if self._local.digests is not None:
@@ -216,7 +216,7 @@ class WorkspaceState:
 
     @property
     def _connection(self) -> sqlite3.Connection:
-        """This thread's connection: SQLite's must not cross a fork or be used by two threads at once."""
+        """Return this thread's connection; SQLite connections must not cross a fork or be shared by threads."""
         held = getattr(self._local, "held", None)
         if held is None or held.process != os.getpid():
             held = _ThreadConnection(self._connect())
@@ -224,7 +224,7 @@ class WorkspaceState:
         return held.connection
 
     def _note_file(self, connection: sqlite3.Connection) -> None:
-        """Bring the file up to date with the write-ahead log, where nobody reads that, and note its hash."""
+        """Copy the write-ahead log into the file if no process reads the log, and record the file's hash."""
         with contextlib.suppress(sqlite3.Error):
             count = connection.execute("SELECT value FROM counters WHERE name = 'state'").fetchone()[0]
             _, frames, done = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
@@ -232,7 +232,7 @@ class WorkspaceState:
                 write_hash(self.path, count)
 
     def _digests(self, connection: sqlite3.Connection) -> RowDigests:
-        """Return what sums up the changes that this thread's connection makes, from its first transaction on."""
+        """Return the accumulated digests of this thread's connection, created before its first transaction."""
         if self._local.digests is None:
             self._local.digests = RowDigests(connection)
         self._local.digests.begin()
@@ -266,12 +266,12 @@ class WorkspaceState:
 
 
 def now() -> str:
-    """This moment, ISO 8601 in UTC."""
+    """Return the present time, ISO 8601 in UTC."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def _explanation(path: Path, error: sqlite3.Error) -> DatasetError:
-    """Return the error to raise instead of one of SQLite."""
+    """Return the error to raise in place of an error of SQLite."""
     code = _code(error)
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return DatasetLockedError(
@@ -280,26 +280,26 @@ def _explanation(path: Path, error: sqlite3.Error) -> DatasetError:
         )
     if code in _CORRUPT:
         return DatasetError(
-            f"{path} is damaged ({error}). Put a copy of it back, or let `twinloop fsck --repair` make its "
-            "index again from the parts; labels and frozen datasets then come back as far as they can be read."
+            f"{path} is damaged ({error}). Restore a copy of it, or let `twinloop fsck --repair` rebuild its "
+            "index from the parts; labels and frozen datasets are then copied as far as they can be read."
         )
     if code == sqlite3.SQLITE_FULL:
         return UnreachableStateError(str(full(path)))
     if _refuses_writing(error):
         return UnreachableStateError(
             f"{path} cannot be written ({error}). Make the workspace writable, or work in a copy of it; "
-            "queries go on working."
+            "queries still work."
         )
     if code == sqlite3.SQLITE_IOERR:
         return UnreachableStateError(
-            f"{path} cannot be read or written ({error}): the disk is full or has a fault. Free some space, or look "
-            "into the system's log; then run this again."
+            f"{path} cannot be read or written ({error}): the disk is full or has a fault. Free some space, or read "
+            "the system's log; then run this again."
         )
-    return DatasetError(f"{path}: {error}. Run `twinloop fsck` to see whether the catalog is whole.")
+    return DatasetError(f"{path}: {error}. Run `twinloop fsck` to check the catalog.")
 
 
 def _copy_of(path: Path) -> tempfile.TemporaryDirectory[str]:
-    """Copy a SQLite file and its write-ahead log into a temporary folder.
+    """Copy a SQLite file and its write-ahead log to a temporary folder.
 
     Raises:
         DatasetError: there is no room for temporary files.
@@ -319,7 +319,7 @@ def _code(error: sqlite3.Error) -> int:
 
 
 def _remove_unfinished(path: Path) -> None:
-    """Remove new files for ``path`` that their processes, which have ended, did not finish."""
+    """Remove unfinished new files for ``path`` whose processes have ended."""
     for left in path.parent.glob(f".{path.name}.*.tmp*"):
         owner = left.name.removeprefix(f".{path.name}.").partition(".")[0]
         if owner == str(os.getpid()) or not Path("/proc", owner).exists():
@@ -328,13 +328,13 @@ def _remove_unfinished(path: Path) -> None:
 
 
 def _counted(connection: sqlite3.Connection) -> int:
-    """Count a transaction; returns its number."""
+    """Count a transaction; return its number."""
     sql = "UPDATE counters SET value = value + 1 WHERE name = 'state' RETURNING value"
     return connection.execute(sql).fetchall()[0][0]
 
 
 def _take_steps(connection: sqlite3.Connection) -> int:
-    """Make a file one of this version within a transaction; returns the number of the transaction."""
+    """Migrate a file to this version within a transaction; return the number of the transaction."""
     # Another process may have done it meanwhile.
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     stored = stored_digests(connection)
@@ -367,20 +367,20 @@ def _opened(path: Path) -> sqlite3.Connection:
 
 
 class OpenWorkspace(Protocol):
-    """An open workspace as far as helpers need it: its folder, its state, and queries over its views."""
+    """Interface of an open workspace for helper modules: its folder, its state, and queries over its views."""
 
     @property
     def root(self) -> Path:
-        """The workspace's folder."""
+        """Folder of the workspace."""
         ...
 
     @property
     def state(self) -> WorkspaceState:
-        """What its SQLite file holds."""
+        """State in the workspace's SQLite file."""
         ...
 
     def query(
         self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = (), *, most_rows: int | None = None
     ) -> pa.Table:
-        """Return the rows of one statement that reads: see `Workspace.query`."""
+        """Return the rows of one read-only statement; see `Workspace.query`."""
         ...

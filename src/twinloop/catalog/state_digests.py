@@ -1,13 +1,13 @@
-"""Know ``state.sqlite`` again: the number of its newest commit in a file beside it, and digests of its tables.
+"""Detect changes of ``state.sqlite`` outside of commits, by a file with the commit number and by table digests.
 
-SQLite drops the end of its write-ahead log without a word where a byte of it is damaged. The commits in it are then
-gone. The first line, written after each commit, holds how many there were, so that `fsck` can tell. The second line
-holds the SHA-256 of ``state.sqlite`` after a commit, written when a process closes the file: it covers the bytes of
-which SQLite makes no use, too. Where it is of an earlier commit, it says nothing.
+SQLite silently drops the end of its write-ahead log if a byte of it is damaged, and with it the commits there. The
+first line of the file, written after each commit, is the number of commits, so that `fsck` can detect this. The second
+line is the SHA-256 of ``state.sqlite`` after a commit, written when a process closes the file; it also covers bytes
+that SQLite does not use. If it belongs to an earlier commit, it is ignored.
 
 The digest of a table is the exclusive or of 64 bits of the BLAKE2b of each row. A transaction therefore updates it from
-the rows that it changes alone, whatever the size of the table. Temporary triggers report these rows. They belong to
-one connection, so that other programs can still write to the file; `fsck` then names the table that they changed.
+its changed rows only, for a table of any size. Temporary triggers report these rows. They belong to one connection, so
+other programs can still write to the file; `fsck` then names the table that they changed.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ _FIRST = _COUNT + 1 + _CHECK + 1  # bytes of the first line
 
 
 def count_file(state: Path) -> Path:
-    """Return the path of the file that belongs to a ``state.sqlite``."""
+    """Return the path of the commit file of a ``state.sqlite``."""
     return state.with_name(f"{state.name}.commits")
 
 
 def write_count(state: Path, count: int) -> None:
-    """Write the number of a commit; does nothing where the folder cannot be written."""
+    """Write the number of a commit; does nothing if the folder cannot be written."""
     _write(state, _line(f"{count:0{_COUNT}d}"), 0)
 
 
 def write_hash(state: Path, count: int) -> None:
-    """Write the hash of ``state.sqlite`` as it is on the disk after a commit; does nothing where that cannot be."""
+    """Write the hash of the present ``state.sqlite`` after a commit; does nothing if that is impossible."""
     with contextlib.suppress(OSError):
         _write(state, _line(f"{count:0{_COUNT}d} {sha256_file(state)}"), _FIRST)
 
 
 def read_count(state: Path) -> int | None:
-    """Return the number of the newest commit; None where the file is missing or damaged."""
+    """Return the number of the newest commit; None if the file is missing or damaged."""
     lines = _lines(state)
     return int(lines[0]) if lines else None
 
 
 def read_hash(state: Path, count: int) -> str | None:
-    """Return the SHA-256 that ``state.sqlite`` had after a commit, where it is known."""
+    """Return the SHA-256 of ``state.sqlite`` after a commit, or None if it was not recorded."""
     lines = _lines(state)
     number, _, digest = (lines[1] if len(lines) > 1 else "").partition(" ")
     return digest if digest and int(number) == count else None
@@ -72,7 +72,7 @@ def _line(text: str) -> bytes:
 
 
 def _lines(state: Path) -> list[str]:
-    """Return the lines without their checks; none where one of them is damaged."""
+    """Return the lines without their checksums; an empty list if one of them is damaged."""
     file = count_file(state)
     try:
         data = file.read_bytes() if file.is_file() else b""
@@ -88,9 +88,9 @@ _EVENTS = {"INSERT": ("NEW",), "DELETE": ("OLD",), "UPDATE": ("OLD", "NEW")}
 
 
 class RowDigests:
-    """The changes that one connection makes, summed up until they are stored with its transaction.
+    """Changes of the table digests by one connection, collected until they are stored with its transaction.
 
-    To be made outside of a transaction: a rollback would remove the triggers.
+    Create it outside of a transaction, because a rollback would remove the triggers.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -102,7 +102,7 @@ class RowDigests:
         connection.executescript("\n".join(triggers))
 
     def begin(self) -> None:
-        """Forget the changes of a transaction that was rolled back."""
+        """Discard the changes of a transaction that was rolled back."""
         self._changes.clear()
 
     def store(self) -> None:
@@ -116,7 +116,7 @@ class RowDigests:
 
 
 def measured_digests(connection: sqlite3.Connection) -> dict[str, int]:
-    """Return the digests of all tables as their rows are now."""
+    """Return the digests of all tables from their present rows."""
     before = connection.text_factory
     connection.text_factory = _text
     try:
@@ -128,7 +128,7 @@ def measured_digests(connection: sqlite3.Connection) -> dict[str, int]:
 
 
 def stored_digests(connection: sqlite3.Connection) -> dict[str, int] | None:
-    """Return the digests as the last transactions left them; None of a file that has none yet."""
+    """Return the digests that the last transactions stored; None for a file that has none yet."""
     if TABLE not in _tables(connection, kept=True):
         return None
     return dict(connection.execute(f"SELECT name, digest FROM {TABLE}").fetchall())  # noqa: S608
@@ -141,7 +141,7 @@ def store_all(connection: sqlite3.Connection, digests: dict[str, int]) -> None:
 
 
 def changed_tables(connection: sqlite3.Connection) -> list[str]:
-    """Return the tables whose rows are not those that were committed; none of a file without digests."""
+    """Return the tables whose rows differ from the committed ones; empty for a file without digests."""
     stored = stored_digests(connection)
     if stored is None:
         return []
@@ -150,7 +150,7 @@ def changed_tables(connection: sqlite3.Connection) -> list[str]:
 
 
 def _tables(connection: sqlite3.Connection, *, kept: bool = False) -> list[str]:
-    """Return the names of the tables; with ``kept`` also that of the digests."""
+    """Return the names of the tables; with ``kept`` also the table of digests."""
     rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name").fetchall()
     return [row[0] for row in rows if not row[0].startswith("sqlite_") and (kept or row[0] != TABLE)]
 
@@ -179,5 +179,5 @@ def _hash(row: tuple[Any, ...]) -> int:
 
 
 def _text(raw: bytes) -> str:
-    """Return a text that may hold any bytes, each its own."""
+    """Return a text that may have any bytes, without loss."""
     return raw.decode("utf-8", "surrogateescape")

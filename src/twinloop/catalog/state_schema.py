@@ -1,12 +1,11 @@
-"""Declare the tables of ``state.sqlite``.
+"""Declare the tables of ``state.sqlite``: data that must change together, choices and labels, and releases.
 
-What must change in one step with other things, what was chosen and said, and releases.
+``release_audit`` only grows: triggers refuse to change or delete its rows, and each row has the hash of the one before
+it (`catalog.audit`), so that a change made without SQLite is found.
 
-``release_audit`` only grows: triggers refuse to change or delete its rows, and each row holds the hash of the one
-before it (`catalog.audit`), so that a change made behind SQLite's back is found.
-
-A table that `Workspace.query` shows is declared like those of `catalog.schema`, and its SQL follows from that; what
-only the catalog itself reads is hidden. A new version adds tables and optional columns, and raises `VERSION`.
+A table that `Workspace.query` shows is declared like those of `catalog.schema`, and its SQL follows from the
+declaration; a table that only the catalog itself reads is hidden. A new version adds tables and optional columns, and
+raises `VERSION`.
 """
 
 from __future__ import annotations
@@ -21,27 +20,27 @@ DATASETS = CatalogTable(
     key=("name", "version"),
     columns=(
         column("name", TEXT, "its name"),
-        column("version", INT, "1 for the first list of that name, then 2; NAME@2 means this one"),
+        column("version", INT, "1 for the first list of that name, then 2; NAME@2 is the second"),
         column("hash", TEXT, "SHA-256 over its sorted episode ids: the same list has the same hash"),
         column("sql", TEXT, "the statement that selected them"),
-        column("episodes", INT, "how many"),
-        column("sha256", TEXT, "SHA-256 of catalog/datasets/HASH.parquet, which lists them"),
+        column("episodes", INT, "number of episodes"),
+        column("sha256", TEXT, "SHA-256 of catalog/datasets/HASH.parquet, the list of episodes"),
         column("created", TEXT, "when it was frozen, ISO 8601 in UTC"),
-        column("note", TEXT, "? what it is for"),
+        column("note", TEXT, "? its purpose"),
     ),
 )
 
 POLICIES = CatalogTable(
     name="policies",
-    meaning="what acts: trained policies",
+    meaning="trained policies",
     key=("policy",),
     columns=(
         column("policy", TEXT, "hash of its weights and settings"),
-        column("name", TEXT, "what people call it"),
-        column("base", TEXT, "? hash of the policy that its training went on from"),
+        column("name", TEXT, "its name"),
+        column("base", TEXT, "? hash of the policy from which its training continued"),
         column("run_id", TEXT, "? the run that trained it"),
         column("created", TEXT, "when it was recorded, ISO 8601 in UTC"),
-        column("extra", TEXT, "? JSON of whatever else is known: sampling weights, steps, encoder"),
+        column("extra", TEXT, "? JSON of further facts: sampling weights, steps, encoder"),
     ),
 )
 
@@ -58,35 +57,35 @@ POLICY_DATASETS = CatalogTable(
 
 LABEL_HISTORY = CatalogTable(
     name="label_history",
-    meaning="every label that was ever given or taken back; the view `labels` shows those that hold",
+    meaning="every label that was given or retracted; the view `labels` shows those that hold now",
     key=("seq",),
     columns=(
-        column("seq", INT, "order in which they came, from 1"),
-        column("statement", INT, "labels that were given in one go have one number, rising with time"),
+        column("seq", INT, "order of the labels, from 1"),
+        column("statement", INT, "number of the statement, rising with time; labels given together have the same one"),
         column("episode_id", TEXT, "the episode"),
         column("kind", TEXT, "success, failure, subtask, language, tag or number/NAME"),
-        column("slot", TEXT, "a newer statement replaces those of its slot: the tag itself, else empty"),
-        column("value", TEXT, "? what is said; empty where it is taken back"),
-        column("first_frame", INT, "? first frame that it is said of; empty for the whole episode"),
-        column("last_frame", INT, "? last frame that it is said of, itself included"),
+        column("slot", TEXT, "a newer statement replaces labels of the same slot: the tag itself, else empty"),
+        column("value", TEXT, "? the value; empty for a retraction"),
+        column("first_frame", INT, "? first frame of the label; empty for the whole episode"),
+        column("last_frame", INT, "? last frame of the label, included"),
         column("source", TEXT, "hand, rule or model"),
-        column("author", TEXT, "the person, rule or model that says so"),
+        column("author", TEXT, "the person, rule or model that gave the label"),
         column("author_hash", TEXT, "? hash of the rule or model"),
-        column("confidence", FLOAT, "? how sure the author is, 0 to 1"),
-        column("reason", TEXT, "? why, in one sentence"),
-        column("retracted", FLAG, "whether it takes back what was said"),
+        column("confidence", FLOAT, "? confidence of the author, 0 to 1"),
+        column("reason", TEXT, "? reason, in one sentence"),
+        column("retracted", FLAG, "whether this row retracts earlier labels"),
         column("said_at", TEXT, "when, ISO 8601 in UTC"),
-        column("run_id", TEXT, "? the run that said it"),
+        column("run_id", TEXT, "? the run that gave the label"),
     ),
 )
 
 LABEL_ENDS = CatalogTable(
     name="label_ends",
-    meaning="labels that no longer hold; the history itself never changes but by longer",
+    meaning="labels that no longer hold; the history itself only grows",
     key=("seq",),
     columns=(
         column("seq", INT, "the label"),
-        column("ended_by", INT, "the statement that replaced it or took it back"),
+        column("ended_by", INT, "the statement that replaced or retracted it"),
     ),
 )
 
@@ -96,15 +95,15 @@ CREATE INDEX datasets_of_hash ON datasets (hash);
 """
 
 
-_DEPLOYMENT = column("deployment", TEXT, "what the aliases belong to; main unless said otherwise")
+_DEPLOYMENT = column("deployment", TEXT, "deployment of the aliases; main by default")
 
 POLICY_VERSIONS = CatalogTable(
     name="policy_versions",
     meaning="the registry: immutable copies of policies in policies/NAME/VERSION",
     key=("name", "version"),
     columns=(
-        column("name", TEXT, "what people call the policy"),
-        column("version", INT, "1 for the first of that name, then 2; NAME@2 means this one"),
+        column("name", TEXT, "name of the policy"),
+        column("version", INT, "1 for the first of that name, then 2; NAME@2 is the second"),
         column("hash", TEXT, "SHA-256 over the names and contents of its files"),
         column("policy", TEXT, "? hash of its weights and settings, as in `policies`"),
         column("record", TEXT, "JSON: files, contract, normalization, datasets, twins, code, evaluations"),
@@ -115,7 +114,7 @@ POLICY_VERSIONS = CatalogTable(
 
 POLICY_ALIASES = CatalogTable(
     name="policy_aliases",
-    meaning="which version stands behind champion, candidate, previous, shadow and canary",
+    meaning="the policy version of each alias: champion, candidate, previous, shadow and canary",
     key=("deployment", "alias"),
     columns=(
         _DEPLOYMENT,
@@ -127,15 +126,19 @@ POLICY_ALIASES = CatalogTable(
 
 GATE_DECISIONS = CatalogTable(
     name="gate_decisions",
-    meaning="what the gate decided, and on which evidence",
+    meaning="decisions of the gate, with their evidence",
     key=("decision",),
     columns=(
         column("decision", TEXT, "SHA-256 of the decision"),
         _DEPLOYMENT,
         column("candidate", TEXT, "NAME@VERSION"),
-        column("champion", TEXT, "? NAME@VERSION of what it was compared with"),
-        column("passed", FLAG, "whether every rule said yes"),
-        column("looks", TEXT, "any: may be looked at again; once: the chance of error is spent"),
+        column("champion", TEXT, "? NAME@VERSION of the policy it was compared with"),
+        column("passed", FLAG, "whether the candidate passed every rule"),
+        column(
+            "looks",
+            TEXT,
+            "any: the test may be repeated on more data; once: it may not, the error probability is used up",
+        ),
         column("evidence", TEXT, "JSON list of the hashes of the evaluations"),
         column("record", TEXT, "JSON of the whole decision, each rule with its reasons"),
         column("at", TEXT, "when, ISO 8601 in UTC"),
@@ -144,15 +147,15 @@ GATE_DECISIONS = CatalogTable(
 
 RELEASE_STAGES = CatalogTable(
     name="release_stages",
-    meaning="how far each candidate has come",
+    meaning="the present stage of each candidate",
     key=("deployment", "policy"),
     columns=(
         _DEPLOYMENT,
         column("policy", TEXT, "NAME@VERSION"),
-        column("champion", TEXT, "? NAME@VERSION of what acted meanwhile"),
+        column("champion", TEXT, "? NAME@VERSION of the champion that ran meanwhile"),
         column("stage", TEXT, "shadow, canary, passed, champion, aborted, rolled back or retired"),
-        column("plan", TEXT, "JSON: what each stage asks for"),
-        column("run_seed", INT, "seed of the draws that give episodes to the canary"),
+        column("plan", TEXT, "JSON: the requirements of each stage"),
+        column("run_seed", INT, "seed of the draws that assign episodes to the canary"),
         column("since", TEXT, "since when, ISO 8601 in UTC"),
         column("reason", TEXT, "? why it was aborted or rolled back"),
     ),
@@ -160,18 +163,18 @@ RELEASE_STAGES = CatalogTable(
 
 RELEASE_EPISODES = CatalogTable(
     name="release_episodes",
-    meaning="what became of each episode while a candidate was in shadow or canary",
+    meaning="outcome of each episode while a candidate was in shadow or canary",
     key=("deployment", "policy", "run_seed", "stage", "episode"),
     columns=(
         _DEPLOYMENT,
         column("policy", TEXT, "NAME@VERSION of the candidate"),
-        column("run_seed", INT, "of `release_stages`: tells one attempt of a candidate from another"),
+        column("run_seed", INT, "as in `release_stages`: identifies the attempt of a candidate"),
         column("stage", TEXT, "shadow or canary"),
-        column("episode", INT, "number of the episode, which the draw is a function of"),
-        column("arm", TEXT, "who acted: champion or canary"),
+        column("episode", INT, "number of the episode, which determines the draw"),
+        column("arm", TEXT, "the acting policy: champion or canary"),
         column("success", FLAG, "outcome"),
         column("violations", INT, "control steps at which a safety limit was broken"),
-        column("shadow", TEXT, "? JSON: how far the candidate's commands were from the champion's"),
+        column("shadow", TEXT, "? JSON: distance of the candidate's commands from the champion's"),
         column("at", TEXT, "when, ISO 8601 in UTC"),
     ),
 )
@@ -186,8 +189,8 @@ RELEASE_AUDIT = CatalogTable(
         column("who", TEXT, "the person or program"),
         column("action", TEXT, "add, gate, alias, stage, promote, rollback or abort"),
         _DEPLOYMENT,
-        column("policy", TEXT, "NAME@VERSION that it is about"),
-        column("details", TEXT, "JSON: the aliases as changed, the evidence, the reason"),
+        column("policy", TEXT, "NAME@VERSION of the policy concerned"),
+        column("details", TEXT, "JSON: the changed aliases, the evidence, the reason"),
         column("before", TEXT, "hash of the entry before; empty for the first"),
         column("sha256", TEXT, "hash of this entry"),
     ),
@@ -210,7 +213,7 @@ RELEASE_TRIGGERS = tuple(
     for verb in ("UPDATE", "DELETE")
 )
 
-# What makes a file of version 1 one of version 2, statements apart by an empty line.
+# The statements that migrate a file from version 1 to version 2, separated by empty lines.
 _STEP = """
 CREATE TABLE policy_versions ("name" TEXT NOT NULL, "version" INTEGER NOT NULL, "hash" TEXT NOT NULL, "policy" TEXT,
 "record" TEXT NOT NULL, "added" TEXT NOT NULL, "added_by" TEXT NOT NULL, PRIMARY KEY ("name", "version"));
@@ -239,8 +242,8 @@ RELEASE_STEP = (*_STEP.split("\n\n"), *RELEASE_TRIGGERS)
 
 
 VERSION = 3
-# By version: the statements that make a file of that version one of the next. A released step never changes.
-# Digests of the rows of each table, and what each file of a run's folder was when the run was recorded.
+# By version: the statements that migrate a file to the next version. A released step never changes.
+# Digests of the rows of each table, and the files of a run's folder when the run was recorded.
 _ROW_DIGESTS = "CREATE TABLE row_digests (name TEXT PRIMARY KEY, digest INTEGER NOT NULL) WITHOUT ROWID;"
 _RUN_FILES = """
 CREATE TABLE run_files (
@@ -259,9 +262,9 @@ RUNS = CatalogTable(
     columns=(
         column("run_id", TEXT, "ULID: sorts by commit"),
         column("verb", TEXT, "the command"),
-        column("folder", TEXT, "? where it wrote, relative to the workspace where it lies inside"),
+        column("folder", TEXT, "? output folder, relative to the workspace if inside it"),
         column("arguments", TEXT, "JSON list of its arguments"),
-        column("result", TEXT, "JSON of its figures"),
+        column("result", TEXT, "JSON of its results"),
         column("started", TEXT, "when it began, ISO 8601 in UTC"),
         column("ended", TEXT, "when it ended, ISO 8601 in UTC"),
         column("version", TEXT, "version of twinloop"),
@@ -270,50 +273,50 @@ RUNS = CatalogTable(
 
 BATCHES = CatalogTable(
     name="batches",
-    meaning="the dataset folders that the workspace knows",
+    meaning="the dataset folders in the workspace's catalog",
     key=("batch",),
     columns=(
         column("batch", TEXT, "its name in the workspace"),
-        column("path", TEXT, "where it lies: relative to the workspace where inside, else absolute"),
-        column("revision", INT, "how many times its content was found changed, from 1"),
+        column("path", TEXT, "its folder: relative to the workspace if inside it, else absolute"),
+        column("revision", INT, "number of detected changes of its content, from 1"),
         column("episodes", INT, "episodes in it"),
         column("frames", INT, "frames in it"),
         column("fps", FLOAT, "nominal frames per second"),
-        column("robot_type", TEXT, "as LeRobot's info.json says"),
+        column("robot_type", TEXT, "robot type in LeRobot's info.json"),
         column("ours", FLAG, "whether twinloop wrote it"),
-        column("source", TEXT, "source of its episodes where they do not say themselves"),
+        column("source", TEXT, "source of its episodes that do not state one"),
         column("fingerprint", TEXT, "SHA-256 over its metadata files"),
         column("files", TEXT, "JSON: SHA-256 of size and footer of each file of its episode table"),
         column("added", TEXT, "when it was first added, ISO 8601 in UTC"),
-        column("updated", TEXT, "when it was last brought up to date, ISO 8601 in UTC"),
+        column("updated", TEXT, "when it was last updated, ISO 8601 in UTC"),
         column("run_id", TEXT, "? the run that made it"),
     ),
 )
 
 TOMBSTONES = CatalogTable(
     name="tombstones",
-    meaning="episodes that the view `episodes` leaves out; nothing of them is deleted",
+    meaning="episodes excluded from the view `episodes`; their data is not deleted",
     key=("episode_id",),
     columns=(
         column("episode_id", TEXT, "the episode"),
         column("reason", TEXT, "why"),
-        column("said_by", TEXT, "who said so"),
+        column("said_by", TEXT, "who excluded it"),
         column("said_at", TEXT, "when, ISO 8601 in UTC"),
     ),
 )
 
 PARTS = CatalogTable(
     name="parts",
-    meaning="the committed Parquet files of the catalog; one that is not here does not count",
+    meaning="the committed Parquet files of the catalog; files not listed here are ignored",
     key=("part",),
     columns=(
         column("part", TEXT, "file name, part-ULID.parquet"),
-        column("table_name", TEXT, "the table that it is part of; its folder in catalog/"),
-        column("position", TEXT, "its place among the table's parts: sorts by commit"),
+        column("table_name", TEXT, "its table, and its folder in catalog/"),
+        column("position", TEXT, "its position among the table's parts, in the order of commits"),
         column("rows", INT, "rows"),
         column("bytes", INT, "size of the file"),
         column("sha256", TEXT, "SHA-256 of the file"),
-        column("batch", TEXT, "? the batch whose episodes it tells of, where it is one"),
+        column("batch", TEXT, "? the batch of its episodes, if there is only one"),
         column("revision", INT, "? the revision of that batch"),
         column("run_id", TEXT, "? the run that appended it"),
         column("committed", TEXT, "when, ISO 8601 in UTC"),
@@ -328,9 +331,9 @@ STATE_TABLES = {
     )
 }
 
-# What only the catalog reads: where each episode lies, found without a pass over the parts; whose parameters are
-# written; what each file of a dataset was when it was added; parts that wait to be removed until no reader can still
-# be at them; the counters by which readers notice that something changed.
+# Tables that only the catalog reads: the location of each episode, for access without reading the parts; the episodes
+# with stored parameters; the seals of a dataset's files; replaced parts that are kept until no reader can still
+# use them; the counters by which readers notice changes.
 _HIDDEN = """
 CREATE TABLE places (
     episode_id BLOB NOT NULL, batch TEXT NOT NULL, episode_index INTEGER NOT NULL,
@@ -349,7 +352,7 @@ INSERT INTO counters VALUES ('parts', 0), ('state', 0);
 
 
 def create_sql() -> str:
-    """The statements that make an empty ``state.sqlite``."""
+    """Return the statements that create an empty ``state.sqlite``."""
     tables = "\n".join(_create(table) for table in STATE_TABLES.values())
     rest = "\n".join((*RELEASE_TRIGGERS, _HIDDEN, *_INTEGRITY))
     return f"{tables}{SAID_INDEXES}{rest}PRAGMA user_version = {VERSION};"

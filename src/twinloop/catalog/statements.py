@@ -1,6 +1,6 @@
-"""Check that SQL is one statement that reads our views, and say in our words what DuckDB refuses.
+"""Check that SQL is a single statement that only reads views of the catalog, and rephrase DuckDB's errors.
 
-This is the first of two layers. The second is the database itself, which has no way to write: see `catalog.engine`.
+This is the first of two layers. The second is the database itself, which cannot write: see `catalog.engine`.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _TOO_LARGE = ("Out of Memory", "MemoryError", "bad_alloc", "bad allocation", "fa
 def explained(
     columns: Callable[[], Mapping[str, list[str]]] | Sequence[str], reworded: Callable[[str], str] = str
 ) -> Iterator[None]:
-    """Turn DuckDB's errors into ours.
+    """Convert DuckDB's errors to errors of twinloop.
 
     Args:
-        columns: those of every view, for the nearest name.
+        columns: the columns of every view, to find the nearest name.
         reworded: changes DuckDB's text first.
     """
     import duckdb
@@ -66,16 +66,16 @@ def _ours(text: str, columns: Mapping[str, list[str]]) -> Exception:
     if missing:
         return InputError(_without_value(missing["names"].split(", ")))
     if excess:
-        return InputError(f"The statement has no parameter {excess['names']}. A value goes where it says $NAME or ?.")
+        return InputError(f"The statement has no parameter {excess['names']}. Parameters are written $NAME or ?.")
     if any(sign in text for sign in _BLOCKED):
         return _reads(first)
     if any(sign in text for sign in _TOO_LARGE):
         return InputError(
-            f"The statement takes more memory than it may ({first}). Select fewer columns or rows, or raise "
+            f"The statement takes more memory than allowed ({first}). Select fewer columns or rows, or raise "
             "query: {memory: …} in twinloop.yaml."
         )
     if ".parquet" in text:
-        return DatasetError(f"A file that the statement reads is damaged or gone ({first}). Run `twinloop fsck`.")
+        return DatasetError(f"A file that the statement reads is damaged or missing ({first}). Run `twinloop fsck`.")
     return InputError(f"{first} {_line(text)}".strip())
 
 
@@ -90,13 +90,13 @@ def _without_value(names: Sequence[str]) -> str:
 
 
 def _hint(text: str) -> str:
-    """What DuckDB proposes instead."""
+    """Return DuckDB's proposal in an error text."""
     found = re.search(r"^Did you mean .+$", text, re.MULTILINE)
     return found[0] if found else ""
 
 
 def _line(text: str) -> str:
-    """The line of the statement that DuckDB points at."""
+    """Return the line of the statement in DuckDB's error text."""
     found = re.search(r"^LINE \d+: (.+)$", text, re.MULTILINE)
     return f"Near: {found[1].strip()}" if found else ""
 
@@ -143,11 +143,11 @@ _PLAIN = re.compile(r"[\w -]+")  # a name that cannot be a file's
 
 
 def require_reading(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
-    """Refuse anything but one statement that only reads views of the catalog.
+    """Check that SQL is one statement that only reads views of the catalog.
 
     Raises:
-        InputError: says how many statements there are, what else the one does, or what it reads.
-        UnknownNameError: it names a table that is neither a view nor one of its own.
+        InputError: gives the number of statements, or what the statement does or reads instead.
+        UnknownNameError: it names a table that is neither a view nor defined in the statement.
     """
     _require_readable(sql)
     statements = connection.extract_statements(sql)
@@ -164,9 +164,7 @@ def require_reading(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
 
 def _require_readable(sql: str) -> None:
     if "\0" in sql or (not sql.isascii() and any("\ud800" <= letter <= "\udfff" for letter in sql)):
-        raise InputError(
-            "The statement holds characters that are no text (NUL, or half of a UTF-16 pair). Remove them."
-        )
+        raise InputError("The statement has invalid characters (NUL, or an unpaired UTF-16 surrogate). Remove them.")
     if len(sql) > LONGEST_WITH_IDS or (len(sql) > LONGEST and len(_IDS.sub("", sql)) > LONGEST):
         raise InputError(
             f"The statement has {len(sql):,} characters; at most {LONGEST:,} are read, without lists of ids. Give long "
@@ -187,7 +185,7 @@ def _tree(connection: duckdb.DuckDBPyConnection, sql: str) -> Mapping[str, Any]:
 
 
 def _nodes(tree: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield every object of a tree, without recursion."""
+    """Yield all objects of a tree, without recursion."""
     left = [tree]
     while left:
         item = left.pop()
@@ -199,7 +197,7 @@ def _nodes(tree: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _named_here(node: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the names of tables that a node defines by ``WITH``."""
+    """Yield the names of tables that a node defines with ``WITH``."""
     common = node.get("cte_map")
     entries = common.get("map", ()) if isinstance(common, dict) else ()
     for name in (*(entry.get("key") for entry in entries), node.get("cte_name"), node.get("ctename")):
@@ -208,7 +206,7 @@ def _named_here(node: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _check(node: Mapping[str, Any], own: set[str]) -> None:
-    """Refuse a node that is unknown, or that names what a statement may not use."""
+    """Refuse a node that is unknown, or that names an object or function that statements may not use."""
     kind, expression = node.get("type"), node.get("class")
     if any(key.endswith("info_type") for key in node):
         raise _writes(str(next(node[key] for key in node if key.endswith("info_type"))))
@@ -250,7 +248,7 @@ def _check_function(name: str) -> None:
 
 
 def _check_shown(node: Mapping[str, Any], own: set[str]) -> None:
-    """Check ``DESCRIBE`` and ``SHOW``, which name a table, or a setting where no table has the name."""
+    """Check ``DESCRIBE`` and ``SHOW``, which name a table, or a setting if there is no such table."""
     name = str(node.get("table_name") or "").strip('"').lower()
     if name and name not in {*NAMES, *own, *_SHOWN}:
         raise UnknownNameError("table", name, NAMES, where="the catalog")
@@ -259,13 +257,13 @@ def _check_shown(node: Mapping[str, Any], own: set[str]) -> None:
 def _writes(kind: str) -> InputError:
     word = kind.removesuffix("_QUERY_NODE").removesuffix("_INFO").replace("_", " ")
     return InputError(
-        f"{word} does more than read, and the catalog is changed by its own commands alone. Give one SELECT; "
-        "a PIVOT stands within one."
+        f"{word} does more than read, but only twinloop's own commands change the catalog. Give one SELECT; "
+        "write a PIVOT within it."
     )
 
 
 def _reads(what: str) -> InputError:
     return InputError(
-        f"A statement reads the catalog's views and nothing else, no files and no settings ({what}). "
-        "`twinloop query --help` names the views."
+        f"A statement can read only the catalog's views, no files and no settings ({what}). "
+        "`twinloop query --help` lists the views."
     )

@@ -1,6 +1,6 @@
-"""Declare what SQL sees: views over the parts, the tables of the state, labels, lineage, faults and frames.
+"""Declare the views for SQL queries: parts, tables of the state, labels, lineage, faults and frames.
 
-Each is made of tables and of views before it.
+Each view is made of tables and of views declared before it.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ FAULT_VIEWS = {
 
 
 LABEL_VIEWS = {
-    # What is said of episodes now: the newest statement of each author on each kind.
+    # The labels of episodes that hold now: the newest statement of each author on each kind.
     "labels": """
         SELECT episode_id, kind, value,
             CASE WHEN starts_with(kind, 'number/') THEN TRY_CAST(value AS DOUBLE) END AS number,
             first_frame, last_frame, source, author, author_hash, confidence, reason, said_at, run_id, seq
         FROM label_history h WHERE NOT retracted AND NOT EXISTS (SELECT 1 FROM label_ends e WHERE e.seq = h.seq)""",
     # One answer per episode and kind (success, failure, numbers), how it was decided, and who disagrees.
-    # Those of the highest source speak, hand before rule before model, and among them the majority; of numbers the
-    # median. Whoever cannot tell has no vote. A tie has no value. What anybody said otherwise stands in `conflict`.
+    # Only the highest source counts (hand before rule before model), and in it the majority; of numbers the
+    # median. An `unknown` does not count. A tie has no value. All differing answers are listed in `conflict`.
     "consensus": """
         WITH voting AS (
             SELECT episode_id, kind, value, number, source, author,
@@ -111,8 +111,8 @@ LINEAGE_VIEWS = {
             SELECT policy, policy AS base FROM policies
             UNION SELECT up.policy, p.base FROM up JOIN policies p ON p.policy = up.base WHERE p.base IS NOT NULL
         ) SELECT policy, base FROM up""",
-    # The episodes that a policy has seen: those in a dataset it was trained on, and those that such a one, `via`, was
-    # made from; where `base` names a policy, in the training that this one's went on from.
+    # The episodes that a policy has seen: those in a dataset it was trained on, and those from which such an episode,
+    # `via`, was derived; if `base` names a policy, in the training from which this policy's training continued.
     "policy_episodes": """
         WITH given AS (
             SELECT b.policy, p.name, nullif(b.base, b.policy) AS base, d.dataset, l.episode_id
@@ -126,7 +126,7 @@ LINEAGE_VIEWS = {
 
 
 # Views of the rows from the run that was committed last, for each value of some columns: the table, and the columns.
-# What a check no longer finds in an episode is then no longer wrong with it.
+# A finding that a check no longer reports for an episode is then no longer valid.
 LATEST: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "scores": ("scores", ("episode_id", "check")),
     "latest_evaluations": ("evaluations", ("policy", "suite")),
@@ -147,8 +147,8 @@ _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 def latest_sql(source: str, key: Iterable[str]) -> str:
     """Return the SQL of the rows from the run that was committed last, for each value of the columns ``key``.
 
-    ``source`` reads a table's parts in the order of their commits. The order of rows decides, and not the runs' names,
-    which hold the time of a clock that may have been wrong.
+    ``source`` reads a table's parts in the order of their commits. The order of rows decides, not the runs' names,
+    because those contain the time of a clock that may have been wrong.
     """
     columns = ", ".join(f'"{name}"' for name in key)
     return f"""
@@ -159,7 +159,7 @@ def latest_sql(source: str, key: Iterable[str]) -> str:
 
 
 def named(sql: str) -> set[str]:
-    """The views that a statement can mean, and all that they are made of; perhaps more than it uses."""
+    """Return the views that a statement may use, and all views that these are made of; may include unused ones."""
     return _with_needs(_words(sql))
 
 

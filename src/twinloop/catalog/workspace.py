@@ -1,4 +1,4 @@
-"""The workspace: one folder of plain files that holds the whole state of a project."""
+"""The workspace: one folder of plain files with the whole state of a project."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _FOLDERS = ("twins", "assets", "data", "catalog", "runs", "policies", "scenarios
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeLocation:
-    """Where an episode lies: the dataset's folder, its ``episode_index`` there, and the batch."""
+    """Location of an episode: the dataset's folder, the ``episode_index`` in it, and the batch."""
 
     folder: Path
     index: int
@@ -47,10 +47,10 @@ class EpisodeLocation:
 
 
 class Workspace:
-    """A workspace folder, open; several processes may have it open, and one of them writes at a time.
+    """An open workspace folder; several processes may open it, and one of them writes at a time.
 
-    Made by `create` and `open`. ``root`` is the folder, ``state`` its SQLite file, ``config`` what ``twinloop.yaml``
-    says.
+    Created by `create` or `open`. ``root`` is the folder, ``state`` its SQLite file, ``config`` the content of
+    ``twinloop.yaml``.
     """
 
     def __init__(self, root: Path) -> None:
@@ -69,89 +69,91 @@ class Workspace:
         twin: str | None = None,
         files: Mapping[str, str] | None = None,
     ) -> Workspace:
-        """Make a workspace in a folder that holds none.
+        """Create a workspace in a folder that is not a workspace.
 
         Args:
-            path: the folder; made where there is none.
-            name: what the project is called; by default as the folder.
+            path: the folder; it is created if it does not exist.
+            name: name of the project; by default the folder's name.
             twin: its default twin.
             files: texts of further files, by their path in the folder.
 
         Raises:
-            InputError: the folder is a workspace already, lies in one, or cannot be written.
+            InputError: the folder is already a workspace, is inside one, or cannot be written.
         """
         root = Path(path).absolute()
         if (root / FILE).exists():
-            raise InputError(f"{root} is a workspace already. Choose another folder, or work in that one.")
+            raise InputError(f"{root} is already a workspace. Choose another folder, or work in that one.")
         outer = cls.find(root.resolve().parent)
         if outer is not None:
-            raise InputError(f"{root} lies in the workspace {outer}. Work in that one, or choose a folder outside it.")
+            raise InputError(
+                f"{root} is inside the workspace {outer}. Work in that one, or choose a folder outside it."
+            )
         try:
             for folder in _FOLDERS:
                 (root / folder).mkdir(parents=True, exist_ok=True)
             for table in TABLES:
                 (root / "catalog" / table).mkdir(exist_ok=True)
         except OSError as error:
-            raise InputError(f"{root} cannot be made ({error.strerror}). Choose another folder.") from error
+            raise InputError(f"{root} cannot be created ({error.strerror}). Choose another folder.") from error
         if not (root / "catalog" / STATE).exists():
             WorkspaceState.create(root / "catalog" / STATE).close()
         for path_in_it, text in (files or {}).items():
             write_text(root / path_in_it, text)
         text = yaml.safe_dump({"schema": 1, "name": name or root.name, "twin": twin}, sort_keys=False)
         write_text(root / FILE, text)  # last: a folder that has it is a whole workspace
-        approve_if_possible(root, how="init")  # what its own files name is named by the user
+        approve_if_possible(root, how="init")  # code that its own files name counts as named by the user
         return cls(root)
 
     @classmethod
     def open(cls, path: Path | str | None = None) -> Workspace:
-        """Open a workspace: the folder given, or else the nearest one from here upwards.
+        """Open a workspace: the given folder, or else the nearest workspace from the current folder upwards.
 
         Raises:
-            InputError: there is none; says how to make one.
+            InputError: there is none; the message gives the command that creates one.
         """
         here = Path.cwd() if path is None else Path(path).absolute()
         root = cls.find(here) if path is None else here
         if root is None or not (root / FILE).is_file():
-            what = "No workspace here or in a folder above" if path is None else f"{path} is no workspace"
-            raise InputError(f"{what}: there is no {FILE}. Make one: `twinloop init FOLDER`.")
+            what = "No workspace here or in a folder above" if path is None else f"{path} is not a workspace"
+            raise InputError(f"{what}: there is no {FILE}. Create one: `twinloop init FOLDER`.")
         return cls(root)
 
     @staticmethod
     def find(path: Path | str) -> Path | None:
-        """The nearest folder from ``path`` upwards that is a workspace."""
+        """Return the nearest workspace folder from ``path`` upwards, or None."""
         here = Path(path).absolute()
         return next((folder for folder in (here, *here.parents) if (folder / FILE).is_file()), None)
 
     def query(
         self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = (), *, most_rows: int | None = None
     ) -> pa.Table:
-        """The rows of one statement that reads, over the views of `catalog.views`.
+        """Return the rows of one read-only SQL statement over the views of `catalog.views`.
 
         Args:
-            sql: ``SELECT …``, with ``?`` or ``$name`` where parameters go.
+            sql: ``SELECT …``, with ``?`` or ``$name`` for parameters.
             parameters: their values.
-            most_rows: of the answer; None for as many as the memory limit allows.
+            most_rows: maximum number of rows; None for as many as the memory limit allows.
 
         Raises:
             UnknownNameError: no such view or column; names the nearest.
-            InputError: not one statement that reads, one that DuckDB refuses, or one that takes more time or memory
-                than ``query: {memory: …, timeout_s: …}`` in twinloop.yaml allows.
+            InputError: not one read-only statement, one that DuckDB refuses, or one that takes more time or memory than
+                ``query: {memory: …, timeout_s: …}`` in twinloop.yaml allows.
         """
         return self._queries.run(sql, parameters, most_rows=most_rows)
 
     def add(
         self, folder: Path | str, *, batch: str | None = None, run_id: str | None = None, source: Source = "real"
     ) -> AddResult:
-        """Index a LeRobot v3.0 folder where it lies, ours or anybody's; again, to bring the catalog up to date.
+        """Add a LeRobot v3.0 folder, written by any program, to the catalog without moving it; call again to update.
 
         Args:
-            folder: of the dataset.
-            batch: what to call it; by default as the folder.
+            folder: the dataset's folder.
+            batch: name of the batch; by default the folder's name.
             run_id: the run that made it.
-            source: what its episodes are where they do not say.
+            source: source of episodes that do not state one.
 
         Raises:
-            DatasetError: it is no such folder, is damaged, or says what cannot be; nothing has changed.
+            DatasetError: it is not such a folder, is damaged, or has an impossible value; nothing has changed.
             InputError: another batch has this name.
         """
         folder = Path(folder).absolute()
@@ -160,9 +162,9 @@ class Workspace:
         )
 
     def append(self, table: str, rows: pa.Table, *, run_id: str) -> str:
-        """Commit rows of ``scores``, ``evaluations``, ``embeddings`` or ``params``; returns the part's name.
+        """Commit rows of ``scores``, ``evaluations``, ``embeddings`` or ``params``; return the part's name.
 
-        ``run_id`` is filled in where the table has that column and the rows lack it.
+        ``run_id`` is filled in if the table has that column and the rows do not.
 
         Raises:
             UnknownNameError: no such table or column.
@@ -171,7 +173,7 @@ class Workspace:
         return self.append_many({table: rows}, run_id=run_id)[0]
 
     def append_many(self, tables: Mapping[str, pa.Table], *, run_id: str) -> list[str]:
-        """Commit rows of several tables at once: all of them are there, or none; raises as `append`."""
+        """Commit rows of several tables together, all or none; raises as `append`."""
         if EPISODES.name in tables:
             raise InputError("Rows of episodes come from datasets: `Workspace.add` a folder.")
         drafts = [
@@ -183,11 +185,11 @@ class Workspace:
         return [part.part for part in written]
 
     def locate(self, episode_id: str) -> EpisodeLocation:
-        """Where an episode lies: its first place whose folder is still there.
+        """Return the location of an episode: the first one whose folder still exists.
 
         Raises:
-            UnknownNameError: no episode of that name, or of one that begins like it.
-            DatasetError: the folder is gone or was written anew.
+            UnknownNameError: no episode of that id; names ids with the same beginning.
+            DatasetError: the folder is missing or was rewritten.
         """
         rows = self.state.rows(
             "SELECT p.batch, p.episode_index FROM places p JOIN batches b USING (batch) WHERE p.episode_id = ? "
@@ -204,14 +206,14 @@ class Workspace:
                 problem = problem or error
                 continue
             return EpisodeLocation(folder=folder, index=row["episode_index"], batch=row["batch"])
-        raise problem or DatasetError(f"Episode {episode_id} lies nowhere.")
+        raise problem or DatasetError(f"Episode {episode_id} has no location.")
 
     def folder(self, batch: str) -> Path:
-        """The folder of a batch, as it was when it was added, perhaps with more in it.
+        """Return the folder of a batch; it has the added episodes, and possibly newer ones.
 
         Raises:
             UnknownNameError: no such batch.
-            DatasetError: the folder is gone or was written anew; says what to do.
+            DatasetError: the folder is missing or was rewritten; gives the next step.
         """
         row = self.state.row("SELECT path, files FROM batches WHERE batch = ?", (batch,))
         if row is None:
@@ -220,18 +222,18 @@ class Workspace:
         folder = self.root / row["path"]
         if not (folder / layout.INFO).is_file():
             raise DatasetError(
-                f"Batch {batch} is no longer at {folder}. Move it back; or, where it lies now, `twinloop add` it "
-                "again (`twinloop fsck --repair` looks for it in the workspace)."
+                f"Batch {batch} is no longer at {folder}. Move it back; or `twinloop add` it at its new place "
+                "(`twinloop fsck --repair` looks for it in the workspace)."
             )
         if Fingerprint.of(folder).since(Fingerprint.from_text(row["files"])) == "changed":
             raise DatasetError(
-                f"{folder} was written anew since the workspace added it as batch {batch}. Bring the catalog up to "
-                f"date: `twinloop add {folder}`."
+                f"{folder} was rewritten since the workspace added it as batch {batch}. Update the catalog: "
+                f"`twinloop add {folder}`."
             )
         return folder
 
     def reader(self, batch: str) -> DatasetReader:
-        """The dataset of a batch; raises as `folder`."""
+        """Return the dataset of a batch; raises as `folder`."""
         return DatasetReader(self.folder(batch))
 
     def record_run(
@@ -243,40 +245,43 @@ class Workspace:
         ended: datetime,
         arguments: Sequence[str],
     ) -> str:
-        """Write down a run of a command; return its name, a ULID that sorts after those of all earlier runs.
+        """Record a run of a command; return its id, a ULID that sorts after those of all earlier runs.
 
-        Credentials are removed from what is written.
+        Credentials are removed from the record.
         """
         where = None if folder is None else redacted(self._written_down(Path(folder).absolute()))
         texts = (dumps(redacted_words(arguments)), dumps(redacted_values(dict(result))))
         times = [moment.astimezone(UTC).isoformat(timespec="milliseconds") for moment in (started, ended)]
         values = (verb, where, *texts, *times, __version__)
         with self.state.transaction() as connection:
-            # Other names are none that `ulid` makes, before the year 2527.
+            # `ulid` makes no other names before the year 2527.
             sql = "SELECT max(run_id) FROM runs WHERE length(run_id) = ? AND run_id < '1'"
             run_id = ulid(after=connection.execute(sql, (LENGTH,)).fetchone()[0])
             connection.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (run_id, *values))
         return run_id
 
     def bury(self, episode_ids: Sequence[str], reason: str, by: str) -> int:
-        """Leave episodes out of the view ``episodes``, with a reason; nothing is deleted. Returns how many are new."""
+        """Exclude episodes from the view ``episodes``, with a reason; return the number newly excluded.
+
+        Nothing is deleted.
+        """
         with self.state.transaction() as connection:
             rows = [(name, reason, by, now()) for name in dict.fromkeys(episode_ids)]
             sql = "INSERT OR IGNORE INTO tombstones VALUES (?, ?, ?, ?)"
             return connection.executemany(sql, rows).rowcount
 
     def unbury(self, episode_ids: Sequence[str]) -> int:
-        """Take episodes back into the view ``episodes``; returns how many had been left out."""
+        """Include excluded episodes in the view ``episodes`` again; return their number."""
         with self.state.transaction() as connection:
             sql = "DELETE FROM tombstones WHERE episode_id = ?"
             return connection.executemany(sql, [(name,) for name in episode_ids]).rowcount
 
     def freeze(self, name: str, sql: str, note: str = "") -> DatasetVersion:
-        """Freeze what a statement selects now, under a name; see `catalog.frozen.freeze`."""
+        """Freeze the present result of a statement as a dataset version; see `catalog.frozen.freeze`."""
         return freeze(self, name, sql, note)
 
     def frozen(self, reference: str) -> DatasetVersion:
-        """The frozen dataset of that name, ``NAME@VERSION`` or hash; see `catalog.frozen.frozen`."""
+        """Return the dataset version of a name, ``NAME@VERSION`` or hash; see `catalog.frozen.frozen`."""
         return frozen(self, reference)
 
     def record_policy(
@@ -289,7 +294,7 @@ class Workspace:
         *,
         base: str | None = None,
     ) -> None:
-        """Record which frozen datasets trained a policy; see `catalog.frozen.record_policy`."""
+        """Record which dataset versions trained a policy; see `catalog.frozen.record_policy`."""
         record_policy(self, policy, name, dataset, run_id, extra, base=base)
 
     def label(
@@ -300,11 +305,11 @@ class Workspace:
         survey: ReviewRecord | None = None,
         run_id: str | None = None,
     ) -> LabelWriteResult:
-        """Say something of episodes, all of it or nothing; see `catalog.labels.write`."""
+        """Write labels of episodes, all or none; see `catalog.labels.write`."""
         return write(self, labels, add=add, survey=survey, run_id=run_id)
 
     def close(self) -> None:
-        """Give files back."""
+        """Close the database connections."""
         self._queries.close()
         self.state.close()
 
@@ -315,13 +320,13 @@ class Workspace:
         self.close()
 
     def _written_down(self, folder: Path) -> str:
-        """A path as the catalog holds it: relative where it lies inside the workspace."""
+        """Return a path as the catalog stores it: relative if it is inside the workspace."""
         with contextlib.suppress(ValueError):
             return folder.resolve().relative_to(self.root.resolve()).as_posix()
         return folder.resolve().as_posix()
 
     def _alike(self, episode_id: str) -> list[str]:
-        """Names that begin like this one, for messages."""
+        """Return ids with the same beginning, for messages."""
         prefix = episode_id[:4]
         with contextlib.suppress(ValueError):
             rows = self.state.rows(
@@ -335,7 +340,7 @@ class Workspace:
 def _config(path: Path) -> dict[str, Any]:
     value = load_yaml(path)
     if not isinstance(value, dict):
-        raise InputError(f"{path} holds no settings. It needs at least a name, such as `name: my-cell`.")
+        raise InputError(f"{path} has no settings. It needs at least a name, such as `name: my-cell`.")
     return value
 
 
