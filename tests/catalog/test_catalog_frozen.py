@@ -105,7 +105,7 @@ def test_a_burial_between_the_query_and_the_commit_is_seen(made, monkeypatch):
     monkeypatch.setattr(
         ws.state, "transaction", lambda: (monkeypatch.undo(), ws.bury(ids[:1], "late", "bob"), transaction())[-1]
     )
-    with pytest.raises(InputError, match="are buried"):
+    with pytest.raises(InputError, match="are excluded"):
         ws.freeze("train", ALL)
     assert ws.query("SELECT * FROM datasets").num_rows == 0
 
@@ -218,7 +218,7 @@ def test_episodes_are_named_by_beginnings_places_and_conditions(made):
     with pytest.raises(InputError, match="too short for an episode"):
         resolve(ws, ["ab"])
     ws.bury([ids[1]], "blurry", "ada")
-    with pytest.raises(InputError, match=r"is buried \(blurry\)"):
+    with pytest.raises(InputError, match=r"is excluded \(blurry\)"):
         resolve(ws, [ids[1][:8]])
     assert resolve(ws, [ids[1][:8]], buried=True) == [ids[1]]
     assert episode_id(1) == ids[1]

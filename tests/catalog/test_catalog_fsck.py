@@ -162,7 +162,7 @@ def test_a_dataset_that_moved_within_the_workspace_is_found(root, capfd):
     (root / "data" / "planted").rename(root / "data" / "renamed")
     code, figures = fsck(root, capfd)
     assert (code, figures["findings"][0]["batch"]) == (1, "planted")
-    assert "is gone" in figures["findings"][0]["what"]
+    assert "is missing" in figures["findings"][0]["what"]
     code, figures = fsck(root, capfd, "--repair")
     assert (code, figures["findings"][0]["repaired"]) == (0, "Found at data/renamed.")
     with Workspace.open(root) as ws:

@@ -125,7 +125,7 @@ def test_rows_that_do_not_fit_are_refused_and_nothing_is_appended(ws):
         ws.append("scores", score("e", 1.0).rename_columns({"verdict": "verdct"}), run_id="r")
     with pytest.raises(InputError, match="Rows of the table scores need a column reason"):
         ws.append("scores", score("e", 1.0).drop_columns("reason"), run_id="r")
-    with pytest.raises(InputError, match="value of the table scores is double, and string came"):
+    with pytest.raises(InputError, match="value of the table scores must be double and is string"):
         ws.append("scores", score("e", 1.0).set_column(4, "value", pa.array(["much"])), run_id="r")
     with pytest.raises(InputError, match="1 of 1 rows of the table scores have no verdict"):
         ws.append("scores", score("e", 1.0).set_column(6, "verdict", pa.nulls(1, pa.string())), run_id="r")

@@ -328,7 +328,7 @@ def test_another_dataset_in_its_place_is_named(plain, observed):
         writer.finish({})
     finding = named(plain, folder)
     observed(finding)
-    assert "written anew" in finding
+    assert "rewritten" in finding
 
 
 @pytest.mark.attack("the scale of a joint doubled in unit_map.json, valid JSON of the same length", expected=NAMED)

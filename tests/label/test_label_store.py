@@ -65,7 +65,7 @@ def test_subtasks_are_one_statement_and_tags_stand_alone(made):
     assert held(ws, ids[0], "subtask") == []
     ws.label([one(ids[0], "tag", "blurry")])
     assert [row[0] for row in held(ws, ids[0], "tag")] == ["blurry", "night"]
-    with pytest.raises(InputError, match="hand:bob says no tag 'night' of these 1 episodes"):
+    with pytest.raises(InputError, match="hand:bob gave no tag 'night' to these 1 episodes"):
         retract(ws, [ids[0]], "tag", author="bob", value="night")
 
 
@@ -183,7 +183,7 @@ def test_unknown_and_buried_episodes_are_refused_with_what_exists(made):
     with pytest.raises(UnknownNameError, match=f"Unknown episode '{near}'.*which has 6 episodes.*{ids[0]}"):
         ws.label([one(near, "success", "yes")])
     ws.bury([ids[1]], "no cube", "ada")
-    with pytest.raises(InputError, match=rf"Episode {ids[1][:12]} is buried \(no cube\). Unbury it"):
+    with pytest.raises(InputError, match=rf"Episode {ids[1][:12]} is excluded \(no cube\). Include it again"):
         ws.label([one(ids[0], "success", "yes"), one(ids[1], "success", "yes")])
     assert count(ws) == 0
 
@@ -192,7 +192,7 @@ def test_one_author_says_one_thing_at_a_time(made):
     ws, ids = made
     with pytest.raises(InputError, match=r"hand:ada gives success 2 times for episode .* \(yes, no\). Give it once"):
         ws.label([one(ids[0], "success", "yes"), one(ids[0], "success", "no")])
-    with pytest.raises(InputError, match="says reach until frame 9 and grasp from frame 9"):
+    with pytest.raises(InputError, match="gives reach until frame 9 and grasp from frame 9"):
         ws.label([part(ids[0], "grasp", 9, 12), part(ids[0], "reach", 0, 9)])
     assert count(ws) == 0
 

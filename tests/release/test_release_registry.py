@@ -239,7 +239,7 @@ def test_a_log_written_anew_is_told_by_a_hash_that_was_noted(registry, tmp_path)
     add(registry, tmp_path, 1)
     seq, digest = audit.head(registry.workspace.state)
     assert audit.missing_head(registry.workspace.state, seq, digest) is None
-    assert "written anew" in (audit.missing_head(registry.workspace.state, seq, "0" * 64) or "")
+    assert "rewritten" in (audit.missing_head(registry.workspace.state, seq, "0" * 64) or "")
 
 
 def test_fsck_names_what_is_wrong_with_policies(registry, tmp_path):
@@ -249,7 +249,7 @@ def test_fsck_names_what_is_wrong_with_policies(registry, tmp_path):
     weights.write_bytes(b"other")
     (registry.home / "pick" / "7").mkdir()
     found = {finding.kind: finding.what for finding in check_release(registry.workspace.root, registry.workspace.state)}
-    assert "pick@1 is not what was added: model.safetensors has other bytes" in found["policy"]
+    assert "pick@1 was changed after it was added: model.safetensors has other bytes" in found["policy"]
     assert "policies/pick/7 is in no row" in found["leftover"]
 
 

@@ -66,7 +66,7 @@ class QueryEngine:
 
         try:
             self._connection.register(name, table)
-        except duckdb.Error as error:  # DuckDB makes one of its own of Ctrl-C
+        except duckdb.Error as error:  # DuckDB converts Ctrl-C to its own error
             if KeyboardInterrupt.__name__ not in str(error):
                 raise
             self.usable = False
@@ -163,7 +163,7 @@ class QueryEngine:
         connection.execute("BEGIN TRANSACTION READ ONLY")
         try:
             relation = connection.sql(sql, params=parameters or None)
-            # DuckDB gives nothing back for what is no query.
+            # DuckDB returns nothing for a statement that is not a query.
             return pa.table({}) if relation is None else _told_apart(self._collected(relation, most_rows))
         finally:
             with contextlib.suppress(Exception):  # a statement that failed has ended it already
@@ -201,7 +201,7 @@ class QueryEngine:
 
 
 def _require_flat(parameters: Parameters) -> None:
-    """Refuse parameters that contain themselves, which DuckDB would follow without end."""
+    """Refuse parameters that are nested too deeply or contain themselves; DuckDB would follow them without end."""
     level: list[Any] = [parameters]
     for _ in range(_DEEPEST):
         inner = (item.values() if isinstance(item, Mapping) else item for item in level)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 FOLDER = "datasets"  # within catalog/
-LISTS = "dataset_lists"  # what `lists` gives, where views are made
+LISTS = "dataset_lists"  # view of the result of `lists`
 # Names can be typed without quotes; "@" divides name and version, and 64 digits would be a hash.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _LEAST_PREFIX = 6  # digits of a hash

@@ -50,7 +50,7 @@ def check_state(path: Path) -> list[FsckFinding]:
     if answer != ["ok"]:
         return [_damaged(path, f"{path} is damaged: {'; '.join(answer)}.")]
     if not _has_our_header(path):
-        return [_damaged(path, f"{path} is damaged: its header is not one that we write.")]
+        return [_damaged(path, f"{path} is damaged: its header is not one that twinloop writes.")]
     if lost > 0:
         what = f"{path} lacks its last {lost} commits: it is an older copy, or its write-ahead log was damaged."
         return [_damaged(path, what)]
@@ -65,8 +65,8 @@ def check_rows(state: WorkspaceState) -> Iterator[FsckFinding]:
         yield FsckFinding(
             kind="rows",
             where=f"{state.path.name}: {table}",
-            what=f"{state.path}: rows of {table} are not those that were committed.",
-            remedy=f"Put a copy of {state.path.name} back. --repair keeps the rows as they are, and the old file.",
+            what=f"{state.path}: rows of {table} differ from the committed ones.",
+            remedy=f"Restore a copy of {state.path.name}. --repair keeps the present rows, and the old file.",
             repair="rebuild",
         )
     digest = read_hash(state.path, state.counter("state"))
@@ -74,8 +74,8 @@ def check_rows(state: WorkspaceState) -> Iterator[FsckFinding]:
         yield FsckFinding(
             kind="bytes",
             where=state.path.name,
-            what=f"{state.path} has other bytes than after its last commit. All of its rows are whole.",
-            remedy="Nothing is lost: SQLite makes no use of these bytes. --repair notes them as they are.",
+            what=f"{state.path} has other bytes than after its last commit. All of its rows are intact.",
+            remedy="No data is lost: SQLite does not use these bytes. --repair records their present state.",
             repair="count",
         )
     name = count_file(state.path)
@@ -84,7 +84,7 @@ def check_rows(state: WorkspaceState) -> Iterator[FsckFinding]:
             kind="count",
             where=name.name,
             what=f"{name} is missing or damaged. It holds the number of the newest commit.",
-            remedy="Nothing is lost: --repair and the next commit write it again.",
+            remedy="No data is lost: --repair and the next commit write it again.",
             repair="count",
         )
 
@@ -107,7 +107,7 @@ def _damaged(path: Path, what: str) -> FsckFinding:
         kind="state",
         where=path.name,
         what=what,
-        remedy=f"Put a copy of {path.name} back, or make it again from the parts: `twinloop fsck --repair`.",
+        remedy=f"Restore a copy of {path.name}, or rebuild it from the parts: `twinloop fsck --repair`.",
         repair="rebuild",
     )
 
@@ -125,14 +125,14 @@ def check_frozen(catalog: Path, state: WorkspaceState) -> Iterator[FsckFinding]:
             continue
         if list_hash(ids) != row["hash"] or len(ids) != row["episodes"]:
             what = f"Its row has {row['episodes']} episodes and another hash; its list has {len(ids)}."
-            yield FsckFinding(kind="frozen", where=where, what=what, remedy="Put a copy of state.sqlite back.")
+            yield FsckFinding(kind="frozen", where=where, what=what, remedy="Restore a copy of state.sqlite.")
     for row in state.rows("SELECT policy, dataset FROM policy_datasets ORDER BY policy, dataset"):
         if row["dataset"] not in known:
             yield FsckFinding(
                 kind="frozen",
                 where=f"policy {row['policy'][:16]}",
                 what=f"It was trained on a dataset {row['dataset'][:16]} that has no row.",
-                remedy="Put a copy of state.sqlite back.",
+                remedy="Restore a copy of state.sqlite.",
             )
     lost = state.rows("SELECT seq FROM label_ends WHERE seq NOT IN (SELECT seq FROM label_history)")
     if lost:
@@ -140,7 +140,7 @@ def check_frozen(catalog: Path, state: WorkspaceState) -> Iterator[FsckFinding]:
             kind="labels",
             where="state.sqlite",
             what=f"{len(lost)} ended labels are not in the history, the first has number {lost[0]['seq']}.",
-            remedy="Put a copy of state.sqlite back.",
+            remedy="Restore a copy of state.sqlite.",
         )
 
 
@@ -255,7 +255,7 @@ def check_secrets(state: WorkspaceState) -> Iterator[FsckFinding]:
             kind="secret",
             where="runs of state.sqlite",
             what=f"{len(found)} runs have credentials in their records, e.g. {found[0]}.",
-            remedy="--repair removes them from the records. Change those credentials: copies of the file may have them.",
+            remedy="--repair removes them from the records. Change those credentials: copies may have them.",
             repair="redact",
         )
 

@@ -114,7 +114,7 @@ def _words(value: Any, where: str) -> dict[str, str]:
 
 
 Source = Literal["hand", "rule", "model"]
-SOURCES: tuple[Source, ...] = get_args(Source)  # in order of priority where they disagree
+SOURCES: tuple[Source, ...] = get_args(Source)  # in order of priority for contradictions
 KINDS = ("success", "failure", "subtask", "language", "tag", "number/NAME")
 YES, NO = "yes", "no"
 _YES, _NO = {"yes", "true", "1", "success"}, {"no", "false", "0", "failure"}
@@ -280,5 +280,5 @@ def refuse_buried(connection: Connection, episode_ids: set[str]) -> None:
 
 
 def is_buried(name: str, reason: str) -> InputError:
-    """Return the error for a label of an excluded episode."""
-    return InputError(f"Episode {name[:12]} is excluded ({reason}). Include it again to label it.")
+    """Return the error for an episode that is excluded."""
+    return InputError(f"Episode {name[:12]} is excluded ({reason}). Include it again with `Workspace.unbury`.")

@@ -24,7 +24,7 @@ except ImportError:  # not on Windows
 
 T = TypeVar("T")
 
-DEFAULT_MEMORY = 4 << 30  # bytes; half of the machine's memory where that is less
+DEFAULT_MEMORY = 4 << 30  # bytes; half of the machine's memory if that is less
 DEFAULT_TIMEOUT_S = 60.0
 LONGEST_TIMEOUT_S = 86_400.0
 MOST_THREADS = 256

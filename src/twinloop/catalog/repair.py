@@ -82,7 +82,7 @@ def _abouts(folder: Path, rebuilt: RepairResult) -> dict[Path, dict[str, Any]]:
                 found[path] = about_of(path)
             except DatasetError:
                 rebuilt.damaged.append(path.relative_to(folder).as_posix())
-    # What a commit that never ended was to replace still counts.
+    # Parts that an unfinished commit would have replaced are still valid.
     whole = {path: about for path, about in found.items() if rebuilt.damaged or _ended(about, found)}
     replaced = {name for about in whole.values() for name in about.get("replaces", ())}
     rebuilt.unfinished += [path.relative_to(folder).as_posix() for path in found.keys() - whole.keys()]
@@ -223,8 +223,8 @@ def repair_state(folder: Path, path: Path) -> str:
     made = rebuild(folder, path)
     taken = ", ".join(f"{count} {name}" for name, count in made.taken.items() if count)
     lost = f" Not readable: {', '.join(made.damaged)}." if made.damaged else ""
-    unfinished = f" Of commits that never ended: {', '.join(made.unfinished)}." if made.unfinished else ""
-    return f"The index was made again from {made.parts} parts; taken over: {taken or 'nothing'}.{lost}{unfinished}"
+    unfinished = f" Of unfinished commits: {', '.join(made.unfinished)}." if made.unfinished else ""
+    return f"The index was rebuilt from {made.parts} parts; copied: {taken or 'nothing'}.{lost}{unfinished}"
 
 
 def repair(parts: PartStore, findings: Sequence[FsckFinding]) -> dict[FsckFinding, str]:
@@ -270,9 +270,7 @@ def _add_again(parts: PartStore, batch: str) -> str:
         return ""
     folder = parts.folder.parent / row["path"]
     added = add_folder(parts, folder, path=row["path"], batch=None, source="real", run_id=None)
-    return (
-        f"Brought up to date: {added.episodes} episodes, {added.new} new." if added.parts else _read_again(parts, batch)
-    )
+    return f"Updated: {added.episodes} episodes, {added.new} new." if added.parts else _read_again(parts, batch)
 
 
 def _sweep(parts: PartStore, finding: FsckFinding) -> str:
@@ -280,7 +278,7 @@ def _sweep(parts: PartStore, finding: FsckFinding) -> str:
     path = parts.folder.parent / finding.where
     with parts.alone():
         if parts.state.row("SELECT 1 FROM parts WHERE part = ?", (path.name,)) or not path.exists():
-            return "Its writer has finished meanwhile."
+            return "Its writer has finished in the meantime."
         target = parts.folder / SWEPT / path.parent.name / path.name
         target.parent.mkdir(parents=True, exist_ok=True)
         path.rename(target)
@@ -323,7 +321,7 @@ def _read_again(parts: PartStore, batch: str | None) -> str:
             for part in intact:
                 if part.table_name == PARAMS.name:
                     draw(connection, pq.read_table(parts.path(PARAMS.name, part.part), columns=["episode_id"]))
-        # A fingerprint that no folder has makes all of a batch new.
+        # With a fingerprint that no folder has, the whole batch is read as new.
         nothing = Fingerprint(info="", files={"": ""}).to_text()
         connection.executemany("UPDATE batches SET files = ? WHERE batch = ?", [(nothing, name) for name in folders])
     for path in folders.values():

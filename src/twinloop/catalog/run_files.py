@@ -47,7 +47,7 @@ def check_run_files(
         folders.setdefault(row["folder"], []).append(item)
     for name, seals in folders.items():
         if not os.path.lexists(root / name):
-            note(f"{readable(root / name)}, which a run wrote, is gone with {len(seals)} files.")
+            note(f"{readable(root / name)}, which a run wrote, is missing with {len(seals)} files.")
             continue
         for item in seals:
             what = broken(root, item, deep=deep)
@@ -56,7 +56,7 @@ def check_run_files(
                     kind="run",
                     where=readable(item.path),
                     what=f"{readable(root / item.path)} {what.replace('it was added', 'its run was recorded')}.",
-                    remedy="Put a copy of the file back, or run the command again. Where the change was meant: "
+                    remedy="Restore a copy of the file, or run the command again. If the change was intended: "
                     f"`twinloop fsck --accept {readable(item.path)}`.",
                 )
 
@@ -82,7 +82,9 @@ def accept(root: Path, state: WorkspaceState, paths: Sequence[Path]) -> list[str
                                    [(row["path"],) for row in rows if not (root / row["path"]).is_file()])  # fmt: skip
             connection.executemany("UPDATE run_files SET bytes = ?, sha256 = ? WHERE path = ?",
                                    [(item.bytes, item.sha256, item.path) for item in there])  # fmt: skip
-        done.append(f"{readable(name)}: {len(there)} are known as they are now, {len(rows) - len(there)} are gone.")
+        done.append(
+            f"{readable(name)}: {len(there)} are recorded as they are now, {len(rows) - len(there)} are missing."
+        )
     return done
 
 

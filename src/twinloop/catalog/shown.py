@@ -27,7 +27,7 @@ from twinloop.core.files import atomic_open, dumps, sha256_bytes, sha256_file
 
 FOLDER = ".kept"  # within catalog/
 LEAST = 20_000  # rows: fewer are read from their parts in less time than a process takes to start
-_SHARE = 64  # a file is written anew once it lacks that part of the rows: all writing together is then some 64-fold
+_SHARE = 64  # a file is rewritten once it lacks 1/64 of the rows: all writes together are then some 64-fold
 _ABOUT = b"twinloop"
 _SCHEMA = 2  # to be raised when the same parts are made into something else
 
@@ -92,12 +92,12 @@ def _fits(found: pa.Schema, declared: pa.Schema) -> bool:
     return one == other
 
 
-# Texts that many rows share are held once; what tells rows apart is held as it is.
+# Texts that many rows share are dictionary-encoded; texts that identify rows are not.
 _OWN = {"episode_id", "reason", "extra", "parents", "cameras"}
 _HEX = 64  # letters of a SHA-256
 # Odd multipliers that mix the four words of 32 letters: the primes of xxHash64, and the golden ratio in 64 bits.
 _ODD = np.array([0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x9E3779B97F4A7C15], np.uint64)
-_GROWING = "label_history"  # never changes but by longer
+_GROWING = "label_history"  # a table that only grows
 
 
 class DisplayCache:
@@ -280,7 +280,7 @@ def _codes(table: pa.Table, column: str) -> NDArray[np.int64]:
     return np.from_dlpack(array.indices).astype(np.int64)
 
 
-# `pa.array` of an array and `to_numpy` load pandas where it is installed, which takes longer than all of this.
+# `pa.array` of an array and `to_numpy` load pandas if it is installed, which takes longer than all of this.
 
 
 def _flags(values: NDArray[np.bool_]) -> pa.Array:

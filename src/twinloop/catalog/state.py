@@ -35,7 +35,7 @@ from twinloop.core.errors import DatasetError, DatasetLockedError, UnknownNameEr
 BUSY_S = 30.0  # how long a writer waits for its turn: a commit takes milliseconds, so a longer wait is an error
 _CORRUPT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _READ_ONLY = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM)
-_NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)  # on a full disk, the files beside a WAL cannot be made
+_NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)  # on a full disk, SQLite cannot create the files next to a WAL
 
 
 class NewerStateError(DatasetError):
@@ -245,7 +245,7 @@ class WorkspaceState:
             if _code(error) not in (*_READ_ONLY, *_NO_ROOM):
                 raise
             self._copied_for_space = _code(error) in _NO_ROOM
-        # SQLite reads a WAL through files that it makes beside it. Where none can be made, a copy is read.
+        # SQLite reads a WAL through files that it creates next to it. If it cannot create them, a copy is read.
         if self._copy is None:
             self._copy = _copy_of(self.path)
         connection = _opened(Path(self._copy.name) / self.path.name)

@@ -61,7 +61,7 @@ def _write(state: Path, line: bytes, at: int) -> None:
         handle = os.open(count_file(state), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
         try:
             if not _lines(state):
-                os.ftruncate(handle, 0)  # what is there is damaged
+                os.ftruncate(handle, 0)  # the present content is damaged
             os.pwrite(handle, line, at)
         finally:
             os.close(handle)
@@ -83,7 +83,7 @@ def _lines(state: Path) -> list[str]:
 
 
 TABLE = "row_digests"
-_SCHEMA = "sqlite_master"  # the statements that made the tables have a digest too
+_SCHEMA = "sqlite_master"  # the statements that created the tables have a digest too
 _EVENTS = {"INSERT": ("NEW",), "DELETE": ("OLD",), "UPDATE": ("OLD", "NEW")}
 
 
@@ -97,7 +97,7 @@ class RowDigests:
         self._connection = connection
         self._changes: dict[str, int] = {}
         connection.create_function("note_row", -1, self._note)
-        connection.execute("PRAGMA recursive_triggers = ON")  # else rows that INSERT OR REPLACE removes are not seen
+        connection.execute("PRAGMA recursive_triggers = ON")  # otherwise rows that INSERT OR REPLACE removes are missed
         triggers = [_trigger(connection, table, *event) for table in _tables(connection) for event in _EVENTS.items()]
         connection.executescript("\n".join(triggers))
 

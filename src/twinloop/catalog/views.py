@@ -49,7 +49,7 @@ LABEL_VIEWS = {
             CASE WHEN starts_with(kind, 'number/') THEN TRY_CAST(value AS DOUBLE) END AS number,
             first_frame, last_frame, source, author, author_hash, confidence, reason, said_at, run_id, seq
         FROM label_history h WHERE NOT retracted AND NOT EXISTS (SELECT 1 FROM label_ends e WHERE e.seq = h.seq)""",
-    # One answer per episode and kind (success, failure, numbers), how it was decided, and who disagrees.
+    # One answer per episode and kind (success, failure, numbers), the rule of decision, and the conflicting answers.
     # Only the highest source counts (hand before rule before model), and in it the majority; of numbers the
     # median. An `unknown` does not count. A tie has no value. All differing answers are listed in `conflict`.
     "consensus": """

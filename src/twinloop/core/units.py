@@ -66,7 +66,7 @@ class JointUnit:
 class UnitMap(JsonRecord):
     """Units of all joint columns of a log or a dataset, in column order."""
 
-    source: str  # where the map comes from: "calibration.json", "twin range", "log header", …
+    source: str  # origin of the map: "calibration.json", "twin range", "log header", …
     joints: tuple[JointUnit, ...]
 
     @property

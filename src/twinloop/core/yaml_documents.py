@@ -21,7 +21,7 @@ from twinloop.core.documents import LARGEST_WHOLE, LONGEST_NUMBER, MOST_DEPTH, D
 MOST_YAML_BYTES = 4 << 20
 # Most values of a YAML file, those of aliases counted at each use: 0.4 s to read.
 MOST_YAML_VALUES = 100_000
-_LONG = 100  # characters of a text that count as a value: an alias of a long text is one text again and again
+_LONG = 100  # characters of a text that count as one value: an alias of a long text repeats the text
 _MOST_DIRECTIVES = 8  # lines that begin with %; libyaml compares each with all before it
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x84\x86-\x9f]")
 
@@ -92,7 +92,7 @@ class _OpenCollection:
     count: int = 1
     depth: int = 0
     key: _Value = _UNSET
-    merged: dict[str, Any] | None = None  # what << adds
+    merged: dict[str, Any] | None = None  # the keys that << adds
 
     def finished(self) -> _Value:
         values = {**self.merged, **self.values} if self.merged and isinstance(self.values, dict) else self.values

@@ -19,7 +19,7 @@ SCHEMA = 1
 JOINT_POSITIONS = "robot0_joint_pos"  # robosuite's name, rad or m
 TIME, ACTION, STATE = "time", "action", "state"  # in demo_N/twinloop: s, and the dataset's or log's own numbers
 LAST_STATE, CONTROLS, COMMANDS, ASSETS = "last_state", "controls", "commands", "assets"
-GYM, REAL = 2, 4  # robomimic's EnvType; 4 is none of the simulators that it knows
+GYM, REAL = 2, 4  # robomimic's EnvType; 4 is not one of its simulators
 
 Array = NDArray[np.float64]
 
