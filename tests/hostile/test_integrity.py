@@ -407,7 +407,7 @@ def test_a_run_whose_folder_was_removed_whole_is_a_note(root):
     shutil.rmtree(root / "runs" / "curate")
     code, text, figures = fsck(root)
     assert (code, len(figures["notes"])) == (0, 1)
-    assert "runs/curate/one, which a run wrote, is gone" in text
+    assert "runs/curate/one, which a run wrote, is missing" in text
 
 
 @pytest.mark.attack("a file deleted from the folder of a recorded run", expected=NAMED)
@@ -484,7 +484,7 @@ def test_a_migration_does_not_accept_a_changed_row(plain, observed, monkeypatch)
     monkeypatch.setattr(state_schema, "STEPS", {now: ("ALTER TABLE tombstones ADD COLUMN mood TEXT",)})
     finding = named(plain, plain / STATE)
     observed(finding)
-    assert "rows of label_history are not" in finding
+    assert "rows of label_history differ" in finding
 
 
 # state.sqlite.
@@ -543,7 +543,7 @@ def test_a_flipped_bit_in_a_label_is_named(plain, observed):
     code, text, _ = fsck(plain)
     observed(text.splitlines()[0])
     assert code == 1
-    assert "rows of label_history are not those that were committed" in text
+    assert "rows of label_history differ from the committed ones" in text
     with Workspace.open(plain) as ws:  # what was changed is read as it is, until somebody acts on the finding
         assert len(ws.query("SELECT value FROM labels")) == 5
 
@@ -636,7 +636,7 @@ def test_a_byte_without_use_is_named_and_repaired(plain, observed):
     assert dumped(path) == dump
     finding = named(plain, path)
     observed(finding)
-    assert "All of its rows are whole" in finding
+    assert "All of its rows are intact" in finding
     assert fsck(plain, mend=True)[0] == 0
     assert fsck(plain)[0] == 0
 

@@ -86,14 +86,11 @@ TABLES: dict[str, dict[str, AnnotationColumn]] = {
         name=(pa.dictionary(pa.int32(), pa.string()), "of the body, or of the world's geom"),
         class_name=(pa.dictionary(pa.int32(), pa.string()), "class in the name table"),
         pixels=(pa.int32(), "its visible pixels"),
-        visibility=(
-            pa.float64(),
-            "visible pixels / pixels of the unoccluded object, within the image; null: outside the image",
-        ),
+        visibility=(pa.float64(), "visible pixels / its pixels in the image if unoccluded; null: it has none there"),
         box=(vector(4), "left, top, right, bottom in px, edges of its visible pixels; null: it has none"),
         full_box=(
             vector(4),
-            "of its whole outline, with occluded parts and parts outside the image; null: it reaches behind the camera",
+            "of its outline with hidden parts, also outside the image; null: partly behind the camera",
         ),
         world_position=(vector(3), "its body in the world, m"),
         world_quaternion=(vector(4), "wxyz; world_from_object"),
@@ -154,10 +151,7 @@ TABLES: dict[str, dict[str, AnnotationColumn]] = {
 
 
 def table(name: str, columns: Mapping[str, Any], rows: int) -> pa.Table:
-    """Build one of `TABLES` from its columns.
-
-    Values are arrays ``(rows, …)`` or lists; nan becomes null. Columns that are not given are null.
-    """
+    """Build one of `TABLES` from columns, arrays ``(rows, …)`` or lists; nan and missing columns become null."""
     arrays = {}
     for column, about_it in TABLES[name].items():
         values = columns.get(column)
@@ -211,8 +205,7 @@ class _Reader(Protocol):
 class CameraAnnotations:
     """Annotations of the ``T`` images of one episode and camera. Each property is read and decoded at first use.
 
-    ``names`` and ``class_of`` map an instance number to its name and class. ``classes`` maps a class number to its
-    name.
+    ``names`` and ``class_of`` map an instance number to its name and class; ``classes`` maps a class number to a name.
 
     Raises (every property): UnknownNameError if the dataset was written without this annotation.
     """
@@ -314,10 +307,7 @@ class CameraAnnotations:
 
 
 def poses(rows: pa.Table, frame: str) -> NDArray[np.float64]:
-    """Return transforms ``(n, 4, 4)`` from each row's own axes to ``frame``.
-
-    They are computed from the columns ``FRAME_position`` and ``FRAME_quaternion``.
-    """
+    """Return poses ``(n, 4, 4)`` in ``frame``, from the columns ``FRAME_position`` and ``FRAME_quaternion``."""
     from scipy.spatial.transform import Rotation  # takes longer to load than most readings of a dataset
 
     position, turn = (vectors(rows[f"{frame}_{part}"]) for part in ("position", "quaternion"))

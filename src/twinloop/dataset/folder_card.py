@@ -259,9 +259,7 @@ def _origin(origin: DataOrigin) -> list[str]:
     if not lines:
         return []
     lines += [f"- {origin.ids} different episodes (by content hash)"] if origin.ids else []
-    lines += (
-        [f"- {origin.parents} episodes derived from others, which their provenance names"] if origin.parents else []
-    )
+    lines += [f"- {origin.parents} episodes derived from others, named in their provenance"] if origin.parents else []
     if origin.transforms:
         lines.append(
             "- transforms: "

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     import pyarrow.dataset as pad
 
 SideTable: TypeAlias = pa.Table | Iterable[pa.Table] | Path
-"""Rows of one block: a table, a sequence of partial tables, or the path of a Parquet file written by another process.
-"""
+"""Rows of one block: a table, a sequence of partial tables, or a Parquet file written by another process."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*(/[a-z][a-z0-9_]*)*")
 _TAKEN = {"states", "provenance", "log", "invalid"}
@@ -155,9 +154,7 @@ def _write(path: Path, name: str, rows: SideTable, episodes: Mapping[int, int]) 
     parts = _parts(rows)
     first = next(parts, None)
     if first is None:
-        raise InputError(
-            f"The side table {name} has no parts. Give an empty table with columns for a table without rows."
-        )
+        raise InputError(f"The side table {name} has no parts. Without rows, give an empty table with columns.")
     if _NUMBER not in first.column_names or _INDEX in first.column_names:
         raise InputError(
             f"The side table {name} needs a column {_NUMBER} and no {_INDEX}, which the writer adds; it "
@@ -225,9 +222,7 @@ def _checked_schema(path: Path) -> pa.Schema:
 
 def _inside(root: Path, path: Path) -> Path:
     if not path.resolve().is_relative_to(root.resolve()):
-        raise DatasetError(
-            f"{path} leads out of the dataset's folder. Files outside it are not read; restore the file."
-        )
+        raise DatasetError(f"{path} leads out of the dataset's folder. Such files are not read; restore the file.")
     return path
 
 

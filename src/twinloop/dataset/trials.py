@@ -65,7 +65,7 @@ def read_both(real: Path | str | None, sim: Path | str | None, both: Path | str 
                 turn = (
                     f"It is the --{part.domain[0]} file."
                     if other == len(part)
-                    else "Give a table of both domains alone."
+                    else "It has both domains: give it alone."
                 )
                 raise InputError(
                     f"{path} was given as {domain}, but {other} of its {len(part)} trials have another domain. {turn}"

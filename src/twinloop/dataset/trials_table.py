@@ -58,9 +58,8 @@ class TrialRow(dict[str, str]):
 def read_rows(path: Path) -> list[TrialRow]:
     """Read the rows of a CSV or JSON file and rename aliases to our column names.
 
-    An exact column name is preferred to an alias.
-
-    JSON is a list of objects, an object with that list as ``trials``, or an object of columns.
+    An exact name is preferred to an alias. JSON is a list of objects, an object with that list as ``trials``, or an
+    object of columns.
 
     Raises:
         InputError: the file is empty, is not a table, has another format, or has two columns of the same meaning.
@@ -164,9 +163,7 @@ def _json_rows(path: Path) -> list[dict[str, str]]:
             raise InputError(f"{path}: its columns {', '.join(columns) or '(none)'} are not lists of one length.")
         value = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
     if not isinstance(value, list) or not all(isinstance(row, dict) for row in cast("list[Any]", value)):
-        raise InputError(
-            f"{path} is not a table of trials: give a list of objects such as {{policy, domain, success}}."
-        )
+        raise InputError(f"{path} is not a table of trials: give a list of objects like {{policy, domain, success}}.")
     rows = cast("list[dict[str, Any]]", value)
     return [{name: "" if cell is None else str(cell).strip() for name, cell in row.items()} for row in rows]
 
@@ -191,9 +188,7 @@ def _counted(row: TrialRow, place: str, domain: Domain | None, policy: str | Non
             f"'{row.get('trials', '')}' are not valid counts. Write whole numbers, such as 8 of 10."
         )
     if trials > _MOST_COUNTED:
-        raise InputError(
-            f"{place}: {trials:.0f} trials are more than {_MOST_COUNTED}, the maximum per row. Check the count."
-        )
+        raise InputError(f"{place}: {trials:.0f} trials are more than {_MOST_COUNTED}, the most in a row. Check it.")
     return Trials.of_counts(
         _policy(row, place, policy),
         _domain(row, place, domain),
@@ -326,7 +321,6 @@ def _side(side: str, numbered: Sequence[tuple[int, TrialRow]], where: str) -> Po
         deviation.append(spread)
     if np.isnan(deviation).all():
         return PolicyScoreMatrix.of_table(mean, trials)
-    most = np.sqrt(
-        np.multiply(mean, np.subtract(1.0, mean))
-    )  # the largest standard deviation of scores in [0, 1] is that of successes
+    # The largest standard deviation of scores in [0, 1] is that of successes.
+    most = np.sqrt(np.multiply(mean, np.subtract(1.0, mean)))
     return PolicyScoreMatrix.of_table(mean, trials, np.where(np.isnan(deviation), most, deviation))

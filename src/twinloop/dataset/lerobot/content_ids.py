@@ -21,10 +21,7 @@ _NUMERIC = ("float32", "float64", "int64", "int32", "bool", "int8", "int16", "ui
 
 
 def content_ids(folder: Path, info: Mapping[str, Any], rows: pa.Table, source: str) -> list[str]:
-    """Return the content id of each episode.
-
-    It is a hash of the states and actions (of all numeric features if the dataset has neither), the task and the
-    source.
+    """Return the content ids: hashes of states and actions (or all numeric features), task and source.
 
     Args:
         folder: the dataset's folder.
@@ -69,7 +66,7 @@ def _episodes(path: Path, features: Sequence[str]) -> Iterator[tuple[int, pa.Tab
         missing = [name for name in ("episode_index", *features) if name not in file.schema_arrow.names]
         if missing:
             raise DatasetError(
-                f"{path} has no column {', '.join(missing)}, although the metadata has this feature. Export it again."
+                f"{path} has no column {', '.join(missing)}, a feature in the metadata. Export it again."
             )
         for group in range(file.num_row_groups):
             table = file.read_row_group(group, columns=["episode_index", *features])

@@ -76,8 +76,7 @@ def encode_block(
 
     Raises:
         InputError: an episode lacks a camera or has frames of another size or type.
-        DatasetError: the disk is full, or a file cannot be written; names the file. It can be pickled to another
-            process.
+        DatasetError: the disk is full, or a file cannot be written; names the file. It can be pickled.
         Exception: any other error of an encoder, unchanged.
     """
     return encode_pieces(_whole(episodes), cameras, paths, fps=fps)
@@ -301,9 +300,7 @@ def _frame_times(path: Path, _size: int, _changed_ns: int) -> NDArray[np.float64
 
 
 def open_video(path: Path) -> Any:
-    """Open a video file, but no other file that it refers to.
-
-    A playlist named ``.mp4`` could refer to any file or address.
+    """Open a video file, but no file or address that it refers to, as a playlist named ``.mp4`` could.
 
     Raises:
         DatasetError: it is not a regular file, or its frames have more than `MOST_PIXELS`.
@@ -320,7 +317,7 @@ def open_video(path: Path) -> Any:
         if stream.codec_context.width * stream.codec_context.height > MOST_PIXELS:
             container.close()
             raise DatasetError(
-                f"{path} has images of more than {MOST_PIXELS:,} pixels, which are not read. Make them smaller."
+                f"{path} has images of more than {MOST_PIXELS:,} pixels, the maximum. Make them smaller."
             )
     return container
 

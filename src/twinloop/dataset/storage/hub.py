@@ -166,9 +166,7 @@ def push_dataset(
     """
     folder = Path(folder)
     if not (folder / layout.INFO).is_file():
-        raise InputError(
-            f"{folder} is not a LeRobot dataset: {layout.INFO} is missing. Give the folder that contains it."
-        )
+        raise InputError(f"{folder} is not a LeRobot dataset: {layout.INFO} is missing. Give the folder that has it.")
     tag = str(read_json(folder / layout.INFO).get("codebase_version", ""))
     names = _chosen(folder, allow, ignore)
     hub = _hub()
@@ -244,9 +242,7 @@ def pull_dataset(
     belonging = chosen(file.path for file in wanted)
     files = [file for file in wanted if file.path in belonging]
     if not any(file.path == layout.INFO for file in files):
-        raise DatasetError(
-            f"{repo_id} at {commit[:12]} has no {layout.INFO}: it is not a LeRobot dataset, or the file was left out."
-        )
+        raise DatasetError(f"{repo_id} at {commit[:12]} has no {layout.INFO}: it is not a dataset, or it was left out.")
     size = sum(file.size for file in files)
     require_room(output, files=len(files), size=size, source=repo_id)
     _bring(api, repo_id, commit, files, output)
@@ -343,9 +339,7 @@ def _answered(repo_id: str, verb: str) -> Iterator[None]:
             "and set HF_TOKEN or run `hf auth login`."
         ) from error
     except errors.RevisionNotFoundError as error:
-        raise DatasetError(
-            f"{failed}: it has no such branch, tag or commit. Leave --revision out for the main branch."
-        ) from error
+        raise DatasetError(f"{failed}: it has no such branch, tag or commit. Without --revision it is main.") from error
     except errors.HfHubHTTPError as error:
         status = getattr(error.response, "status_code", None)
         hint = "set HF_TOKEN to a token that may write, or run `hf auth login`" if status in (401, 403) else "try again"
