@@ -52,9 +52,8 @@ class ParameterRange:
 class DataOrigin:
     """Origin of the episodes of a folder, as far as its episode table records it.
 
-    ``counts`` maps a kind of origin (such as ``source``) to the number of episodes per value. ``ranges`` are some drawn
-    parameters of every kind, those with the largest variation relative to their size. ``succeeded`` of the ``judged``
-    episodes (those with a recorded success) succeeded.
+    ``counts`` maps a kind of origin (such as ``source``) to episodes per value. ``ranges`` are the most varying drawn
+    parameters of every kind. ``succeeded`` of the ``judged`` episodes (with a recorded success) succeeded.
     """
 
     episodes: int

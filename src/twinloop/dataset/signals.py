@@ -1,14 +1,12 @@
 """Store the sensor signals of an episode, and the simulation stored with a log, in a dataset and read them back.
 
-A signal that all episodes have becomes the feature ``observation.NAME`` (dots replace slashes:
-``observation.pose.cube``), sampled at the frames. Orientations use spherical interpolation, switches and throttles are
-held, all others use linear interpolation; outside a signal's time range its first or last value is used. The side
-table ``signals`` keeps every signal with its own times and values (`signals_table`).
+A signal that all episodes have becomes the feature ``observation.NAME`` (``observation.pose.cube``), sampled at the
+frames: orientations by spherical interpolation, switches and throttles held, all others linearly, with the end values
+outside the signal's times. The side table ``signals`` keeps every signal with its own times (`signals_table`).
 
-The samples of a simulated sensor are in the side table ``readings/NAME``, and its type is part of the feature name
-``observation.KIND.NAME``. An IMU gives ``angular_velocity/NAME`` and ``acceleration/NAME``; a force/torque sensor
-gives ``wrench/NAME``; servos give ``joint_velocity``, ``joint_current``, ``joint_load``, ``joint_voltage`` and
-``joint_temperature``.
+The samples of a simulated sensor are in the side table ``readings/NAME``, its kind in ``observation.KIND.NAME``. An
+IMU gives ``angular_velocity/NAME`` and ``acceleration/NAME``, a force/torque sensor ``wrench/NAME``, servos
+``joint_velocity``, ``joint_current``, ``joint_load``, ``joint_voltage`` and ``joint_temperature``.
 """
 
 from __future__ import annotations
@@ -66,10 +64,7 @@ def _alike(one: LoggedSignal, other: LoggedSignal) -> bool:
 
 
 def column_units(name: str, signal: LoggedSignal) -> tuple[str, ...]:
-    """Return the unit of each column of a signal.
-
-    A pose, twist or wrench has different units per column, given by its name. A unit that is not known is "".
-    """
+    """Return the unit of each column; for poses, twists and wrenches from the signal's name, "" if unknown."""
     if signal.unit:
         return (signal.unit,) * len(signal.columns)
     units = _MIXED.get(name.partition("/")[0], ())
