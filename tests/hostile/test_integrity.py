@@ -531,7 +531,7 @@ def test_a_row_that_something_else_changed_is_named(root, observed, table):
     wanted = {"release_audit": "sqlite_master", "row_digests": "runs"}.get(table, table)
     found = [finding["what"] for finding in figures["findings"] if finding["kind"] == "rows"]
     observed(found[0] if found else "nothing")
-    assert f"rows of {wanted} are not" in " ".join(found)
+    assert f"rows of {wanted} differ" in " ".join(found)
 
 
 @pytest.mark.attack("one bit flipped in the text of a label in state.sqlite", expected="fsck names label_history")

@@ -153,7 +153,7 @@ def test_an_answer_as_large_as_allowed_is_given(engine):
 @pytest.mark.attack("A query with 5,000 columns, alike in name", expected="refused by their number")
 def test_an_answer_has_no_more_columns_than_can_be_shown(column, observed):
     engine = QueryEngine(QueryLimits(memory=512 << 20, threads=1))
-    with pytest.raises(InputError, match="at most 4,096 are given") as refusal:
+    with pytest.raises(InputError, match="at most 4,096 are shown") as refusal:
         engine.query("SELECT " + ",".join([column] * 5_000))
     observed(refusal.value)
     names = engine.query("SELECT 1 AS a, 2 AS a, 3 AS a_2, 4 AS a, 5 AS a_2").column_names

@@ -179,7 +179,7 @@ class QueryEngine:
         with contextlib.closing(relation.to_arrow_reader(_BATCH_ROWS)) as reader:
             if len(reader.schema) > _MOST_COLUMNS:
                 raise InputError(
-                    f"The answer has {len(reader.schema):,} columns; at most {_MOST_COLUMNS:,} may be. Select fewer."
+                    f"The answer has {len(reader.schema):,} columns; at most {_MOST_COLUMNS:,} are shown. Select fewer."
                 )
             for batch in reader:
                 batches.append(batch)
