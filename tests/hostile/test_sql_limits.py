@@ -289,7 +289,7 @@ PARAMETERS = {
     "a list that holds itself": "recursive",
     "lists in lists in lists, 100,000 deep": "deep",
     "a number of 400 digits": 10**400,
-    "an unpaired UTF-16 surrogate": "\ud800",
+    "half of a UTF-16 pair": "\ud800",
     "a set": {1, 2},
     "an object": object(),
     "a mapping with keys of several types": {1: 2, "a": [1], None: {}},
