@@ -195,7 +195,7 @@ def test_what_trained_a_policy_does_not_change(made):
     ws.freeze("two", ALL + " WHERE frames < 38")
     ws.record_policy("a" * 64, "act", "one")
     ws.record_policy("a" * 64, "act", "one@1")  # the same again does nothing
-    with pytest.raises(InputError, match="is recorded already, as act trained on 1 dataset"):
+    with pytest.raises(InputError, match="is already recorded as act, trained on 1 dataset"):
         ws.record_policy("a" * 64, "act", "two")
     with pytest.raises(UnknownNameError, match="Unknown policy"):
         ws.record_policy("b" * 64, "act", "two", base="c" * 64)

@@ -316,6 +316,6 @@ def record_policy(
         before = (*known, {row[0] for row in cursor.fetchall()})
         if before != (name, base, text, set(trained)):
             raise InputError(
-                f"Policy {policy[:16]} is recorded already, as {known[0]} trained on {len(before[3])} dataset(s) with "
+                f"Policy {policy[:16]} is already recorded as {known[0]}, trained on {len(before[3])} dataset(s) with "
                 "other facts than these. The record of a policy cannot change; record the new one under its own hash."
             )

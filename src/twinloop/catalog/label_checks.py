@@ -81,7 +81,7 @@ class Vocabulary:
         given: Any = load_yaml(path)
         given = {} if given is None else given
         if not isinstance(given, dict):
-            raise InputError(f"{path} is to hold the keys failures, tags and subtasks, each with words and meanings.")
+            raise InputError(f"{path} must have the keys failures, tags and subtasks, each with words and meanings.")
         for key in given:
             if key not in ("failures", "tags", "subtasks"):
                 raise UnknownNameError("key", str(key), ("failures", "tags", "subtasks"), where=str(path))
@@ -109,7 +109,7 @@ def _words(value: Any, where: str) -> dict[str, str]:
     if isinstance(value, list):
         value = dict.fromkeys(value, "")
     if not isinstance(value, dict) or not all(isinstance(word, str) and word for word in value):
-        raise InputError(f"{where} is to be a list of words, or words with meanings.")
+        raise InputError(f"{where} must be a list of words, or words with meanings.")
     return {str(word): "" if meaning is None else str(meaning) for word, meaning in value.items()}
 
 

@@ -178,7 +178,7 @@ def _tree(connection: duckdb.DuckDBPyConnection, sql: str) -> Mapping[str, Any]:
     try:
         tree = json.loads(text)
     except RecursionError:
-        raise InputError("The statement is nested too deeply to be checked. Write it flatter.") from None
+        raise InputError("The statement is nested too deeply to be checked. Simplify it.") from None
     if tree.get("error") is not False or len(tree.get("statements", ())) != 1:
         raise InputError(f"The statement cannot be checked ({tree.get('error_message')}). Give one SELECT.")
     return tree

@@ -265,7 +265,7 @@ def require_plain_array(file: BinaryIO, size: int, *, where: str) -> None:
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, _, kind = read(file)
     except (ValueError, SyntaxError, OverflowError, RecursionError, MemoryError) as error:
-        raise InputError(f"{where} is not an array of numpy ({' '.join(str(error).split())[:200]}).") from error
+        raise InputError(f"{where} is not a numpy array ({' '.join(str(error).split())[:200]}).") from error
     if kind.kind not in _PLAIN:
         raise InputError(f"{where} holds an array of objects, which could run any code. It was not read.")
     if any(length < 0 for length in shape) or math.prod(shape) * kind.itemsize > size:
@@ -279,7 +279,7 @@ def _read(file: BinaryIO, most: int, where: str) -> dict[str, NDArray[Any]]:
             size = sum(item.file_size for item in packed.infolist())
             if size > most:
                 raise InputError(
-                    f"{where} unpacks to {size / 2**20:,.0f} MiB; at most {most / 2**20:,.0f} are read. It is not read."
+                    f"{where} unpacks to {size / 2**20:,.0f} MiB; at most {most / 2**20:,.0f} are read. Split it."
                 )
             return {item.filename.removesuffix(".npy"): _array(packed, item, where) for item in packed.infolist()}
     except (OSError, ValueError, EOFError, NotImplementedError, RuntimeError, zlib.error, zipfile.BadZipFile) as error:

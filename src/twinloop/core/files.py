@@ -27,7 +27,7 @@ def atomic_open(path: Path) -> Generator[BinaryIO]:
         DatasetError: the disk is full, or the operating system refuses otherwise; the earlier file is kept.
     """
     if path.is_dir():
-        raise InputError(f"{path} is a folder, and a file was to be written. Name a file in it.")
+        raise InputError(f"{path} is a folder, not a file. Name a file in it.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = _new_file(path)

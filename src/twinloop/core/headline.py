@@ -50,7 +50,9 @@ class HeadlineMetric:
         """
         unknown = [key for key in value if key not in cls.__dataclass_fields__]
         if unknown or "name" not in value:
-            raise InputError(f"A figure {dict(value)} is not one of ours. Give a result.json as it was written.")
+            raise InputError(
+                f"The metric {dict(value)} has another form than twinloop writes. Give an unchanged result.json."
+            )
         given: dict[str, Any] = {key: math.nan if item is None else item for key, item in value.items()}
         return cls(**given)
 

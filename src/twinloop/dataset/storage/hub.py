@@ -339,7 +339,7 @@ def _answered(repo_id: str, verb: str) -> Iterator[None]:
             "and set HF_TOKEN or run `hf auth login`."
         ) from error
     except errors.RevisionNotFoundError as error:
-        raise DatasetError(f"{failed}: it has no such branch, tag or commit. Without --revision it is main.") from error
+        raise DatasetError(f"{failed}: it has no such branch, tag or commit. Omit --revision for main.") from error
     except errors.HfHubHTTPError as error:
         status = getattr(error.response, "status_code", None)
         hint = "set HF_TOKEN to a token that may write, or run `hf auth login`" if status in (401, 403) else "try again"
