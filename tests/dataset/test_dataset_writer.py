@@ -302,13 +302,13 @@ def test_a_full_disk_while_encoding_in_another_process_is_one_clear_message(tmp_
     command = [sys.executable, "-c", FULL_WHILE_ENCODING, str(Path(__file__).parents[1]), str(tmp_path)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert re.match(r"No space left on the disk .* while writing \S+/(front|wrist).mp4. What was", done.stdout)
+    assert re.match(r"No space left on the disk .* while writing \S+/(front|wrist).mp4. Earlier", done.stdout)
 
 
 def test_a_full_disk_while_encoding_loses_nothing(small_disk):
     path = small_disk / "set"
     with DatasetWriter.open(path, SPEC_VIDEO) as writer:
-        with pytest.raises(DatasetError, match=rf"^No space left on the disk .* while writing {path}\. What was"):
+        with pytest.raises(DatasetError, match=rf"^No space left on the disk .* while writing {path}\. Earlier"):
             for block in range(200):
                 episodes = [planted(4 * block)]
                 writer.commit_block(block, episodes, frames=[pictures(0, len(episodes[0]))])
