@@ -108,7 +108,7 @@ def _check_features(features: Any, where: Path) -> None:
         dtype = entry.get("dtype") if isinstance(entry, Mapping) else None
         if "/" in name or not name:
             raise DatasetError(
-                f"{where}: {name!r} is not a valid feature name; LeRobot allows no '/' in names. Export it again."
+                f"{where}: {name!r} cannot name a feature; LeRobot allows no '/' in names. Export it again."
             )
         if not isinstance(dtype, str) or not _DTYPES.fullmatch(dtype):
             raise DatasetError(
