@@ -500,10 +500,10 @@ def test_the_one_look_is_not_taken_at_trials_of_somebody_else():
     swapped = decided({"looks": "once"}, old, new, known)
     assert [rule.rule for rule in swapped.rules] == ["evidence"]
     assert not swapped.looked
-    assert swapped.rules[0].reason.endswith("no rule was asked, and the one look is still to be taken")
+    assert swapped.rules[0].reason.endswith("no rule was evaluated, and the one look is still available")
     assert decided({"looks": "any"}, old, new, known).looked  # which may look again
     spent = decided({"looks": "once"}, new, old, replace(known, spent="α was spent"))
-    assert spent.rules[0].reason == "α was spent; no rule was asked"
+    assert spent.rules[0].reason == "α was spent; no rule was evaluated"
 
 
 def test_a_rule_that_is_left_out_is_asked_for():

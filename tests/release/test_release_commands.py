@@ -120,7 +120,7 @@ def test_a_look_at_the_wrong_evidence_is_none(root, capfd):
     file = gate_file(root, "new", 2, 0.85, None, looks="once")
     for bad, text in ((wrong, "is of other (other), and the candidate has the hash new"), (nothing, "are no trials")):
         code, told = said(capfd, "gate", str(bad))
-        assert (code, text in told, "the one look is still to be taken" in told) == (1, True, True), told
+        assert (code, text in told, "the one look is still available" in told) == (1, True, True), told
     code, told = said(capfd, "gate", str(file))
     assert (code, "YES: new@1" in told) == (0, True), told
 

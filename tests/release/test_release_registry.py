@@ -74,7 +74,9 @@ def test_a_changed_byte_is_named_and_the_same_files_heal_it(registry, tmp_path):
     data = bytearray(weights.read_bytes())
     data[-1] ^= 1
     weights.write_bytes(data)
-    with pytest.raises(DatasetError, match=r"pick@1 in .* is not what was added: model.safetensors has other bytes"):
+    with pytest.raises(
+        DatasetError, match=r"pick@1 in .* has changed since it was added: model.safetensors has other bytes"
+    ):
         registry.folder(reference)
     assert add(registry, tmp_path, 1) == reference
     registry.folder(reference)
@@ -98,15 +100,15 @@ def test_pickles_do_not_come_in(registry, tmp_path, name, content, message):
 
 def test_bad_folders_and_names_are_refused(registry, tmp_path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match=r"nothing is no folder\. Give the folder of a saved policy"):
+    with pytest.raises(InputError, match=r"nothing is not a folder\. Give the folder of a saved policy"):
         registry.add(tmp_path / "nothing", policy="a")
     with pytest.raises(InputError, match=r"is empty\. Give the folder"):
         registry.add(tmp_path / "empty", policy="a")
-    with pytest.raises(InputError, match=r"'champion' is no name for a policy"):
+    with pytest.raises(InputError, match=r"'champion' is not a valid policy name"):
         registry.add(policy_folder(tmp_path / "p", 1), name="champion", policy="a")
     link = policy_folder(tmp_path / "linked", 1) / "secret"
     link.symlink_to("/etc/hostname")
-    with pytest.raises(InputError, match=r"secret leads out of the policy's folder"):
+    with pytest.raises(InputError, match=r"secret is a link to a file outside the policy's folder"):
         registry.add(tmp_path / "linked", policy="a")
 
 

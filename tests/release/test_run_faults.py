@@ -225,7 +225,7 @@ def test_a_robot_that_stops_answering_ends_the_episode(tmp_path):
     robot = Broken(ROBOT, get_observation=(9, 10**6, lost), send_action=(12, 10**6, lost))
     ran = ran_with(Swaying(), robot=robot)
     assert ran.trip == "robot"
-    assert ran.reason.startswith("the robot's last word is 0.2")
+    assert ran.reason.startswith("the robot's last answer is 0.2")
     assert "ConnectionError: there is no status packet" in ran.reason
     assert len(ran.steps) < 25
     written(ran, tmp_path / "run")
@@ -317,5 +317,5 @@ def test_a_policy_that_pushes_into_the_table_is_held_above_it():
 
 def test_a_robot_in_the_way_of_itself_is_not_begun_with():
     robot = Broken(ROBOT, get_observation=(0, 10**6, lambda answer: answer | {"shoulder_lift.pos": 60.0}))
-    with pytest.raises(InputError, match="stands where it must not be"):
+    with pytest.raises(InputError, match="in a position that the envelope forbids"):
         ran_with(Swaying(), robot=robot)
