@@ -462,7 +462,7 @@ def test_intervals_are_those_of_the_distribution(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"latency": None}, r"latency: Input should be a mapping[\s\S]*is given or waived: \{waived: WHY\}"),
+        ({"latency": None}, r"latency: Input should be a mapping[\s\S]*to waive one, write \{waived: WHY\}"),
         ({"sucess": {"within": 0.1}}, r"sucess: .*success"),
         ({"success": {"within": 0.1, "better": 0.0}}, r"give either within .* or better"),
         ({"success": {"within": 5}}, r"success.*within: Input should be less than 1"),
@@ -476,7 +476,7 @@ def test_a_gate_file_that_is_wrong_is_told_where(changes, message):
         parse_gate(ASKED | changes, where="candidate.yaml")
 
 
-BOTH = "a rule is waived or given, and this one is both: leave out waived"
+BOTH = "a rule is either waived or given, but this one is both: leave out waived"
 
 
 @pytest.mark.parametrize(
@@ -507,7 +507,7 @@ def test_the_one_look_is_not_taken_at_trials_of_somebody_else():
 
 
 def test_a_rule_that_is_left_out_is_asked_for():
-    with pytest.raises(InputError, match=r"latency: Field required[\s\S]*is given or waived: \{waived: WHY\}"):
+    with pytest.raises(InputError, match=r"latency: Field required[\s\S]*to waive one, write \{waived: WHY\}"):
         parse_gate({key: value for key, value in ASKED.items() if key != "latency"})
 
 
