@@ -223,7 +223,7 @@ def test_readings_of_another_robot_are_refused() -> None:
     with pytest.raises(InputError, match="needs joint readings"):
         monitor.look({}, None, np.zeros((1, 6)))
     with pytest.raises(
-        InputError, match=r"made for observation.environment_state with tool.x, tool.y, tool.z; .* shape \(1, 0\)"
+        InputError, match=r"needs observation.environment_state with tool.x, tool.y, tool.z; .* shape is \(1, 0\)"
     ):
         monitor.look({STATE: _waves(1, 0).at(0)[STATE]}, None, np.zeros((1, 6)))
 
@@ -289,7 +289,7 @@ def test_a_watcher_ends_the_episode_or_takes_note() -> None:
 
 def test_a_policy_that_runs_on_a_server_cannot_be_watched(tmp_path: Path) -> None:
     with pytest.raises(
-        InputError, match=r"looks into the policy, and grpc://there runs on a server\. Run the policy here"
+        InputError, match=r"needs the policy in this process, but grpc://there runs on a server\. Run the policy here"
     ):
         open_watcher(tmp_path, SimpleNamespace(name="grpc://there"), _Cell())  # type: ignore[arg-type]
 

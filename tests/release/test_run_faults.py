@@ -158,7 +158,7 @@ def test_a_policy_that_answers_late_is_not_waited_for():
     kinds = [step.ruling.kind for step in ran.steps]
     assert kinds[8] == "held"
     assert kinds[-1] == "passed"
-    assert "the policy has had 0.0" in ran.steps[8].ruling.reason
+    assert "the policy has taken 0.0" in ran.steps[8].ruling.reason
     late = next(step for step in ran.steps[9:] if np.isfinite(step.latency_s))
     assert late.latency_s > 0.12
     assert late.age_s > 1 / 30
@@ -283,7 +283,7 @@ def test_a_watcher_raises_an_alarm_and_one_that_fails_stops_nothing():
     ran = ran_with(Swaying(), watchers=(Failing(), Alarmed()))
     assert (ran.trip, ran.reason) == ("alarm", "far from home")
     assert [step.scores["ood"] for step in ran.steps[:11]] == list(range(1, 12))
-    assert "Failing failed and looks on no longer: KeyError" in ran.events[0].message
+    assert "Failing failed and is no longer used: KeyError" in ran.events[0].message
     assert_came_to_rest(ran, by=-1)
 
 
@@ -301,7 +301,7 @@ def test_a_policy_that_cannot_begin_moves_nothing():
         def restart(self, episode: int) -> None:
             raise OSError("no weights")
 
-    with pytest.raises(TwinloopError, match="swaying cannot begin an episode: OSError: no weights"):
+    with pytest.raises(TwinloopError, match="swaying cannot start an episode: OSError: no weights"):
         ran_with(Absent())
 
 
