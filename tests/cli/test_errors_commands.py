@@ -132,14 +132,15 @@ def test_an_alias_that_nothing_stands_for_says_what_makes_one(tmp_path, capsys):
     at = ("policies", "show", "champion", "--workspace", str(tmp_path / "cell"))
     with Workspace.create(tmp_path / "cell") as ws:
         code, text = said(capsys, *at)
-        assert (code, "deployment main, where nothing was promoted yet by `twinloop promote`." in text) == (2, True), (
-            text
-        )
+        assert (code, "deployment main, in which no policy has been promoted yet (`twinloop promote`)." in text) == (
+            2,
+            True,
+        ), text
         registry = PolicyRegistry(ws)
         registry.add(policy_folder(tmp_path / "pick", 1), policy="1")
         promote(registry, "pick@1", to="champion", force=True, reason="the first one")
         code, text = said(capsys, *at, "--deployment", "left")
-    assert (code, "in the deployment left, which has none; aliases exist in main." in text) == (2, True), text
+    assert (code, "in the deployment left, which has no aliases; aliases exist in main." in text) == (2, True), text
 
 
 def test_what_is_not_there_yet_says_what_makes_it(tmp_path, capsys):

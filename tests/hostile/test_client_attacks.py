@@ -118,24 +118,30 @@ HTTP = [
     hostile("garbage", "answer with another protocol", ERROR, says(b"SSH-2.0-OpenSSH_9.2\r\n"), "lost"),
     hostile("old", "answer as HTTP/0.9", ERROR, says(ACTION), "lost"),
     hostile("2gb", "announce an answer of 2 GB", "an error before any of it is read", says(LENGTH % 2**31), "at most"),
-    hostile("negative", "announce an answer of -5 bytes", ERROR, says(OK + b"Content-Length: -5\r\n\r\n"), "no answer"),
+    hostile(
+        "negative",
+        "announce an answer of -5 bytes",
+        ERROR,
+        says(OK + b"Content-Length: -5\r\n\r\n"),
+        "an invalid answer",
+    ),
     hostile(
         "digits",
         "announce a length of 10,000 digits",
         ERROR,
         says(OK + b"Content-Length: " + b"9" * 10_000 + b"\r\n\r\n"),
-        "no answer",
+        "an invalid answer",
     ),
     hostile("chunk", "a chunk whose length is none", ERROR, says(chunked(b"zz\r\n")), "lost"),
     hostile("chunk-2gb", "a chunk of 2 GB", ERROR, says(chunked(b"7fffffff\r\naaaa")), "lost"),
-    hostile("empty", "an empty answer", ERROR, says(http_answer(b"")), "0 bytes are no message"),
+    hostile("empty", "an empty answer", ERROR, says(http_answer(b"")), "0 bytes are not a message"),
     hostile("no-content", "204, no content", ERROR, says(http_answer(b"", "204 No Content")), "refused (204)"),
     hostile(
         "html",
         "500 with a page of HTML",
         ERROR,
         says(http_answer(b"<h1>Oh</h1>", "500 Oh")),
-        "refused (500): it says no more",
+        "refused (500): no reason is given",
     ),
     hostile(
         "steers",
@@ -152,39 +158,45 @@ HTTP = [
         "refused (409): busy",
     ),
     hostile(
-        "deep", "a refusal nested 100,000 times", ERROR, says(http_answer(b"[" * 60_000, "400 No")), "it says no more"
+        "deep",
+        "a refusal nested 100,000 times",
+        ERROR,
+        says(http_answer(b"[" * 60_000, "400 No")),
+        "no reason is given",
     ),
     hostile(
         "gzip",
         "a compressed answer",
         ERROR,
         says(http_answer(b"\x1f\x8b\x08" + bytes(60), "200 OK", "Content-Encoding: gzip")),
-        "no answer",
+        "an invalid answer",
     ),
-    hostile("pickle", "a pickle", ERROR, says(http_answer(b"\x80\x04cos\nsystem\n(S'id'\ntR.")), "no answer"),
+    hostile("pickle", "a pickle", ERROR, says(http_answer(b"\x80\x04cos\nsystem\n(S'id'\ntR.")), "an invalid answer"),
     hostile(
         "header-2gb",
         "a message whose header is to have 2 GB",
         ERROR,
         says(http_answer(b"\xff\xff\xff\x7f{}")),
-        "no answer",
+        "an invalid answer",
     ),
     hostile(
         "object",
         "an array of objects",
         ERROR,
         says(http_answer(message(arrays=[{"name": "action", "dtype": "object", "shape": [1]}]))),
-        "no answer",
+        "an invalid answer",
     ),
     hostile(
         "ready",
         "an answer to another kind of request",
         ERROR,
         says(http_answer(encode(Message(kind="ready")))),
-        "with ready, and no command",
+        "with ready and without a usable command",
     ),
-    hostile("none", "a command without numbers", ERROR, says(http_answer(message(arrays=[]))), "no command"),
-    hostile("uint8", "a command in bytes", ERROR, says(http_answer(BYTES)), "no command"),
+    hostile(
+        "none", "a command without numbers", ERROR, says(http_answer(message(arrays=[]))), "without a usable command"
+    ),
+    hostile("uint8", "a command in bytes", ERROR, says(http_answer(BYTES)), "without a usable command"),
     hostile("five", "a command for five joints", ERROR, says(http_answer(FIVE)), "of shape (5,) for 6 joints"),
     hostile("column", "a command as a column", ERROR, says(http_answer(COLUMN)), "of shape (6, 1)"),
     hostile("long", "a command for 16,384 joints", ERROR, says(http_answer(LONG)), "at most"),
@@ -245,7 +257,9 @@ WEBSOCKET = [
     hostile("resets", "reset the connection, over a WebSocket", ERROR, resets, "lost"),
     hostile("half", "end in the middle of a frame", ERROR, says(frame(ACTION[:50], announced=len(ACTION))), "lost"),
     hostile("five", "a command for five joints, over a WebSocket", ERROR, says(frame(FIVE)), "of shape (5,)"),
-    hostile("garbage", "a message that is none, over a WebSocket", ERROR, says(frame(b"\xff" * 40)), "no answer"),
+    hostile(
+        "garbage", "a message that is none, over a WebSocket", ERROR, says(frame(b"\xff" * 40)), "an invalid answer"
+    ),
     hostile(
         "refuses",
         "an error as a server's, over a WebSocket",
@@ -303,45 +317,45 @@ def policy(**changes: Any) -> dict[str, Any]:
 POLICIES = [
     hostile("drip", "describe the policy one byte at a time", LATE, drips(LENGTH % 9000, b" "), "within 0.3 s"),
     hostile("2gb", "announce a description of 2 GB", ERROR, says(LENGTH % 2**31), "at most"),
-    hostile("deep", "a description nested 100,000 times", ERROR, b"[" * 100_000, "what is no JSON"),
+    hostile("deep", "a description nested 100,000 times", ERROR, b"[" * 100_000, "invalid JSON"),
     hostile(
         "digits",
         "a description with a number of 5,000 digits",
         ERROR,
         b'{"protocol":' + b"9" * 5000 + b"}",
-        "what is no JSON",
+        "invalid JSON",
     ),
-    hostile("bytes", "a description that is not UTF-8", ERROR, b"\xff\xfe\xfd", "what is no JSON"),
-    hostile("list", "a list as description", ERROR, [1], "is no policy server"),
-    hostile("null", "nothing as description", ERROR, b"null", "is no policy server"),
+    hostile("bytes", "a description that is not UTF-8", ERROR, b"\xff\xfe\xfd", "invalid JSON"),
+    hostile("list", "a list as description", ERROR, [1], "is not a policy server"),
+    hostile("null", "nothing as description", ERROR, b"null", "is not a policy server"),
     hostile(
         "protocol",
         "another version, with characters that steer",
         ERROR,
         {"protocol": "\x1b[2J" * 1000},
-        "speaks protocol",
+        "uses protocol",
     ),
-    hostile("no-joints", "a contract without joints", ERROR, policy(action=None), "is no policy server"),
-    hostile("joints", "a contract whose joints are a number", ERROR, policy(action=7), "is no policy server"),
-    hostile("no-size", "a camera without a size", ERROR, policy(cameras={"front": []}), "is no policy server"),
+    hostile("no-joints", "a contract without joints", ERROR, policy(action=None), "is not a policy server"),
+    hostile("joints", "a contract whose joints are a number", ERROR, policy(action=7), "is not a policy server"),
+    hostile("no-size", "a camera without a size", ERROR, policy(cameras={"front": []}), "is not a policy server"),
     hostile(
         "infinite",
         "a camera of infinite size",
         ERROR,
         policy(cameras={"front": [float("inf"), 1]}),
-        "is no policy server",
+        "is not a policy server",
     ),
     hostile(
         "nan",
         "a camera whose size is not a number",
         ERROR,
         policy(cameras={"front": [float("nan"), 1]}),
-        "is no policy server",
+        "is not a policy server",
     ),
-    hostile("rate", "a rate that is text", ERROR, policy(control_hz="fast"), "is no policy server"),
-    hostile("cameras", "cameras that are a number", ERROR, policy(cameras=3), "is no policy server"),
-    hostile("hash", "a hash that is a path", ERROR, policy(hash="../../etc/passwd"), "is no policy server"),
-    hostile("hash-number", "a hash that is a number", ERROR, policy(hash=7), "is no policy server"),
+    hostile("rate", "a rate that is text", ERROR, policy(control_hz="fast"), "is not a policy server"),
+    hostile("cameras", "cameras that are a number", ERROR, policy(cameras=3), "is not a policy server"),
+    hostile("hash", "a hash that is a path", ERROR, policy(hash="../../etc/passwd"), "is not a policy server"),
+    hostile("hash-number", "a hash that is a number", ERROR, policy(hash=7), "is not a policy server"),
     hostile(
         "redirect",
         "send the client to another server",
@@ -382,7 +396,7 @@ SESSIONS = [
 @pytest.mark.parametrize("answer", SESSIONS)
 def test_a_wrong_session_is_refused(answer: Any, observed: Observed) -> None:
     with lying(session=answer) as server:
-        assert "gave no session" in refused(lambda: asked_of(server.address), observed, server.address)
+        assert "opened no session" in refused(lambda: asked_of(server.address), observed, server.address)
         assert not any(b"admin" in request or b"X: y" in request for request in server.requests)
 
 
@@ -457,7 +471,7 @@ def test_an_unasked_answer_is_not_taken(scheme: str, observed: Observed) -> None
         client.restart(0)
         client.act(observation())
         assert sent.wait(5.0)
-        with pytest.raises(PolicyServerError, match="not asked for|than was asked for") as caught:
+        with pytest.raises(PolicyServerError, match="not requested|than requested") as caught:
             client.act(observation())
         client.close()
     observed(str(caught.value).replace(server.address, "SERVER"))

@@ -131,7 +131,7 @@ class Watches:
 def test_a_watcher_that_exits(error, observed):
     ran = run_arm(Arm(), watchers=(Watches(error),))
     assert (ran.trip, len(ran.steps)) == (None, 60)
-    assert "looks on no longer" in ran.events[0].message
+    assert "is no longer used" in ran.events[0].message
     observed(ran.events[0].message)
 
 

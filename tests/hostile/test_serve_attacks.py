@@ -338,7 +338,7 @@ def test_one_connection_cannot_take_all_sessions(server: PolicyServer, observed:
         status, body = answer(line)
     observed(message_of(body))
     assert status == 503
-    assert "has opened 3 sessions, and used none of them yet" in message_of(body)
+    assert "has opened 3 sessions without using them" in message_of(body)
 
 
 @pytest.mark.attack("open a session where all are taken", expected="503 with Retry-After, naming --sessions")

@@ -65,11 +65,21 @@ def acting(**changes: Any) -> bytes:
 
 STATE, FRONT = "observation_state", "observation_images_front"
 LIES = [
-    hostile("empty", "an empty message", "400", b"", "0 bytes are no message"),
-    hostile("three", "a message of three bytes", "400", b"\0\0\0", "3 bytes are no message"),
-    hostile("huge-header", "a header of 2^32 - 1 bytes is announced", "400", b"\xff" * 8, "its header has 4294967295"),
+    hostile("empty", "an empty message", "400", b"", "0 bytes are not a message"),
+    hostile("three", "a message of three bytes", "400", b"\0\0\0", "3 bytes are not a message"),
     hostile(
-        "long-header", "a header that is longer than the message", "400", framed(b"{}", length=9), "header has 9 bytes"
+        "huge-header",
+        "a header of 2^32 - 1 bytes is announced",
+        "400",
+        b"\xff" * 8,
+        "header is announced with 4294967295",
+    ),
+    hostile(
+        "long-header",
+        "a header that is longer than the message",
+        "400",
+        framed(b"{}", length=9),
+        "header is announced with 9 bytes",
     ),
     hostile("no-header", "a header of no bytes", "400", framed(b""), "is not JSON"),
     hostile("deep", "a header nested 30,000 times", "400", framed(b"[" * 30_000), "is not JSON"),
@@ -80,7 +90,7 @@ LIES = [
         framed(b'{"protocol":' + b"9" * 5000 + b"}"),
         "is not JSON",
     ),
-    hostile("nan", "NaN in the header", "400", framed(b'{"protocol":NaN}'), "NaN is not a number of JSON"),
+    hostile("nan", "NaN in the header", "400", framed(b'{"protocol":NaN}'), "NaN is not a valid JSON number"),
     hostile(
         "infinity",
         "a shape of Infinity",
@@ -108,21 +118,21 @@ LIES = [
         "a server's kind of message",
         "400",
         framed({"protocol": 1, "kind": "ready"}),
-        "sends act or restart",
+        "must send act or restart",
     ),
     hostile(
         "unknown-key", "a key that does not exist", "400", framed({"protocol": 1, "kind": "act", "code": "1"}), "code"
     ),
     hostile("negative", "a negative dimension", "400", one_array(shape=(-1, -6)), "greater than or equal to 0"),
     hostile(
-        "overflow", "dimensions whose product is 2^56", "400", one_array(shape=(16384,) * 4), "its header speaks of"
+        "overflow", "dimensions whose product is 2^56", "400", one_array(shape=(16384,) * 4), "its header announces"
     ),
     hostile(
         "gigapixel",
         "a picture of 10^9 pixels is announced",
         "400",
         one_array("uint8", (16384, 16384, 4), b"", "observation.images.front"),
-        "its header speaks of",
+        "its header announces",
     ),
     hostile("dimension", "a dimension of 2^63", "400", one_array(shape=(2**63,)), "less than or equal to 16384"),
     hostile("zero", "an array without elements", "400", one_array(shape=(0,), data=b""), "has shape"),
@@ -167,17 +177,17 @@ LIES = [
         framed({"protocol": 1, "kind": "act", "arrays": 2 * [{"name": "a", "dtype": "uint8", "shape": [1]}]}, b"ab"),
         "has a twice",
     ),
-    hostile("short", "a message without its last byte", "400", ACT[:-1], "its header speaks of"),
-    hostile("long", "a message with one byte more", "400", ACT + b"x", "its header speaks of"),
+    hostile("short", "a message without its last byte", "400", ACT[:-1], "its header announces"),
+    hostile("long", "a message with one byte more", "400", ACT + b"x", "its header announces"),
     hostile(
         "more",
         "an array that the policy does not want",
         "400",
         acting(extra=np.zeros(3)),
-        "has extra; the policy wants only",
+        "has extra; the policy expects only",
     ),
     hostile(
-        "less", "an observation without its pictures", "400", acting(**{FRONT: None}), "lacks observation.images.front"
+        "less", "an observation without its pictures", "400", acting(**{FRONT: None}), "has no observation.images.front"
     ),
     hostile("wide", "seven joints instead of six", "400", acting(**{STATE: np.zeros(7)}), "has shape"),
     hostile("column", "joints as a column", "400", acting(**{STATE: np.zeros((6, 1))}), "has shape"),
@@ -189,13 +199,15 @@ LIES = [
         acting(**{FRONT: np.zeros((24, 32, 3), dtype=np.float32)}),
         "is float32",
     ),
-    hostile("not-a-number", "a joint at NaN", "400", acting(**{STATE: np.full(6, np.nan)}), "is not a number at 0"),
+    hostile(
+        "not-a-number", "a joint at NaN", "400", acting(**{STATE: np.full(6, np.nan)}), "is not a number at index 0"
+    ),
     hostile(
         "infinite",
         "a joint at minus infinity",
         "400",
         acting(**{STATE: np.array([0, 0, 0, 0, 0, -np.inf])}),
-        "is not a number at 5",
+        "is not a number at index 5",
     ),
     hostile("sent-nan", "a command sent before of NaN", "400", acting(sent=np.full(6, np.nan)), "sent is not a number"),
     hostile("sent-shape", "a command sent before for two joints", "400", acting(sent=np.zeros(2)), "sent has shape"),

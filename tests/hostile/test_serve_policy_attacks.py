@@ -139,9 +139,9 @@ FAILURES = [
         "the policy answers five numbers for six joints",
         "500",
         lambda: np.zeros(5),
-        "of shape (5,) where (6,) belongs",
+        "of shape (5,) instead of (6,)",
     ),
-    hostile("none", "the policy answers nothing", "500", lambda: None, "where (6,) belongs"),
+    hostile("none", "the policy answers nothing", "500", lambda: None, "instead of (6,)"),
     hostile("text", "the policy answers text", "500", lambda: "forward", "ValueError"),
     hostile("object", "the policy answers an object", "500", lambda: object(), "TypeError"),
     hostile(
@@ -275,7 +275,7 @@ def test_a_policy_that_never_returns_takes_few_threads(observed: Observed) -> No
             status, body = sent(server, post("/v1/sessions"))
             observed(message_of(body))
             assert status == 503
-            assert "did not return 3 times, and is not called again" in message_of(body)
+            assert "did not return 3 times and is not called again" in message_of(body)
             assert all("did not return within" in text for text in said)
             assert threading.active_count() - before <= 3
             assert_serves_health(server)

@@ -210,7 +210,7 @@ REQUESTS = [
         "413 before any of it is read",
         413,
         head("POST", "{path}", f"Content-Length: {10**15}") + b"\r\n",
-        "to have 1000000000000000",
+        "announces 1000000000000000",
     ),
     hostile(
         "too-many-chunks",
@@ -491,7 +491,7 @@ def test_messages_are_limited_by_the_contract(server: PolicyServer, observed: Ob
     observed(f"{largest} bytes")
     assert status == 200
     assert largest == largest_request(CONTRACT) < 80_000 < LARGEST_MESSAGE
-    with pytest.raises(InputError, match=r"One observation of adding has 2416 bytes, and at most 2000 are read"):
+    with pytest.raises(InputError, match=r"One observation of adding has 2416 bytes, but at most 2000 are read"):
         PolicyServer(Adding, ServeOptions(port=0, largest=2000))
 
 

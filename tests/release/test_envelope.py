@@ -240,7 +240,7 @@ def test_holding_for_too_long_stops_for_good_and_a_command_in_between_begins_ane
 def test_a_stale_observation_stops():
     ruling = ENVELOPE.judge(moving(), HOME, HOME, age_s=0.25)
     assert ruling.kind == "stopped"
-    assert ruling.reason == "the robot's last word is 0.25 s old, 0.2 s allowed"
+    assert ruling.reason == "the robot's last answer is 0.25 s old, 0.2 s allowed"
     assert ENVELOPE.judge(moving(), HOME, HOME, age_s=0.19).kind != "stopped"
 
 
@@ -250,9 +250,9 @@ def test_a_reading_that_is_not_a_number_holds():
 
 
 def test_a_robot_that_stands_in_the_table_is_not_begun_with():
-    with pytest.raises(InputError, match="stands where it must not be: .*table.* Move it by hand"):
+    with pytest.raises(InputError, match="in a position that the envelope forbids: .*table.* Move it by hand"):
         ENVELOPE.begin(off_home(0, 75, -40, 0, 0, 0))
-    with pytest.raises(InputError, match="does not say where all of its joints are"):
+    with pytest.raises(InputError, match="does not report a position for every joint"):
         ENVELOPE.begin(HOME * np.nan)
 
 

@@ -159,7 +159,7 @@ def test_too_few_latencies_say_how_many_bound_the_quantile(alpha):
     asked = {"alpha": alpha, "champion": None, "latency": {"quantile": 0.9, "budget_s": 1.0}}
     needed = int(np.ceil(np.log(alpha) / np.log(0.9)))
     assert gate(parse_gate(ALL_OFF | asked), made).rule("latency").reason == (
-        f"5 trials do not bound that quantile; {needed} do"
+        f"5 trials are too few to bound this quantile; {needed} are needed"
     )
 
 
@@ -170,7 +170,7 @@ def test_lost_worlds_refuse_a_candidate_beyond_the_share_that_may_be(invalid, ve
     made = replace(made, trials=made.trials.set_column(made.trials.column_names.index("valid"), "valid", lost))
     found = gate(parse_gate(ALL_OFF | {"champion": None, "invariants": {"invalid": invalid}}), made).rule("invariants")
     assert (found.verdict, found.evidence["lost"]) == (verdict, 2)
-    assert ("2 worlds were lost" in found.reason) == (verdict == "no")
+    assert ("2 worlds were invalid" in found.reason) == (verdict == "no")
 
 
 @pytest.mark.parametrize("metric", ["success", "progress"])

@@ -92,7 +92,7 @@ PLANTED = {
     "no word of violations": (
         "invariants",
         "missing",
-        "400 trials do not say whether a limit was broken",
+        "400 trials have no record of broken limits",
         {"candidate": {"violations": None}},
     ),
     "slow": ("latency", "no", "at most 50 ms", {"candidate": {"latency_s": 0.05}}),
@@ -102,14 +102,14 @@ PLANTED = {
         "the slowest of 400 trials 200 ms",
         {"candidate": {"latency_s": np.where(np.arange(N) % 12 == 0, 0.2, 0.01)}},
     ),
-    "no word of time": ("latency", "missing", "400 of 400 trials do not say", {"candidate": {"latency_s": None}}),
-    "other seed": ("evidence", "missing", "tried with another run seed", {"candidate": {"run_seed": 1}}),
-    "other twin": ("evidence", "missing", "tried with another twin", {"champion": {"twin_hash": "twin-2"}}),
-    "other suite": ("evidence", "missing", "400 trials lack their partner", {"candidate": {"suite": "pairs"}}),
+    "no word of time": ("latency", "missing", "400 of 400 trials have no latency", {"candidate": {"latency_s": None}}),
+    "other seed": ("evidence", "missing", "run with a different run seed", {"candidate": {"run_seed": 1}}),
+    "other twin": ("evidence", "missing", "run with a different twin", {"champion": {"twin_hash": "twin-2"}}),
+    "other suite": ("evidence", "missing", "400 trials have no partner", {"candidate": {"suite": "pairs"}}),
     "other weights": (
         "evidence",
         "missing",
-        r"is of new \(somebody\), and the candidate has the hash new",
+        r"is of new \(somebody\), but the candidate has the hash new",
         {"candidate": {"policy_hash": "somebody"}, "known": GateContext(candidate_hash="new")},
     ),
     "spent": ("evidence", "missing", "α was spent", {"known": GateContext(spent="α was spent")}),
@@ -137,7 +137,7 @@ def test_too_few_trials_are_no_pass_and_say_how_many_more():
     assert found.rule("success").verdict == "missing"
     assert "not shown" in found.rule("success").reason
     assert "more pairs would show it" in found.rule("success").reason
-    assert found.rule("latency").reason == "12 trials do not bound that quantile; 59 do"
+    assert found.rule("latency").reason == "12 trials are too few to bound this quantile; 59 are needed"
     once = decided({"looks": "once"}, evaluation("new", few), evaluation("old", few))
     assert once.rule("success").verdict == "no"  # the one look was taken
 
@@ -170,7 +170,7 @@ def test_one_effect_of_several_suffices_and_they_share_alpha():
     effects = [{"metric": "success", "slice": "0"}, {"metric": "success", "slice": "1"}, {"metric": "progress"}]
     found = decided({"improves": effects}, mine, theirs).rule("improves")
     assert found.verdict == "yes"
-    assert found.asked == "one of 3 effects at least, each at α = 0.017"
+    assert found.asked == "at least one of 3 effects, each at α = 0.017"
 
 
 def test_a_first_champion_is_decided_by_the_floor():
@@ -208,7 +208,7 @@ def failures(name: str, **handled: tuple[int, int]):
         ({"drop": (9, 10)}, {"drop": (10, 10)}, ["drop"], "yes", "1 of 1 handled, 0 of them new"),
         ({"drop": (9, 10)}, {"drop": (0, 10)}, ["drop"], "yes", "1 of 1 handled, 1 of them new"),
         ({"drop": (0, 10)}, {"drop": (0, 10)}, ["drop"], "yes", "0 of 1 handled"),
-        ({"drop": (4, 10)}, {"drop": (5, 10)}, ["drop"], "no", "1 of 1 stored failures came back: drop"),
+        ({"drop": (4, 10)}, {"drop": (5, 10)}, ["drop"], "no", "1 of 1 stored failures occur again: drop"),
         ({"drop": (9, 10)}, {"drop": (9, 10)}, ["drop", "slip"], "missing", "1 stored failures were not tried.*slip"),
     ],
 )
@@ -303,7 +303,7 @@ def test_without_trials_on_a_robot_the_answer_is_that_of_simulation_and_says_so(
     found = decided()
     assert (found.passed, found.robot_trials, found.to_json()["robot_trials"]) == (True, 0, 0)
     assert found.rule("robot").verdict == "none"
-    assert found.rule("robot").reason == "no trials on a robot: this decision rests on simulated trials alone"
+    assert found.rule("robot").reason == "no trials on a robot: this decision is based on simulated trials only"
 
 
 def test_trials_on_a_robot_are_waived_only_in_words_that_the_decision_keeps():
@@ -330,14 +330,14 @@ def test_a_first_champion_is_asked_for_the_floor_on_the_robot_too():
     simulated = evaluation("new", outcomes(0.9), slices=SLICES)
     found = gate(config, [simulated, on_robot("new", 0, 30, 10, side=True)])
     assert (found.rule("robot").verdict, found.rule("floor").verdict) == ("none", "no")
-    assert "the floor is asked of the 40 trials on a robot as well" in found.rule("robot").reason
+    assert "the floor also applies to the 40 trials on a robot" in found.rule("robot").reason
     assert "the worst of 5 slices, real/0: 10 of 40" in found.rule("floor").reason
 
 
 def test_one_side_alone_on_the_robot_is_no_comparison():
     simulated = [evaluation(who, outcomes(0.9), slices=SLICES) for who in ("new", "old")]
     found = decided(None, [simulated[0], on_robot("new", 9, 0, side=True)], simulated[1])
-    assert "69 trials lack their partner by the champion (real/0/t00000" in found.rule("evidence").reason
+    assert "69 trials have no partner by the champion (real/0/t00000" in found.rule("evidence").reason
 
 
 def test_a_table_that_a_person_kept_is_taken_by_the_name_of_the_policy():
@@ -355,9 +355,9 @@ def test_a_table_that_a_person_kept_is_taken_by_the_name_of_the_policy():
 
     assert asked("new", "") == "469 trials, all with their partner"
     other = asked("notes", "")
-    assert "is of notes (no hash), and the candidate has the hash a1" in other
-    assert other.endswith("; where it is of the candidate, let it name the policy new")
-    assert asked("new", "c3").endswith("is of new (c3), and the candidate has the hash a1")
+    assert "is of notes (no hash), but the candidate has the hash a1" in other
+    assert other.endswith("; if it is of the candidate, write the policy as new")
+    assert asked("new", "c3").endswith("is of new (c3), but the candidate has the hash a1")
 
 
 def test_a_decision_from_before_robots_were_counted_keeps_its_hash():
@@ -406,7 +406,11 @@ def offered_by_the_default_twin():
 @pytest.mark.parametrize(
     ("drawn", "verdict", "reason"),
     [
-        ((10.0, 40.0), "yes", r"1 identified parameters lie inside what 50 episodes drew \(1 more are not determined"),
+        (
+            (10.0, 40.0),
+            "yes",
+            r"1 identified parameters are within the ranges of 50 episodes \(1 more are not determined",
+        ),
         ((18.0, 40.0), "no", r"actuator/elbow_flex/kp \[15, 25\], drawn \[18, 40\]"),
         (None, "no", r"actuator/elbow_flex/kp \[15, 25\], drawn never"),
     ],
@@ -432,7 +436,7 @@ def test_a_contract_that_does_not_fit_is_named(offered):
 
 def test_a_candidate_without_a_contract_fits_nothing():
     found = decided({"context": {"twin": "so101_tabletop"}}, known=GateContext(contract=None)).rule("context")
-    assert (found.verdict, found.reason) == ("missing", "the candidate says no contract in its config.json")
+    assert (found.verdict, found.reason) == ("missing", "the candidate has no contract in its config.json")
 
 
 def test_training_on_this_very_twin_covers_it(offered):
@@ -462,7 +466,7 @@ def test_intervals_are_those_of_the_distribution(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"latency": None}, r"latency: Input should be a mapping[\s\S]*is given or waived: \{waived: WHY\}"),
+        ({"latency": None}, r"latency: Input should be a mapping[\s\S]*to waive one, write \{waived: WHY\}"),
         ({"sucess": {"within": 0.1}}, r"sucess: .*success"),
         ({"success": {"within": 0.1, "better": 0.0}}, r"give either within .* or better"),
         ({"success": {"within": 5}}, r"success.*within: Input should be less than 1"),
@@ -476,7 +480,7 @@ def test_a_gate_file_that_is_wrong_is_told_where(changes, message):
         parse_gate(ASKED | changes, where="candidate.yaml")
 
 
-BOTH = "a rule is waived or given, and this one is both: leave out waived"
+BOTH = "a rule is either waived or given, but this one is both: leave out waived"
 
 
 @pytest.mark.parametrize(
@@ -500,14 +504,14 @@ def test_the_one_look_is_not_taken_at_trials_of_somebody_else():
     swapped = decided({"looks": "once"}, old, new, known)
     assert [rule.rule for rule in swapped.rules] == ["evidence"]
     assert not swapped.looked
-    assert swapped.rules[0].reason.endswith("no rule was asked, and the one look is still to be taken")
+    assert swapped.rules[0].reason.endswith("no rule was evaluated, and the one look is still available")
     assert decided({"looks": "any"}, old, new, known).looked  # which may look again
     spent = decided({"looks": "once"}, new, old, replace(known, spent="α was spent"))
-    assert spent.rules[0].reason == "α was spent; no rule was asked"
+    assert spent.rules[0].reason == "α was spent; no rule was evaluated"
 
 
 def test_a_rule_that_is_left_out_is_asked_for():
-    with pytest.raises(InputError, match=r"latency: Field required[\s\S]*is given or waived: \{waived: WHY\}"):
+    with pytest.raises(InputError, match=r"latency: Field required[\s\S]*to waive one, write \{waived: WHY\}"):
         parse_gate({key: value for key, value in ASKED.items() if key != "latency"})
 
 

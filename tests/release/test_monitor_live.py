@@ -108,7 +108,7 @@ def test_alpha_beta_by_kalata() -> None:
         alpha, beta = alpha_beta(index)
         assert beta**2 / (1.0 - alpha) == pytest.approx(index**2)
         assert beta == pytest.approx(2.0 * (2.0 - alpha) - 4.0 * np.sqrt(1.0 - alpha))
-    with pytest.raises(InputError, match="tracking index of 0 corrects nothing"):
+    with pytest.raises(InputError, match="tracking index of 0 is too small"):
         alpha_beta(0.0)
 
 
@@ -174,13 +174,13 @@ def test_damage_is_found_and_named(tmp_path: Path) -> None:
     save(_calibration(), folder)
     arrays = (folder / "monitor.npz").read_bytes()
     (folder / "monitor.npz").write_bytes(arrays[:-1] + b"x")
-    with pytest.raises(InputError, match=r"monitor\.npz is not what was written"):
+    with pytest.raises(InputError, match=r"monitor\.npz has changed since it was written"):
         read(folder)
     (folder / "monitor.npz").write_bytes(arrays)
     meta = json.loads((folder / "monitor.json").read_text())
     meta["band"]["rate"] = 0.5
     (folder / "monitor.json").write_text(json.dumps(meta))
-    with pytest.raises(InputError, match=r"monitor\.json is not what was written"):
+    with pytest.raises(InputError, match=r"monitor\.json has changed since it was written"):
         read(folder)
     meta["schema"] = 99
     (folder / "monitor.json").write_text(json.dumps(meta))
@@ -188,19 +188,21 @@ def test_damage_is_found_and_named(tmp_path: Path) -> None:
         read(folder)
     meta["schema"] = 1
     (folder / "monitor.json").write_text(json.dumps(meta))
-    with pytest.raises(InputError, match=r"schema 1, of a monitor that looked at less; this version reads 2\. Cali"):
+    with pytest.raises(
+        InputError, match=r"schema 1, of an older monitor with fewer signals; this version reads 2\. Cali"
+    ):
         read(folder)
     (folder / "monitor.json").write_text("{")
     with pytest.raises(InputError, match="is not valid JSON"):
         read(folder)
-    with pytest.raises(InputError, match="holds no monitor"):
+    with pytest.raises(InputError, match="has no monitor"):
         read(tmp_path)
 
 
 def test_another_policy_or_twin_is_refused(tmp_path: Path) -> None:
     origin = dataclasses.replace(_calibration().origin, policy_hash="a" * 64)
     save(dataclasses.replace(_calibration(), origin=origin), tmp_path)
-    with pytest.raises(InputError, match="calibrated for the policy aaaaaaaaaaaa, and this is bbbbbbbbbbbb"):
+    with pytest.raises(InputError, match="calibrated for the policy aaaaaaaaaaaa, but this policy is bbbbbbbbbbbb"):
         LiveMonitor.open(tmp_path, _twin(), policy_hash="b" * 64)
     with pytest.raises(InputError, match="calibrated with the twin so101_tabletop .*; panda_tabletop is"):
         LiveMonitor.open(tmp_path, load_twin("panda_tabletop"), policy_hash="a" * 64)
@@ -216,12 +218,12 @@ def test_too_few_successes_says_how_many_a_rate_needs() -> None:
 def test_readings_of_another_robot_are_refused() -> None:
     monitor = LiveMonitor(_calibration(), _twin())
     monitor.begin(1)
-    with pytest.raises(InputError, match=r"finite and of shape \(1, 6\).*given \(1, 5\)"):
+    with pytest.raises(InputError, match=r"finite and of shape \(1, 6\).*shape is \(1, 5\)"):
         monitor.look({STATE: np.zeros((1, 5))}, None, np.zeros((1, 6)))
     with pytest.raises(InputError, match="needs joint readings"):
         monitor.look({}, None, np.zeros((1, 6)))
     with pytest.raises(
-        InputError, match=r"made for observation.environment_state with tool.x, tool.y, tool.z; .* shape \(1, 0\)"
+        InputError, match=r"needs observation.environment_state with tool.x, tool.y, tool.z; .* shape is \(1, 0\)"
     ):
         monitor.look({STATE: _waves(1, 0).at(0)[STATE]}, None, np.zeros((1, 6)))
 
@@ -287,7 +289,7 @@ def test_a_watcher_ends_the_episode_or_takes_note() -> None:
 
 def test_a_policy_that_runs_on_a_server_cannot_be_watched(tmp_path: Path) -> None:
     with pytest.raises(
-        InputError, match=r"looks into the policy, and grpc://there runs on a server\. Run the policy here"
+        InputError, match=r"needs the policy in this process, but grpc://there runs on a server\. Run the policy here"
     ):
         open_watcher(tmp_path, SimpleNamespace(name="grpc://there"), _Cell())  # type: ignore[arg-type]
 

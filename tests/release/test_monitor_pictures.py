@@ -104,17 +104,17 @@ def test_where_nothing_stands_still_a_shift_is_not_told() -> None:
     assert reference.registration is None
     assert np.isfinite(row[:2]).all()
     assert np.isnan(row[2:]).all()
-    with pytest.raises(InputError, match="0 % of the pixels stand still, and hardly an edge"):
+    with pytest.raises(InputError, match="0 % of the pixels are static, with too few edges"):
         Registration(reference.background, reference.still)
 
 
 def test_a_shift_is_said_in_pixels_and_as_a_turn() -> None:
     row = np.array([0.0, 0.0, 3.0, -4.0, 0.6, 0.8])
-    assert how_far(row, None) == "by 5.0 px in the middle, and by 1.0 px in the corners beside"
+    assert how_far(row, None) == "by 5.0 px in the middle, and additionally by 1.0 px in the corners"
     assert "as if turned by 2.9°" in how_far(row, 100.0)  # atan(5 / 100)
 
 
 def test_a_camera_of_another_size_is_refused() -> None:
     reference = ImageReference(background=np.zeros((48, 64)), still=np.ones((48, 64), dtype=bool))
-    with pytest.raises(InputError, match=r"front gives pictures \(24, 32, 3\); the monitor was calibrated on 64x48"):
+    with pytest.raises(InputError, match=r"front gives images \(24, 32, 3\); the monitor was calibrated on 64x48"):
         reference.look(np.zeros((1, 24, 32, 3), dtype=np.uint8), "front")

@@ -83,7 +83,7 @@ def test_a_worse_candidate_is_refused_with_exit_code_1(root, capfd):
     assert "the contrary is shown" in text
     code, text = said(capfd, "promote", "bad", "--workspace", str(root))
     assert code == 1
-    assert "The gate said no to bad@1: success:" in text
+    assert "The gate refused bad@1: success:" in text
 
 
 def test_which_hash_is_of_what_is_said(root, capfd):
@@ -118,9 +118,9 @@ def test_a_look_at_the_wrong_evidence_is_none(root, capfd):
     wrong = gate_file(root, "other", 3, 0.85, None, looks="once", candidate="new@1")
     nothing = gate_file(root, "new", 2, 0.85, None, looks="once", evidence=None).rename(root / "nothing.yaml")
     file = gate_file(root, "new", 2, 0.85, None, looks="once")
-    for bad, text in ((wrong, "is of other (other), and the candidate has the hash new"), (nothing, "are no trials")):
+    for bad, text in ((wrong, "is of other (other), but the candidate has the hash new"), (nothing, "are no trials")):
         code, told = said(capfd, "gate", str(bad))
-        assert (code, text in told, "the one look is still to be taken" in told) == (1, True, True), told
+        assert (code, text in told, "the one look is still available" in told) == (1, True, True), told
     code, told = said(capfd, "gate", str(file))
     assert (code, "YES: new@1" in told) == (0, True), told
 
@@ -165,7 +165,7 @@ def test_a_trained_policy_is_added_loaded_and_fits_its_place(root, tmp_path):
             ContextRule(twin="so101_tabletop"), version.record["contract"], trained_on(ws, version.policy)
         )
         assert found.verdict == "missing"
-        assert "does not know which simulated episodes trained it" in found.reason
+        assert "has no record of its simulated training episodes" in found.reason
 
 
 # The study.

@@ -74,7 +74,9 @@ def test_a_changed_byte_is_named_and_the_same_files_heal_it(registry, tmp_path):
     data = bytearray(weights.read_bytes())
     data[-1] ^= 1
     weights.write_bytes(data)
-    with pytest.raises(DatasetError, match=r"pick@1 in .* is not what was added: model.safetensors has other bytes"):
+    with pytest.raises(
+        DatasetError, match=r"pick@1 in .* has changed since it was added: model.safetensors has other bytes"
+    ):
         registry.folder(reference)
     assert add(registry, tmp_path, 1) == reference
     registry.folder(reference)
@@ -98,24 +100,24 @@ def test_pickles_do_not_come_in(registry, tmp_path, name, content, message):
 
 def test_bad_folders_and_names_are_refused(registry, tmp_path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match=r"nothing is no folder\. Give the folder of a saved policy"):
+    with pytest.raises(InputError, match=r"nothing is not a folder\. Give the folder of a saved policy"):
         registry.add(tmp_path / "nothing", policy="a")
     with pytest.raises(InputError, match=r"is empty\. Give the folder"):
         registry.add(tmp_path / "empty", policy="a")
-    with pytest.raises(InputError, match=r"'champion' is no name for a policy"):
+    with pytest.raises(InputError, match=r"'champion' is not a valid policy name"):
         registry.add(policy_folder(tmp_path / "p", 1), name="champion", policy="a")
     link = policy_folder(tmp_path / "linked", 1) / "secret"
     link.symlink_to("/etc/hostname")
-    with pytest.raises(InputError, match=r"secret leads out of the policy's folder"):
+    with pytest.raises(InputError, match=r"secret is a link to a file outside the policy's folder"):
         registry.add(tmp_path / "linked", policy="a")
 
 
 def test_promotion_needs_a_yes_against_the_present_champion(registry, tmp_path):
     first = add(registry, tmp_path, 1)
-    with pytest.raises(CheckFailedError, match=r"No gate decided about pick@1 in main\. Run `twinloop gate"):
+    with pytest.raises(CheckFailedError, match=r"There is no gate decision about pick@1 in main\. Run `twinloop gate"):
         promote(registry, first)
     yes(registry, first, AT_ONCE, passed=False)
-    with pytest.raises(CheckFailedError, match=r"The gate said no to pick@1: success: planted"):
+    with pytest.raises(CheckFailedError, match=r"The gate refused pick@1: success: planted"):
         promote(registry, first)
     yes(registry, first, AT_ONCE)
     assert registry.aliases() == {"candidate": first}
@@ -125,11 +127,11 @@ def test_promotion_needs_a_yes_against_the_present_champion(registry, tmp_path):
     yes(registry, second, AT_ONCE)
     yes(registry, third, AT_ONCE)
     promote(registry, third)
-    with pytest.raises(CheckFailedError, match=r"compared pick@2 with pick@1, and the champion of main is pick@3 now"):
+    with pytest.raises(CheckFailedError, match=r"compared pick@2 with pick@1, but the champion of main is now pick@3"):
         promote(registry, second)
     with pytest.raises(InputError, match=r"pick@3 is the champion of main already"):
         promote(registry, third)
-    with pytest.raises(InputError, match=r"--force goes past the gate\. Say why"):
+    with pytest.raises(InputError, match=r"--force skips the gate\. Give the reason"):
         promote(registry, second, force=True)
     promote(registry, second, force=True, reason="the gate's robot is gone")
     assert registry.audit()[-1].details["forced"] is True
@@ -144,7 +146,7 @@ def test_rollbacks_go_back_one_champion_at_a_time(registry, tmp_path):
     assert registry.aliases() == {"champion": names[0]}
     with pytest.raises(InputError, match=r"pick@1 is the first champion of main: nothing to roll back to"):
         rollback(registry, "once more")
-    with pytest.raises(CheckFailedError, match=r"pick@3 was rolled back since its gate \(success fell\)"):
+    with pytest.raises(CheckFailedError, match=r"pick@3 was rolled back after its gate \(success fell\)"):
         promote(registry, names[2])
     assert audit.faults(registry.workspace.state) == []
 

@@ -56,13 +56,15 @@ def test_the_whole_way(registry):
     assert (stages.stage, stages.assign(0), stages.outcome(0, True)) == ("offline", "champion", "go on")
     assert promote(registry).stage == "shadow"
     assert registry.aliases() == {"champion": "pick@1", "candidate": "pick@2", "shadow": "pick@2"}
-    with pytest.raises(CheckFailedError, match=r"pick@2 is in shadow since .*It moves on by itself"):
+    with pytest.raises(CheckFailedError, match=r"pick@2 has been in shadow since .*It moves on automatically"):
         promote(registry)
-    with pytest.raises(InputError, match=r"Episode 0: pick@2 is in shadow, and nothing is said of its commands"):
+    with pytest.raises(
+        InputError, match=r"Episode 0: pick@2 is in shadow, but the metrics of its commands are missing"
+    ):
         stages.outcome(0, True)
     assert stages.assign(3) == "champion"
     assert stages.outcome(0, True, shadow=near()) == "go on"
-    with pytest.raises(InputError, match=r"Episode 0 of pick@2 in shadow was told already"):
+    with pytest.raises(InputError, match=r"Episode 0 of pick@2 in shadow is already recorded"):
         stages.outcome(0, True, shadow=near())
     assert stages.outcome(1, False, shadow=near()) == "go on"
     assert stages.stage == "canary"
@@ -123,7 +125,7 @@ def test_a_candidate_is_retired_when_the_champion_moves(registry, tmp_path):
     promote(registry, third, force=True, to="champion", reason="urgent")
     assert standing(registry).stage == "retired"
     assert StageTracker(registry).stage == "offline"
-    with pytest.raises(CheckFailedError, match=r"compared pick@2 with pick@1, and the champion of main is pick@3"):
+    with pytest.raises(CheckFailedError, match=r"compared pick@2 with pick@1, but the champion of main is now pick@3"):
         promote(registry, "pick@2")
 
 
@@ -131,7 +133,7 @@ def test_only_one_candidate_is_on_its_way(registry, tmp_path):
     promote(registry)
     third = registry.add(policy_folder(tmp_path / "3", 3), name="pick", policy="3")
     yes(registry, third, BOTH)
-    with pytest.raises(InputError, match=r"pick@2 is in shadow of main\. One candidate at a time"):
+    with pytest.raises(InputError, match=r"pick@2 is in shadow of main\. Only one candidate"):
         promote(registry, third)
 
 
@@ -145,7 +147,7 @@ def test_a_first_champion_has_nobody_to_be_beside(tmp_path):
         registry = registry_of(ws)
         reference = registry.add(policy_folder(tmp_path / "1", 1), name="pick", policy="1")
         yes(registry, reference, BOTH)
-        with pytest.raises(InputError, match=r"main has no champion beside which pick@1 could be in shadow"):
+        with pytest.raises(InputError, match=r"main has no champion, which pick@1 needs in shadow"):
             promote(registry)
 
 
@@ -310,8 +312,8 @@ def test_a_champion_without_commands_is_no_comparison():
 @pytest.mark.parametrize(
     ("made", "message"),
     [
-        (lambda: CanaryPlan(share=10), "share lies between 0 and 1, not at 10. Write 10 % as 0.1"),
-        (lambda: CanaryPlan(episodes=0), "A canary of 0 episodes shows nothing"),
+        (lambda: CanaryPlan(share=10), "share must be between 0 and 1, not 10. Write 10 % as 0.1"),
+        (lambda: CanaryPlan(episodes=0), "A canary of 0 episodes has no result"),
         (lambda: ShadowPlan(limit=0.0), "A shadow needs a limit above 0"),
     ],
 )

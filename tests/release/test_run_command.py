@@ -90,7 +90,7 @@ def test_a_corrupt_checkpoint_is_refused_by_name(tmp_path):
     [
         ({"episodes": 0}, InputError, "at least one episode"),
         ({"policy": "champion"}, InputError, "'champion' is neither a folder of a policy nor the address of a server"),
-        ({"policy": "http://127.0.0.1:9"}, InputError, "cannot be reached, or was lost"),
+        ({"policy": "http://127.0.0.1:9"}, InputError, "cannot be reached, or the connection was lost"),
         ({"robot": "virtual:so102"}, InputError, "so102"),
         ({"hz": 15.0}, InputError, "runs at its twin's 30 Hz. Leave --hz out"),
         ({"twin": "panda_tabletop"}, InputError, "has no joint"),
@@ -338,7 +338,7 @@ def test_a_monitor_is_refused_where_it_cannot_look_into_the_policy(policy, tmp_p
     pytest.importorskip("fastapi")
     with served(lambda: LocalDecider(open_policy(policy), name="far")) as server:
         request = requested(server.address, tmp_path, monitor=tmp_path / "monitor")
-        with pytest.raises(InputError, match="A monitor looks into the policy, and far runs on a server"):
+        with pytest.raises(InputError, match="A monitor needs the policy in this process, but far runs on a server"):
             run_policy(request, console=said()[0])
 
 

@@ -158,7 +158,7 @@ def test_a_policy_that_answers_late_is_not_waited_for():
     kinds = [step.ruling.kind for step in ran.steps]
     assert kinds[8] == "held"
     assert kinds[-1] == "passed"
-    assert "the policy has had 0.0" in ran.steps[8].ruling.reason
+    assert "the policy has taken 0.0" in ran.steps[8].ruling.reason
     late = next(step for step in ran.steps[9:] if np.isfinite(step.latency_s))
     assert late.latency_s > 0.12
     assert late.age_s > 1 / 30
@@ -225,7 +225,7 @@ def test_a_robot_that_stops_answering_ends_the_episode(tmp_path):
     robot = Broken(ROBOT, get_observation=(9, 10**6, lost), send_action=(12, 10**6, lost))
     ran = ran_with(Swaying(), robot=robot)
     assert ran.trip == "robot"
-    assert ran.reason.startswith("the robot's last word is 0.2")
+    assert ran.reason.startswith("the robot's last answer is 0.2")
     assert "ConnectionError: there is no status packet" in ran.reason
     assert len(ran.steps) < 25
     written(ran, tmp_path / "run")
@@ -283,7 +283,7 @@ def test_a_watcher_raises_an_alarm_and_one_that_fails_stops_nothing():
     ran = ran_with(Swaying(), watchers=(Failing(), Alarmed()))
     assert (ran.trip, ran.reason) == ("alarm", "far from home")
     assert [step.scores["ood"] for step in ran.steps[:11]] == list(range(1, 12))
-    assert "Failing failed and looks on no longer: KeyError" in ran.events[0].message
+    assert "Failing failed and is no longer used: KeyError" in ran.events[0].message
     assert_came_to_rest(ran, by=-1)
 
 
@@ -301,7 +301,7 @@ def test_a_policy_that_cannot_begin_moves_nothing():
         def restart(self, episode: int) -> None:
             raise OSError("no weights")
 
-    with pytest.raises(TwinloopError, match="swaying cannot begin an episode: OSError: no weights"):
+    with pytest.raises(TwinloopError, match="swaying cannot start an episode: OSError: no weights"):
         ran_with(Absent())
 
 
@@ -317,5 +317,5 @@ def test_a_policy_that_pushes_into_the_table_is_held_above_it():
 
 def test_a_robot_in_the_way_of_itself_is_not_begun_with():
     robot = Broken(ROBOT, get_observation=(0, 10**6, lambda answer: answer | {"shoulder_lift.pos": 60.0}))
-    with pytest.raises(InputError, match="stands where it must not be"):
+    with pytest.raises(InputError, match="in a position that the envelope forbids"):
         ran_with(Swaying(), robot=robot)

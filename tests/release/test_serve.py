@@ -94,16 +94,16 @@ def test_a_wrong_observation_is_refused_with_its_reason_and_the_session_goes_on(
     client = PolicyClient(addresses(server)[way])
     client.restart(0)
     for change, said in (
-        ({STATE: np.zeros(5)}, r"observation.state has shape \(5,\); the policy wants \(6,\)"),
-        ({STATE: np.array([0, 1, np.nan, 3, 4, 5.0])}, "observation.state is not a number at 2"),
-        ({f"{IMAGES}front": np.zeros((24, 32, 3))}, "front is float64; the policy wants uint8"),
+        ({STATE: np.zeros(5)}, r"observation.state has shape \(5,\); the policy expects \(6,\)"),
+        ({STATE: np.array([0, 1, np.nan, 3, 4, 5.0])}, "observation.state is not a number at index 2"),
+        ({f"{IMAGES}front": np.zeros((24, 32, 3))}, "front is float64; the policy expects uint8"),
         ({f"{IMAGES}front": np.zeros((32, 24, 3), dtype=np.uint8)}, "front has shape"),
     ):
         with pytest.raises(PolicyServerError, match=said):
             client.act(observation() | change)
     short = observation()
     del short[ENVIRONMENT]
-    with pytest.raises(PolicyServerError, match=r"The observation lacks observation.environment_state"):
+    with pytest.raises(PolicyServerError, match=r"The observation has no observation.environment_state"):
         client.act(short)
     np.testing.assert_array_equal(client.act(observation(1.0)), np.full(6, 3.0))
     client.close()
@@ -188,7 +188,8 @@ def test_a_server_that_dies_is_a_clear_error_and_a_new_one_is_found_at_the_next_
         client.restart(0)
         client.act(observation())
     with pytest.raises(
-        PolicyServerError, match=rf"at \w+://[\w.]+:{port}\S* cannot be reached, or was lost .* Is it running"
+        PolicyServerError,
+        match=rf"at \w+://[\w.]+:{port}\S* cannot be reached, or the connection was lost .* Check that it is running",
     ):
         client.act(observation())
     with pytest.raises(PolicyServerError, match="cannot be reached"):
@@ -227,13 +228,13 @@ def talking_nonsense(answer: bytes) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (b"SSH-2.0-OpenSSH_9.2\r\n", "cannot be reached, or was lost"),
-        (b"", "cannot be reached, or was lost"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n{]x", "answered with what is no JSON"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", "is no policy server"),
-        (b'HTTP/1.1 200 OK\r\nContent-Length: 14\r\n\r\n{"protocol":9}', "speaks protocol 9, this is 1"),
-        (b"HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n", r"refused \(500\): it says no more"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{}", "cannot be reached, or was lost"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "cannot be reached, or the connection was lost"),
+        (b"", "cannot be reached, or the connection was lost"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n{]x", "answered with invalid JSON"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", "is not a policy server"),
+        (b'HTTP/1.1 200 OK\r\nContent-Length: 14\r\n\r\n{"protocol":9}', "uses protocol 9, but this client uses 1"),
+        (b"HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n", r"refused \(500\): no reason is given"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{}", "cannot be reached, or the connection was lost"),
     ],
 )
 def test_what_is_no_policy_server_is_named_so(answer, said):
@@ -247,7 +248,7 @@ def test_nobody_there_and_what_is_no_address():
     with pytest.raises(PolicyServerError, match=f"at http://127.0.0.1:{port} cannot be reached"):
         PolicyClient(f"http://127.0.0.1:{port}", timeout_s=1.0)
     for wrong in ("http://host", "ftp://host:1", "http://host:99999999", "http://host:1/policies"):
-        with pytest.raises(InputError, match="is no address of a policy server. Write it as http://HOST:PORT"):
+        with pytest.raises(InputError, match="is not an address of a policy server. Write it as http://HOST:PORT"):
             PolicyClient(wrong)
     assert is_address("ws://host:1")
     assert not is_address("champion")
@@ -292,13 +293,13 @@ def test_damaged_bytes_are_an_error_of_the_wire_or_a_message(cut, flips):
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"", "0 bytes are no message"),
-        (struct.pack("<I", 2**31), "says that its header has 2147483648 bytes"),
-        (struct.pack("<I", 2) + b"[]", "of protocol None, 1 is spoken here"),
-        (struct.pack("<I", 14) + b'{"protocol":2}', "of protocol 2, 1 is spoken here"),
+        (b"", "0 bytes are not a message"),
+        (struct.pack("<I", 2**31), "header is announced with 2147483648 bytes"),
+        (struct.pack("<I", 2) + b"[]", "of protocol None, but 1 is used here"),
+        (struct.pack("<I", 14) + b'{"protocol":2}', "of protocol 2, but 1 is used here"),
         (struct.pack("<I", 3) + b"\x80\x04K", "is not JSON"),
-        (encode(Message(kind="act", arrays={"a": np.zeros(3)}))[:-1], "its header speaks of"),
-        (encode(Message(kind="act")) + b"more", "its header speaks of"),
+        (encode(Message(kind="act", arrays={"a": np.zeros(3)}))[:-1], "its header announces"),
+        (encode(Message(kind="act")) + b"more", "its header announces"),
     ],
 )
 def test_what_is_no_message_is_refused_by_name(data, said):
@@ -310,39 +311,39 @@ def test_headers_are_checked_and_pickles_do_not_travel():
     text = b'{"protocol":1,"kind":"act","arrays":[{"name":"x","dtype":"object","shape":[1]}]}'
     with pytest.raises(WireError, match=r"arrays.0.dtype: Input should be 'float32', 'float64' or 'uint8'"):
         decode(struct.pack("<I", len(text)) + text + b"\0" * 8)
-    with pytest.raises(WireError, match="x is object; float32, float64 and uint8 travel"):
+    with pytest.raises(WireError, match="x is object; only float32, float64 and uint8 can be sent"):
         encode(Message(kind="act", arrays={"x": np.array([{}])}))
     twice = encode(Message(kind="act", arrays={"aa": np.zeros(1), "bb": np.zeros(1)})).replace(b'"bb"', b'"aa"')
     with pytest.raises(WireError, match="has aa twice"):
         decode(twice)
-    with pytest.raises(WireError, match="is more than the 10 that are read"):
+    with pytest.raises(WireError, match="is too large: at most 10 are read"):
         decode(b"\0" * 11, largest=10)
 
 
 def test_an_observation_is_what_the_contract_says():
     check_observation(observation(), CONTRACT)
-    with pytest.raises(WireError, match="lacks observation.state. It has: nothing"):
+    with pytest.raises(WireError, match="has no observation.state. It has: no arrays"):
         check_observation({}, CONTRACT)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "robot.local", "192.168.1.5"])
 def test_beyond_this_machine_a_token_is_needed(host):
-    with pytest.raises(InputError, match=r"lets other machines in.*Give --token-file, or.*ssh -L"):
+    with pytest.raises(InputError, match=r"admits other machines.*Give --token-file, or.*ssh -L"):
         ServeOptions(host=host)
     assert ServeOptions(host=host, token=TOKEN).names is None
 
 
 def test_options_and_token_files_are_checked(tmp_path):
-    with pytest.raises(InputError, match="The token has 5 characters, and could be guessed"):
+    with pytest.raises(InputError, match="The token has 5 characters and is too easy to guess"):
         ServeOptions(token="short")
-    for wrong, said in (({"port": 70000}, "--port 70000 is none"), ({"sessions": 0}, "would serve nobody")):
+    for wrong, said in (({"port": 70000}, "--port 70000 is not a port"), ({"sessions": 0}, "would serve nobody")):
         with pytest.raises(InputError, match=said):
             ServeOptions(**wrong)
     path = tmp_path / "token.txt"
     with pytest.raises(InputError, match=r"token.txt cannot be read"):
         read_token(path)
     path.write_text("two words\n")
-    with pytest.raises(InputError, match="holds no token"):
+    with pytest.raises(InputError, match="has no valid token"):
         read_token(path)
     path.write_text(f"{TOKEN}\n")
     assert read_token(path) == TOKEN
@@ -353,5 +354,5 @@ def test_a_port_that_is_taken_is_named():
     pytest.importorskip("fastapi")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        with pytest.raises(InputError, match=rf"Port {port} of 127.0.0.1 cannot be had"):
+        with pytest.raises(InputError, match=rf"Port {port} of 127.0.0.1 is not available"):
             PolicyServer(Adding, ServeOptions(port=port))

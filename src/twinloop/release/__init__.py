@@ -1,4 +1,4 @@
-"""From a candidate to the champion and back: registry, gate, stages, safety envelope, monitor."""
+"""Release of policies: registry, gate, stages, safety envelope and monitor."""
 
 from twinloop.release.plan import CanaryPlan, ShadowPlan, StagePlan
 from twinloop.release.promotion import StageChange, promote, rollback

@@ -1,4 +1,4 @@
-"""A policy on another machine, as something that decides here: http://HOST:PORT or, kept open, ws://HOST:PORT."""
+"""Client of a policy server: http://HOST:PORT, or ws://HOST:PORT for a permanent connection."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 
 SCHEMES = ("http", "https", "ws", "wss")
 TOKEN = "TWINLOOP_TOKEN"  # noqa: S105 - the name of the variable that holds it
-TIMEOUT_S = 5.0  # of a connection or a whole answer; the envelope holds the robot long before
-_CLOSE_S = 1.0  # to end a session; a server that does not answer gives its place back by itself
+TIMEOUT_S = 5.0  # for a connection or a whole answer; the envelope holds the robot long before
+_CLOSE_S = 1.0  # to end a session; a server that does not answer releases its place later
 _JSON_BYTES = 2**20
-_LONGEST_TEXT = 500  # characters of what a server says
+_LONGEST_TEXT = 500  # characters of a server's message
 _SESSION = re.compile(r"[0-9A-Za-z]{1,128}")
-_NO_ADDRESS = "is no address of a policy server. Write it as http://HOST:PORT or ws://HOST:PORT."
+_NO_ADDRESS = "is not an address of a policy server. Write it as http://HOST:PORT or ws://HOST:PORT."
 _HASH = re.compile(r"[0-9A-Za-z_:-]{1,128}")
 
 
 class PolicyServerError(InputError):
-    """A policy server that cannot be reached, was lost, refused, or answered what is no answer."""
+    """A policy server that cannot be reached, was lost, refused a request, or gave an invalid answer."""
 
 
 def is_address(reference: str) -> bool:
@@ -53,17 +53,17 @@ def is_address(reference: str) -> bool:
 
 
 class PolicyClient:
-    """See `running_policy.Decider`. Connecting asks the server for the policy's contract.
+    """Policy on a server, as `running_policy.Decider`. The constructor requests the policy's contract from the server.
 
     Args:
         address: ``http://HOST:PORT`` or ``ws://HOST:PORT``, or with TLS ``https``, ``wss``.
-        token: what the server asks for; by default what the variable ``TWINLOOP_TOKEN`` holds.
-        timeout_s: time to connect, and time for each whole answer, however slowly its bytes come.
+        token: the server's token; by default the value of the variable ``TWINLOOP_TOKEN``.
+        timeout_s: time in s to connect, and time for each whole answer, even if its bytes arrive slowly.
 
     Raises:
-        InputError: this is no address, or the token is none.
-        PolicyServerError: nobody answers there, or refuses, or speaks another protocol.
-        MissingDependencyError: a WebSocket is asked for, and the package is not installed.
+        InputError: the address or the token is invalid.
+        PolicyServerError: the server does not answer, refuses, or uses another protocol.
+        MissingDependencyError: the address needs WebSocket, and the package is not installed.
     """
 
     def __init__(self, address: str, *, token: str | None = None, timeout_s: float = TIMEOUT_S) -> None:
@@ -77,21 +77,21 @@ class PolicyClient:
         try:
             if facts["protocol"] != PROTOCOL:
                 raise PolicyServerError(
-                    f"{self._address} speaks protocol {_plain(facts['protocol'])}, this is {PROTOCOL}. "
-                    "Use the same version."
+                    f"{self._address} uses protocol {_plain(facts['protocol'])}, but this client uses {PROTOCOL}. "
+                    "Use the same version of twinloop on both sides."
                 )
             self.name, self.hash = _plain(facts["policy"]), _hash(facts["hash"])
             self.contract = Contract.from_json(facts["contract"])
         except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
             raise PolicyServerError(
-                f"{self._address} answers, and is no policy server: what it says of its policy cannot be read "
+                f"{self._address} is not a policy server: its answer has no readable description of a policy "
                 f"({_plain(f'{type(error).__name__}: {error}')})."
             ) from error
         self._limit = largest_answer(self.contract)
         self._keys = tuple(observation_shapes(self.contract))
 
-    def restart(self, episode: int) -> None:  # noqa: ARG002  # the server draws nothing by episode
-        """See `running_policy.Decider`; connects where there is no connection any more."""
+    def restart(self, episode: int) -> None:  # noqa: ARG002  # the server does not use the episode's number
+        """See `running_policy.Decider`; reconnects if the connection was lost."""
         try:
             self._sent = None
             if self._line is not None:
@@ -105,7 +105,7 @@ class PolicyClient:
         """See `running_policy.Decider`.
 
         Raises:
-            PolicyServerError: the connection was lost, or the answer is none.
+            PolicyServerError: the connection was lost, or the answer is invalid.
         """
         if self._line is None:
             self._line = self._connected()
@@ -115,7 +115,9 @@ class PolicyClient:
         answer = self._line.exchange(Message(kind="act", arrays=arrays))
         command = answer.arrays.get("action")
         if answer.kind != "action" or command is None or command.dtype == np.uint8:
-            raise PolicyServerError(f"{self._address} answered an observation with {answer.kind}, and no command.")
+            raise PolicyServerError(
+                f"{self._address} answered an observation with {answer.kind} and without a usable command."
+            )
         if command.shape != (len(self.contract.action.names),):
             raise PolicyServerError(
                 f"{self._address} answered with a command of shape {command.shape} for "
@@ -124,11 +126,11 @@ class PolicyClient:
         return np.array(command, dtype=np.float64)
 
     def sent(self, command: Array) -> None:
-        """See `running_policy.Decider`; goes along with the next observation."""
+        """See `running_policy.Decider`; the command is transmitted with the next observation."""
         self._sent = command
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         line, self._line = self._line, None
         if line is not None:
             line.close()
@@ -142,17 +144,17 @@ class PolicyClient:
 def open_decider(
     reference: str, registry: PolicyRegistry | None, *, token: str | None = None, run_seed: int = 0
 ) -> Decider:
-    """What a reference names: a server's address, a folder, or a version or alias of the registry.
+    """Open a decider by a server's address, a folder, or a version or alias of the registry.
 
     Args:
-        reference: ``http://HOST:PORT``, ``ws://HOST:PORT``, a folder, ``champion``, ``NAME@VERSION`` and the like.
-        registry: of the workspace, where there is one.
-        token: for a server.
-        run_seed: of the chance within a policy.
+        reference: ``http://HOST:PORT``, ``ws://HOST:PORT``, a folder, ``champion``, ``NAME@VERSION`` or similar.
+        registry: registry of the workspace, if there is one.
+        token: token for a server.
+        run_seed: seed of random draws within a policy.
 
     Raises:
-        InputError: it is none of these, a folder that is damaged, or a server that does not answer.
-        UnknownNameError: nothing in the registry is called that.
+        InputError: the reference is invalid, the folder is damaged, or the server does not answer.
+        UnknownNameError: the registry has no such reference.
     """
     if is_address(reference):
         return PolicyClient(reference, token=token)
@@ -163,16 +165,16 @@ class _ServerSession(Protocol):
     """A session with a server."""
 
     def exchange(self, message: Message) -> Message:
-        """Send a message, and take its answer."""
+        """Send a message and return its answer."""
         ...
 
     def close(self) -> None:
-        """End it."""
+        """End the session."""
         ...
 
 
 class _HttpTransport:
-    """One connection that is kept open."""
+    """One persistent HTTP connection."""
 
     def __init__(self, place: SplitResult, headers: Mapping[str, str], timeout_s: float) -> None:
         self.address, self._timeout = place.geturl(), timeout_s
@@ -180,12 +182,14 @@ class _HttpTransport:
         self._headers = dict(headers)
 
     def ask(self, method: str, path: str) -> Any:
-        """The JSON that an address answers with."""
+        """Return the JSON value that the server answers with."""
         data = self.exchange(method, path, b"", limit=_JSON_BYTES)
         try:
             return json.loads(data)
         except (ValueError, RecursionError) as error:
-            raise PolicyServerError(f"{self.address}{path} answered with what is no JSON: no policy server.") from error
+            raise PolicyServerError(
+                f"{self.address}{path} answered with invalid JSON: it is not a policy server."
+            ) from error
 
     def exchange(self, method: str, path: str, body: bytes, *, limit: int, timeout_s: float | None = None) -> bytes:
         """Send a request and read the answer."""
@@ -220,7 +224,7 @@ class _HttpSession:
         name = answer.get("session") if isinstance(answer, dict) else None
         if not isinstance(name, str) or not _SESSION.fullmatch(name):
             connection.close()
-            raise PolicyServerError(f"{connection.address} gave no session: no policy server.")
+            raise PolicyServerError(f"{connection.address} opened no session: it is not a policy server.")
         self._path = f"/v1/sessions/{name}"
 
     def exchange(self, message: Message) -> Message:
@@ -260,7 +264,7 @@ class _WebSocketSession:
         self._socket.close()
 
     def _error(self, error: Exception) -> Exception:
-        """Return what to raise: whatever a wrong byte leads to within the package, the connection is lost."""
+        """Return the error to raise; any failure within the package counts as a lost connection."""
         return error if isinstance(error, TwinloopError) else PolicyServerError(_lost(self._address, error))
 
 
@@ -268,13 +272,13 @@ def _authorization(token: str | None) -> dict[str, str]:
     """Return the header that carries a token.
 
     Raises:
-        InputError: it cannot travel; the message does not show it.
+        InputError: the token cannot be sent; the message does not show it.
     """
     if not token:
         return {}
     if not token.isascii() or not token.isprintable():
         raise InputError(
-            f"The token cannot be sent: it has to be one line of printable ASCII. See --token-file or {TOKEN}."
+            f"The token cannot be sent: it must be one line of printable ASCII. See --token-file or {TOKEN}."
         )
     return {"Authorization": f"Bearer {token}"}
 
@@ -294,12 +298,12 @@ def _parsed(address: str) -> SplitResult:
 
 
 def _shown(address: str) -> str:
-    """Return an address without what may be a secret: a name with a password, or a query."""
+    """Return an address without possible secrets, such as a password or a query."""
     return repr(re.sub(r"//[^/]*@", "//", address).partition("?")[0])
 
 
 def _travelling(values: NDArray[Any]) -> NDArray[Any]:
-    """An array of a type that goes over the wire."""
+    """Return an array of a type that can be transmitted."""
     array = np.asarray(values)
     return array if array.dtype in (np.uint8, np.float32) else array.astype(np.float64)
 
@@ -308,7 +312,7 @@ def _understood(data: bytes, address: str, limit: int) -> Message:
     try:
         message = decode(data, largest=limit)
     except WireError as error:
-        raise PolicyServerError(f"{address} answered with what is no answer: {_plain(error)}") from error
+        raise PolicyServerError(f"{address} gave an invalid answer: {_plain(error)}") from error
     if message.kind == "error":
         raise PolicyServerError(f"{address} refused: {_plain(message.message)}")
     return message
@@ -317,27 +321,27 @@ def _understood(data: bytes, address: str, limit: int) -> Message:
 def _lost(address: str, error: Exception) -> str:
     what = _plain(f"{type(error).__name__}: {error}")
     return (
-        f"The policy server at {address} cannot be reached, or was lost ({what}). "
-        "Is it running (`twinloop serve`), and is the token right?"
+        f"The policy server at {address} cannot be reached, or the connection was lost ({what}). "
+        "Check that it is running (`twinloop serve`) and that the token is right."
     )
 
 
 def _hash(value: str) -> str:
     if not _HASH.fullmatch(value):
-        raise ValueError("the hash of the policy is none")
+        raise ValueError("the hash of the policy is invalid")
     return value
 
 
 def _reason(data: bytes) -> str:
-    """What a refusal says."""
+    """Return the reason of a refusal."""
     answer: Any = None
     with contextlib.suppress(ValueError, RecursionError):
         answer = json.loads(data)
     said = answer.get("message") or answer.get("detail") if isinstance(answer, dict) else None
-    return _plain(said or "it says no more")
+    return _plain(said or "no reason is given")
 
 
 def _plain(value: object) -> str:
-    """Return a server's words in one line and of limited length, without characters that steer a terminal."""
+    """Return a server's text in one line of limited length, without terminal control characters."""
     text = "".join(char if char.isprintable() else " " for char in str(value))
     return " ".join(text.split())[:_LONGEST_TEXT]

@@ -1,7 +1,7 @@
-"""Connections of a policy's client, over HTTP or a WebSocket: each exchange as a whole has one deadline.
+"""Connections of a policy client, over HTTP or a WebSocket, with one deadline for each whole exchange.
 
-A timeout of a socket starts again with every byte, so a server that sends one byte per second would hold the caller for
-ever. Here the time that is left is set before each call on the socket.
+The timeout of a socket restarts with every byte, so a server that sends one byte per second could block the caller
+forever. Here the remaining time is set before each call on the socket.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class TimedSocket:
     """A socket whose calls all end by a deadline, which `start` sets.
 
     Args:
-        place: host and port, and by its scheme whether TLS is spoken.
-        timeout_s: time to look up the host, connect, and agree on TLS.
+        place: host and port; its scheme selects TLS.
+        timeout_s: time in s to look up the host, connect, and negotiate TLS.
 
     Raises:
-        OSError: no such host, nobody answers there, or TLS fails.
+        OSError: the host does not exist or does not answer, or TLS fails.
     """
 
     def __init__(self, place: SplitResult, timeout_s: float) -> None:
@@ -49,14 +49,14 @@ class TimedSocket:
             raise
 
     def start(self, timeout_s: float) -> None:
-        """Begin an exchange that may take this long."""
+        """Start an exchange that may take this long."""
         self._timeout_s, self._deadline = timeout_s, time.monotonic() + timeout_s
 
     def left(self) -> float:
         """Return the seconds until the deadline.
 
         Raises:
-            TimeoutError: it has passed.
+            TimeoutError: the deadline has passed.
         """
         left = self._deadline - time.monotonic()
         if left <= 0.0:
@@ -69,7 +69,7 @@ class TimedSocket:
 
     @contextlib.contextmanager
     def timed(self) -> Iterator[None]:
-        """Give the calls inside the time that is left, and say what took too long."""
+        """Give the calls inside the remaining time; report a timeout with a plain message."""
         self._socket.settimeout(self.left())
         try:
             yield
@@ -84,12 +84,12 @@ class TimedSocket:
                 rest = rest[self._socket.send(rest) :]
 
     def recv(self) -> bytes:
-        """Return the bytes that come next; none at the end of the stream."""
+        """Return the next bytes; none at the end of the stream."""
         with self.timed():
             return self._socket.recv(_CHUNK)
 
     def unasked(self) -> bytes | None:
-        """Return what the server has sent without being asked, b"" where it has closed, None where it is silent."""
+        """Return unrequested bytes from the server, b"" if it has closed the connection, None if there are none."""
         self._socket.setblocking(False)
         try:
             return self._socket.recv(_CHUNK)
@@ -97,7 +97,7 @@ class TimedSocket:
             return None
 
     def makefile(self, *_: Any, **__: Any) -> io.BufferedReader:
-        """Return a file to read from, as `http.client` wants it."""
+        """Return a file to read from, as `http.client` requires."""
         return io.BufferedReader(_DeadlineReader(self, self._socket))
 
     def close(self) -> None:
@@ -121,7 +121,7 @@ class TimedSocket:
 
 
 class _DeadlineReader(io.RawIOBase):
-    """The reading side of a `TimedSocket`; it keeps the socket open until it is closed itself."""
+    """The reading side of a `TimedSocket`; it keeps the socket open until it is closed."""
 
     def __init__(self, timed: TimedSocket, connection: socket.socket) -> None:
         self._timed = timed
@@ -140,7 +140,7 @@ class _DeadlineReader(io.RawIOBase):
 
 
 def _addresses(host: str, port: int, timeout_s: float) -> list[Any]:
-    """Return a host's addresses. The look-up runs in a thread, because the system offers no deadline for it."""
+    """Return a host's addresses. The look-up runs in a thread, because the system has no deadline for it."""
     asking = CallThread("look-up of a host's address")
     asking.start(lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
     answer = asking.wait(timeout_s)
@@ -148,14 +148,14 @@ def _addresses(host: str, port: int, timeout_s: float) -> list[Any]:
     if answer is None:
         raise TimeoutError(f"no address of {host} was found within {timeout_s:g} s")
     if isinstance(answer.error, UnicodeError):
-        raise OSError("this cannot be the name of a host") from answer.error
+        raise OSError("this is not a valid host name") from answer.error
     if answer.error is not None:
         raise answer.error
     return answer.value
 
 
 class HttpConnection(http.client.HTTPConnection):
-    """An HTTP connection, with or without TLS, of which each exchange has one deadline."""
+    """An HTTP connection, with or without TLS, with one deadline for each exchange."""
 
     def __init__(self, place: SplitResult, timeout_s: float) -> None:
         super().__init__(place.hostname or "", place.port)
@@ -180,13 +180,11 @@ class HttpConnection(http.client.HTTPConnection):
         else:
             self.sock.start(timeout_s)
             if self.sock.unasked() is not None:
-                raise ConnectionError("the server closed the connection, or sent more than was asked for")
+                raise ConnectionError("the server closed the connection, or sent more than requested")
         self.request(method, path, body or None, dict(headers))
         with self.getresponse() as response:
             if (response.length or 0) > limit:
-                raise http.client.HTTPException(
-                    f"the answer is to have {response.length} bytes, at most {limit} are read"
-                )
+                raise http.client.HTTPException(f"the answer has {response.length} bytes; at most {limit} are read")
             data = response.read(limit + 1)
             if len(data) > limit:
                 raise http.client.HTTPException(f"the answer has more than {limit} bytes")
@@ -196,18 +194,18 @@ class HttpConnection(http.client.HTTPConnection):
 
 
 class WebSocketStream:
-    """A WebSocket of which each exchange has one deadline.
+    """A WebSocket with one deadline for each exchange.
 
     Args:
         place: ``ws`` or ``wss``, host and port.
-        path: the address on that server.
-        headers: sent along with the handshake.
-        timeout_s: time to connect, and of the handshake.
-        limit: bytes of a message that is read.
+        path: path on that server.
+        headers: headers of the handshake.
+        timeout_s: time in s to connect, and for the handshake.
+        limit: largest message in bytes.
 
     Raises:
         MissingDependencyError: the package websockets is not installed.
-        OSError: the server cannot be reached, or is lost.
+        OSError: the server cannot be reached, or the connection is lost.
         websockets.exceptions.WebSocketException: the handshake fails.
     """
 
@@ -219,10 +217,10 @@ class WebSocketStream:
             from websockets.uri import parse_uri  # pyright: ignore[reportMissingImports]
         except ImportError as error:
             raise MissingDependencyError(
-                "ws:// needs the package websockets; http:// needs nothing.", remedy="pip install 'twinloop[serve]'"
+                "ws:// needs the package websockets; http:// works without it.", remedy="pip install 'twinloop[serve]'"
             ) from error
         log = logging.getLogger(f"{__name__}.websocket")
-        log.setLevel(logging.WARNING)  # below, the package would log all headers, and so the token
+        log.setLevel(logging.WARNING)  # below this level, the package would log all headers, including the token
         self._protocol = ClientProtocol(parse_uri(f"{place.geturl()}{path}"), max_size=limit, logger=log)
         self._messages: list[bytes] = []
         self._parts: list[bytes] = []
@@ -239,17 +237,17 @@ class WebSocketStream:
             raise
 
     def start(self, timeout_s: float) -> None:
-        """Begin an exchange that may take this long.
+        """Start an exchange that may take this long.
 
         Raises:
-            ConnectionError: the server has closed the connection, or has sent a message that nobody asked for.
+            ConnectionError: the server has closed the connection, or has sent an unrequested message.
         """
         self._timed.start(timeout_s)
         while (data := self._timed.unasked()) is not None:
             self._timed.left()
             self._read(data)
         if self._messages:
-            raise ConnectionError("the server sent a message that was not asked for")
+            raise ConnectionError("the server sent a message that was not requested")
 
     def send(self, data: bytes) -> None:
         """Send one binary message."""
@@ -263,7 +261,7 @@ class WebSocketStream:
         return self._messages.pop(0)
 
     def close(self) -> None:
-        """Say that this is the end, without waiting for an answer, and close the socket."""
+        """Send the end of the session without waiting for an answer, and close the socket."""
         try:
             if self._protocol.state.name == "OPEN":
                 self._timed.start(0.1)
@@ -289,13 +287,13 @@ class WebSocketStream:
             raise ConnectionError("the server closed the connection")
 
     def _take(self, event: Any) -> None:
-        """Join the frames of a message; pings have been answered already."""
+        """Join the frames of a message; pings were already answered."""
         kind = getattr(getattr(event, "opcode", None), "name", "")
         if kind == "CLOSE":
             close = self._protocol.close_rcvd
             raise ConnectionError(f"the server closed the connection ({close})")
         if kind == "TEXT":
-            raise ConnectionError("the server sent text, and no message")
+            raise ConnectionError("the server sent text instead of a message")
         if kind in ("BINARY", "CONT"):
             self._parts.append(bytes(event.data))
             if event.fin:
@@ -304,5 +302,5 @@ class WebSocketStream:
 
     def _flush(self) -> None:
         for data in self._protocol.data_to_send():
-            if data:  # an empty one asks to close, which is up to the caller
+            if data:  # an empty one requests to close, which the caller decides
                 self._timed.sendall(data)

@@ -1,12 +1,13 @@
-"""The safety envelope: what becomes of a command before a robot gets it, with a record of every intervention.
+"""Safety envelope: check and limit each command before it is sent to the robot, and record every intervention.
 
-What is sent never leaves the limits, whatever was wanted: each joint's range, speed and acceleration, the tool's box,
-the distance to table and links, and the jump from where the joint reads to be. Behind every command that is sent there
-is a stopping path that was looked at and keeps the same limits, so that what remains when nothing else is allowed is to
-brake along it. A command that keeps all limits is sent as it is, bit for bit.
+Every command that is sent keeps all limits, independent of the requested command: the range, speed and acceleration of
+each joint, the workspace box of the tool, the clearance to the table and between links, and the largest distance from
+the measured joint positions. For every command that is sent, a stopping path that keeps the same limits has been
+checked. If no other motion is allowed, the robot brakes along this path. A command that keeps all limits is sent
+unchanged, bit for bit.
 
-The position from which a command is judged is always the last command that was issued, whatever the robot's driver says
-it sent. What a driver reports is evidence: it can stop the robot, or keep it from going further, and nothing else.
+A command is always judged from the last command that was issued, regardless of the command that the driver reports. A
+report from the driver can only stop the robot or prevent it from moving further.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
 Kind = Literal["passed", "limited", "held", "stopped"]
-_PARTS = (0.5, 0.25)  # of the way from braking to what was wanted, tried where all of it is not free
+_PARTS = (0.5, 0.25)  # of the way from braking to the requested command, tried if the full way is not free
 _AT_REST = 1e-9  # rad/s or m/s
-_ROUND_OFF = 1e-6  # of a unit; what a robot says it sent went through its own units
+_ROUND_OFF = 1e-6  # of a unit; the command that a robot reports was converted to its units and back
 
 
 @dataclass(frozen=True, kw_only=True)
 class RobotMotion:
-    """What an envelope knows of a running robot: the last command and its speed ``(n,)`` in SI, and how it stands.
+    """State of a running robot as the envelope tracks it: the last command and its velocity, ``(n,)`` each in SI units.
 
-    ``held_s`` is for how long it has had to hold; ``stopped`` says why the episode is over, or ""; ``reports`` are the
-    robot's own.
+    ``held_s`` is the time in s for which the envelope has had to hold. ``stopped`` is the reason why the episode was
+    stopped, or "". ``reports`` are the readings and sent commands that the robot reported.
     """
 
     position: Array
@@ -57,7 +58,7 @@ class RobotMotion:
 
 @dataclass(frozen=True, kw_only=True)
 class CommandCut:
-    """What a rule made of the command of one joint, in the robot's units."""
+    """Change that a rule made to the command of one joint, in the robot's units."""
 
     joint: str
     rule: str
@@ -67,11 +68,11 @@ class CommandCut:
 
 @dataclass(frozen=True, kw_only=True)
 class EnvelopeDecision:
-    """What becomes of one command: the ``command`` ``(n,)`` to send, in the robot's units, and why it is that one.
+    """Decision about one command: the ``command`` ``(n,)`` to send, in the robot's units, and its reason.
 
-    ``passed``: as it was wanted. ``limited``: some joints were cut, ``cuts`` says which by which rule. ``held``: it
-    brakes or stands, there being no command to follow. ``stopped``: likewise, and for good. ``motion`` is what the
-    next command is judged with.
+    ``passed``: the command is sent unchanged. ``limited``: some joints were limited; ``cuts`` names each joint and its
+    rule. ``held``: there is no command to follow, and the robot brakes or holds its position. ``stopped``: the same,
+    for the rest of the episode. ``motion`` is the state from which the next command is judged.
     """
 
     kind: Kind
@@ -82,18 +83,19 @@ class EnvelopeDecision:
 
 
 class Envelope:
-    """The envelope of one robot at one rate; `judge` is a function of its arguments alone.
+    """Envelope of one robot at one command rate. The result of `judge` depends on its arguments only.
 
     Args:
-        twin: of the robot; says ranges, strengths and shapes.
+        twin: twin of the robot, with joint ranges, servo strengths and shapes.
         settings: see `EnvelopeSettings`.
-        units: of the robot's readings and commands, the twin's by default; the same joints in the same order.
-        hz: commands per second, the twin's by default.
+        units: units of the robot's readings and commands, for the same joints in the same order; by default the
+            twin's.
+        hz: commands per second; by default the twin's control rate.
 
     Raises:
-        InputError: a robot commanded by torques, or a tool's box for a twin without a tool.
-        UnitsError: a unit of size 0, or of none that is a number.
-        LogError: other joints than the twin's, or in another order.
+        InputError: the robot is commanded by torques, or a tool box is given for a twin without a tool.
+        UnitsError: a unit has a scale of 0, or a scale or offset that is not finite.
+        LogError: the joints differ from the twin's, or their order does.
     """
 
     def __init__(
@@ -123,7 +125,7 @@ class Envelope:
         self._offset, self._scale = zero, one - zero
         if not (np.isfinite([zero, one]).all() and self._scale.all()):
             raise UnitsError(
-                "The robot's units have a scale of 0, or a scale or an offset that is not a number. Look at the scales "
+                "The robot's units have a scale of 0, or a scale or an offset that is not a number. Check the scales "
                 "and offsets of its unit map."
             )
         self._reports = self.settings.report_limits(twin, self.units, self.limits)
@@ -131,29 +133,32 @@ class Envelope:
 
     @property
     def watchdog_s(self) -> float:
-        """How long a command is waited for."""
+        """Time in s to wait for a command."""
         return self.settings.watchdog_s or self.limits.dt
 
     def begin(self, reading: ArrayLike) -> RobotMotion:
-        """What is known of a robot that stands still where it reads to be, ``(n,)`` in its units.
+        """Return the motion of a robot at rest at a reading ``(n,)`` in its units.
 
         Raises:
-            InputError: it stands where it must not be, or does not say where; says what to do.
+            InputError: the reading is not finite, is impossible, or is a pose that the envelope forbids; the message
+                gives the next step.
         """
         values = np.asarray(reading, dtype=np.float64)
         if not np.isfinite(values).all():
-            raise InputError("The robot does not say where all of its joints are. Check its connection, then go on.")
+            raise InputError(
+                "The robot does not report a position for every joint. Check its connection and try again."
+            )
         position = self._si(values)
         impossible = self._reports.outside(position)
         if impossible:
             raise InputError(
-                f"The robot cannot be where it reads to be: {impossible}. Check its calibration and its units."
+                f"The robot reports an impossible position: {impossible}. Check its calibration and its units."
             )
         fault = self.space.first_fault(position[None])
         if fault is not None:
             raise InputError(
-                f"The robot stands where it must not be: {fault[1]}. Move it by hand, or change the envelope's "
-                "settings if that is meant to be so."
+                f"The robot is in a position that the envelope forbids: {fault[1]}. Move it by hand, or change the "
+                "envelope's settings if this position is intended."
             )
         return RobotMotion(position=position, velocity=np.zeros_like(position))
 
@@ -166,23 +171,23 @@ class Envelope:
         age_s: float = 0.0,
         missing: str = "no command in time",
     ) -> EnvelopeDecision:
-        """What becomes of a command.
+        """Decide about a command.
 
         Args:
-            motion: what the ruling before left.
-            wanted: ``(n,)`` in the robot's units; None where no command came.
-            reading: where the joints read to be, ``(n,)`` in the robot's units.
-            age_s: how long ago the robot said that.
-            missing: why no command came.
+            motion: state after the previous decision.
+            wanted: requested command ``(n,)`` in the robot's units; None if no command arrived.
+            reading: measured joint positions ``(n,)`` in the robot's units.
+            age_s: age of the reading in s.
+            missing: reason why no command arrived.
         """
         if motion.stopped:
             return self._held(motion, motion.stopped)
         if age_s > self.settings.max_age_s:
             return self._stopped(
-                motion, f"the robot's last word is {age_s:.2f} s old, {self.settings.max_age_s:g} s allowed"
+                motion, f"the robot's last answer is {age_s:.2f} s old, {self.settings.max_age_s:g} s allowed"
             )
         if motion.reports.failed:
-            return self._waiting(motion, "the robot did not take the command before")
+            return self._waiting(motion, "the robot did not take the previous command")
         here = None if reading is None else np.asarray(reading, dtype=np.float64)
         if here is not None and not np.isfinite(here).all():
             return self._waiting(motion, f"the reading of {self._first(~np.isfinite(here))} is not a number")
@@ -196,12 +201,12 @@ class Envelope:
         return self._allowed(motion, values, here)
 
     def observed(self, motion: RobotMotion, reading: ArrayLike, taken: float) -> RobotMotion:
-        """Return the motion after a reading, stopped where the joints cannot have done what it says.
+        """Return the motion after a reading; it is stopped if the joints cannot have moved as the reading reports.
 
         Args:
-            motion: what the ruling before left.
-            reading: ``(n,)`` in the robot's units; what is not finite is left to `judge`.
-            taken: when, by the robot's clock in s.
+            motion: state after the previous decision.
+            reading: ``(n,)`` in the robot's units; a value that is not finite is handled by `judge`.
+            taken: time of the reading by the robot's clock, in s.
         """
         values = np.asarray(reading, dtype=np.float64)
         if not np.isfinite(values).all():
@@ -210,13 +215,13 @@ class Envelope:
         return replace(motion, reports=reports, stopped=motion.stopped or fault)
 
     def sent(self, before: RobotMotion, after: RobotMotion, command: ArrayLike) -> RobotMotion:
-        """Return the motion after a command that the robot took.
+        """Return the motion after a command that the robot accepted.
 
         Args:
-            before: the motion that was judged.
-            after: the motion that the ruling left.
-            command: what the driver says it sent, ``(n,)`` in the robot's units: what it was given, or less because of
-                limits of the robot's own. Anything else stops the robot.
+            before: state from which the command was judged.
+            after: state after the decision.
+            command: command ``(n,)`` that the driver reports as sent, in the robot's units. It must be the issued
+                command, or a command that the robot's own limits shortened. Any other command stops the robot.
         """
         values = np.asarray(command, dtype=np.float64)
         reports = replace(before.reports, failed=False, unsent=max(0.0, before.reports.unsent - FORGIVEN), sent=None)
@@ -227,15 +232,15 @@ class Envelope:
         return replace(after, reports=reports, stopped=after.stopped or fault)
 
     def unsent(self, before: RobotMotion, after: RobotMotion, *, why: str) -> RobotMotion:
-        """Return the motion after a command that the robot failed to take, or took without an answer.
+        """Return the motion after a command that the robot rejected or did not acknowledge.
 
-        Nobody can tell which. The next command therefore brakes from the one that failed: that keeps the limits where
-        it arrived, and is no more than the stopping distance away where it did not.
+        These two cases cannot be distinguished. The next command therefore brakes from the failed one. This keeps the
+        limits if the failed command arrived, and differs by at most the stopping distance if it did not.
 
         Args:
-            before: the motion that was judged.
-            after: the motion that the ruling left.
-            why: what the driver raised.
+            before: state from which the command was judged.
+            after: state after the decision.
+            why: error of the driver.
         """
         reports = replace(before.reports, failed=True, unsent=before.reports.unsent + 1.0)
         if reports.sent is None:
@@ -245,12 +250,12 @@ class Envelope:
         return replace(after, reports=reports, stopped=after.stopped or fault)
 
     def in_force(self, motion: RobotMotion) -> Array:
-        """Return the last command ``(n,)`` that the robot took, in its units, as far as it said so."""
+        """Return the last command ``(n,)`` that the robot accepted, in its units, as far as the driver reported it."""
         taken = motion.position if motion.reports.sent is None else motion.reports.sent
         return (taken - self._offset) / self._scale
 
     def _allowed(self, motion: RobotMotion, values: Array, here: Array | None) -> EnvelopeDecision:
-        """The command, or the nearest that keeps every limit."""
+        """Return the decision for the command, or for the nearest command that keeps every limit."""
         allowed, goal = window(motion.position, motion.velocity, self.limits), self._si(values)
         near = goal if here is None else np.clip(goal, self._si(here) - self._jump, self._si(here) + self._jump)
         nearer = self._not_ahead(motion, near)
@@ -275,9 +280,9 @@ class Envelope:
         )
 
     def _not_ahead(self, motion: RobotMotion, goal: Array) -> Array:
-        """Return the goal, as far as commands may go that the robot's own limits cut: a period ahead of what it sent.
+        """Return the goal, limited to one period of motion ahead of a command that the robot's own limits shortened.
 
-        Never nearer than the last command, so that a driver's word moves nothing.
+        The result is never behind the last command, so a report from the driver moves nothing.
         """
         sent = motion.reports.sent
         if sent is None:
@@ -286,7 +291,7 @@ class Envelope:
         return np.clip(goal, np.minimum(motion.position, sent - ahead), np.maximum(motion.position, sent + ahead))
 
     def _free(self, motion: RobotMotion, target: Array) -> tuple[Array, tuple[str, str] | None]:
-        """The target, or what comes nearest to it and is free; and what was in the way."""
+        """Return the target, or the nearest tested target without a fault, and the fault of the original target."""
         fault = self._fault(motion, target)
         if fault is None:
             return target, None
@@ -295,7 +300,7 @@ class Envelope:
             tried = safe + part * (target - safe)
             if self._fault(motion, tried) is None:
                 return tried, fault
-        for joint in range(len(safe)):  # along what is in the way, joint by joint
+        for joint in range(len(safe)):  # move along the obstacle, joint by joint
             tried = safe.copy()
             tried[joint] = target[joint]
             if self._fault(motion, tried) is None:
@@ -312,7 +317,7 @@ class Envelope:
         return RobotMotion(position=target, velocity=velocity, reports=motion.reports)
 
     def _waiting(self, motion: RobotMotion, reason: str) -> EnvelopeDecision:
-        """Brake or stand, and stop for good when that has lasted too long."""
+        """Brake or hold; stop for the rest of the episode if this has lasted too long."""
         held = motion.held_s + self.limits.dt
         if held > self.settings.stop_after_s:
             return self._stopped(motion, f"{reason}, for {held:.1f} s")
@@ -341,7 +346,7 @@ class Envelope:
 def _rules(
     before: NDArray[np.str_], near: Array, target: Array, allowed: CommandWindow, fault: tuple[str, str] | None
 ) -> NDArray[np.str_]:
-    """The rule that decided about each joint, ``(n,)``: the last one that cut it, after those that cut ``before``."""
+    """Return the rule that decided about each joint, ``(n,)``: the last one that cut it, else that of ``before``."""
     rules = np.where(near > allowed.high, allowed.high_rule, np.where(near < allowed.low, allowed.low_rule, before))
     cut = np.clip(near, allowed.low, allowed.high)
     return rules if fault is None else np.where(target != cut, fault[0], rules)

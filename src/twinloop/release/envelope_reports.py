@@ -1,7 +1,7 @@
-"""Check a running robot's reports, its readings and the commands that it took, against the abilities of its joints.
+"""Check the reports of a running robot, its readings and accepted commands, against the physical limits of its joints.
 
-The next command is always judged from the last command that was issued, never from a report. Reports can only shorten
-a motion or stop the robot.
+The next command is always judged from the last issued command, never from a report. Reports can only shorten a motion
+or stop the robot.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ FORGIVEN = 0.1  # of one failed command by each that is taken: one in ten may fa
 
 @dataclass(frozen=True, kw_only=True)
 class ReportedState:
-    """What a robot has reported up to now; positions ``(n,)`` are in SI units.
+    """Reports of a robot up to now; positions ``(n,)`` are in SI units.
 
     Attributes:
         reading: the last reading; None before the first.
-        taken: when it was taken, by the robot's clock in s.
-        still_since: when a reading last differed from the one before it.
+        taken: time of the last reading by the robot's clock, in s.
+        still_since: time at which a reading last differed from the previous one.
         still_low: lowest command of each joint since then.
-        still_high: highest command likewise.
+        still_high: highest command of each joint since then.
         sent: the command that the robot sent, if its own limits shortened it; else None.
-        unsent: how many commands have failed lately, less what later ones have made up for.
+        unsent: number of recently failed commands, reduced by `FORGIVEN` for each accepted one.
         failed: whether the last command failed.
     """
 
@@ -47,16 +47,16 @@ class ReportedState:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportLimits:
-    """The abilities of a robot's joints.
+    """Physical limits of a robot's joints.
 
     Attributes:
         low: lower ends of the ranges ``(n,)``, −inf for an unlimited joint.
-        high: upper ends likewise.
-        speed: the highest possible speeds ``(n,)``, not the limits of the commands.
-        arm: False for the gripper: it does not move while it holds an object.
-        units: of the robot, for messages.
-        period: of its commands, in s.
-        longest: time between two readings in s, after which the envelope stops the robot anyway.
+        high: upper ends of the ranges ``(n,)``, inf for an unlimited joint.
+        speed: highest possible speeds ``(n,)``, not the limits of the commands.
+        arm: False for the gripper, which does not move while it holds an object.
+        units: units of the robot, for messages.
+        period: time between commands in s.
+        longest: time between two readings in s after which the envelope always stops the robot.
     """
 
     low: Array
@@ -73,7 +73,7 @@ class ReportLimits:
         return range_length(self.low, self.high)
 
     def outside(self, reading: Array) -> str:
-        """Return why a reading is impossible for any pose of the joints, or ""."""
+        """Return why no pose of the joints can give this reading, or ""."""
         j = out_of_range(reading, self.low, self.high)
         if j is None:
             return ""
@@ -83,13 +83,13 @@ class ReportLimits:
     def observed(
         self, reports: ReportedState, reading: Array, taken: float, command: Array
     ) -> tuple[ReportedState, str]:
-        """Add a reading to the reports; returns them, and why the robot must stop, or "".
+        """Add a reading to the reports; return them and the reason why the robot must stop, or "".
 
         Args:
-            reports: up to now.
+            reports: reports up to now.
             reading: finite, ``(n,)`` in SI units.
-            taken: when, by the robot's clock.
-            command: the last one, ``(n,)``.
+            taken: time of the reading by the robot's clock, in s.
+            command: the last command, ``(n,)``.
         """
         before = reports.reading
         if before is None or reports.still_low is None or reports.still_high is None:
@@ -105,7 +105,7 @@ class ReportLimits:
         return still, fault or self._frozen(still)
 
     def misreported(self, reported: Array, reports: ReportedState, before: Array, issued: Array) -> str:
-        """Return why a reported command ``(n,)`` in SI units cannot have been sent, or ""."""
+        """Return why the robot cannot have sent a reported command ``(n,)`` in SI units, or ""."""
         known = [before, issued] if reports.reading is None else [before, issued, reports.reading]
         j = misreported(reported, known, COMMAND_SLACK * self.span)
         if j is None:
@@ -140,7 +140,7 @@ class ReportLimits:
         )
 
     def _shown(self, joint: int, positions: Array) -> float:
-        """A position of a joint in the robot's units."""
+        """Return the position of a joint in the robot's units."""
         unit = self.units.joints[joint]
         assert unit.scale is not None and unit.offset is not None  # noqa: S101, PT018 - an envelope has units
         return float((positions[joint] - unit.offset) / unit.scale)

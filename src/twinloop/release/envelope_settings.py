@@ -1,4 +1,4 @@
-"""What the safety envelope is told: shares of what the robot could do, distances, times; read from YAML."""
+"""Settings of the safety envelope, read from YAML: shares of the robot's abilities, distances and times."""
 
 from __future__ import annotations
 
@@ -26,25 +26,28 @@ Jump = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class EnvelopeSettings(BaseModel):
-    """The settings of an envelope; every one has a default that suits a position-controlled arm of smart servos.
+    """Settings of an envelope. The defaults suit a position-controlled arm with smart servos.
 
     Attributes:
-        range_margin: part of each joint's half range that stays unused at either end; 0.02, a calibration by hand
-            being off by one to two degrees of 100. The gripper uses all of its range: it closes on things.
-        speed: share of each servo's no-load speed; 0.6, above which it has no torque left to follow (see
-            `hardware.limits`). Of an arm whose model says no speed, of 2 rad/s.
-        acceleration: share of what the servo's torque gives at home; 0.6 likewise.
-        clearance_m: kept between links and what is fixed, and between links that are not neighbours, by the commands
-            and the stopping path behind them; 0.025, since an arm sags by two degrees under its own weight.
-        hand_clearance_m: kept between the hand and what is fixed; 0, because it picks things up there.
-        workspace: lowest and highest position of the tool in the world in m, ``{x: [0.1, 0.4], z: [0, 0.3]}``.
-        max_relative_target: how far a command may be from where the joint reads to be, in the robot's units, one for
-            all or by joint, as LeRobot's setting of that name; none by default.
-        watchdog_s: how long the robot waits for a command before it brakes and holds; by default one control period.
-        max_age_s: age at which what the robot last said is too old to go on; 0.2, six frames at 30 Hz.
-        stop_after_s: how long it may have to hold before the episode is stopped; 2.
-        max_failed_commands: how many commands in close succession the robot may fail to take before the episode is
-            stopped; 5. Ten that it takes make up for one that it did not, so that one in ten may fail for good.
+        range_margin: share of each joint's half range that is not used, at either end; 0.02, because a manual
+            calibration is wrong by one to two degrees of 100. The gripper uses its full range, to close on objects.
+        speed: share of each servo's no-load speed; 0.6, above which the servo has no torque left to follow (see
+            `hardware.limits`). If the model has no speed, the share of 2 rad/s.
+        acceleration: share of the acceleration that the servo's torque gives at the home pose; 0.6, for the same
+            reason.
+        clearance_m: smallest distance between links and fixed objects, and between links that are not neighbours, for
+            commands and their stopping paths; 0.025, since an arm sags by two degrees under its weight.
+        hand_clearance_m: smallest distance between the hand and fixed objects; 0, because the hand picks objects up.
+        workspace: lowest and highest position of the tool in the world frame in m, ``{x: [0.1, 0.4], z: [0, 0.3]}``.
+        max_relative_target: largest distance of a command from the measured joint position, in the robot's units, as
+            one value or one per joint, like LeRobot's setting of this name; unlimited by default.
+        watchdog_s: time to wait for a command before the robot brakes and holds; by default one control period.
+        max_age_s: largest age of the last answer of the robot, after which the envelope stops it; 0.2, six frames at
+            30 Hz.
+        stop_after_s: time for which the robot may have to hold before the episode is stopped; 2.
+        max_failed_commands: number of commands in close succession that the robot may fail to take before the episode
+            is stopped; 5. Ten accepted commands compensate for one failed command, so that one in ten may fail for
+            good.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -73,37 +76,37 @@ class EnvelopeSettings(BaseModel):
 
     @classmethod
     def read(cls, path: Path) -> EnvelopeSettings:
-        """The settings in a YAML file.
+        """Read the settings from a YAML file.
 
         Raises:
-            InputError: the file is missing, no YAML, or says what is no setting; names the key.
+            InputError: the file is missing, is not YAML, or has an invalid setting; names the key.
         """
         return cls.of(load_yaml(path) or {}, where=str(path))
 
     @classmethod
     def of(cls, value: Any, *, where: str) -> EnvelopeSettings:
-        """Checked settings from plain values; ``where`` names their origin in messages."""
+        """Return checked settings from plain values; ``where`` names their origin in messages."""
         try:
             return cls.model_validate(value)
         except ValidationError as error:
             raise InputError(describe(error, where=where, model=cls)) from error
 
     def box(self) -> NDArray[np.float64] | None:
-        """The workspace as lowest and highest corner, ``(2, 3)``, infinite where unlimited; None where it is."""
+        """Return the workspace's lowest and highest corner, ``(2, 3)``, infinite where unlimited; None without one."""
         if self.workspace is None:
             return None
         return np.array([self.workspace.get(axis, (-np.inf, np.inf)) for axis in "xyz"]).T
 
     def joint_limits(self, twin: Twin, hz: float) -> JointLimits:
-        """Limits of the commands of a twin's robot at a rate.
+        """Return the limits of commands for a twin's robot at a command rate in Hz.
 
         Raises:
-            InputError: the robot takes torques, and an envelope of positions says nothing of it.
+            InputError: the robot is commanded by torques; the envelope limits positions only.
         """
         if twin.robot.control != "position":
             raise InputError(
-                f"{twin.name} is commanded by torques; the envelope limits commands that are positions. There is no "
-                "envelope for it here, and nothing is run without one."
+                f"{twin.name} is commanded by torques, but the envelope limits position commands only. Robots are not "
+                "run without an envelope; use a twin and a robot with position control."
             )
         motion = motion_limits(twin, margin=self.range_margin)
         hand = _gripper(twin)
@@ -118,7 +121,7 @@ class EnvelopeSettings(BaseModel):
         )
 
     def report_limits(self, twin: Twin, units: UnitMap, limits: JointLimits) -> ReportLimits:
-        """Return what a twin's joints can do, whatever share of it the commands may use."""
+        """Return the physical limits of a twin's joints, independent of the share that commands may use."""
         low, high = twin.joint_ranges.T
         has_range = high > low
         fastest = motion_limits(twin, speed=1.0).speed
@@ -133,10 +136,10 @@ class EnvelopeSettings(BaseModel):
         )
 
     def jump(self, joints: tuple[str, ...]) -> NDArray[np.float64]:
-        """``max_relative_target`` of each joint in the robot's units, infinite where there is none.
+        """Return ``max_relative_target`` of each joint in the robot's units, infinite where it is not set.
 
         Raises:
-            UnknownNameError: it names a joint that the robot lacks.
+            UnknownNameError: it names a joint that the robot does not have.
         """
         given = self.max_relative_target
         if not isinstance(given, Mapping):

@@ -1,9 +1,9 @@
-"""Find where an arm may be, and which commands a joint can be given without breaking a limit later.
+"""Poses that an arm may take, and commands that can be followed without breaking a limit later.
 
-Commands come once per control period; a command's speed is its distance from the one before over the period. A command
-is allowed if it lies in the range, if its speed and the change of its speed are within limits, and if the joint can
-still come to rest within the range from there, braking as hard as the acceleration allows. What is allowed at one step
-therefore leaves something allowed at the next, without end.
+Commands are issued once per control period. The speed of a command is its distance from the previous command divided by
+the period. A command is allowed if it is within the range, if its speed and its change of speed are within the limits,
+and if the joint can still stop within the range by braking with the highest allowed acceleration. After an allowed
+command, another command is therefore always allowed.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class JointLimits:
 
     @property
     def brake(self) -> Array:
-        """How much the speed may change from one command to the next, ``(n,)``."""
+        """Largest change of speed from one command to the next, ``(n,)``."""
         return self.acceleration * self.dt
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommandWindow:
-    """The commands ``(…, n)`` from ``low`` to ``high`` that are allowed next, and which limit each end comes from."""
+    """Interval of the allowed next commands ``(…, n)``, from ``low`` to ``high``, and the limit that sets each end."""
 
     low: Array
     high: Array
@@ -53,9 +53,9 @@ class CommandWindow:
 
 
 def window(position: Array, velocity: Array, limits: JointLimits) -> CommandWindow:
-    """What may be commanded next, given the last command and its speed, ``(…, n)`` each.
+    """Return the allowed next commands, given the last command and its speed, ``(…, n)`` each.
 
-    A joint that stands outside its range, because a person put it there, may move further in and not further out.
+    A joint outside its range, for example after a person moved it, may move towards the range but not away from it.
     """
     high, high_rule = _end(position, velocity, limits.high - position, limits)
     low, low_rule = _end(-position, -velocity, position - limits.low, limits)
@@ -65,9 +65,9 @@ def window(position: Array, velocity: Array, limits: JointLimits) -> CommandWind
 
 
 def fastest_towards(distance: Array, limits: JointLimits) -> Array:
-    """The highest speed now, ``(…, n)``, from which a joint still comes to rest within ``distance`` (0 or more).
+    """Return the highest current speed, ``(…, n)``, from which a joint still stops within ``distance`` (0 or more).
 
-    A command at speed v and those that brake by ``b = acceleration · dt`` each cover
+    A command at speed v and the following commands, which brake by ``b = acceleration · dt`` each, cover
     ``dt · (v + (v − b) + (v − 2b) + …)``. With m whole steps of braking, that is
     ``dt · ((m + 1) v − b m (m + 1) / 2)``, and m is the largest whole number with ``b m (m + 1) / 2 ≤ distance / dt``.
     """
@@ -80,15 +80,16 @@ def fastest_towards(distance: Array, limits: JointLimits) -> Array:
 
 
 def braked(position: Array, velocity: Array, limits: JointLimits) -> tuple[Array, Array]:
-    """The next command and its speed when braking as hard as allowed, ``(…, n)`` each."""
+    """Return the next command and its speed with the hardest allowed braking, ``(…, n)`` each."""
     slower = np.sign(velocity) * np.maximum(np.abs(velocity) - limits.brake, 0.0)
     return position + slower * limits.dt, slower
 
 
 def stopping_path(position: Array, velocity: Array, limits: JointLimits) -> Array:
-    """Commands ``(T, n)`` that bring one robot to rest from a command ``(n,)`` and its speed; without that command.
+    """Return the commands ``(T, n)`` that follow a command ``(n,)`` at a speed and bring one robot to rest.
 
-    Every joint brakes as hard as it may. At most `LONGEST_STOP` of them, the last one included.
+    Every joint brakes as hard as allowed. At most `LONGEST_STOP` commands are returned; the last one is always
+    included.
     """
     ratio = np.divide(np.abs(velocity), limits.brake, out=np.zeros_like(velocity), where=limits.brake > 0.0)
     count = int(np.ceil(ratio.max(initial=0.0))) - 1
@@ -102,30 +103,30 @@ def stopping_path(position: Array, velocity: Array, limits: JointLimits) -> Arra
 
 
 def _end(position: Array, velocity: Array, distance: Array, limits: JointLimits) -> tuple[Array, NDArray[np.str_]]:
-    """The furthest allowed command upwards and the limit that says so."""
+    """Return the furthest allowed command upwards and the limit that sets it."""
     faster = velocity + limits.brake
     to_range = fastest_towards(distance, limits)
     speed = np.minimum(np.minimum(faster, limits.speed), to_range)
     rule = np.where(speed == to_range, "range", np.where(speed == limits.speed, "speed", "acceleration"))
-    # Beyond what was allowed (by round-off, or because the robot was moved), braking comes as hard as it may.
+    # Outside the limits (by round-off, or because the robot was moved), the joint brakes as hard as allowed.
     return position + np.maximum(speed, velocity - limits.brake) * limits.dt, rule
 
 
 class PoseSpace:
-    """What the twin says of poses ``(n,)`` of the robot's joints, rad or m.
+    """Check of poses ``(n,)`` of the robot's joints, in rad or m, against the twin's geometry.
 
-    Only what is fixed counts: things that lie loose are what the robot is there to touch, and nobody knows where they
-    are now. The hand may close on itself, and keeps a distance of its own, because it works at the table's surface.
-    What is closer at the twin's home than asked for (a base that stands on the table) is as it should be.
+    Only fixed objects are checked. The robot may touch loose objects, and their present places are unknown. The hand
+    may close on itself. It has a separate clearance because it works at the table's surface. Shapes that are closer
+    than the clearance at the twin's home pose, such as a base on the table, are allowed.
 
     Args:
-        twin: of the robot.
-        clearance: m between any link and what is fixed, and between links that are not neighbours.
-        hand_clearance: m between the hand and what is fixed; at most ``clearance``.
-        box: lowest and highest position of the tool in the world, ``(2, 3)`` m; infinite where unlimited.
+        twin: twin of the robot.
+        clearance: smallest distance in m between a link and a fixed object, and between links that are not neighbours.
+        hand_clearance: smallest distance in m between the hand and a fixed object; at most ``clearance``.
+        box: lowest and highest position of the tool in the world frame, ``(2, 3)`` in m; infinite where unlimited.
 
     Raises:
-        InputError: a box for a twin whose spec names no tool site.
+        InputError: a box is given for a twin whose spec names no tool site.
     """
 
     def __init__(
@@ -133,7 +134,7 @@ class PoseSpace:
     ) -> None:
         if box is not None and twin.robot.tcp is None:
             raise InputError(
-                f"The twin {twin.name} names no tool (robot.tcp), so a workspace box says nothing. Name the site."
+                f"The twin {twin.name} has no tool site, so a workspace box cannot be used. Name the site as robot.tcp."
             )
         self._box = None if box is None else frozen(box)
         self._tool = -1 if twin.robot.tcp is None else int(twin.model.site(twin.robot.tcp).id)
@@ -143,12 +144,12 @@ class PoseSpace:
         self._usual = {(first, second) for first, second, *_ in self._near.close()}
 
     def tool(self, pose: Array) -> Array:
-        """Position of the tool in the world, ``(3,)`` m."""
+        """Return the position of the tool in the world frame, ``(3,)`` in m."""
         self._place(pose)
         return self._near.data.site_xpos[self._tool].copy()
 
     def first_fault(self, poses: Array) -> tuple[str, str] | None:
-        """The rule that the first wrong pose among ``(T, n)`` breaks, and a sentence's part on how; None if none."""
+        """Return the rule that the first invalid pose of ``(T, n)`` breaks and a description; None if all are valid."""
         for pose in poses:
             self._place(pose)
             fault = self._outside() or self._touching()
@@ -180,10 +181,10 @@ class PoseSpace:
 
 
 def _kept_distances(twin: Twin, clearance: float, at_hand: float) -> Array:
-    """The distance that each pair of shapes keeps, ``(ngeom, ngeom)``; −inf for pairs that may meet."""
+    """Return the smallest distance of each pair of shapes in m, ``(ngeom, ngeom)``; −inf for pairs that may touch."""
     model, grip = twin.model, twin.robot.gripper
     links = _carried(model, [int(model.joint(name).bodyid[0]) for name in twin.robot.joints])
-    # The hand is what the gripper's joint moves, and what it moves against.
+    # The hand consists of the bodies that the gripper's joint moves and of the palm.
     palm = [] if grip is None else [int(model.body_parentid[int(model.joint(grip.joint).bodyid[0])])]
     free = model.jnt_bodyid[model.jnt_type == mujoco.mjtJoint.mjJNT_FREE]
     link, tool, loose = (bodies[model.geom_bodyid] for bodies in (links, _carried(model, palm), _carried(model, free)))
@@ -196,7 +197,7 @@ def _kept_distances(twin: Twin, clearance: float, at_hand: float) -> Array:
 
 
 def _carried(model: mujoco.MjModel, roots: ArrayLike) -> NDArray[np.bool_]:
-    """The bodies that are one of these or hang on one, ``(nbody,)``."""
+    """Return a mask of these bodies and all their descendants, ``(nbody,)``."""
     found = np.isin(np.arange(model.nbody), np.asarray(roots, dtype=np.int64))
     for body in range(1, model.nbody):  # parents come before their children
         found[body] |= found[model.body_parentid[body]]

@@ -1,4 +1,4 @@
-"""The trials that a gate reads, candidate's beside champion's, in an order that may be looked at as it grows."""
+"""Trials that a gate reads: candidate and champion paired, in an order that allows looks while trials are added."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ALIKE = {"task": "task", "twin_hash": "twin", "run_seed": "run seed"}
 
 @dataclass(frozen=True, kw_only=True)
 class EvidenceTrial:
-    """One trial; ``won`` where it is valid and succeeded. What was not measured is None."""
+    """One trial; ``won`` is true if it is valid and succeeded. Values that were not measured are None."""
 
     key: Key
     won: bool
@@ -31,13 +31,13 @@ class EvidenceTrial:
 
     @property
     def slice(self) -> str:
-        """Its slice, with the suite before it."""
+        """Name of its suite and its slice, ``SUITE/SLICE``."""
         return f"{self.key[1]}/{self.key[2]}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class GateEvidence:
-    """All trials of both policies, in the order in which they came."""
+    """All trials of both policies, in the order in which they were made."""
 
     candidate: tuple[EvidenceTrial, ...]
     champion: tuple[EvidenceTrial, ...] = ()
@@ -54,9 +54,9 @@ class GateEvidence:
         champion_hash: str = "",
         names: tuple[str, str | None] = ("", None),
     ) -> GateEvidence:
-        """Read evaluations and say what is wrong with them as evidence about these two policies.
+        """Read evaluations and check that they are evidence about these two policies.
 
-        A table that a person kept of trials on a robot has no hash; it is taken by the policy's name in ``names``.
+        A manual table of trials on a robot has no hash; it is identified by the policy's name in ``names``.
         """
         problems = [
             *_strangers(candidate, candidate_hash, "candidate", names[0]),
@@ -76,13 +76,13 @@ class GateEvidence:
     def pairs(
         self, suites: Sequence[str] | None, domain: str | None, without: Sequence[str]
     ) -> list[tuple[EvidenceTrial, EvidenceTrial]]:
-        """Trials of both that are of the same key, in the candidate's order."""
+        """Return the trials of both policies with the same key, in the candidate's order."""
         partners = {trial.key: trial for trial in self.champion}
         chosen = of_suites(self.candidate, suites, domain, without)
         return [(trial, partners[trial.key]) for trial in chosen if trial.key in partners]
 
     def on_robot(self, suites: Sequence[str], without: Sequence[str]) -> GateEvidence:
-        """The trials of both on a robot: of the domain ``real``, or of suites that were tried on a virtual one."""
+        """Return the trials of both on a robot: of the domain ``real``, or of suites run on a virtual robot."""
         mine, theirs = (
             tuple(
                 trial
@@ -97,7 +97,7 @@ class GateEvidence:
 def of_suites(
     trials: Sequence[EvidenceTrial], suites: Sequence[str] | None, domain: str | None, without: Sequence[str]
 ) -> list[EvidenceTrial]:
-    """The trials of some suites, or of all but some."""
+    """Return the trials of some suites, or of all except some."""
     return [
         trial
         for trial in trials
@@ -107,14 +107,14 @@ def of_suites(
 
 
 def in_turns(slices: Sequence[str]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """An order of trials in which every slice has had its share at every look, and the looks.
+    """Return an order of trials in which every slice has an equal share at every look, and the looks.
 
-    The first trial of each slice, then the second of each, …; what is added at the end of the slices comes at the end.
-    Where all slices have equally many trials one may look after each round, else only once, at the end: an average over
-    slices is meant, and only there have they had their shares.
+    The order is the first trial of each slice, then the second of each, and so on. Trials that are added to the slices
+    later therefore come at the end. If all slices have the same number of trials, there is a look after each round.
+    Else there is one look, at the end, because an average over slices needs equal shares.
 
     Returns:
-        Positions ``(n,)`` in that order, and how many trials there are at each look.
+        Positions ``(n,)`` in that order, and the number of trials at each look.
     """
     count: Counter[str] = Counter()
     rounds = np.empty(len(slices), dtype=np.intp)
@@ -143,18 +143,18 @@ def _trials(evaluation: Evaluation) -> list[EvidenceTrial]:
 
 
 def _strangers(evaluations: Sequence[Evaluation], policy: str, side: str, name: str | None) -> list[str]:
-    """Evaluations that are of another policy than the one that is meant."""
+    """Return a problem for each evaluation of a policy other than the given one."""
     return [
         f"an evaluation in {one.suite} given for the {side} is of {one.policy} ({one.policy_hash[:12] or 'no hash'}), "
-        f"and the {side} has the hash {policy[:12]}"
-        + ("" if one.policy_hash else f"; where it is of the {side}, let it name the policy {name}")
+        f"but the {side} has the hash {policy[:12]}"
+        + ("" if one.policy_hash else f"; if it is of the {side}, write the policy as {name}")
         for one in evaluations
         if policy and one.policy_hash != policy and (one.policy_hash or one.policy != name)
     ]
 
 
 def _unlike(candidate: Sequence[Evaluation], champion: Sequence[Evaluation]) -> list[str]:
-    """Evaluations of one suite that were made unlike, so that their trials are no pairs."""
+    """Return a problem for evaluations of one suite with different settings, whose trials are no pairs."""
     found = list[str]()
     for mine, theirs in itertools.product(candidate, champion):
         if (mine.suite, mine.domain) == (theirs.suite, theirs.domain):
@@ -162,15 +162,15 @@ def _unlike(candidate: Sequence[Evaluation], champion: Sequence[Evaluation]) -> 
             if mine.extra.get("suite_hash") != theirs.extra.get("suite_hash"):
                 other.append("version of the suite")
             if other:
-                found.append(f"in {mine.suite} the two were tried with another {' and '.join(other)}")
+                found.append(f"in {mine.suite} the two were run with a different {' and '.join(other)}")
     return found
 
 
 def _partners(mine: Sequence[EvidenceTrial], theirs: Sequence[EvidenceTrial]) -> list[str]:
-    """Trials that only one of both was tried in."""
+    """Return a problem for trials that only one of both policies has."""
     here, there = {trial.key for trial in mine}, {trial.key for trial in theirs}
     return [
-        f"{len(missing)} trials lack their partner by the {side} ({_named(sorted(missing))})"
+        f"{len(missing)} trials have no partner by the {side} ({_named(sorted(missing))})"
         for side, missing in (("champion", here - there), ("candidate", there - here))
         if missing
     ]

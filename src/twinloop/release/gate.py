@@ -1,8 +1,8 @@
-"""The gate: every rule is asked, and a candidate passes where all say yes.
+"""Gate: check every rule; a candidate passes only if every rule passes.
 
-α is spent once. All rules must say yes, so a candidate that breaks any one tested rule passes only if that rule's own
-test errs, which has a chance of at most α, however many rules, metrics and slices there are: an intersection-union test
-(Berger, Technometrics 24, 1982). Only the effects of ``improves``, of which one suffices, share α between them.
+All rules must pass, so a candidate that breaks any one tested rule passes only if the test of that rule errs. The
+probability of this is at most α, however many rules, metrics and slices there are: an intersection-union test (Berger,
+Technometrics 24, 1982). Only the effects of ``improves``, of which one suffices, share α between them.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from twinloop.release.version import TrainingRecord
 
 @dataclass(frozen=True, kw_only=True)
 class GateContext:
-    """What is known besides trials: the candidate's hash and contract, what trained it, which failures are stored.
+    """Facts for the gate besides trials: hashes and contract of the policies, training record, stored failures.
 
-    ``spent`` says that this candidate was looked at before where only one look was planned. None is what nobody knows.
+    ``spent`` is a message if this candidate was already examined where only one look was planned. None means unknown.
     """
 
     candidate_hash: str = ""
@@ -46,14 +46,14 @@ def gate(
     """Decide about a candidate.
 
     Args:
-        config: what is asked.
-        candidate: its evaluations, one of each suite and domain.
-        champion: those of what it would replace; none where there is no champion yet.
-        known: what is known besides.
+        config: the rules.
+        candidate: evaluations of the candidate, one for each suite and domain.
+        champion: evaluations of the policy that it would replace; none if there is no champion yet.
+        known: further facts.
 
     Returns:
-        The decision, a verdict for every rule; nothing here raises for lack of evidence, which is a verdict too. With
-        ``looks: once``, evidence that is not fit gets that verdict alone, and the look is not taken.
+        The decision, with a verdict for every rule. Missing evidence raises no error; it is a verdict. With
+        ``looks: once``, unsuitable evidence gets this verdict alone, and the look is not used.
     """
     about = known or GateContext()
     mine, theirs = ([one] if isinstance(one, Evaluation) else list(one) for one in (candidate, champion))
@@ -65,7 +65,7 @@ def gate(
         names=(config.candidate, config.champion),
     )
     first = _evidence_rule(config, evidence, about)
-    # The one look is taken at fit evidence or not at all: nothing is asked of trials that are not meant.
+    # The one look is used for suitable evidence only: unsuitable trials are not evaluated.
     rest = [] if config.looks == "once" and not first.passed else _rules(config, evidence, about)
     return GateDecision(
         candidate=config.candidate,
@@ -83,7 +83,7 @@ def gate(
 
 
 def _rules(config: GateConfig, evidence: GateEvidence, known: GateContext) -> list[RuleVerdict]:
-    """Every rule's verdict in the order of a decision; a rule that is waived is not asked."""
+    """Return the verdict of every rule in the order of a decision; waived rules are not evaluated."""
     first = config.champion is None
     found = list[RuleVerdict]()
     if first:
@@ -110,13 +110,13 @@ def _rules(config: GateConfig, evidence: GateEvidence, known: GateContext) -> li
 
 
 def _robot_suites(config: GateConfig) -> tuple[str, ...]:
-    """The suites that were tried on a robot; where the rule is waived, those that it takes for it by itself."""
+    """Return the suites that were run on a robot; if the rule is waived, its default suites."""
     return (config.robot if isinstance(config.robot, RobotRule) else RobotRule()).suites
 
 
 def _evidence_rule(config: GateConfig, evidence: GateEvidence, known: GateContext) -> RuleVerdict:
-    """Whether the trials are of these policies, and pairs, and may be looked at."""
-    asked = "trials of this candidate and this champion, tried alike, each with its partner"
+    """Check that the trials are of these policies, are paired, and may be examined."""
+    asked = "trials of this candidate and this champion under the same conditions, each with its partner"
     problems = list(evidence.problems)
     if not evidence.candidate:
         problems.insert(0, "there are no trials of the candidate")
@@ -126,7 +126,7 @@ def _evidence_rule(config: GateConfig, evidence: GateEvidence, known: GateContex
         problems.append(known.spent)
     figures = {"candidate": len(evidence.candidate), "champion": len(evidence.champion)}
     if problems and config.looks == "once":
-        problems.append("no rule was asked" + ("" if known.spent else ", and the one look is still to be taken"))
+        problems.append("no rule was evaluated" + ("" if known.spent else ", and the one look is still available"))
     fit = f"{len(evidence.candidate)} trials" + (", all with their partner" if evidence.champion else "")
     return RuleVerdict(
         rule="evidence",

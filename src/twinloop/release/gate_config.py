@@ -1,13 +1,13 @@
-"""What a gate asks, as a person writes it in YAML.
+"""Configuration of a gate, written in YAML.
 
 ::
 
     candidate: pick@2             # a version, an alias, or the folder of a saved policy
-    champion: champion            # what it is compared with; null where there is none yet
+    champion: champion            # the policy it is compared with; null if there is none yet
     evidence: {candidate: [runs/evaluate/new], champion: [runs/evaluate/old]}
     success: {within: 0.05}       # not worse by more than 5 points; or {better: 0.0}: better
-    floor: {success: 0.5}         # of every slice, the worst too
-    robot: {within: 0.1}          # not worse there by 10 points, where there are trials on a robot
+    floor: {success: 0.5}         # of every slice, including the worst
+    robot: {within: 0.1}          # not worse by 10 points in trials on a robot, if there are any
     regressions: {suites: [failures]}
     latency: {quantile: 0.95, budget_s: 0.03}
     context: {twin: so101_tabletop, distribution: runs/identify/arm}
@@ -32,7 +32,7 @@ from twinloop.tasks import DEFAULT_TASK
 from twinloop.twin.spec import describe
 
 Looks = Literal["any", "once"]
-_RULES = ("success", "floor", "regressions", "latency", "context")  # that a file has to speak of
+_RULES = ("success", "floor", "regressions", "latency", "context")  # that a file must give or waive
 Metric = Literal["success", "progress"]
 
 
@@ -41,7 +41,7 @@ class _Part(BaseModel):
 
 
 class WaivedRule(_Part):
-    """A rule that a person took away, and why; the decision and the log keep it."""
+    """A rule that a person waived, with the reason; the decision and the log record it."""
 
     waived: str = Field(min_length=3)
 
@@ -51,13 +51,13 @@ class WaivedRule(_Part):
         beside = [str(key) for key in value if key != "waived"] if isinstance(value, dict) else []
         if beside:
             raise ValueError(
-                f"a rule is waived or given, and this one is both: leave out waived, or {', '.join(beside)}"
+                f"a rule is either waived or given, but this one is both: leave out waived, or {', '.join(beside)}"
             )
         return value
 
 
 def _given_or_waived(value: Any) -> str:
-    """Which of both a value is meant to be, so that a wrong one is held against that alone."""
+    """Return whether a value is a rule or a waived rule, so that a wrong value is checked against that form only."""
     return "[waived]" if isinstance(value, WaivedRule) or (isinstance(value, dict) and "waived" in value) else "[given]"
 
 
@@ -68,11 +68,11 @@ _OrWaived = Annotated[
 
 
 class SuccessRule(_Part):
-    """The candidate's success against the champion's, on the same trials.
+    """Rule for the candidate's success rate compared with the champion's, on the same trials.
 
-    ``within``: it is not lower by that much or more. ``better``: it is higher by more than that. ``slices``: it is in
-    no slice lower by that much or more. ``suites`` and ``domain`` name what counts; by default all that is no
-    regression suite.
+    ``within``: it must not be lower by this margin or more. ``better``: it must be higher by more than this.
+    ``slices``: it must not be lower by this margin or more in any slice. ``suites`` and ``domain`` select the trials;
+    by default all that are not in a regression suite.
     """
 
     within: float | None = Field(default=None, gt=0, lt=1)
@@ -89,16 +89,16 @@ class SuccessRule(_Part):
 
     @property
     def margin(self) -> float:
-        """The difference that has to be exceeded."""
+        """The difference that must be exceeded."""
         return -self.within if self.within is not None else float(self.better or 0.0)
 
 
 class RobotRule(_Part):
-    """The candidate's success against the champion's in their trials on a robot, wherever there are such trials.
+    """Rule for the candidate's success rate compared with the champion's in trials on a robot, if there are any.
 
-    ``within``: it is not lower by that much or more, tested on these trials by themselves, so that no gain in
-    simulation makes up for a loss on the robot. ``suites`` name what was tried on a robot, a virtual one too, beside
-    every evaluation of the domain ``real``.
+    ``within``: it must not be lower by this margin or more. These trials are tested separately, so that a gain in
+    simulation cannot compensate for a loss on the robot. ``suites`` are the suites that were run on a robot, including
+    a virtual one; every evaluation of the domain ``real`` is also used.
     """
 
     within: float = Field(default=0.1, gt=0, lt=1)
@@ -106,7 +106,7 @@ class RobotRule(_Part):
 
 
 class ImprovementRule(_Part):
-    """One of several effects of which at least one must be shown: of a metric, in all trials or in one slice."""
+    """One of several effects, of which at least one must be shown: of a metric, in all trials or in one slice."""
 
     metric: Metric = "success"
     slice: str | None = None
@@ -114,15 +114,15 @@ class ImprovementRule(_Part):
 
 
 class FloorRule(_Part):
-    """The success rate that every slice must be shown to reach."""
+    """Success rate that must be shown for every slice."""
 
     success: float = Field(gt=0, lt=1)
 
 
 class InvariantRule(_Part):
-    """What must hold in every trial: no violation of a safety limit; success in every trial of ``must_succeed``.
+    """Conditions for every trial: no violation of a safety limit; success in every trial of ``must_succeed``.
 
-    ``invalid`` is the share of trials that may be lost to a diverged world; each counts as a failure besides.
+    ``invalid`` is the largest share of trials in an invalid world; each of them also counts as a failure.
     """
 
     violations: Literal[0] = 0
@@ -131,9 +131,9 @@ class InvariantRule(_Part):
 
 
 class RegressionRule(_Part):
-    """No stored failure that the champion handles and the candidate does not.
+    """The candidate must handle every stored failure that the champion handles.
 
-    A scenario is handled where at least the share ``handled`` of its trials succeed.
+    A scenario is handled if at least the share ``handled`` of its trials succeeds.
     """
 
     suites: tuple[str, ...] = ("failures",)
@@ -141,18 +141,18 @@ class RegressionRule(_Part):
 
 
 class LatencyRule(_Part):
-    """How long a command may take: the ``quantile`` over trials of their mean, with its upper limit of confidence."""
+    """Time limit for a command: the ``quantile`` over trials of their mean time, with its upper confidence limit."""
 
     budget_s: float = Field(gt=0)
     quantile: float = Field(default=0.95, gt=0, lt=1)
 
 
 class ContextRule(_Part):
-    """Where the candidate will run, and that it was trained for that.
+    """Environment in which the candidate will run; its training must cover it.
 
-    ``contract`` is a JSON file of what the place offers; without it, what ``twin`` and ``task`` offer. ``distribution``
-    is the folder of an identify run: its intervals of ``level`` must lie within what the training data drew. Without
-    one, the training data must come from this very twin.
+    ``contract`` is a JSON file of the environment's contract; by default the contract of ``twin`` and ``task`` is used.
+    ``distribution`` is the folder of an identify run: its intervals of ``level`` must be within the ranges of the
+    training data. Without it, the training data must come from this twin.
     """
 
     twin: str | None = None
@@ -187,7 +187,7 @@ class CanaryStage(_Part):
 
 
 class StagesSection(_Part):
-    """Which stages follow on a yes; null leaves one out, as is usual for a first champion, who has nobody beside it."""
+    """Stages after a passed gate; null leaves one out. A first champion has none by default."""
 
     shadow: ShadowStage | None = None
     canary: CanaryStage | None = Field(default_factory=CanaryStage)
@@ -201,10 +201,10 @@ class EvidenceSection(_Part):
 
 
 class GateConfig(_Part):
-    """A gate. ``alpha`` is the chance of a yes to a candidate that breaks a tested rule, spent once over all of them.
+    """A gate. ``alpha`` is the probability of passing a candidate that breaks a tested rule, shared by all rules.
 
-    ``looks`` ``any``: the evidence may be looked at again when more trials have come in. ``once``: exact tests at the
-    number of trials that was planned, which need fewer; a second look is refused.
+    ``looks`` ``any``: the evidence may be examined again when there are more trials. ``once``: exact tests at the
+    planned number of trials, which need fewer trials; a second look is refused.
     """
 
     candidate: str
@@ -225,27 +225,27 @@ class GateConfig(_Part):
     @model_validator(mode="before")
     @classmethod
     def _first(cls, value: Any) -> Any:
-        """A first champion has no stages, unless the file gives them."""
+        """Give a first champion no stages, unless the file has them."""
         if isinstance(value, dict) and "stages" not in value and value.get("champion", "") is None:
             return {**value, "stages": {"shadow": None, "canary": None}}
         return value
 
     @property
     def plan(self) -> StagePlan:
-        """What later stages ask for."""
+        """Plan of the later stages."""
         return StagePlan.from_json(self.stages.model_dump())
 
     @property
     def regression_suites(self) -> tuple[str, ...]:
-        """Suites that are judged by the rule of regressions alone."""
+        """Suites that only the regression rule uses."""
         return self.regressions.suites if isinstance(self.regressions, RegressionRule) else ("failures",)
 
 
 def parse_gate(value: Any, *, where: str = "the gate") -> GateConfig:
-    """A checked gate from plain values.
+    """Return a checked gate from plain values.
 
     Raises:
-        InputError: names every key that is wrong or missing.
+        InputError: a key is wrong or missing; names all of them.
     """
     try:
         return GateConfig.model_validate(value)
@@ -253,15 +253,17 @@ def parse_gate(value: Any, *, where: str = "the gate") -> GateConfig:
         absent = any(
             (item["type"] == "missing" or item["input"] is None) and item["loc"][0] in _RULES for item in error.errors()
         )
-        more = f"\nEvery rule ({', '.join(_RULES)}) is given or waived: {{waived: WHY}}." if absent else ""
+        more = (
+            f"\nGive or waive every rule ({', '.join(_RULES)}); to waive one, write {{waived: WHY}}." if absent else ""
+        )
         raise InputError(describe(error, where=where, model=GateConfig) + more) from error
 
 
 def read_gate(path: Path) -> GateConfig:
-    """The gate in a YAML file; paths in it are taken from where the file lies.
+    """Read the gate from a YAML file; paths in it are relative to the file.
 
     Raises:
-        InputError: it is missing, no YAML, or a key is wrong or missing.
+        InputError: it is missing, is not YAML, or a key is wrong or missing.
     """
     config = parse_gate(mark_foreign(load_yaml(path), path), where=str(path))
     at = path.parent

@@ -1,6 +1,6 @@
-"""The stages between a passed gate and the champion, what each asks for, and when it ends.
+"""Stages between a passed gate and the champion, their requirements, and the rules that end them.
 
-Everything here is a function of the outcomes so far; `stages` keeps them.
+All functions depend only on the outcomes so far, which `stages` stores.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ State = Literal["going", "passed", "abort"]
 
 @dataclass(frozen=True, kw_only=True)
 class ShadowPlan:
-    """The candidate computes and does not act.
+    """Stage in which the candidate computes commands but does not act.
 
-    ``limit`` is how far its command may be from the champion's, in the unit of the commands: the ``quantile`` over an
-    episode's steps of the largest difference of any joint. It depends on robot and task, so that it has no default.
+    ``limit`` is the largest distance of its commands from the champion's, in the unit of the commands: the ``quantile``
+    over an episode's steps of the largest difference of any joint. It depends on robot and task and has no default.
     """
 
     limit: float
@@ -35,15 +35,18 @@ class ShadowPlan:
     def __post_init__(self) -> None:
         _within("quantile", self.quantile, 0.0, 1.0)
         if not self.limit > 0 or self.episodes < 1:
-            raise InputError(f"A shadow needs a limit above 0 and an episode, not {self.limit:g} and {self.episodes}.")
+            raise InputError(
+                f"A shadow needs a limit above 0 and at least 1 episode, not {self.limit:g} and {self.episodes}."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
 class CanaryPlan:
-    """The candidate acts in a ``share`` of the episodes until it has acted in ``episodes``.
+    """Stage in which the candidate acts in a ``share`` of the episodes until it has acted in ``episodes``.
 
-    It is aborted at the first violation of a safety limit, or when the sequential test says that it succeeds less often
-    than the champion beside it; ``alpha`` is the chance that it says so of one that is as good, however long it runs.
+    It is aborted at the first violation of a safety limit, or when the sequential test shows that it succeeds less
+    often than the champion in the same period. ``alpha`` is the probability of this for a candidate that is as good,
+    for any number of looks.
     """
 
     share: float = 0.1
@@ -54,36 +57,36 @@ class CanaryPlan:
         _within("share", self.share, 0.0, 1.0)
         _within("alpha", self.alpha, 0.0, 1.0)
         if self.episodes < 1:
-            raise InputError(f"A canary of {self.episodes} episodes shows nothing. Ask for at least one.")
+            raise InputError(f"A canary of {self.episodes} episodes has no result. Give at least one.")
 
     @property
     def block(self) -> tuple[int, int]:
-        """Episodes of canary and champion that the test takes together, near to how they come."""
+        """Numbers of canary and champion episodes in one block of the test, close to their expected ratio."""
         odds = (1 - self.share) / self.share
         return (1, max(1, round(odds))) if odds >= 1 else (max(1, round(1 / odds)), 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StagePlan(JsonRecord):
-    """Which stages a candidate passes; None leaves one out."""
+    """Stages of a candidate; None leaves one out."""
 
     shadow: ShadowPlan | None = None
     canary: CanaryPlan | None = field(default_factory=CanaryPlan)
 
     @property
     def order(self) -> tuple[Stage, ...]:
-        """The stages that will be passed, in their order."""
+        """The stages in order; the last one is ``champion``."""
         return (*(("shadow",) if self.shadow else ()), *(("canary",) if self.canary else ()), "champion")
 
     def after(self, stage: Stage) -> Stage:
-        """The stage that follows on one; a candidate that passed all is next the champion."""
+        """Return the stage after ``stage``; after the last stage this is ``champion``."""
         if stage == "offline":
             return self.order[0]
         return self.order[self.order.index(stage) + 1] if stage in self.order[:-1] else "champion"
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> StagePlan:
-        """The inverse of `to_json`."""
+        """Return a plan from its JSON value; the inverse of `to_json`."""
         shadow, canary = value.get("shadow"), value.get("canary")
         return cls(
             shadow=None if shadow is None else ShadowPlan(**shadow),
@@ -93,7 +96,7 @@ class StagePlan(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeOutcome:
-    """What became of an episode; ``shadow`` is how far the candidate's commands were off, where it was a shadow."""
+    """Outcome of an episode; ``shadow`` is the difference of the candidate's commands if it was in shadow."""
 
     episode: int
     arm: Arm
@@ -104,7 +107,7 @@ class EpisodeOutcome:
 
 @dataclass(frozen=True, kw_only=True)
 class StageDecision:
-    """How a stage stands: going on, passed, or to be aborted, with a sentence and figures."""
+    """State of a stage: going, passed or to be aborted, with a reason and metrics."""
 
     state: State
     reason: str
@@ -112,7 +115,7 @@ class StageDecision:
 
 
 def judge_shadow(plan: ShadowPlan, told: Sequence[EpisodeOutcome]) -> StageDecision:
-    """Whether a shadow stays near to the champion."""
+    """Decide whether a candidate in shadow stays close enough to the champion."""
     seen = [(one.episode, one.shadow) for one in told if one.shadow is not None]
     figures = {"episodes": len(seen), "of": plan.episodes, "largest": max((s["value"] for _, s in seen), default=None)}
     for episode, shadow in seen:
@@ -130,7 +133,7 @@ def judge_shadow(plan: ShadowPlan, told: Sequence[EpisodeOutcome]) -> StageDecis
 
 
 def judge_canary(plan: CanaryPlan, told: Sequence[EpisodeOutcome]) -> StageDecision:
-    """Whether a canary broke no limit and is not shown to be worse than the champion beside it."""
+    """Decide whether a canary broke no limit and is not shown to be worse than the champion in the same period."""
     mine = [one for one in told if one.arm == "canary"]
     others = [one for one in told if one.arm == "champion"]
     figures: dict[str, Any] = {
@@ -150,7 +153,7 @@ def judge_canary(plan: CanaryPlan, told: Sequence[EpisodeOutcome]) -> StageDecis
         reason = (
             f"The canary succeeds less often: {figures['canary']['successes']} of {len(mine)} against "
             f"{figures['champion']['successes']} of {len(others)} of the champion, p = {figures['p_worse']:.2g} "
-            f"however often one looked."
+            f"valid at every look."
         )
         return StageDecision(state="abort", reason=reason, figures=figures)
     state: State = "passed" if len(mine) >= plan.episodes else "going"
@@ -158,15 +161,15 @@ def judge_canary(plan: CanaryPlan, told: Sequence[EpisodeOutcome]) -> StageDecis
 
 
 def canary_wealth(plan: CanaryPlan, canary: ArrayLike, champion: ArrayLike) -> NDArray[np.float64]:
-    """Logarithm of the wealth after each block against "the canary is as good", empty before the first block is full.
+    """Return the log wealth after each block against "the canary is as good", empty before the first full block.
 
-    Each arm is a queue, in the order in which its episodes were told; who acts is drawn without a look at the episode,
+    Each arm is a queue in the order of its recorded episodes. The acting policy is drawn independently of the episode,
     so that blocks of the two queues are trials of two rates (`stats.sequential`).
 
     Args:
-        plan: which says how many episodes of each arm are a block.
+        plan: plan with the number of episodes of each arm in a block.
         canary: successes of the episodes in which the canary acted, ``(…, n)``.
-        champion: successes of the champion's episodes beside it, ``(…, m)``.
+        champion: successes of the champion's episodes in the same period, ``(…, m)``.
 
     Returns:
         ``(…, nblock)``.
@@ -176,7 +179,7 @@ def canary_wealth(plan: CanaryPlan, canary: ArrayLike, champion: ArrayLike) -> N
     blocks = min(mine.shape[-1] // size_mine, others.shape[-1] // size_others)
     if not blocks:
         return np.zeros((*mine.shape[:-1], 0))
-    from twinloop.stats import log_e_rates  # here, because who only rolls back must not wait for it
+    from twinloop.stats import log_e_rates  # imported here, because a rollback must not wait for it
 
     return log_e_rates(
         _blocks(mine, blocks, size_mine),
@@ -193,4 +196,4 @@ def _blocks(won: NDArray[np.int64], blocks: int, size: int) -> NDArray[np.int64]
 
 def _within(name: str, value: float, low: float, high: float) -> None:
     if not low < value < high:
-        raise InputError(f"{name} lies between {low:g} and {high:g}, not at {value:g}. Write 10 % as 0.1.")
+        raise InputError(f"{name} must be between {low:g} and {high:g}, not {value:g}. Write 10 % as 0.1.")

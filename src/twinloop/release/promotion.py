@@ -1,4 +1,4 @@
-"""Promotion, stage by stage, and the way back."""
+"""Promote versions stage by stage, and roll back."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Target = Literal["shadow", "canary", "champion"]
 
 @dataclass(frozen=True, kw_only=True)
 class StageChange(JsonRecord):
-    """What a promotion or a rollback did: ``policy`` is now in ``stage``, where ``before`` was."""
+    """Result of a promotion or a rollback: ``policy`` is now in ``stage``; ``before`` was the champion."""
 
     policy: str
     stage: Stage
@@ -37,26 +37,26 @@ def promote(
     force: bool = False,
     reason: str = "",
 ) -> StageChange:
-    """Move a version one stage on: into shadow, into canary, or to be the champion.
+    """Move a version to the next stage: shadow, canary or champion.
 
     Args:
-        registry: of the workspace and deployment.
-        reference: which version.
-        to: the stage; by default the next one of the plan that its gate was passed with.
-        force: without a gate or before a stage has ended; the log says so.
-        reason: why; needed with ``force``.
+        registry: registry of the workspace and deployment.
+        reference: the version.
+        to: the stage; by default the next one of the plan in its gate decision.
+        force: skip the gate or a stage that has not ended; the log records it.
+        reason: the reason; required with ``force``.
 
     Raises:
-        UnknownNameError: no such version.
-        CheckFailedError: the gate did not say yes to it against the present champion, or a stage before has not ended;
-            says which.
-        DatasetError: its files are not what was added.
-        InputError: it is there already, another candidate is on its way, or ``force`` without a reason.
+        UnknownNameError: the version does not exist.
+        CheckFailedError: the gate has not passed it against the present champion, or an earlier stage has not ended;
+            names it.
+        DatasetError: its files have changed since they were added.
+        InputError: it is already champion, another candidate is in a stage, or ``force`` has no reason.
     """
     version = registry.version(reference)
     registry.folder(version.reference)
     if force and not reason:
-        raise InputError("--force goes past the gate. Say why with --reason: the log keeps it.")
+        raise InputError("--force skips the gate. Give the reason with --reason: the log records it.")
     decision = None if force else passed_gate(registry, version)
     with registry.changing() as connection:
         champion = registry.aliases().get("champion")
@@ -64,8 +64,8 @@ def promote(
             raise InputError(f"{champion} is the champion of {registry.deployment} already.")
         if decision is not None and (decision.champion or None) != champion:
             raise CheckFailedError(
-                f"The gate compared {version.reference} with {decision.champion or 'no champion'}, and the champion of "
-                f"{registry.deployment} is {champion or 'nobody'} now. Decide again against that one."
+                f"The gate compared {version.reference} with {decision.champion or 'no champion'}, but the champion of "
+                f"{registry.deployment} is now {champion or 'not set'}. Run the gate again against this champion."
             )
         standing = StageTracker(registry).of(version.reference)
         plan = _plan(standing, decision)
@@ -79,16 +79,16 @@ def promote(
 
 
 def rollback(registry: PolicyRegistry, reason: str) -> StageChange:
-    """Make the champion before this one the champion again, after checking every byte of it.
+    """Make the previous champion the champion again, after checking all of its files.
 
-    Whoever is in shadow or canary is retired: its gate compared it with a champion that is none any more.
+    A candidate in shadow or canary is retired, because its gate compared it with the champion that is removed.
 
     Raises:
-        InputError: there is no champion before, or no reason is given.
-        DatasetError: the files of the previous champion are not what was added; nothing has moved.
+        InputError: there is no previous champion, or no reason is given.
+        DatasetError: the files of the previous champion have changed; no alias was moved.
     """
     if not reason:
-        raise InputError("Say why: the log keeps the reason of every rollback.")
+        raise InputError("A rollback needs a reason, which the log records. Give it with --reason.")
     with registry.changing() as connection:
         reigns = reigned(registry.audit())
         if len(reigns) < 2:
@@ -108,7 +108,7 @@ def rollback(registry: PolicyRegistry, reason: str) -> StageChange:
 
 
 def reigned(entries: Sequence[log.AuditEntry]) -> list[str]:
-    """The champions whom a rollback would go through, the present one last: a rollback takes the last one away."""
+    """Return the champions in order, the present one last; a rollback removes the last one."""
     found = list[str]()
     for entry in entries:
         if entry.action == "promote" and "champion" in entry.details["aliases"]:
@@ -119,35 +119,35 @@ def reigned(entries: Sequence[log.AuditEntry]) -> list[str]:
 
 
 def passed_gate(registry: PolicyRegistry, version: PolicyVersion) -> GateDecision:
-    """The newest decision about a version, which must be a yes that no rollback came after.
+    """Return the newest decision about a version, which must have passed and not be followed by a rollback.
 
     Raises:
-        CheckFailedError: there is none, it is a no, or the version was rolled back since.
+        CheckFailedError: there is no decision, it did not pass, or the version was rolled back since.
     """
     decisions = registry.decisions(version.reference)
     if not decisions:
         raise CheckFailedError(
-            f"No gate decided about {version.reference} in {registry.deployment}. Run `twinloop gate candidate.yaml`, "
-            "or go past it with --force --reason WHY."
+            f"There is no gate decision about {version.reference} in {registry.deployment}. Run `twinloop gate "
+            "candidate.yaml`, or skip the gate with --force --reason WHY."
         )
     last = decisions[-1]
     if not last.passed:
         raise CheckFailedError(
-            f"The gate said no to {version.reference}: {'; '.join(last.reasons)}. Mend that and decide again."
+            f"The gate refused {version.reference}: {'; '.join(last.reasons)}. Correct this and run the gate again."
         )
     for entry in reversed(registry.audit()):
         if entry.action == "gate" and entry.policy == version.reference:
             break
         if entry.details.get("from") == version.reference and entry.action == "rollback":
             raise CheckFailedError(
-                f"{version.reference} was rolled back since its gate ({entry.details['reason']}). Decide again on "
-                "evidence that shows this mended."
+                f"{version.reference} was rolled back after its gate ({entry.details['reason']}). Run the gate again "
+                "with evidence that this is corrected."
             )
     return last
 
 
 def _plan(standing: CandidateStage | None, decision: GateDecision | None) -> StagePlan:
-    """What the gate's file asked for; a version that was forced in keeps what it had."""
+    """Return the plan of the gate's file; a version that was forced keeps its plan."""
     if decision is not None and decision.plan:
         return StagePlan.from_json(decision.plan)
     return StagePlan() if standing is None else standing.plan
@@ -156,13 +156,13 @@ def _plan(standing: CandidateStage | None, decision: GateDecision | None) -> Sta
 def _allowed(
     plan: StagePlan, standing: CandidateStage | None, decision: GateDecision | None, to: Target | None, *, force: bool
 ) -> Stage:
-    """The stage that a version may enter now.
+    """Return the stage that a version may enter now.
 
     Raises:
         CheckFailedError: another stage comes first, or the version was aborted.
     """
     at: Stage = "offline" if standing is None else standing.stage
-    # Decided again, a version that had been retired or rolled back begins anew; one that was aborted does not.
+    # After a new decision, a retired or rolled-back version starts again; an aborted one does not.
     if at in ("retired", "rolled back", "champion"):
         at = "offline"
     following = plan.after(at)
@@ -170,17 +170,17 @@ def _allowed(
         return to or "champion"
     if standing is not None and at == "aborted":
         raise CheckFailedError(
-            f"{standing.policy} was aborted: {standing.reason} Release another version, or --force --reason WHY."
+            f"{standing.policy} was aborted: {standing.reason} Release another version, or use --force --reason WHY."
         )
     if standing is not None and at in ("shadow", "canary"):
         raise CheckFailedError(
-            f"{standing.policy} is in {at} since {standing.since}. It moves on by itself when that has ended: "
-            "`twinloop policies list` shows how far it is; or --force --reason WHY."
+            f"{standing.policy} has been in {at} since {standing.since}. It moves on automatically at the end of this "
+            "stage; `twinloop policies list` shows the progress. To skip it, use --force --reason WHY."
         )
     if to is not None and to != following:
         said = "" if decision is None else f" of the plan {', '.join(plan.order)}"
         raise CheckFailedError(
-            f"The next stage{said} is {following}, not {to}. Leave --to out, or --force --reason WHY."
+            f"The next stage{said} is {following}, not {to}. Leave --to out, or use --force --reason WHY."
         )
     return following
 
@@ -194,21 +194,21 @@ def _send(
     champion: str | None,
     details: dict[str, Any],
 ) -> None:
-    """Into shadow or canary, beside the champion that there must be."""
+    """Move a candidate to shadow or canary; a champion must exist."""
     busy = StageTracker(registry).now
     if busy is not None and busy.policy != policy:
         raise InputError(
-            f"{busy.policy} is in {busy.stage} of {registry.deployment}. One candidate at a time: let it end, or "
-            f"promote it with --force, or use another --deployment."
+            f"{busy.policy} is in {busy.stage} of {registry.deployment}. Only one candidate is possible at a time: "
+            f"wait until it ends, promote it with --force, or use another --deployment."
         )
     if champion is None:
         raise InputError(
-            f"{registry.deployment} has no champion beside which {policy} could be in {stage}. The first one is "
-            "promoted with stages: {shadow: null, canary: null} in its gate's file."
+            f"{registry.deployment} has no champion, which {policy} needs in {stage}. Promote the first champion "
+            "with stages: {shadow: null, canary: null} in its gate's file."
         )
     if (plan.shadow if stage == "shadow" else plan.canary) is None:
         raise InputError(
-            f"The plan of {policy} says nothing of {stage}. Give it in the gate's file: stages: {{{stage}: …}}."
+            f"The plan of {policy} has no stage {stage}. Add it to the gate's file: stages: {{{stage}: …}}."
         )
     begin(registry, connection, policy, stage, plan, champion)
     moved: dict[str, str | None] = {"shadow": None, "canary": None, "candidate": policy, stage: policy}
@@ -229,7 +229,7 @@ def _crown(
 
 
 def _retire(registry: PolicyRegistry, connection: sqlite3.Connection, why: str) -> dict[str, str | None]:
-    """Take whoever is in shadow or canary out: what it is compared with changes."""
+    """Retire the candidate in shadow or canary, because the champion it is compared with changes."""
     busy = StageTracker(registry).now
     if busy is None:
         return {}

@@ -1,8 +1,8 @@
-"""Keep immutable versions of policies in a workspace, with aliases that move.
+"""Keep immutable versions of policies in a workspace, with aliases that can move.
 
-One SQLite transaction is the moment at which anything counts: a version's files are on the disk before its row, and an
-alias moves together with the entry of the log that says why. So whatever ends a process leaves the state before or
-after, and two processes take turns.
+Every change is one SQLite transaction. The files of a version are on the disk before its row, and an alias moves
+together with the log entry that gives the reason. A process that is ended therefore leaves the state before or after
+the change, and two processes cannot change the state at the same time.
 """
 
 from __future__ import annotations
@@ -48,18 +48,20 @@ STAGED = ".adding-"
 
 
 def files_of(folder: Path) -> dict[str, str]:
-    """The SHA-256 of every file in a folder, by its path in it.
+    """Return the SHA-256 of every file in a folder, by its path relative to the folder.
 
     Raises:
         InputError: the folder is missing or empty, a link leads out of it, or a file is a pickle; names it.
     """
     if not folder.is_dir():
-        raise InputError(f"{folder} is no folder. Give the folder of a saved policy: config.json, model.safetensors.")
+        raise InputError(
+            f"{folder} is not a folder. Give the folder of a saved policy: config.json, model.safetensors."
+        )
     root, found = folder.resolve(), dict[str, str]()
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
         if not path.resolve().is_relative_to(root):
-            raise InputError(f"{path} leads out of the policy's folder. Put the file itself there.")
+            raise InputError(f"{path} is a link to a file outside the policy's folder. Put the file itself there.")
         if path.suffix in PICKLE_SUFFIXES:
             raise InputError(f"{path} may run code when it is opened. Save weights as safetensors and remove it.")
         if path.is_file():
@@ -70,23 +72,23 @@ def files_of(folder: Path) -> dict[str, str]:
 
 
 def hash_of(files: Mapping[str, str]) -> str:
-    """The hash of a folder from those of its files, as `core.files.sha256_tree` makes it."""
+    """Return the hash of a folder from the hashes of its files, as `core.files.sha256_tree` computes it."""
     return sha256_json(sorted(files.items()))
 
 
 @contextlib.contextmanager
 def staged(folder: Path, home: Path, files: Mapping[str, str]) -> Iterator[Path]:
-    """Copy a folder into one beside its final place, every byte on the disk, read-only; for the block to `place` it.
+    """Copy a folder, read-only and flushed to the disk, next to its final place; the block must `place` it.
 
     A copy that was not placed is removed when the block ends.
 
     Args:
-        folder: what is copied.
-        home: the folder in which the copy will stand.
-        files: what `files_of` found; the copy must be the same.
+        folder: folder to copy.
+        home: parent folder of the copy.
+        files: result of `files_of`; the copy must have the same hashes.
 
     Raises:
-        DatasetError: the disk is full, or the folder changed while it was copied; nothing is left behind.
+        DatasetError: the disk is full, or the folder changed while it was copied; no files remain.
     """
     copy = home / f"{STAGED}{ulid()}"
     with locked(copy):
@@ -107,17 +109,17 @@ def _copy(folder: Path, copy: Path, files: Mapping[str, str]) -> None:
         changed = different(copy, files)
         if changed:
             raise DatasetError(
-                f"{folder} changed while it was copied: {changed}. Wait until it is written; add it again."
+                f"{folder} changed while it was copied: {changed}. Wait until it is complete, then add it again."
             )
         _protect(copy)
     except OSError as error:
         raise DatasetError(
-            f"{copy.parent} cannot take a copy of {folder} ({error.strerror}). Nothing was added."
+            f"{copy.parent}: a copy of {folder} could not be written ({error.strerror}). Nothing was added."
         ) from error
 
 
 def sweep(home: Path) -> None:
-    """Remove the copies and locks that ended processes left in a folder: those of a running one are held."""
+    """Remove copies and locks of ended processes from a folder. Those of a running process are locked and remain."""
     copies = {path.name for path in home.glob(f"{STAGED}*")}
     copies |= {path.name[1 : -len(".lock")] for path in home.glob(f".{STAGED}*.lock")}
     for name in copies:
@@ -126,7 +128,7 @@ def sweep(home: Path) -> None:
 
 
 def place(copy: Path, target: Path) -> None:
-    """Give a copy its name; it is there after this, whatever ends this process."""
+    """Move a copy to its final place, so that it remains there even if this process ends."""
     copy.replace(target)
     sync(target.parent)
 
@@ -139,7 +141,7 @@ def _discard(folder: Path) -> None:
 
 
 def _protect(folder: Path) -> None:
-    """Read-only, files first, and flushed."""
+    """Make all files and folders read-only and flush them to the disk."""
     below = sorted(folder.rglob("*"), reverse=True)
     for path in below:
         path.chmod(0o555 if path.is_dir() else 0o444)
@@ -148,16 +150,16 @@ def _protect(folder: Path) -> None:
     folder.chmod(0o555)
 
 
-EVIDENCE = ".evidence"  # in policies/: evaluations that decisions rest on, by hash
+EVIDENCE = ".evidence"  # in policies/: evaluations on which decisions are based, by hash
 
 
 class PolicyRegistry:
-    """The policies of a workspace.
+    """Registry of the policies of a workspace.
 
     Args:
-        workspace: it is open while the registry is used.
-        deployment: what the aliases belong to; a workspace may serve several robots or tasks.
-        who: who does what is done through this object; by default the user.
+        workspace: it must be open while the registry is used.
+        deployment: owner of the aliases; a workspace may serve several robots or tasks.
+        who: person recorded for changes through this object; by default the user of the process.
     """
 
     def __init__(self, workspace: Workspace, *, deployment: str = MAIN, who: str | None = None) -> None:
@@ -172,19 +174,20 @@ class PolicyRegistry:
         name: str | None = None,
         policy: str | None = None,
     ) -> str:
-        """Copy a saved policy into the registry; the same files again are the version that they are.
+        """Copy a saved policy into the registry. If the same files exist under this name, return their version.
 
         Args:
-            folder: config.json, model.safetensors, README.md and whatever else belongs to it.
-            evidence: evaluations of it, written down beside it.
-            name: what to call it; by default as the folder.
-            policy: hash of its weights and settings; by default what opening it says.
+            folder: folder with config.json, model.safetensors, README.md and any other files of the policy.
+            evidence: evaluations of the policy, stored with it.
+            name: name of the policy; by default the name of the folder.
+            policy: hash of its weights and settings; by default computed by opening the policy.
 
         Returns:
             NAME@VERSION.
 
         Raises:
-            InputError: no such folder, a name that cannot be, a file that is a pickle, a policy that cannot be opened.
+            InputError: the folder does not exist, the name is invalid, a file is a pickle, or the policy cannot be
+                opened.
             DatasetError: the disk is full or the workspace cannot be written; nothing was added.
         """
         folder = Path(folder)
@@ -208,50 +211,50 @@ class PolicyRegistry:
         return found.reference
 
     def version(self, reference: str) -> PolicyVersion:
-        """What is recorded of a version, by alias, NAME@VERSION, NAME or the beginning of its hash.
+        """Return the record of a version, by alias, NAME@VERSION, NAME or the beginning of its hash.
 
         Raises:
-            UnknownNameError: nothing is called that.
+            UnknownNameError: no version has this reference.
         """
         return resolve(self.workspace.state, reference, self.deployment)
 
     def folder(self, reference: str) -> Path:
-        """The folder of a version, every byte of which is as it was when it was added.
+        """Return the folder of a version after checking that every file is unchanged since it was added.
 
         Raises:
-            UnknownNameError: nothing is called that.
-            DatasetError: a file is missing, was changed or was put there; names it.
+            UnknownNameError: no version has this reference.
+            DatasetError: a file is missing, changed or new; names it.
         """
         version = self.version(reference)
         folder = self.home / version.name / str(version.version)
         wrong = different(folder, version.record["files"])
         if wrong:
             raise DatasetError(
-                f"{version.reference} in {folder} is not what was added: {wrong}. Put a copy of these files back, or "
-                "release another version: `twinloop policies list`."
+                f"{version.reference} in {folder} has changed since it was added: {wrong}. Restore these files from a "
+                "copy, or release another version: `twinloop policies list`."
             )
         return folder
 
     def load(self, reference: str) -> Policy:
-        """The policy of a version, ready to act; raises as `folder` and as opening it does."""
+        """Return the policy of a version, ready to act; raises as `folder` and as `open_policy`."""
         from twinloop.policies import open_policy
 
         return open_policy(self.folder(reference))
 
     def versions(self) -> list[PolicyVersion]:
-        """Every version, oldest first."""
+        """Return all versions, oldest first."""
         return versions(self.workspace.state)
 
     def aliases(self) -> dict[str, str]:
-        """What each alias of this deployment stands for."""
+        """Return the version reference of each alias of this deployment."""
         return aliases(self.workspace.state, self.deployment)
 
     def audit(self) -> list[log.AuditEntry]:
-        """The log of this deployment, oldest first."""
+        """Return the log of this deployment, oldest first."""
         return log.entries(self.workspace.state, self.deployment)
 
     def decisions(self, reference: str) -> list[GateDecision]:
-        """What the gate decided about a version here, oldest first."""
+        """Return the gate's decisions about a version in this deployment, oldest first."""
         rows = self.workspace.state.rows(
             "SELECT record FROM gate_decisions WHERE deployment = ? AND candidate = ? ORDER BY rowid",
             (self.deployment, self.version(reference).reference),
@@ -259,10 +262,10 @@ class PolicyRegistry:
         return [GateDecision.from_json(json.loads(row["record"])) for row in rows]
 
     def record_decision(self, decision: GateDecision) -> str:
-        """Write down what the gate decided; a yes makes the version the ``candidate``. Returns its hash.
+        """Store a decision of the gate and return its hash. If it passed, the version becomes the ``candidate``.
 
         Raises:
-            UnknownNameError: the decision is about no version of the registry.
+            UnknownNameError: the version of the decision is not in the registry.
         """
         candidate = self.version(decision.candidate).reference
         champion = self.version(decision.champion).reference if decision.champion else None
@@ -280,15 +283,18 @@ class PolicyRegistry:
         return decision.hash
 
     def point(self, alias: Alias, reference: str | None, *, reason: str) -> None:
-        """Move an alias other than those that promotion and rollback move, or take it away.
+        """Move or remove an alias other than ``champion`` and ``previous``, which promotion and rollback move.
 
         Raises:
-            InputError: it is champion or previous, or no reason is given.
+            InputError: the alias is champion or previous, or no reason is given.
         """
         if alias in ("champion", "previous"):
-            raise InputError(f"The {alias} moves by `twinloop promote` and `twinloop rollback`, which say on what.")
+            raise InputError(
+                f"The alias {alias} is moved only by `twinloop promote` and `twinloop rollback`, which record the "
+                "reason."
+            )
         if not reason:
-            raise InputError(f"Say why the {alias} moves: the log keeps it.")
+            raise InputError(f"No reason is given for moving the alias {alias}. Give one: the log records it.")
         held = self.aliases().get(alias)
         policy = held if reference is None else self.version(reference).reference
         if policy is None:
@@ -298,7 +304,7 @@ class PolicyRegistry:
             self.write(connection, "alias", policy, moved, {"reason": reason})
 
     def keep(self, evaluation: Evaluation) -> dict[str, Any]:
-        """Keep an evaluation beside the policies, by its hash, and say what it came to."""
+        """Store an evaluation in the registry by its hash and return its summary."""
         folder = self.home / EVIDENCE / evaluation.hash
         if not (folder / "evaluation.json").is_file():
             evaluation.write(folder)
@@ -308,10 +314,10 @@ class PolicyRegistry:
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[sqlite3.Connection]:
-        """A transaction that may add to the log, and the witness of the log before its first entry and after each.
+        """Open a transaction that may add to the log, and keep the log's witness file up to date.
 
         Raises:
-            DatasetError: the workspace cannot be written, or another process wrote for longer than one waits.
+            DatasetError: the workspace cannot be written, or another process wrote for longer than the waiting time.
         """
         state, root = self.workspace.state, self.workspace.root
         if not log.head(state)[0]:
@@ -328,7 +334,7 @@ class PolicyRegistry:
         moved: Mapping[str, str | None],
         details: Mapping[str, Any],
     ) -> None:
-        """Move aliases and say so in the log, within a transaction."""
+        """Move aliases and record this in the log, within a transaction."""
         for alias, target in moved.items():
             if target is None:
                 connection.execute(
@@ -342,11 +348,11 @@ class PolicyRegistry:
         log.append(connection, who=self.who, action=action, policy=policy, deployment=self.deployment, details=given)
 
     def _same(self, name: str, digest: str) -> PolicyVersion | None:
-        """The version of that name with exactly these files, which must still be there."""
+        """Return the version of this name with exactly these files, or None."""
         return next((one for one in self.versions() if one.name == name and one.hash == digest), None)
 
     def _put_back(self, version: PolicyVersion, folder: Path, files: Mapping[str, str]) -> None:
-        """Where the copy in the registry was harmed, the same files again heal it."""
+        """Replace a damaged copy in the registry by the same files."""
         target = self.home / version.name / str(version.version)
         if different(target, version.record["files"]):
             with staged(folder, target.parent, files) as copy, self.workspace.state.transaction():
@@ -354,14 +360,14 @@ class PolicyRegistry:
                 place(copy, target)
 
     def _number(self, connection: sqlite3.Connection, name: str, digest: str) -> int | None:
-        """The next version of a name; None where another process has added the same files meanwhile."""
+        """Return the next version number of a name; None if another process has added the same files meanwhile."""
         rows = connection.execute("SELECT version, hash FROM policy_versions WHERE name = ?", (name,)).fetchall()
         if any(row[1] == digest for row in rows):
             return None
         return 1 + max((row[0] for row in rows), default=0)
 
     def _enter(self, connection: sqlite3.Connection, copy: Path, row: tuple[Any, ...]) -> None:
-        """Give a copy its place and its row. What a process that was ended left in that place is moved aside."""
+        """Move a copy to its place and insert its row. Files that an ended process left there are moved away."""
         target = self.home / row[0] / str(row[1])
         _aside(target)
         place(copy, target)
@@ -370,6 +376,6 @@ class PolicyRegistry:
 
 
 def _aside(target: Path) -> None:
-    """Move away what stands in a version's place and is not it."""
+    """Rename any other files in the place of a version."""
     if target.exists():
         target.replace(target.with_name(f".left-{ulid()}"))

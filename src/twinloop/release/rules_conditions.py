@@ -1,4 +1,4 @@
-"""Rules that ask for no rate: the place that a candidate was trained for, and what must never happen."""
+"""Rules of the gate without success rates: context of the training, safety limits, stored failures, latency."""
 
 from __future__ import annotations
 
@@ -29,41 +29,41 @@ _SHOWN = 3
 
 
 def context_rule(rule: ContextRule, contract: Any, trained: TrainingRecord | None) -> RuleVerdict:
-    """The contract fits, and the training data cover what is known of the place.
+    """Check that the contract fits, and that the training data cover the environment.
 
     Args:
-        rule: what is asked.
-        contract: the candidate's, as its ``config.json`` says.
-        trained: what it saw; None where no workspace knows.
+        rule: the rule.
+        contract: the candidate's contract from its ``config.json``.
+        trained: its training data; None if no workspace has them.
     """
-    asked = "the contract fits, and the place lies inside what the training data drew"
+    asked = "the contract fits, and the environment is within the ranges of the training data"
     verdict = partial(RuleVerdict, rule="context", asked=asked)
     twin = None if rule.twin is None else load_twin(rule.twin)
     if contract is None:
-        return verdict(verdict="missing", reason="the candidate says no contract in its config.json")
+        return verdict(verdict="missing", reason="the candidate has no contract in its config.json")
     unlike = _unlike(rule, contract)
     figures: dict[str, Any] = {"contract": unlike, "twin_hash": None if twin is None else twin.hash}
     if unlike:
         return verdict(verdict="no", reason=f"the contract does not fit: {'; '.join(unlike)}", evidence=figures)
     if trained is None or not trained.episodes:
-        reason = "the workspace does not know which simulated episodes trained it; freeze the dataset and train on that"
+        reason = "the workspace has no record of its simulated training episodes; train it on a dataset version"
         return verdict(verdict="missing", reason=reason, evidence=figures)
     if rule.distribution is not None:
         return _covered(rule, rule.distribution, verdict, trained, figures)
-    assert twin is not None  # noqa: S101 - the configuration asks for a twin where there is no distribution
+    assert twin is not None  # noqa: S101 - the configuration requires a twin if there is no distribution
     if twin.hash in trained.twins:
-        reason = f"{trained.episodes} episodes of training come from the twin {twin.name} as it is"
+        reason = f"{trained.episodes} episodes of training come from exactly the twin {twin.name}"
         return verdict(verdict="yes", reason=reason, evidence=figures)
-    others = ", ".join(digest[:12] for digest in trained.twins) or "none that is named"
+    others = ", ".join(digest[:12] for digest in trained.twins) or "unnamed twins"
     reason = (
-        f"no episode of training comes from the twin {twin.name} ({twin.hash[:12]}), they come from {others}; give "
-        "the distribution that was identified there, or train on that twin"
+        f"no episode of training comes from the twin {twin.name} ({twin.hash[:12]}); they come from {others}. Give "
+        "the distribution that was identified there, or train on this twin"
     )
     return verdict(verdict="no", reason=reason, evidence=figures)
 
 
 def intervals(found: ParamDistribution, level: float) -> dict[str, tuple[float, float]]:
-    """The interval of each parameter that the data determine, in SI, within its bounds; calibrated where a run did."""
+    """Return the interval of each determined parameter, in SI and within its bounds; calibrated if the run is."""
     z = float(ndtri((1 + level) / 2)) * math.sqrt(found.kappa)
     made: dict[str, tuple[float, float]] = {}
     sd = np.sqrt(np.diag(found.covariance))
@@ -79,7 +79,7 @@ def intervals(found: ParamDistribution, level: float) -> dict[str, tuple[float, 
 def _covered(
     rule: ContextRule, folder: Path, verdict: partial[RuleVerdict], trained: TrainingRecord, figures: dict[str, Any]
 ) -> RuleVerdict:
-    """Whether every interval of the identify run in a folder lies within the range that was drawn."""
+    """Check that every interval of the identify run in a folder is within the range of the training data."""
     found = ParamDistribution.from_json(read_identified(folder)["distribution"])
     rows = [
         _row(name, ends, trained.ranges.get(name))
@@ -89,14 +89,14 @@ def _covered(
     outside = [row for row in rows if not row["inside"]]
     figures |= {"parameters": rows, "undetermined": list(found.undetermined), "episodes": trained.episodes}
     if not rows:
-        reason = "the identified distribution determines no parameter that is asked for"
+        reason = "the identified distribution determines none of the selected parameters"
         return verdict(verdict="missing", reason=reason, evidence=figures)
     if outside:
-        reason = f"{len(outside)} of {len(rows)} identified parameters lie outside: {_undrawn(outside)}"
+        reason = f"{len(outside)} of {len(rows)} identified parameters are outside: {_undrawn(outside)}"
         return verdict(verdict="no", reason=reason, evidence=figures)
     left = len(found.undetermined)
     said = f" ({left} more are not determined by the log)" if left else ""
-    reason = f"{len(rows)} identified parameters lie inside what {trained.episodes} episodes drew{said}"
+    reason = f"{len(rows)} identified parameters are within the ranges of {trained.episodes} episodes{said}"
     return verdict(verdict="yes", reason=reason, evidence=figures)
 
 
@@ -118,7 +118,7 @@ def _range(ends: Sequence[float]) -> str:
 
 
 def _unlike(rule: ContextRule, contract: Any) -> list[str]:
-    """What keeps the candidate from running there."""
+    """Return the differences of the contracts that prevent the candidate from running in this environment."""
     if rule.contract is not None:
         offered = Contract.from_json(read_json(rule.contract))
     else:
@@ -128,7 +128,7 @@ def _unlike(rule: ContextRule, contract: Any) -> list[str]:
 
 
 def invariant_rule(rule: InvariantRule, config: GateConfig, evidence: GateEvidence) -> RuleVerdict:
-    """No violation in any trial, few lost worlds, and success wherever there must be."""
+    """Check that no trial has a violation, few worlds are invalid, and required trials succeed."""
     trials, must = evidence.candidate, rule.must_succeed
     asked = "no safety limit broken in any trial"
     verdict = partial(
@@ -144,11 +144,11 @@ def invariant_rule(rule: InvariantRule, config: GateConfig, evidence: GateEviden
     found = [
         *([f"{len(broken)} of {len(trials)} trials broke a limit ({_named(broken)})"] if broken else []),
         *([f"{len(failed)} trials that must succeed failed ({_named(failed)})"] if failed else []),
-        *([f"{len(lost)} worlds were lost ({_named(lost)})"] if len(lost) > rule.invalid * len(trials) else []),
+        *([f"{len(lost)} worlds were invalid ({_named(lost)})"] if len(lost) > rule.invalid * len(trials) else []),
     ]
     lacking = [
         *(["there are no trials"] if not trials else []),
-        *([f"{len(unknown)} trials do not say whether a limit was broken ({_named(unknown)})"] if unknown else []),
+        *([f"{len(unknown)} trials have no record of broken limits ({_named(unknown)})"] if unknown else []),
         *([f"no trial of {', '.join(missing)}"] if missing else []),
     ]
     figures = {"trials": len(trials), "broken": len(broken), "lost": len(lost), "failed": len(failed)}
@@ -162,27 +162,27 @@ def invariant_rule(rule: InvariantRule, config: GateConfig, evidence: GateEviden
 def regression_rule(
     rule: RegressionRule, evidence: GateEvidence, stored: Sequence[str] | None, *, first: bool
 ) -> RuleVerdict:
-    """No stored scenario that the champion handles and the candidate does not.
+    """Check that the candidate handles every stored scenario that the champion handles.
 
     Args:
-        rule: what is asked.
-        evidence: of both.
-        stored: names of the stored scenarios; None where nobody knows.
-        first: there is no champion; then nothing that is handled can be lost, but it must be tried.
+        rule: the rule.
+        evidence: trials of both policies.
+        stored: names of the stored scenarios; None if unknown.
+        first: whether there is no champion; then no handled scenario can be lost, but all must be tried.
     """
     asked = f"no stored failure that the champion handles (in {rule.handled:.0%} of trials) and the candidate does not"
     verdict = partial(RuleVerdict, rule="regressions", asked=asked)
     sides = (of_suites(side, rule.suites, None, ()) for side in (evidence.candidate, evidence.champion))
     mine, theirs = (_handled(side, rule.handled) for side in sides)
     if stored is None and not mine:
-        reason = f"there are no trials of {', '.join(rule.suites)}, and no workspace that says what is stored"
+        reason = f"there are no trials of {', '.join(rule.suites)}, and no workspace with the stored failures"
         return verdict(verdict="missing", reason=reason)
     untried = [name for name in stored or () if name not in mine or (not first and name not in theirs)]
     untried += [name for name in theirs if name not in mine and name not in untried]
     lost = [name for name, ok in mine.items() if not ok and theirs.get(name, False)]
     figures: dict[str, Any] = {"scenarios": len(mine), "handled": sum(mine.values()), "lost": lost, "untried": untried}
     if lost:
-        reason = f"{len(lost)} of {len(mine)} stored failures came back: {_first_names(lost)}"
+        reason = f"{len(lost)} of {len(mine)} stored failures occur again: {_first_names(lost)}"
         return verdict(verdict="no", reason=reason, evidence=figures)
     if untried:
         reason = f"{len(untried)} stored failures were not tried by both: {_first_names(untried)}"
@@ -193,7 +193,7 @@ def regression_rule(
 
 
 def latency_rule(rule: LatencyRule, config: GateConfig, evidence: GateEvidence) -> RuleVerdict:
-    """An upper limit of confidence of the quantile stays within the budget."""
+    """Check that the upper confidence limit of the latency quantile is within the budget."""
     verdict = partial(
         RuleVerdict,
         rule="latency",
@@ -202,13 +202,13 @@ def latency_rule(rule: LatencyRule, config: GateConfig, evidence: GateEvidence) 
     known = [trial.latency_s for trial in evidence.candidate if trial.latency_s is not None]
     unknown = len(evidence.candidate) - len(known)
     if not known or unknown:
-        reason = f"{unknown} of {len(evidence.candidate)} trials do not say how long commands took"
+        reason = f"{unknown} of {len(evidence.candidate)} trials have no latency of commands"
         return verdict(verdict="missing", reason=reason, evidence={"unknown": unknown})
     high = quantile_upper(known, rule.quantile, level=1 - config.alpha)
     figures = {"trials": len(known), "largest_s": max(known), "high_s": high}
     if high is None:
         needed = least_values(rule.quantile, level=1 - config.alpha)
-        reason = f"{len(known)} trials do not bound that quantile; {needed} do"
+        reason = f"{len(known)} trials are too few to bound this quantile; {needed} are needed"
         return verdict(verdict="missing", reason=reason, evidence=figures)
     reason = (
         f"at most {1e3 * high:.3g} ms ({1 - config.alpha:.0%}), the slowest of {len(known)} trials "
@@ -218,7 +218,7 @@ def latency_rule(rule: LatencyRule, config: GateConfig, evidence: GateEvidence) 
 
 
 def _handled(trials: Sequence[EvidenceTrial], share: float) -> dict[str, bool]:
-    """Which scenarios, one a slice, are handled."""
+    """Return whether each scenario, one per slice, is handled."""
     outcomes: dict[str, list[bool]] = {}
     for trial in trials:
         outcomes.setdefault(trial.key[2], []).append(trial.won)

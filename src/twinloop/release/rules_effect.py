@@ -1,4 +1,4 @@
-"""Rules about how often the candidate succeeds: against the champion in the same trials, and in each slice."""
+"""Rules of the gate about success rates: compared with the champion in the same trials, and in each slice."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from twinloop.release.gate_config import FloorRule, GateConfig, ImprovementRule,
 from twinloop.stats import MOST_PAIRS, PairedCounts, clopper_pearson, log_e_mean, mcnemar, paired_p_value
 
 Answer = Literal["shown", "against", "open"]
-_HALVINGS = 12  # of the range in which a limit of confidence is sought: to 0.05 points
+_HALVINGS = 12  # of the range in which a confidence limit is searched: to 0.05 points
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairedEffect(JsonRecord):
-    """What pairs say of mean(candidate) − mean(champion) against a margin.
+    """Test of mean(candidate) − mean(champion) of pairs against a margin.
 
-    ``p_value`` is of "it is at most the margin", ``p_against`` of "it is more". ``low`` is the limit below which the
-    difference lies with a chance of at most α. ``further`` is how many more pairs would decide if all goes on as seen.
+    ``p_value`` tests "the difference is at most the margin", ``p_against`` tests "it is at least the margin". ``low``
+    is a lower confidence limit of the difference at level 1 − α. ``further`` is the estimated number of additional
+    pairs for a decision if the results continue as before.
     """
 
     margin: float
@@ -43,7 +44,7 @@ class PairedEffect(JsonRecord):
 
     @property
     def answer(self) -> Answer:
-        """``shown``, ``against`` where the contrary is, or ``open``."""
+        """``shown``, ``against`` if the contrary is shown, or ``open``."""
         if self.p_value <= self.alpha:
             return "shown"
         return "against" if self.p_against <= self.alpha else "open"
@@ -60,15 +61,15 @@ def compare(
 ) -> PairedEffect:
     """Test mean(candidate) − mean(champion) > ``margin`` on pairs.
 
-    However often one looks: by betting with constant fractions on the differences (`stats.betting`), each slice in its
-    turn. For one look: McNemar's exact test against 0, the exact unconditional test against a margin; scores that are
-    no successes, and more pairs than that takes, are bet on.
+    For any number of looks: betting with constant fractions on the differences (`stats.betting`), slices in turn. For
+    one look: McNemar's exact test against 0, the exact unconditional test against a margin. The betting test is also
+    used for scores that are not binary and for more pairs than the exact test can handle.
 
     Args:
         candidate: successes or scores in [0, 1], ``(n,)``.
-        champion: the same trials.
-        slices: of each.
-        margin: of the hypothesis; negative for "not worse by so much".
+        champion: those of the same trials.
+        slices: slice of each trial.
+        margin: margin of the hypothesis; negative for "not worse by so much".
         alpha: level.
         looks: ``any`` or ``once``.
     """
@@ -103,26 +104,26 @@ def log_wealth(
     *,
     alternative: Literal["greater", "less"] = "greater",
 ) -> NDArray[np.float64]:
-    """The logarithm of the wealth at each look, ``(…, nlook)``, against mean(difference) ≤ ``margin``.
+    """Return the logarithm of the wealth at each look, ``(…, nlook)``, against mean(difference) ≤ ``margin``.
 
     Args:
-        difference: candidate less champion of each pair, in the order of `in_turns`, ``(…, n)``.
-        margin: of the hypothesis.
-        looks: how many pairs there are at each look, ``(nlook,)``.
+        difference: candidate minus champion of each pair, in the order of `in_turns`, ``(…, n)``.
+        margin: margin of the hypothesis.
+        looks: number of pairs at each look, ``(nlook,)``.
         alternative: ``less`` bets against mean(difference) ≥ ``margin``.
     """
     return log_e_mean(difference, margin, low=-1.0, high=1.0, alternative=alternative, bets="even")[..., looks - 1]
 
 
 def rate_low(won: ArrayLike, alpha: float) -> float:
-    """The rate below which outcomes ``(n,)`` do not lie, with a chance of error of at most α whenever one looks."""
+    """Return a lower confidence limit of the rate of outcomes ``(n,)`` with error at most α, valid at every look."""
     return _largest(
         lambda rate: float(log_e_mean(won, rate, alternative="greater", bets="even").max()), 0.0, 1.0, alpha
     )
 
 
 def below_rate(won: ArrayLike, rate: float) -> float:
-    """The anytime-valid p-value of a rate of at least ``rate``."""
+    """Return the anytime-valid p-value of the hypothesis that the rate is at least ``rate``."""
     return _p(log_e_mean(won, rate, alternative="less", bets="even"))
 
 
@@ -141,12 +142,12 @@ def _exact(a: NDArray[np.float64], b: NDArray[np.float64], margin: float) -> tup
 
 
 def _low(off: NDArray[np.float64], looks: NDArray[np.intp], alpha: float) -> float:
-    """The largest margin up to which all are refused."""
+    """Return the largest margin that is rejected, together with all smaller ones."""
     return _largest(lambda margin: float(log_wealth(off, margin, looks).max()), -1.0, 1.0, alpha)
 
 
 def _largest(wealth: Callable[[float], float], low: float, high: float, alpha: float) -> float:
-    """The largest value that is refused, where the wealth against a value falls with it; ``low`` where none is."""
+    """Return the largest rejected value if the wealth decreases with the value; ``low`` if none is rejected."""
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         low, high = (middle, high) if wealth(middle) >= -math.log(alpha) else (low, middle)
@@ -154,7 +155,7 @@ def _largest(wealth: Callable[[float], float], low: float, high: float, alpha: f
 
 
 def _further(off: NDArray[np.float64], margin: float, alpha: float) -> int | None:
-    """Pairs that are missing if the wealth goes on growing as the best constant bet's did; None where it does not."""
+    """Estimate the missing pairs if the wealth grows as with the best constant bet; None if it does not grow."""
     bets = np.linspace(0.01, 0.99, 99)[:, None] / (1 + margin)
     growth = float(np.log1p(bets * (off - margin)).mean(axis=1).max())
     if growth <= 0:
@@ -169,7 +170,7 @@ Pairs = Sequence[tuple[EvidenceTrial, EvidenceTrial]]
 
 
 def success_rules(rule: SuccessRule, config: GateConfig, evidence: GateEvidence) -> list[RuleVerdict]:
-    """The candidate against the champion, over all trials and, where asked, in every slice."""
+    """Compare the candidate with the champion over all trials and, if requested, in every slice."""
     pairs = evidence.pairs(rule.suites, rule.domain, config.regression_suites)
     asked = f"better than {config.champion} by more than {_points(rule.margin)}"
     if rule.within is not None:
@@ -181,21 +182,21 @@ def success_rules(rule: SuccessRule, config: GateConfig, evidence: GateEvidence)
 
 
 def robot_rule(rule: RobotRule, config: GateConfig, evidence: GateEvidence) -> RuleVerdict:
-    """Not worse by the margin in the trials on a robot alone; ``none`` where there are no such trials."""
+    """Check that the candidate is not worse by the margin in trials on a robot; ``none`` without such trials."""
     asked = f"on a robot not worse than {config.champion} by {_points(rule.within)} or more"
     there = evidence.on_robot(rule.suites, config.regression_suites)
     if not there.candidate:
-        reason = "no trials on a robot: this decision rests on simulated trials alone"
+        reason = "no trials on a robot: this decision is based on simulated trials only"
         return RuleVerdict(rule="robot", verdict="none", asked=asked, reason=reason)
     if config.champion is None:
-        reason = f"there is no champion yet; the floor is asked of the {len(there.candidate)} trials on a robot as well"
+        reason = f"there is no champion yet; the floor also applies to the {len(there.candidate)} trials on a robot"
         return RuleVerdict(rule="robot", verdict="none", asked="nothing", reason=reason)
     compared = _compared(there.pairs(None, None, ()), "success", -rule.within, config.alpha, config)
     return _verdict("robot", asked, compared, config)
 
 
 def improvement_rule(config: GateConfig, evidence: GateEvidence) -> RuleVerdict:
-    """At least one of several effects, each tested at an equal part of α (Bonferroni)."""
+    """Check that at least one of several effects is shown, each tested at an equal part of α (Bonferroni)."""
     rows: list[dict[str, Any]] = []
     alpha = config.alpha / len(config.improves)
     every = evidence.pairs(None, None, config.regression_suites)
@@ -214,15 +215,15 @@ def improvement_rule(config: GateConfig, evidence: GateEvidence) -> RuleVerdict:
     return RuleVerdict(
         rule="improves",
         verdict="yes" if any(row.get("p_value", 1.0) <= alpha for row in rows) else _undecided(config),
-        asked=f"one of {len(rows)} effects at least, each at α = {alpha:.2g}",
+        asked=f"at least one of {len(rows)} effects, each at α = {alpha:.2g}",
         reason=reason,
         evidence={"effects": rows},
     )
 
 
 def floor_rule(rule: FloorRule, config: GateConfig, evidence: GateEvidence) -> RuleVerdict:
-    """Every slice is shown to reach the floor: a limit of confidence does, not the share that was seen."""
-    asked = f"every slice succeeds in {rule.success:.0%} of trials at least ({1 - config.alpha:.0%} confidence)"
+    """Check that every slice reaches the floor; the lower confidence limit must reach it, not the observed rate."""
+    asked = f"every slice succeeds in at least {rule.success:.0%} of trials ({1 - config.alpha:.0%} confidence)"
     verdict = partial(RuleVerdict, rule="floor", asked=asked)
     trials = of_suites(evidence.candidate, None, None, config.regression_suites)
     slices = list(dict.fromkeys(trial.slice for trial in trials))
@@ -241,13 +242,13 @@ def floor_rule(rule: FloorRule, config: GateConfig, evidence: GateEvidence) -> R
     below = any(row["below"] for row in low)
     return verdict(
         verdict="no" if below else _undecided(config),
-        reason=f"{len(low)} slices are not shown to; {said}{'' if below else '; more trials may show it'}",
+        reason=f"not shown for {len(low)} slices; {said}{'' if below else '; more trials may show it'}",
         evidence={"slices": rows},
     )
 
 
 def _slice_rate(name: str, won: Sequence[bool], floor: float, config: GateConfig) -> dict[str, Any]:
-    """A slice's successes, and between which limits its rate lies."""
+    """Return a slice's successes and the lower confidence limit of its rate."""
     wins, n = int(sum(won)), len(won)
     if config.looks == "once":
         interval = clopper_pearson(wins, n, level=1 - 2 * config.alpha)
@@ -258,7 +259,7 @@ def _slice_rate(name: str, won: Sequence[bool], floor: float, config: GateConfig
 
 
 def _every_slice(rule: SuccessRule, config: GateConfig, pairs: Pairs) -> RuleVerdict:
-    """Not worse in any slice: all must be shown, so each is tested at the whole of α."""
+    """Check that no slice is worse. All slices must pass, so each is tested at the full α."""
     margin = float(rule.slices or 0.0)
     verdict = partial(
         RuleVerdict,
@@ -268,7 +269,7 @@ def _every_slice(rule: SuccessRule, config: GateConfig, pairs: Pairs) -> RuleVer
     rows: list[dict[str, Any]] = []
     for name in dict.fromkeys(mine.slice for mine, _ in pairs):
         found = _compared([pair for pair in pairs if pair[0].slice == name], "success", -margin, config.alpha, config)
-        assert isinstance(found, PairedEffect)  # noqa: S101 - a slice that is named has trials, and success is never missing
+        assert isinstance(found, PairedEffect)  # noqa: S101 - each slice here has trials, and success is never missing
         rows.append({"slice": name, "answer": found.answer, **found.to_json()})
     if not rows:
         return verdict(verdict="missing", reason="there are no pairs")
@@ -284,7 +285,7 @@ def _every_slice(rule: SuccessRule, config: GateConfig, pairs: Pairs) -> RuleVer
 
 
 def _compared(pairs: Pairs, metric: str, margin: float, alpha: float, config: GateConfig) -> PairedEffect | str:
-    """The test of some pairs, or what they lack."""
+    """Return the test of some pairs, or a message about missing data."""
     if not pairs:
         return "there are no pairs of trials"
     if metric == "success":
@@ -292,7 +293,7 @@ def _compared(pairs: Pairs, metric: str, margin: float, alpha: float, config: Ga
     else:
         lacking = sum(trial.progress is None for pair in pairs for trial in pair)
         if lacking:
-            return f"{lacking} trials do not say {metric}"
+            return f"{lacking} trials have no {metric}"
         a, b = ([float((pair[side].progress or 0.0) * pair[side].valid) for pair in pairs] for side in (0, 1))
     names = [mine.slice for mine, _ in pairs]
     return compare(a, b, names, margin=margin, alpha=alpha, looks=config.looks)
@@ -310,13 +311,13 @@ def _verdict(rule: str, asked: str, found: PairedEffect | str, config: GateConfi
         verdict, reason = "no", f"the contrary is shown (p = {found.p_against:.2g}); {reason}"
     elif found.answer == "open":
         verdict = _undecided(config)
-        more = f"; about {found.further} more pairs would show it if all goes on as seen" if found.further else ""
+        more = f"; about {found.further} more pairs would show it if the results continue" if found.further else ""
         reason = f"not shown; {reason}{more if config.looks == 'any' else ''}"
     return RuleVerdict(rule=rule, verdict=verdict, asked=asked, reason=reason, evidence=found.to_json())
 
 
 def _undecided(config: GateConfig) -> Verdict:
-    """More trials may decide, unless the one look has been taken."""
+    """Return the verdict for an undecided test: more trials may decide, unless only one look is allowed."""
     return "missing" if config.looks == "any" else "no"
 
 

@@ -1,8 +1,8 @@
-"""A policy drives a robot through the envelope for one episode, and whatever goes wrong, the robot holds.
+"""Run a policy on a robot through the envelope for one episode; the robot holds after any failure.
 
-At each control step of the robot's clock: look, ask the policy, wait no longer than the watchdog allows, let the
-envelope judge, send, write down. A policy that is late is not waited for: the robot brakes and holds, and the answer is
-taken at a later step unless what it was made from is too old by then.
+At each control step of the robot's clock: read the observation, call the policy, wait at most the watchdog time, let
+the envelope decide, send the command, record the step. If the policy is late, the robot brakes and holds. The late
+answer is used at a later step unless its observation is too old by then.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from twinloop.release.running_robot import (
 
 Array = NDArray[np.float64]
 _ROUND_OFF = 1e-6  # of a unit, as the envelope's
-_LONGEST_BRAKE = 300  # steps that are given to coming to rest; 10 s at 30 Hz
+_LONGEST_BRAKE = 300  # steps for coming to rest; 10 s at 30 Hz
 _RESTART_S = 30.0  # for a policy to begin an episode: a server may load it first
-_SLOW = 1.5  # control periods between commands from which on a step counts as slow
+_SLOW = 1.5  # control periods between commands above which a step counts as slow
 _FAILED_SHARE = 0.1  # of an episode's commands that the robot may fail to take
 
 
 class Runner:
-    """One robot, one envelope, and who decides; see `run`.
+    """Runner of episodes with one robot, one envelope and one decider; see `run`.
 
     Args:
-        robot: connected.
-        envelope: at the robot's rate and in its units.
-        decider: whose contract fits the robot.
-        watchers: who looks on.
+        robot: a connected robot.
+        envelope: envelope at the robot's rate and in its units.
+        decider: source of the commands; its contract fits the robot.
+        watchers: observers of each step.
     """
 
     def __init__(
@@ -57,41 +57,43 @@ class Runner:
         self._period = envelope.limits.dt
 
     def run(self, episode: int, options: RunOptions) -> EpisodeRun:
-        """Run one episode; what goes wrong underway is written down and ends it, and is never raised.
+        """Run one episode. Later failures are recorded and end the episode; they raise no error.
 
         Raises:
-            InputError: the robot stands where it must not be.
-            RobotLostError: it does not answer before anything has moved.
-            TwinloopError: the policy cannot begin.
+            InputError: the robot starts in a position that the envelope forbids.
+            RobotLostError: the robot does not answer before the first motion.
+            TwinloopError: the policy cannot start.
         """
-        self._begin(episode)  # first, since it may take long, and the robot is looked at right before it moves
+        self._begin(episode)  # first, since it may take long, and the robot is observed right before it moves
         seen = self._robot.look()
         motion = self._envelope.begin(seen.reading)
         going = _RunningEpisode(self._robot, self._envelope, self._decider, self._thread, self._watchers, options)
         return going.run(EpisodeRun(episode=episode, policy=self._decider.name), motion, seen)
 
     def close(self) -> None:
-        """End the thread that asks the policy."""
+        """End the thread that calls the policy."""
         self._thread.close()
 
     def _begin(self, episode: int) -> None:
         if self._thread.busy and self._thread.wait(_RESTART_S) is None:
-            raise TwinloopError(f"{self._decider.name} has not answered since the episode before. Start it again.")
+            raise TwinloopError(f"{self._decider.name} has not answered since the previous episode. Start it again.")
         self._thread.start(lambda: self._decider.restart(episode))
         answer = self._thread.wait(_RESTART_S)
         if answer is None:
-            raise TwinloopError(f"{self._decider.name} does not begin an episode within {_RESTART_S:g} s.")
+            raise TwinloopError(
+                f"{self._decider.name} did not start an episode within {_RESTART_S:g} s. Start it again."
+            )
         if isinstance(answer.error, TwinloopError):
             raise answer.error
         if answer.error is not None:
-            raise TwinloopError(f"{self._decider.name} cannot begin an episode: {raised(answer.error)}.")
+            raise TwinloopError(f"{self._decider.name} cannot start an episode: {raised(answer.error)}.")
         for watcher in self._watchers:
             watcher.begin(episode)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _PendingCommand:
-    """A question to the policy that is under way."""
+    """A call of the policy that is not answered yet."""
 
     taken: float
     began: float
@@ -99,7 +101,7 @@ class _PendingCommand:
 
 @dataclass(frozen=True, kw_only=True)
 class _PolicyAnswer:
-    """What the policy answered; ``command`` None where it did not, and ``missing`` says why."""
+    """Answer of the policy; if ``command`` is None, ``missing`` is the reason."""
 
     command: Array | None = None
     latency_s: float = float("nan")
@@ -108,7 +110,7 @@ class _PolicyAnswer:
 
 
 class _RunningEpisode:
-    """One episode under way."""
+    """One running episode."""
 
     def __init__(
         self,
@@ -139,7 +141,7 @@ class _RunningEpisode:
         return ran
 
     def _drive(self, ran: EpisodeRun) -> None:
-        """Take step after step until there is a reason to end."""
+        """Run control steps until there is a reason to end."""
         fresh = True
         while len(ran.steps) < self._options.steps and not ran.trip:
             self._step(ran, fresh=fresh)
@@ -185,13 +187,13 @@ class _RunningEpisode:
             self._trip(ran, "alarm", told.alarm)
 
     def _report(self, ran: EpisodeRun, before: RobotMotion, after: RobotMotion) -> None:
-        """Keep the motion after a report of the robot's; where the report has stopped it, the episode is over."""
+        """Store the motion after a report of the robot; if the report has stopped the robot, end the episode."""
         self._motion = after
         if after.stopped and not before.stopped:
             self._trip(ran, "robot", after.stopped)
 
     def _wanted(self, ran: EpisodeRun, seen: RobotObservation) -> _PolicyAnswer:
-        """The policy's command for this step, waited for no longer than the watchdog allows."""
+        """Return the policy's command for this step, after waiting at most the watchdog time."""
         if self._motion.stopped:
             return _PolicyAnswer(missing=self._motion.stopped)
         wrong = _not_finite(seen)
@@ -204,7 +206,7 @@ class _RunningEpisode:
         answer = self._thread.wait(self._patience)
         asked = self._asked
         if answer is None:
-            return _PolicyAnswer(missing=f"no command in time: the policy has had {self._waited(asked):.2f} s")
+            return _PolicyAnswer(missing=f"no command in time: the policy has taken {self._waited(asked):.2f} s so far")
         self._asked = None
         latency = self._waited(asked)
         if answer.error is not None:
@@ -214,16 +216,16 @@ class _RunningEpisode:
             return _PolicyAnswer(missing=said, latency_s=latency)
         age = self._robot.clock.now() - asked.taken
         if age > self._envelope.settings.max_age_s:
-            said = f"an answer after {latency:.2f} s, to an observation {age:.2f} s old, came too late to be used"
+            said = f"an answer after {latency:.2f} s, for an observation {age:.2f} s old, was too late to be used"
             self._event(ran, "late", said)
-            return _PolicyAnswer(missing="no command in time: the answer came too late to be used", latency_s=latency)
+            return _PolicyAnswer(missing="no command in time: the answer was too late to be used", latency_s=latency)
         return _PolicyAnswer(command=answer.value, latency_s=latency, age_s=age)
 
     def _waited(self, asked: _PendingCommand) -> float:
         return time.perf_counter() - asked.began
 
     def _send(self, ran: EpisodeRun, ruling: EnvelopeDecision, when: float, *, tell: bool = True) -> tuple[Array, bool]:
-        """Issue what was ruled; returns the command that the robot holds then, and whether it took this one."""
+        """Send the decided command; return the command in force and whether the robot accepted this one."""
         before, envelope = self._motion, self._envelope
         try:
             said = self._robot.send(ruling.command)
@@ -239,7 +241,7 @@ class _RunningEpisode:
         return issued, True
 
     def _watch(self, ran: EpisodeRun, seen: RobotObservation, issued: Array) -> WatcherReport:
-        """What those who look on say; one that fails is told of once, and the robot goes on."""
+        """Return the joint report of the watchers; a watcher that fails is reported once and removed."""
         scores: dict[str, float] = {}
         alarm = ""
         for watcher in self._watchers:
@@ -247,9 +249,9 @@ class _RunningEpisode:
                 told = watcher.look(seen, issued)
             except KeyboardInterrupt:
                 raise
-            except BaseException as error:  # noqa: BLE001  # whoever looks on stops no robot by failing
+            except BaseException as error:  # noqa: BLE001  # a failing watcher must not stop the robot
                 self._watchers = tuple(one for one in self._watchers if one is not watcher)
-                self._event(ran, "alarm", f"{type(watcher).__name__} failed and looks on no longer: {raised(error)}")
+                self._event(ran, "alarm", f"{type(watcher).__name__} failed and is no longer used: {raised(error)}")
                 continue
             scores |= told.scores
             for note in told.notes:
@@ -258,7 +260,7 @@ class _RunningEpisode:
         return WatcherReport(scores=scores, alarm=alarm)
 
     def _look(self, ran: EpisodeRun) -> bool:
-        """Take the next observation; the one before stays, and this returns False, where the robot gives none."""
+        """Read the next observation; if the robot gives none, keep the last one and return False."""
         try:
             self._seen = self._robot.look()
         except RobotLostError as error:
@@ -267,7 +269,7 @@ class _RunningEpisode:
         return True
 
     def _next(self, ran: EpisodeRun) -> None:
-        """Wait for the next control step; one that was missed is not made up for."""
+        """Wait for the next control step; a missed step is not repeated."""
         clock, self._due = self._robot.clock, self._due + self._period
         clock.wait_until(self._due)
         if clock.fault:
@@ -289,7 +291,7 @@ class _RunningEpisode:
         ran.steps[-1] = replace(ran.steps[-1], success=ran.success)
 
     def _come_to_rest(self, ran: EpisodeRun) -> None:
-        """Brake along the stopping path; on the record where something went wrong."""
+        """Brake along the stopping path; record these steps if the episode ended early."""
         reason = ran.reason or "the episode is over"
         for _ in range(_LONGEST_BRAKE):
             if self._motion.at_rest:
@@ -316,7 +318,7 @@ class _RunningEpisode:
             self._look(ran)
 
     def _log(self, ran: EpisodeRun, ruling: EnvelopeDecision, when: float) -> None:
-        """An event where the envelope begins to do something else than at the step before."""
+        """Add an event if the envelope's decision differs from that of the previous step."""
         rules = ", ".join(sorted({f"{cut.joint}/{cut.rule}" for cut in ruling.cuts}))
         kind = f"limited by {rules}" if ruling.kind == "limited" else ruling.kind
         if kind != self._last_kind and ruling.kind != "passed":
@@ -327,21 +329,21 @@ class _RunningEpisode:
         self._last_kind = kind
 
     def _trip(self, ran: EpisodeRun, kind: EventKind, reason: str) -> None:
-        """End the episode for a reason, unless it has one to end for already."""
+        """End the episode for a reason, unless it already has one."""
         if ran.trip:
             return
         ran.trip, ran.reason = kind, reason
-        if kind != "stopped":  # the envelope's own is on record already
+        if kind != "stopped":  # the envelope's event is already recorded
             self._event(ran, kind, reason)
 
     def _event(self, ran: EpisodeRun, kind: EventKind, message: str, when: float | None = None) -> None:
         moment = self._robot.clock.now() - self._start if when is None else when
         last = ran.events[-1] if ran.events else None
         if last is not None and (last.kind, last.message) == (kind, message):
-            return  # it goes on
+            return  # the event continues
         ran.events.append(RunEvent(frame=len(ran.steps), time_s=moment, kind=kind, message=message))
 
 
 def _not_finite(seen: RobotObservation) -> str:
-    """The first part of an observation that no policy should see, or ""."""
+    """Return the first key of an observation with a value that is not finite, or ""."""
     return next((key for key, array in seen.arrays.items() if not np.isfinite(array).all()), "")

@@ -1,4 +1,4 @@
-"""Watch a running robot: a monitor that scores every step, and a policy in shadow."""
+"""Observe a running robot: a monitor that scores every step, and a policy in shadow."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ OnAlarm = Literal["stop", "log"]
 
 
 class MonitorWatcher:
-    """See `running_steps.Watcher`.
+    """Watcher that runs a monitor; see `running_robot.Watcher`.
 
     Args:
-        monitor: calibrated for the policy that acts.
-        decider: that policy, in this process.
-        robot: that it drives.
+        monitor: a monitor calibrated for the acting policy.
+        decider: the acting policy, in this process.
+        robot: the robot that it drives.
         on_alarm: whether an alarm ends the episode.
     """
 
@@ -40,12 +40,12 @@ class MonitorWatcher:
         self._monitor, self._decider, self._stops = monitor, decider, on_alarm == "stop"
         self._columns = robot.environment_columns(monitor.contract)
 
-    def begin(self, episode: int) -> None:  # noqa: ARG002  # what is usual does not depend on the number
-        """See `running_steps.Watcher`."""
+    def begin(self, episode: int) -> None:  # noqa: ARG002  # the monitor does not depend on the number
+        """See `running_robot.Watcher`."""
         self._monitor.begin(1)
 
     def look(self, seen: RobotObservation, command: NDArray[np.float64]) -> WatcherReport:
-        """See `running_steps.Watcher`."""
+        """See `running_robot.Watcher`."""
         rows = {key: np.asarray(values)[None] for key, values in seen.arrays.items()}
         if ENVIRONMENT in rows:
             rows[ENVIRONMENT] = rows[ENVIRONMENT][:, self._columns]
@@ -57,21 +57,21 @@ class MonitorWatcher:
         )
 
     def end(self, success: bool | None) -> list[str]:
-        """An episode is over; what the course of all of them says, a sentence each."""
+        """End an episode; return one sentence for each drift over the episodes."""
         return self._monitor.end(0, success=success)
 
 
 def open_watcher(folder: Path, decider: Decider, robot: TimedRobot, *, on_alarm: OnAlarm = "stop") -> MonitorWatcher:
-    """The monitor in a folder, beside the policy that it was calibrated for.
+    """Open the monitor in a folder for the policy that it was calibrated for.
 
     Raises:
-        InputError: no monitor lies there, it is another policy's, or the policy runs on a server, where nothing of it
-            but its commands can be looked at.
+        InputError: the folder has no monitor, the monitor is for another policy, or the policy runs on a server, which
+            returns commands only.
     """
     if not isinstance(decider, LocalDecider):
         raise InputError(
-            f"A monitor looks into the policy, and {decider.name} runs on a server. Run the policy here, from its "
-            "folder or by name, or leave --monitor out."
+            f"A monitor needs the policy in this process, but {decider.name} runs on a server. Run the policy here, "
+            "from its folder or by name, or leave --monitor out."
         )
     calibration, _ = read(folder)
     monitor = LiveMonitor.open(folder, load_twin(calibration.origin.twin), policy_hash=decider.hash)
@@ -83,14 +83,16 @@ _RESTART_S = 30.0
 
 
 class ShadowWatcher:
-    """See `running.Watcher`. An answer is compared one step later, so that the robot never waits for it.
+    """Watcher that runs a policy in shadow; see `running_robot.Watcher`.
+
+    An answer is compared one step later, so that the robot never waits for it.
 
     Args:
         decider: the policy in shadow.
-        robot: whose observations it is shown.
-        stages: keeps the log of each episode.
-        patience_s: how long an answer is waited for; 0 on a robot whose time goes on meanwhile.
-        budget_s: how long an answer may take without being at fault.
+        robot: the robot whose observations it gets.
+        stages: tracker that creates the log of each episode.
+        patience_s: time to wait for an answer in s; 0 for a robot whose time continues meanwhile.
+        budget_s: longest time in s for an answer that is not a fault.
     """
 
     def __init__(
@@ -109,10 +111,10 @@ class ShadowWatcher:
         self.log: ShadowLog = stages.shadow_log(decider.contract.action.names, budget_s=budget_s)
 
     def begin(self, episode: int) -> None:
-        """See `running.Watcher`.
+        """See `running_robot.Watcher`.
 
         Raises:
-            TwinloopError: the policy cannot begin.
+            TwinloopError: the policy cannot start.
         """
         if self._thread.busy:
             self._thread.wait(_RESTART_S)
@@ -120,12 +122,12 @@ class ShadowWatcher:
         answer = self._thread.wait(_RESTART_S)
         if answer is None or answer.error is not None:
             why = "it does not answer" if answer is None or answer.error is None else raised(answer.error)
-            raise TwinloopError(f"{self._decider.name}, in shadow, cannot begin an episode: {why}.")
+            raise TwinloopError(f"{self._decider.name}, in shadow, cannot start an episode: {why}.")
         self._pending = None
         self.log = self._stages.shadow_log(self._decider.contract.action.names, budget_s=self._budget)
 
     def look(self, seen: RobotObservation, command: Array) -> WatcherReport:
-        """See `running.Watcher`."""
+        """See `running_robot.Watcher`."""
         self._compare()
         if not self._thread.busy:
             arrays = seen.shown(self._columns)
@@ -137,7 +139,7 @@ class ShadowWatcher:
         return WatcherReport(scores={"shadow": last[0].largest} if last else {})
 
     def close(self) -> None:
-        """End its thread."""
+        """Close its thread and its policy."""
         self._thread.close()
         self._decider.close()
 

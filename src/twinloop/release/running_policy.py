@@ -1,4 +1,4 @@
-"""Decide the commands of a running robot: a saved policy here, a server's, or a slow motion to the start."""
+"""Sources of commands for a running robot: a saved policy in this process or a slow motion to the start position."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ Observation = Mapping[str, NDArray[Any]]
 
 
 class Decider(Protocol):
-    """Something that acts on one robot: ``name`` and ``hash`` go into the record of what it did."""
+    """Source of commands for one robot; ``name`` and ``hash`` are recorded with the episode."""
 
     name: str
     hash: str
     contract: Contract
 
     def restart(self, episode: int) -> None:
-        """Forget what was before: a new episode begins, of this number."""
+        """Reset the memory and start the episode with this number."""
         ...
 
     def act(self, observation: Observation) -> Array:
-        """The next command ``(k,)`` in the contract's units, for one observation: each array without a world's axis."""
+        """Return the next command ``(k,)`` in the contract's units; the observation's arrays have no world axis."""
         ...
 
     def sent(self, command: Array) -> None:
-        """What the robot was told in the end ``(k,)``, where something between changed the command."""
+        """Report the command ``(k,)`` that was sent to the robot, if it differs from the returned command."""
         ...
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Release its resources."""
         ...
 
 
 class LocalDecider:
-    """A saved policy in this process; what it draws by chance is a function of ``run_seed`` and the episode.
+    """A saved policy in this process; its random draws depend on ``run_seed`` and the episode only.
 
     Attributes:
-        acting: what runs it, for those who watch; None before the first episode.
+        acting: the loop that runs the policy, for watchers; None before the first episode.
     """
 
     def __init__(self, policy: Policy, *, name: str, run_seed: int = 0) -> None:
@@ -79,41 +79,41 @@ class LocalDecider:
             self.acting.sent(command[None])
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing; it has no resources."""
 
     def copy(self) -> LocalDecider:
-        """Another of the same policy, with a memory of its own; both share the network."""
+        """Return another decider of the same policy with a separate memory; both share the network."""
         return LocalDecider(self._policy, name=self.name, run_seed=self._run_seed)
 
 
 def open_local(folder: Path, *, name: str = "", run_seed: int = 0) -> LocalDecider:
-    """The policy saved in a folder, ready to act; raises as `policies.open_policy`."""
+    """Open the policy saved in a folder, ready to act; raises as `policies.open_policy`."""
     from twinloop.policies import open_policy
 
     return LocalDecider(open_policy(folder), name=name or str(folder), run_seed=run_seed)
 
 
 def open_saved(reference: str, registry: PolicyRegistry | None, *, run_seed: int = 0) -> LocalDecider:
-    """The policy that a folder holds, or a version or alias of the registry names, ready to act."""
+    """Open a policy by its folder, or by a version or alias of the registry, ready to act."""
     if Path(reference).is_dir():
         return open_local(Path(reference), run_seed=run_seed)
     if registry is None:
         raise InputError(
             f"{reference!r} is neither a folder of a policy nor the address of a server, and there is no workspace "
-            "here that could know it by name. Give a folder, http://HOST:PORT, or work in a workspace."
+            "here to find it by name. Give a folder, http://HOST:PORT, or work in a workspace."
         )
     version = registry.version(reference)
     return open_local(registry.folder(version.reference), name=version.reference, run_seed=run_seed)
 
 
-# A sixth of the envelope's speed: 0.5 rad/s of the SO-101, at which one can step back (as `hardware.excite_drive`).
+# A sixth of the envelope's speed: 0.5 rad/s for the SO-101, slow enough to step back (as `hardware.excite_drive`).
 _SLOWLY = 1.0 / 6.0
 _PEAK = 1.875  # peak over mean speed of a minimum-jerk move
 _SHORTEST_S, _REST_S = 0.5, 0.5
 
 
 class HomingMove:
-    """See `running_policy.Decider`: a minimum-jerk move from where the joints read to be to ``home`` ``(n,)``."""
+    """Decider for a minimum-jerk motion from the measured joint positions to ``home`` ``(n,)``; see `Decider`."""
 
     name, hash = "home", ""
 
@@ -123,10 +123,10 @@ class HomingMove:
         self._at = 0
 
     def steps(self, reading: Array) -> int:
-        """Control steps that the move from a reading takes."""
+        """Return the number of control steps of the motion from a reading."""
         return len(self._planned(reading))
 
-    def restart(self, episode: int) -> None:  # noqa: ARG002  # the way depends on where it is alone
+    def restart(self, episode: int) -> None:  # noqa: ARG002  # the motion depends on the start position only
         """See `Decider`."""
         self._path, self._at = None, 0
 
@@ -139,10 +139,10 @@ class HomingMove:
         return row
 
     def sent(self, command: Array) -> None:
-        """Nothing depends on it."""
+        """Do nothing; the motion does not depend on it."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing; it has no resources."""
 
     def _planned(self, reading: Array) -> Array:
         units, limits = self._envelope.units, self._envelope.limits

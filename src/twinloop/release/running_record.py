@@ -1,8 +1,7 @@
-"""What came of episodes as a LeRobotDataset v3.0: whole after each of them, whatever happens in the next.
+"""Write episodes of a running robot as a LeRobotDataset v3.0 that is complete after each episode.
 
-Frames hold what a learner wants: observations, and as ``action`` the command as it was issued. What a person or a
-monitor asks of a run stands beside them, in the side tables ``run/steps`` (the command as it was wanted, the envelope's
-ruling, latencies), ``run/events`` and ``run/scores``.
+Frames hold observations and, as ``action``, the issued commands. Three side tables hold further data for people and
+monitors: ``run/steps`` (requested command, decision of the envelope, latencies), ``run/events`` and ``run/scores``.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ _NO_STATES = np.empty((0, 0))
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """What is the same for all episodes of a run: the robot, what it offers, the twin of its envelope, the task.
+    """Facts that all episodes of a run share: the robot, its contract, the twin of its envelope, the task.
 
-    ``judged`` says whether somebody could tell at each step whether the task was done, ``success_version`` by what.
+    ``judged`` is true if the success of the task is known at each step. ``success_version`` names the judge.
     """
 
     origin: str
@@ -47,14 +46,14 @@ class RunFacts:
 
 
 class RunWriter:
-    """A dataset that grows by an episode at a time.
+    """Writer of a dataset that grows by one episode at a time.
 
     Args:
-        path: an absent or empty folder; made with the first episode.
+        path: an absent or empty folder; it is created with the first episode.
         facts: see `RunFacts`.
 
     Raises:
-        DatasetError: as of `DatasetWriter`.
+        DatasetError: as in `DatasetWriter`.
     """
 
     def __init__(self, path: Path, facts: RunFacts) -> None:
@@ -63,19 +62,19 @@ class RunWriter:
 
     @property
     def episodes(self) -> int:
-        """Episodes written."""
+        """Number of episodes written."""
         return 0 if self._writer is None else self._writer.episodes
 
     def add(
         self, ran: EpisodeRun, *, policy_hash: str, success: bool | None, notes: Mapping[str, Any] | None = None
     ) -> int:
-        """Write an episode that has frames; when this returns it is on the disk. Returns its ``episode_index``.
+        """Write an episode that has frames to the disk and return its ``episode_index``.
 
         Args:
-            ran: what came of it.
-            policy_hash: of the policy that acted.
-            success: whether it succeeded, None where nobody has said.
-            notes: what else its provenance should say.
+            ran: the episode.
+            policy_hash: hash of the policy that acted.
+            success: whether the episode succeeded; None if unknown.
+            notes: further facts for its provenance.
         """
         if self._writer is None:
             self._writer = DatasetWriter.open(self.path, self._spec())
@@ -99,12 +98,12 @@ class RunWriter:
         return number
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """Complete the statistics and store the run's figures."""
+        """Complete the statistics and store the metrics of the run."""
         if self._writer is not None:
             self._writer.finish(result)
 
     def close(self) -> None:
-        """Let others write."""
+        """Release the dataset for other writers."""
         if self._writer is not None:
             self._writer.close()
 
@@ -180,14 +179,17 @@ class RunWriter:
 
 
 def _carried_on(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rows ``(T, n)`` with what is not a number as it was before; the robot held then, and `run/steps` says so."""
+    """Return rows ``(T, n)`` with each non-finite value replaced by the last finite one, or 0 before the first.
+
+    The robot held its position in these frames; `run/steps` contains the reason.
+    """
     good = np.isfinite(values)
     last = np.maximum.accumulate(np.where(good, np.arange(len(values))[:, None], 0), axis=0)
     return np.nan_to_num(np.take_along_axis(values, last, axis=0), nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def _unit(name: str) -> str:
-    """The unit of a tracker's column: places in m, headings as cosine and sine; of others nobody says."""
+    """Return the unit of a tracker's column: m for positions, 1 for cosine and sine of headings, "" if unknown."""
     return {"x": "m", "y": "m", "z": "m", "cos": "1", "sin": "1"}.get(name.rpartition(".")[2], "")
 
 
@@ -224,7 +226,7 @@ def _tables(number: int, ran: EpisodeRun, joints: tuple[str, ...]) -> dict[str, 
 
 
 def _table(number: int, frames: Sequence[int], columns: Mapping[str, pa.Array]) -> pa.Table:
-    """A side table: the episode's number and the frame of every row, then its columns."""
+    """Return a side table: the episode's number and the frame of every row, then its columns."""
     first = {"number": pa.array([number] * len(frames), pa.int64()), "frame": pa.array(frames, pa.int64())}
     return pa.table({**first, **columns})
 

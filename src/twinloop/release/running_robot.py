@@ -1,4 +1,4 @@
-"""Show a robot to a policy by LeRobot's names, and describe the steps and events of an episode."""
+"""Connection of a robot to a policy with LeRobot's names, and records of the steps and events of an episode."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ Array = NDArray[np.float64]
 
 
 def offered_contract(robot: Robot, *, hz: float, task: str = "") -> Contract:
-    """What a robot offers to a policy at a rate; pictures are what its features say, ``(height, width, 3)`` each."""
+    """Return the contract that a robot offers to a policy at a rate in Hz.
+
+    The images have the shapes of the robot's features, ``(height, width, 3)`` each.
+    """
     offered = RobotDescription.read(robot)
     return Contract(
         robot_type=offered.name,
@@ -36,21 +39,21 @@ def offered_contract(robot: Robot, *, hz: float, task: str = "") -> Contract:
 
 @dataclass(frozen=True, kw_only=True)
 class RobotObservation:
-    """One observation: arrays by LeRobot's names without a world's axis, and when it was taken by the robot's clock."""
+    """One observation: arrays with LeRobot's names and no world axis, and its time by the robot's clock in s."""
 
     arrays: Mapping[str, NDArray[Any]]
     taken: float
 
     @property
     def reading(self) -> Array:
-        """The joints' readings ``(n,)`` in the robot's units."""
+        """Joint readings ``(n,)`` in the robot's units."""
         return self.arrays[STATE]
 
     def shown(self, columns: Sequence[int]) -> dict[str, NDArray[Any]]:
-        """Return copies of the arrays for a policy, which may write into them.
+        """Return copies of the arrays, so that a policy may write into them.
 
         Args:
-            columns: which columns of what a tracker sees the policy reads, in its order.
+            columns: columns of the tracker's observation that the policy reads, in the policy's order.
         """
         arrays = {key: np.array(values) for key, values in self.arrays.items()}
         if ENVIRONMENT in arrays:
@@ -59,11 +62,11 @@ class RobotObservation:
 
 
 class TimedRobot:
-    """A robot that is spoken to from one thread, and waited for no longer than so many seconds.
+    """A robot that is called from one thread, with a time limit for each answer.
 
     Args:
         robot: see `hardware.protocol.Robot`.
-        patience_s: how long an answer may take.
+        patience_s: longest time to wait for an answer, in s.
 
     Raises:
         InputError: see `hardware.driver.RobotDriver`.
@@ -76,28 +79,28 @@ class TimedRobot:
 
     @property
     def clock(self) -> CheckedClock:
-        """The time the robot lives in, as long as its driver keeps it."""
+        """Checked clock of the robot's driver."""
         return self.driver.clock
 
     def environment_columns(self, contract: Contract) -> list[int]:
-        """Which columns of what a tracker sees a policy reads, in its order; its contract fits."""
+        """Return the columns of the tracker's observation that a policy reads, in its order; its contract must fit."""
         names = [key.removeprefix(SEEN) for key in self._description.tracked_keys]
         return [names.index(name) for name in contract.environment]
 
     def connect(self) -> None:
-        """Connect and configure it, in the thread that speaks to it.
+        """Connect and configure the robot, in the thread that calls it.
 
         Raises:
-            InputError: it is not calibrated, or not the robot that it was before it was connected.
-            RobotLostError: it raised.
+            InputError: it is not calibrated, or its description changed when it was connected.
+            RobotLostError: it raised an error.
         """
         self.driver.connect()
 
     def look(self) -> RobotObservation:
-        """What it observes now.
+        """Return the current observation.
 
         Raises:
-            RobotLostError: it raised, did not answer in time, or said something else.
+            RobotLostError: the robot raised an error, did not answer in time, or gave an invalid answer.
         """
         taken, found = self.clock.now(), self._description
         answer = self.driver.get_observation()
@@ -107,29 +110,29 @@ class TimedRobot:
         return RobotObservation(arrays=arrays | {f"{IMAGES}{key}": answer[key] for key in found.cameras}, taken=taken)
 
     def send(self, command: Array) -> Array:
-        """Issue a command ``(n,)`` in the robot's units; returns the one that the driver says it sent.
+        """Issue a command ``(n,)`` in the robot's units; return the command that the driver reports as sent.
 
         Raises:
-            RobotLostError: it raised, did not answer in time, or said something else.
+            RobotLostError: the robot raised an error, did not answer in time, or gave an invalid answer.
         """
         action = {key: float(value) for key, value in zip(self._actions, command, strict=True)}
         return np.array(list(self.driver.send_action(action).values()))
 
     def judged(self, judge: Callable[[], Any]) -> bool:
-        """Return what the robot's own judge says of the task.
+        """Return whether the robot's judge considers the task done.
 
         Raises:
-            RobotLostError: it raised, or did not answer in time.
+            RobotLostError: the robot raised an error or did not answer in time.
         """
         return bool(self.driver.call(judge))
 
     def reconnect(self) -> None:
-        """Disconnect it and connect it again; raises as `connect`."""
+        """Disconnect the robot and connect it again; raises as `connect`."""
         self.driver.disconnect()
         self.driver.connect()
 
     def disconnect(self) -> str:
-        """Disconnect it for good, as far as it still answers; returns why it is not disconnected, or ""."""
+        """Disconnect the robot for good; return why this failed, or ""."""
         try:
             self.driver.disconnect()
         except RobotLostError as error:
@@ -144,7 +147,7 @@ EventKind = Literal["held", "limited", "late", "stopped", "alarm", "policy", "ro
 
 @dataclass(frozen=True, kw_only=True)
 class RunEvent:
-    """Something that happened at a frame: what kind, and a sentence."""
+    """Event at one frame: its kind and a message."""
 
     frame: int
     time_s: float
@@ -154,10 +157,11 @@ class RunEvent:
 
 @dataclass(frozen=True, kw_only=True)
 class ControlStep:
-    """One control step. ``wanted`` is NaN where no command came; ``latency_s`` is how long the policy took for it.
+    """One control step. ``wanted`` is NaN if no command arrived; ``latency_s`` is the time that the policy took for it.
 
-    ``age_s`` is how old the observation behind the command was when it was sent; ``scores`` are a monitor's. ``sent``
-    says whether the robot took the command; where it did not, ``issued`` is the last one that it took.
+    ``age_s`` is the age of the observation behind the command when the command was sent. ``scores`` come from a
+    monitor. ``sent`` is true if the robot accepted the command; otherwise ``issued`` is the last command that it
+    accepted.
     """
 
     time_s: float
@@ -174,7 +178,7 @@ class ControlStep:
 
 @dataclass(frozen=True, kw_only=True)
 class WatcherReport:
-    """What a watcher says of a step: its scores, an alarm that ends the episode, or "", and ``notes`` that do not."""
+    """Result of a watcher for one step: scores, an alarm that ends the episode, or "", and ``notes``, which do not."""
 
     scores: Mapping[str, float] = field(default_factory=dict)
     alarm: str = ""
@@ -182,28 +186,28 @@ class WatcherReport:
 
 
 class Watcher(Protocol):
-    """Something that looks on, step by step: a monitor, or a policy in shadow."""
+    """Observer of a run, step by step: a monitor or a policy in shadow."""
 
     def begin(self, episode: int) -> None:
-        """An episode begins."""
+        """Start a new episode."""
         ...
 
     def look(self, seen: RobotObservation, command: Array) -> WatcherReport:
-        """What it makes of an observation and of the command that was sent after it ``(n,)``."""
+        """Return the report for an observation and the command ``(n,)`` that was sent after it."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """How an episode is run.
+    """Options of an episode.
 
     Attributes:
-        steps: control steps at most.
-        patience_s: how long a policy's answer is waited for in seconds of the wall; None is the envelope's watchdog.
-            A robot whose time stands still while one thinks may be given more.
-        judge: says whether the task is done now; None where nobody can.
-        stop_on_success: end there.
-        interrupted: says whether a person wants it to stop.
+        steps: largest number of control steps.
+        patience_s: longest time to wait for a policy's answer, in s of real time; None means the envelope's watchdog.
+            It may be longer for a robot whose time stops while the policy computes.
+        judge: returns whether the task is done now; None if this cannot be determined.
+        stop_on_success: whether to end the episode at success.
+        interrupted: returns whether a person wants to stop the episode.
     """
 
     steps: int
@@ -215,11 +219,11 @@ class RunOptions:
 
 @dataclass(kw_only=True)
 class EpisodeRun:
-    """What came of an episode: its steps, its events, and why it ended early, or "".
+    """Result of an episode: its steps, its events, and the reason why it ended early, or "".
 
-    ``trip`` says what kind of end that was: ``stopped`` by the envelope, an ``alarm``, ``policy`` or ``robot`` lost,
-    or ``hand`` where a person stopped it. ``success`` is the judge's, None where there was none. ``shadow`` are the
-    figures of a policy in shadow, if one looked on.
+    ``trip`` is the kind of an early end: ``stopped`` by the envelope, ``alarm``, loss of ``policy`` or ``robot``, or
+    ``hand`` if a person stopped it. ``success`` comes from the judge; None without one. ``shadow`` are the metrics of a
+    policy in shadow, if there was one.
     """
 
     episode: int
@@ -233,15 +237,15 @@ class EpisodeRun:
 
     @property
     def unsent(self) -> int:
-        """Steps whose command the robot did not take."""
+        """Number of steps whose command the robot did not accept."""
         return sum(not step.sent for step in self.steps)
 
     @property
     def rulings(self) -> dict[str, int]:
-        """Commands that the robot took, by what the envelope made of them."""
+        """Number of accepted commands for each kind of envelope decision."""
         return dict(Counter(step.ruling.kind for step in self.steps if step.sent))
 
     @property
     def violations(self) -> int:
-        """Steps at which the envelope had to hold or stop; a command that was only cut to the limits breaks none."""
+        """Number of steps at which the envelope had to hold or stop; commands that were only limited do not count."""
         return sum(step.ruling.kind in ("held", "stopped") for step in self.steps)

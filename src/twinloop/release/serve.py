@@ -1,4 +1,4 @@
-"""A policy for robots whose computer is another one: HTTP and WebSocket, this machine only unless there is a token."""
+"""Serve a policy to robots with another computer, over HTTP and WebSocket; other machines need a token."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 SHORTEST_TOKEN = 16  # characters; 16 of the 64 of a random token are 96 bits
-_TOKEN_BYTES = 4096  # of a token's file; what is longer is another file
+_TOKEN_BYTES = 4096  # of a token's file; a longer file is not a token's
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServeOptions:
-    """Where a server listens, and whom it serves.
+    """Address of a server and limits for its clients.
 
     Attributes:
-        host: name or address; this machine only by default.
-        port: 0 takes a free one.
-        token: what clients must show; needed for any other host.
-        sessions: clients at a time.
-        largest: bytes of a message; a policy that needs less is sent no more than that.
+        host: name or address; only this machine by default.
+        port: port; 0 chooses a free one.
+        token: token that clients must send; required for any other host.
+        sessions: largest number of clients at a time.
+        largest: largest message in bytes; the limit is lower if the policy needs less.
         limits: times and counts, see `ServeLimits`.
     """
 
@@ -46,18 +46,19 @@ class ServeOptions:
 
     def __post_init__(self) -> None:
         if not 0 <= self.port < 65536:
-            raise InputError(f"--port {self.port} is none. Give a number from 0 to 65535; 0 takes a free one.")
+            raise InputError(f"--port {self.port} is not a port. Give a number from 0 to 65535; 0 chooses a free one.")
         if self.sessions < 1:
-            raise InputError(f"--sessions {self.sessions} would serve nobody. Give at least 1.")
+            raise InputError(f"--sessions {self.sessions} allows no client. Give at least 1.")
         if self.token is not None and len(self.token) < SHORTEST_TOKEN:
             raise InputError(
-                f"The token has {len(self.token)} characters, and could be guessed. Give at least {SHORTEST_TOKEN}: "
+                f"The token has {len(self.token)} characters and is too easy to guess. Give at least "
+                f"{SHORTEST_TOKEN}: "
                 "python -c 'import secrets; print(secrets.token_urlsafe())' > token.txt"
             )
         if not self.is_local and self.token is None:
             raise InputError(
-                f"--host {self.host} lets other machines in, and whoever reaches the server would command robots. Give "
-                "--token-file, or leave --host out and reach it through a tunnel: ssh -L 8400:localhost:8400 SERVER"
+                f"--host {self.host} admits other machines, and any of them could command robots. Give "
+                "--token-file, or leave --host out and connect through a tunnel: ssh -L 8400:localhost:8400 SERVER"
             )
 
     @property
@@ -70,15 +71,15 @@ class ServeOptions:
 
     @property
     def names(self) -> frozenset[str] | None:
-        """Names by which clients may call it; None for any."""
+        """Host names that clients may use; None for any."""
         return frozenset({self.host, "localhost", "127.0.0.1", "::1"}) if self.is_local else None
 
 
 def read_token(path: Path | None) -> str | None:
-    """The token in a file, without the white space around it; None without a file.
+    """Return the token in a file, without surrounding white space; None without a file.
 
     Raises:
-        InputError: the file cannot be read, or is empty.
+        InputError: the file cannot be read, or has no valid token.
     """
     if path is None:
         return None
@@ -90,20 +91,20 @@ def read_token(path: Path | None) -> str | None:
     except UnicodeDecodeError:  # its message would show bytes of the token
         token = ""
     if not token or not token.isascii() or not token.isprintable() or " " in token:
-        raise InputError(f"{path} holds no token: one line of ASCII without spaces is one.")
+        raise InputError(f"{path} has no valid token. Write one line of ASCII without spaces.")
     return token
 
 
 class PolicyServer:
-    """A server of one policy, made but not started.
+    """Server of one policy; `run` starts it.
 
     Args:
-        make: gives a decider of its own to each client.
+        make: returns a separate decider for each client.
         options: see `ServeOptions`.
 
     Raises:
         MissingDependencyError: the extra ``serve`` is not installed.
-        InputError: the port is taken, or there is no such host here.
+        InputError: the port is taken, or the host does not exist on this machine.
     """
 
     def __init__(self, make: Callable[[], Decider], options: ServeOptions | None = None) -> None:
@@ -116,33 +117,33 @@ class PolicyServer:
 
     @property
     def address(self) -> str:
-        """Where it listens, as a client calls it."""
+        """Address of the server, as clients use it."""
         host, port = self._socket.getsockname()[:2]
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     def run(self) -> None:
-        """Serve until it is told to stop, or by Ctrl-C."""
+        """Serve until `stop` is called or Ctrl-C is pressed."""
         try:
             self._server.run(sockets=[self._socket])
         finally:
             self._worker.close()
 
     def stop(self, *, at_once: bool = False) -> None:
-        """End `run`, from another thread; ``at_once`` drops clients in the middle of their requests."""
+        """End `run` from another thread; ``at_once`` drops clients during their requests."""
         self._server.should_exit, self._server.force_exit = True, at_once
 
     @property
     def started(self) -> bool:
-        """Whether it answers."""
+        """Whether it answers requests."""
         return self._server.started
 
     def _message_bytes(self) -> int:
-        """Return the bytes of the largest message that is read: no more than the policy's contract needs."""
+        """Return the size of the largest accepted message in bytes, at most what the policy's contract needs."""
         contract, largest = self.sessions.contract, self.options.largest
         if observation_bytes(contract) > largest:
             raise InputError(
-                f"One observation of {self.sessions.name} has {observation_bytes(contract)} bytes, and at most "
-                f"{largest} are read. Train a policy with smaller pictures."
+                f"One observation of {self.sessions.name} has {observation_bytes(contract)} bytes, but at most "
+                f"{largest} are read. Train a policy with smaller images."
             )
         return min(largest, largest_request(contract))
 
@@ -163,12 +164,12 @@ class PolicyServer:
             "ws": StreamProtocol,
             "ws_max_size": self._largest,
             "ws_per_message_deflate": False,  # a few bytes could unpack to a message of any size
-            # No pings: a client's program may rest between episodes. The kernel finds clients that are gone.
+            # No pings: a client's program may pause between episodes. The kernel detects vanished clients.
             "ws_ping_interval": None,
             "h11_max_incomplete_event_size": limits.header_bytes,
             "timeout_keep_alive": limits.rest_s,
             "timeout_graceful_shutdown": limits.stop_s,
-            "proxy_headers": False,  # a client's own word about its address
+            "proxy_headers": False,  # a client could claim any address
             "server_header": False,
             "lifespan": "off",
             "log_level": "error",  # one line for each wrong request would fill the disk
@@ -180,10 +181,12 @@ class PolicyServer:
 def _bound(host: str, port: int) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)  # asyncio sends at once only where it knows that it is TCP
+        listener = socket.socket(
+            family, kind, protocol
+        )  # asyncio sends at once only if the protocol is known to be TCP
     except OSError as error:
         raise InputError(
-            f"There is no host {host} here ({error.strerror}). Leave --host out, or correct it."
+            f"This machine has no host name {host} ({error.strerror}). Leave --host out, or correct it."
         ) from error
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -191,5 +194,7 @@ def _bound(host: str, port: int) -> socket.socket:
         listener.listen()  # clients that come before `run` wait instead of being refused
     except OSError as error:
         listener.close()
-        raise InputError(f"Port {port} of {host} cannot be had ({error.strerror}). Choose another --port.") from error
+        raise InputError(
+            f"Port {port} of {host} is not available ({error.strerror}). Choose another --port."
+        ) from error
     return listener

@@ -1,10 +1,10 @@
-"""The web application of a policy server: who is let in, and its addresses over HTTP and WebSocket.
+"""Web application of a policy server: access control, and its addresses over HTTP and WebSocket.
 
-``GET /health`` says that it runs. ``GET /v1/policy`` says which policy, and its contract. ``POST /v1/sessions`` opens a
-session, ``POST /v1/sessions/NAME`` takes a message (see `serve_wire`) and answers with one, ``DELETE`` ends it. At
-``/v1/stream`` a WebSocket is a session of its own: a message in, a message out.
+``GET /health`` reports that the server runs. ``GET /v1/policy`` returns the policy and its contract. ``POST
+/v1/sessions`` opens a session, ``POST /v1/sessions/NAME`` takes a message (see `serve_wire`) and answers with one,
+``DELETE`` ends it. At ``/v1/stream`` a WebSocket is one session: each message gets one answer.
 
-This module needs the extra ``serve``; `release.serve` is the door to it.
+This module needs the extra ``serve``; import it through `release.serve`.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ from twinloop.release.serve_sessions import FullError, NoSessionError, PolicyFai
 from twinloop.release.serve_wire import PROTOCOL, Message, TooLargeError, WireError, decode, encode
 from twinloop.release.serve_worker import BusyError, PolicyStuckError, PolicyThread, ServeLimits
 
-HEALTH = "/health"  # needs no token, so that a monitor need not have it
+HEALTH = "/health"  # needs no token, so that server monitoring works without it
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:]*)(:[0-9]+)?", re.IGNORECASE)
 _log = logging.getLogger(__name__)
 
 
 class RequestGuard:
-    """An ASGI application that refuses requests, and lets no error of the application inside get out.
+    """ASGI application that refuses invalid requests and catches all errors of the application inside.
 
     Args:
         app: the application inside.
-        token: what clients must present as ``Authorization: Bearer TOKEN``; None asks for nothing.
-        hosts: names by which the server may be called, so that no web page reaches it under another; None allows any.
+        token: token that clients must send as ``Authorization: Bearer TOKEN``; None allows all clients.
+        hosts: host names that clients may use, so that no web page reaches the server under another name; None allows
+            any.
     """
 
     def __init__(self, app: Any, *, token: str | None, hosts: frozenset[str] | None) -> None:
@@ -65,7 +66,7 @@ class RequestGuard:
         except asyncio.CancelledError:
             if not started:
                 await _answer(scope, receive, send, 503, "Stopping", "The server is being stopped.")
-        except Exception as error:  # noqa: BLE001  # a fault of ours; it was answered with 500, without details
+        except Exception as error:  # noqa: BLE001  # an error in the server; it was answered with 500, without details
             _log.error("a request failed: %s: %.200s", type(error).__name__, " ".join(str(error).split()))
 
     def _refusal(self, headers: Mapping[str, str], path: str) -> str:
@@ -73,7 +74,7 @@ class RequestGuard:
         if "origin" in headers or headers.get("sec-fetch-site", "none") != "none":
             return "Web pages are not served."
         if self._hosts is not None and host_name(headers.get("host", "")) not in self._hosts:
-            return "The server was called by a name that is not its own."
+            return "The server was called by an unknown host name."
         given = headers.get("authorization", "").removeprefix("Bearer ").encode()
         if self._token is not None and path != HEALTH and not hmac.compare_digest(given, self._token.encode()):
             return "The token is missing or wrong."
@@ -81,7 +82,7 @@ class RequestGuard:
 
 
 def host_name(header: str) -> str:
-    """Return the name in a ``Host`` header, without its port; "" for what is no host."""
+    """Return the name in a ``Host`` header, without its port; "" if it is not a host."""
     match = _HOST.fullmatch(header.strip())
     return match[1].strip("[]").lower() if match else ""
 
@@ -97,11 +98,11 @@ async def _answer(scope: Any, receive: Any, send: Any, status: int, error: str, 
 
 MEDIA_TYPE = "application/octet-stream"
 _LONGEST_MESSAGE = 2000  # characters of an error; a header of 64 KiB can be wrong in many places
-_GOING_AWAY = 1001  # WebSocket's code for a side that ends a connection in good order
+_GOING_AWAY = 1001  # WebSocket's code for a side that ends a connection regularly
 
 
 class MediaTypeError(WireError):
-    """A body of another kind than a message."""
+    """A body that is not a message by its type."""
 
 
 _STATUS = {
@@ -117,13 +118,13 @@ _RETRY = (409, 503)
 
 
 class Application:
-    """Answers requests: the part of the server between its addresses and its sessions.
+    """Part of the server between its addresses and its sessions; it answers requests.
 
     Args:
-        sessions: of the policy that is served.
-        worker: runs what calls the policy.
+        sessions: sessions of the served policy.
+        worker: thread that calls the policy.
         limits: see `ServeLimits`.
-        largest: bytes of a message.
+        largest: largest message in bytes.
     """
 
     def __init__(self, sessions: Sessions, worker: PolicyThread, limits: ServeLimits, *, largest: int) -> None:
@@ -131,10 +132,10 @@ class Application:
         self._worker = worker
 
     async def open(self, connection: Connection) -> str:
-        """Open a session, and return its name. Where this fails, its place is given back."""
+        """Open a session and return its name; on failure, its place is released."""
         unused = self.sessions.unused(connection.sessions)
         if unused >= self.limits.sessions_per_connection:
-            raise FullError(f"This connection has opened {unused} sessions, and used none of them yet.")
+            raise FullError(f"This connection has opened {unused} sessions without using them. Use or close one first.")
         name = self.sessions.reserve()
         connection.sessions.add(name)
         try:
@@ -154,7 +155,7 @@ class Application:
         try:
             return await self._worker.run(lambda: self._answered(session, data))
         except PolicyStuckError:
-            self.sessions.close(name)  # its policy is in the middle of something, and cannot be used again
+            self.sessions.close(name)  # its policy is still in a call and cannot be used again
             raise
 
     def _answered(self, session: Session, data: bytes) -> Message:
@@ -166,33 +167,35 @@ class Application:
         if message.kind == "restart":
             session.restart()
             return Message(kind="ready")
-        raise WireError(f"A client sends act or restart, not {message.kind}.")
+        raise WireError(f"A client must send act or restart, not {message.kind}.")
 
     async def body(self, request: Request) -> bytes:
-        """Read a request's body, and no more of it than a message may have.
+        """Read a request's body, up to the size of the largest message.
 
         Raises:
-            TooLargeError: it is longer, or announced to be.
-            WireError: it is compressed, or no message by its type.
+            TooLargeError: the body is longer, or its announced length is.
+            WireError: the body is compressed, or its type is not that of a message.
         """
         encoding, kind = (request.headers.get(f"content-{name}", "") for name in ("encoding", "type"))
         if encoding not in ("", "identity") or kind not in ("", MEDIA_TYPE):
-            raise MediaTypeError(f"A message is {MEDIA_TYPE} and not compressed; this is {kind} {encoding}.")
+            raise MediaTypeError(f"A message must be {MEDIA_TYPE} and not compressed; this is {kind} {encoding}.")
         announced = request.headers.get("content-length", "0")
         if int(announced) > self.largest:
-            raise TooLargeError(f"A message has at most {self.largest} bytes here; this is to have {announced}.")
+            raise TooLargeError(
+                f"A message may have at most {self.largest} bytes here; this one announces {announced}."
+            )
         parts, count = list[bytes](), 0
         async for part in request.stream():
             count += len(part)
             if count > self.largest:
-                raise TooLargeError(f"A message has at most {self.largest} bytes here.")
+                raise TooLargeError(f"A message may have at most {self.largest} bytes here.")
             parts.append(part)
         return b"".join(parts)
 
 
 def create_app(app: Application, *, token: str | None, hosts: frozenset[str] | None) -> RequestGuard:
-    """Return the ASGI application; ``token`` and ``hosts`` as `RequestGuard`."""
-    # No redirect, because it would lead to whatever the Host header names.
+    """Return the ASGI application; ``token`` and ``hosts`` as in `RequestGuard`."""
+    # No redirect, because it would lead to the host in the Host header.
     web = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     sessions = app.sessions
 
@@ -236,7 +239,7 @@ def create_app(app: Application, *, token: str | None, hosts: frozenset[str] | N
 
 
 async def _serve_stream(stream: WebSocket, app: Application) -> None:
-    """Answer the messages of one WebSocket until it ends, or sends nothing for too long."""
+    """Answer the messages of one WebSocket until it ends or sends nothing for too long."""
     connection: Connection = stream.scope["state"]["connection"]
     name, patience = "", app.limits.first_s
     try:
@@ -257,12 +260,12 @@ async def _serve_stream(stream: WebSocket, app: Application) -> None:
 
 
 async def _heard(received: Mapping[str, Any], app: Application, name: str) -> Message:
-    """Return the answer to one message. A wrong message is answered with an error, and the session goes on."""
+    """Return the answer to one message. An invalid message is answered with an error, and the session continues."""
     data = received.get("bytes")
     with app.sessions.claim(name) as session:
         try:
             if not isinstance(data, bytes):
-                raise WireError("Messages are binary, not text.")
+                raise WireError("Messages must be binary, not text.")
             return await app.answer(name, session, data)
         except PolicyStuckError:
             raise
@@ -284,7 +287,7 @@ def _said(error: TwinloopError) -> Message:
 
 
 def _text(error: TwinloopError) -> str:
-    """Return what an error says, as text that UTF-8 can hold."""
+    """Return the message of an error as valid UTF-8 text."""
     return str(error)[:_LONGEST_MESSAGE].encode(errors="replace").decode()
 
 

@@ -1,8 +1,8 @@
-"""Connections of a policy server: uvicorn's protocols with deadlines for headers, bodies and reading, and with limits.
+"""Connections of a policy server: uvicorn's protocols with limits and with deadlines for headers, bodies and reading.
 
-uvicorn limits the time between two requests, but not the time that a request takes to arrive: each byte stops its
+uvicorn limits the time between two requests, but not the time in which a request arrives: each byte stops its
 timer. A middleware cannot help, because it runs after the headers are complete. The protocols here add the missing
-timers at the connection itself.
+timers at the connection.
 
 This module needs the extra ``serve``.
 """
@@ -31,8 +31,8 @@ from twinloop.release.serve_sessions import Sessions
 from twinloop.release.serve_worker import ServeLimits
 
 _log = logging.getLogger(__name__)
-# The kernel asks a silent client whether it is still there after 10 s, then every 5 s, and gives it up after 3
-# questions: a client that lost its power or its network is found after 25 s.
+# The kernel probes a silent client after 10 s, then every 5 s, and gives up after 3 probes: a client without
+# power or network is detected after 25 s.
 _PROBES = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
 
 
@@ -40,7 +40,7 @@ class Connections:
     """All open connections of a server, counted by network address.
 
     Args:
-        sessions: closed when the connection that used them is gone.
+        sessions: sessions, which are closed when their connection is gone.
         limits: see `ServeLimits`.
     """
 
@@ -49,23 +49,23 @@ class Connections:
         self._count = Counter[str]()
 
     def admit(self, address: str) -> str:
-        """Count one more connection of an address; returns why it must be refused, or ""."""
+        """Count a new connection of an address; return why it must be refused, or ""."""
         full = self._count.total() >= self.limits.connections
         crowded = self._count[address] >= self.limits.connections_per_address
         self._count[address] += 1
         if full:
-            return f"The server has {self.limits.connections} connections open, and takes no more. Try again later."
+            return f"The server has {self.limits.connections} connections open, which is the limit. Try again later."
         if crowded:
             return f"{address} has {self.limits.connections_per_address} connections open. Close one, or try later."
         return ""
 
     @property
     def flooded(self) -> bool:
-        """Whether even the connections that are being refused are too many."""
+        """Whether even the number of refused connections is too large."""
         return self._count.total() > 2 * self.limits.connections
 
     def leave(self, address: str) -> None:
-        """Count one connection less."""
+        """Count the end of a connection."""
         self._count[address] -= 1
         if not self._count[address]:
             del self._count[address]
@@ -84,7 +84,7 @@ class Connection:
     sessions: set[str] = field(default_factory=set[str])
 
     def closed(self) -> None:
-        """Give back the place, and soon the sessions, unless another connection uses them."""
+        """Release the connection's place, and soon its sessions, unless another connection uses them."""
         self.everyone.leave(self.address)
         loop, since, sessions = asyncio.get_running_loop(), time.monotonic(), self.everyone.sessions
         for name in self.sessions:
@@ -112,7 +112,7 @@ class _Timer:
 
 
 class _Watched(asyncio.Protocol):
-    """The part that both protocols share: deadlines, waiting for a client that does not read, and the end."""
+    """Common part of both protocols: deadlines, waiting for a client that does not read, and the end."""
 
     loop: Any
     transport: Any
@@ -122,24 +122,24 @@ class _Watched(asyncio.Protocol):
         self._arriving, self._reading = _Timer(self.loop), _Timer(self.loop)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Give back what the connection held."""
+        """Release the resources of the connection."""
         self._arriving.clear()
         self._reading.clear()
         self._connection.closed()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Begin to wait for a client that does not read."""
+        """Start to wait for a client that does not read."""
         super().pause_writing()
         self._reading.set("reading", self._limits.write_s, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Go on after the client has read."""
+        """Continue after the client has read."""
         self._reading.clear()
         super().resume_writing()
 
     def shutdown(self) -> None:
-        """End the connection because the server ends; one in an odd state must not keep the rest from being ended."""
+        """End the connection because the server ends; abort it if this fails."""
         try:
             super().shutdown()  # pyright: ignore[reportAttributeAccessIssue]
         except Exception:  # noqa: BLE001
@@ -158,7 +158,7 @@ class HttpProtocol(_Watched, H11Protocol):
         self._refused = self._upgraded = False
 
     def connection_made(self, transport: Any) -> None:
-        """Admit a connection, or refuse it where there are too many."""
+        """Admit a connection, or refuse it if there are too many."""
         super().connection_made(transport)
         _prepare(transport)
         self._connection.address = self.client[0] if self.client else ""
@@ -171,9 +171,9 @@ class HttpProtocol(_Watched, H11Protocol):
             self._expect()
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes, and set the deadline of what is still to come."""
+        """Process bytes, and set the deadline for the missing ones."""
         if self._refused:
-            return  # what a refused client still sends is dropped
+            return  # further bytes of a refused client are dropped
         try:
             super().data_received(data)
         except Exception as error:  # noqa: BLE001  # whatever a client sends, the server goes on
@@ -181,27 +181,27 @@ class HttpProtocol(_Watched, H11Protocol):
         self._expect()
 
     def on_response_complete(self) -> None:
-        """Set for how long the connection may rest, and go on with the next request."""
-        # A client that has a session may rest between two episodes; others need no open connection.
+        """Set the idle time of the connection, and continue with the next request."""
+        # A client with a session may pause between two episodes; others need no open connection.
         self.timeout_keep_alive = self._limits.idle_s if self._connection.sessions else self._limits.rest_s
         super().on_response_complete()
         self._expect()
 
     def handle_websocket_upgrade(self, event: Any) -> None:
         """Hand the connection over to a `StreamProtocol`."""
-        self._upgraded = True  # from here on `StreamProtocol` has the connection, with timers of its own
+        self._upgraded = True  # from here on `StreamProtocol` has the connection, with separate timers
         self._arriving.clear()
         self._reading.clear()
         super().handle_websocket_upgrade(event)
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is not HTTP, with the reason."""
-        error = sys.exc_info()[1]  # uvicorn calls this where it handles h11's error, which has the reason
+        """Refuse a request that is not valid HTTP, with the reason."""
+        error = sys.exc_info()[1]  # uvicorn calls this while handling h11's error, which has the reason
         status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
         self._refuse(status, f"{msg} {error or ''}".strip())
 
     def _expect(self) -> None:
-        """Set the deadline of what the client has to send next: headers, a body, or nothing."""
+        """Set the deadline for the next input: headers, a body, or nothing."""
         if self._refused or self._upgraded or self.transport.is_closing():
             return
         state = self.conn.their_state
@@ -219,7 +219,7 @@ class HttpProtocol(_Watched, H11Protocol):
         self._arriving.set((part, self.cycle), seconds, lambda: self._refuse(408, message))
 
     def _refuse(self, status: int, message: str, *headers: tuple[str, str]) -> None:
-        """Answer instead of the application, and close; the client gets a moment to read the answer."""
+        """Answer instead of the application and close; the client gets some time to read the answer."""
         self._refused = True
         self._arriving.clear()
         self._unset_keepalive_if_required()
@@ -248,7 +248,7 @@ class StreamProtocol(_Watched, WebSocketsSansIOProtocol):
         self.close_timeout = self._limits.linger_s  # for a client to answer that it closes, too
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes, and set the deadline of what is still to come."""
+        """Process bytes, and set the deadline for the missing ones."""
         self._complete = False
         try:
             super().data_received(data)
@@ -263,7 +263,7 @@ class StreamProtocol(_Watched, WebSocketsSansIOProtocol):
             self._arriving.clear()
 
     def _refuse_handshake(self) -> None:
-        """Answer headers that ask for a WebSocket in a wrong way; uvicorn would answer nothing."""
+        """Answer an invalid handshake with the reason; uvicorn would send no answer."""
         why = self.conn.handshake_exc
         message = str(getattr(why, "__cause__", None) or why or "no handshake").encode(errors="replace")
         head = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\nconnection: close\r\n\r\n"
@@ -281,7 +281,7 @@ class StreamProtocol(_Watched, WebSocketsSansIOProtocol):
         super().handle_ping()
 
     def handle_pong(self, event: Any) -> None:
-        """Take a pong."""
+        """Process a pong."""
         self._complete = True
         super().handle_pong(event)
 
@@ -293,19 +293,19 @@ class StreamProtocol(_Watched, WebSocketsSansIOProtocol):
         super().send_receive_event_to_app()
 
     def pause_writing(self) -> None:
-        """Begin to wait for a client that does not read."""
+        """Start to wait for a client that does not read."""
         super().pause_writing()
         self.transport.pause_reading()  # a client that does not read its pongs can send no more pings
 
     def resume_writing(self) -> None:
-        """Go on after the client has read."""
+        """Continue after the client has read."""
         if not self.read_paused:
             self.transport.resume_reading()
         super().resume_writing()
 
 
 def _prepare(transport: Any) -> None:
-    """Have the kernel find clients that are gone without a word, and report each byte that a client does not read."""
+    """Make the kernel detect vanished clients and report every byte that a client does not read."""
     transport.set_write_buffer_limits(high=0)
     connection = transport.get_extra_info("socket")
     if connection is None or connection.family not in (socket.AF_INET, socket.AF_INET6):

@@ -1,4 +1,4 @@
-"""Sessions of a policy server: each client acts with a memory of its own, and has one request at a time."""
+"""Sessions of a policy server: each client has a separate policy memory and one request at a time."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from twinloop.release.serve_wire import SENT, check_observation
 from twinloop.release.serve_worker import LIMITS, BusyError
 
 MOST_SESSIONS = 16  # robots on one server; our choice
-_TOKEN_BYTES = 16  # 128 random bits: nobody guesses the name of another client's session
-_LONGEST_REASON = 300  # characters of what a policy raised
+_TOKEN_BYTES = 16  # 128 random bits: the name of another client's session cannot be guessed
+_LONGEST_REASON = 300  # characters of a policy's error
 _log = logging.getLogger(__name__)
 
 
 class NoSessionError(InputError):
-    """A session that does not exist, or no longer."""
+    """A session that does not exist, or no longer exists."""
 
 
 class FullError(TwinloopError):
-    """A server that serves as many clients as it may."""
+    """A server that has reached its largest number of clients."""
 
 
 class PolicyFailedError(TwinloopError):
-    """A policy that raised, or gave no command."""
+    """A policy that raised an error or gave no valid command."""
 
 
 class Session:
@@ -48,10 +48,10 @@ class Session:
         self.heard = self.busy = False
 
     def restart(self, episode: int = 0) -> None:
-        """Begin a new episode.
+        """Start a new episode.
 
         Raises:
-            PolicyFailedError: the policy raised.
+            PolicyFailedError: the policy raised an error.
         """
         _tried(lambda: self._ready.restart(episode))
 
@@ -59,14 +59,14 @@ class Session:
         """Return the next command, shape ``(k,)``.
 
         Raises:
-            WireError: the observation is not what the policy wants.
-            PolicyFailedError: the policy raised, or gave no finite command of the right shape.
+            WireError: the observation does not fit the policy's contract.
+            PolicyFailedError: the policy raised an error, or gave no finite command of the right shape.
         """
         check_observation(observation, self._contract)
         command = _tried(lambda: self._decided(observation))
         wanted = (len(self._contract.action.names),)
         if command.shape != wanted:
-            raise PolicyFailedError(f"The policy gave a command of shape {command.shape} where {wanted} belongs.")
+            raise PolicyFailedError(f"The policy gave a command of shape {command.shape} instead of {wanted}.")
         if not np.isfinite(command).all():
             joint = self._contract.action.names[int(np.argmin(np.isfinite(command)))]
             raise PolicyFailedError(f"The policy gave a command that is not a number, for {joint}.")
@@ -87,10 +87,10 @@ class Sessions:
     """All sessions of a server. Methods may be called from any thread; those that call the policy may take long.
 
     Args:
-        make: gives a decider of its own to every session; all share one network.
-        most: sessions at a time.
-        idle_s: time without a message after which a session gives its place to a new one.
-        first_s: the same for a session that has sent no message at all.
+        make: returns a separate decider for every session; all share one network.
+        most: largest number of sessions at a time.
+        idle_s: time in s without a message after which a session may be replaced by a new one.
+        first_s: the same for a session that has sent no message yet.
     """
 
     def __init__(
@@ -114,13 +114,13 @@ class Sessions:
         return len(self._open)
 
     def unused(self, names: set[str]) -> int:
-        """Return how many of these sessions have sent no message yet, and forget the names of closed ones."""
+        """Return the number of these sessions without a message so far, and remove the names of closed ones."""
         with self._lock:
             names &= set(self._open)
             return sum(not self._open[name].heard for name in names)
 
     def open(self) -> str:
-        """Reserve and begin a session; returns its name. Raises as `reserve` and `begin`."""
+        """Reserve and start a session; return its name. Raises as `reserve` and `begin`."""
         name = self.reserve()
         try:
             self.begin(name)
@@ -130,10 +130,10 @@ class Sessions:
         return name
 
     def reserve(self) -> str:
-        """Take a place for a new session, and return its name, which nobody can guess. Does not call the policy.
+        """Reserve a place for a new session and return its random name. Does not call the policy.
 
         Raises:
-            FullError: every place is taken by a client that was heard of lately.
+            FullError: every place is taken by a session with recent messages.
         """
         with self._lock:
             if len(self._open) >= self._most:
@@ -143,11 +143,11 @@ class Sessions:
         return name
 
     def begin(self, name: str) -> None:
-        """Give a reserved session its copy of the policy, and begin an episode.
+        """Give a reserved session its copy of the policy, and start an episode.
 
         Raises:
             NoSessionError: the session was closed meanwhile.
-            PolicyFailedError: the policy raised.
+            PolicyFailedError: the policy raised an error.
         """
         with self._lock:
             session, spare = self._find(name), self._spare
@@ -156,7 +156,7 @@ class Sessions:
         session.restart()
 
     def close(self, name: str) -> None:
-        """End a session, if there is one."""
+        """End a session, if it exists."""
         with self._lock:
             self._open.pop(name, None)
 
@@ -172,13 +172,13 @@ class Sessions:
         """Hold a session for one request, so that two requests never use one policy's memory at the same time.
 
         Raises:
-            NoSessionError: there is none of that name.
+            NoSessionError: no session has this name.
             BusyError: an earlier request of this session is not answered yet.
         """
         with self._lock:
             session = self._find(name)
             if session.busy:
-                raise BusyError("The session is still at work on an earlier request. Wait for its answer.")
+                raise BusyError("The session has not finished an earlier request. Wait for its answer.")
             session.busy = session.heard = True
             session.used = time.monotonic()
         try:
@@ -194,14 +194,16 @@ class Sessions:
     def _find(self, name: str) -> Session:
         session = self._open.get(name)
         if session is None:
-            raise NoSessionError("There is no such session: the server was started again, or gave its place away.")
+            raise NoSessionError(
+                "There is no such session: the server was restarted, or ended it after a long silence. Open a new one."
+            )
         return session
 
     def _make_room(self) -> None:
-        """Close the session that is overdue for the longest time.
+        """Close the session that has been idle beyond its limit for the longest time.
 
         Raises:
-            FullError: none is overdue.
+            FullError: no session has been idle beyond its limit.
         """
         now = time.monotonic()
         late = {name: now - session.used - self._patience(session) for name, session in self._open.items()}
@@ -209,21 +211,21 @@ class Sessions:
         if late[name] < 0.0:
             raise FullError(
                 f"{self._most} clients are served already, and none has been silent for {self._idle_s:g} s. "
-                "Close one, or serve more: --sessions."
+                "Close one, or allow more with --sessions."
             )
         del self._open[name]
 
     def _patience(self, session: Session) -> float:
-        """Return for how long a session may send nothing, in seconds; a request under way is not silence."""
+        """Return the time in s for which a session may send nothing; a session with a running request is never idle."""
         if session.busy:
             return float("inf")
         return self._idle_s if session.heard else self._first_s
 
 
 def _tried(call: Callable[[], Any]) -> Any:
-    """Return what a call into the policy returns.
+    """Call the policy and return its result.
 
-    The client gets the type and the message of what was raised. The place in a file goes into the server's log only.
+    The client gets the type and the message of an error. The position in a file is only written to the server's log.
     """
     try:
         return call()

@@ -1,8 +1,8 @@
-"""What goes over the wire between a policy server and its clients: a JSON header, then raw arrays. Never pickles.
+"""Message format between a policy server and its clients: a JSON header, then raw arrays. No pickles.
 
 A message is the header's length (4 bytes, little-endian), the header (UTF-8 JSON), and the bytes of the arrays in the
-header's order, C order, little-endian, nothing between them. The header names the protocol's version, the kind of
-message, and each array with its type and shape::
+header's order, C order, little-endian, without gaps. The header contains the protocol's version, the kind of message,
+and each array with its type and shape::
 
     {"protocol": 1, "kind": "act", "arrays": [{"name": "observation.state", "dtype": "float64", "shape": [6]}]}
 """
@@ -25,25 +25,25 @@ from twinloop.core.errors import InputError
 from twinloop.twin.spec import describe
 
 PROTOCOL = 1
-SENT = "sent"  # an array beside an observation: what the robot was told last, where that is not what the policy said
+SENT = "sent"  # an additional array: the last command sent to the robot, if it differs from the policy's
 Kind = Literal["act", "action", "restart", "ready", "error"]
 _LENGTH = struct.Struct("<I")
 _LONGEST_HEADER = 65536
-# Far above what an arm's joints and cameras need: 64 MiB are 22 pictures of 1280x720.
+# Far more than an arm's joints and cameras need: 64 MiB are 22 images of 1280x720.
 LARGEST_MESSAGE = 64 * 2**20
 
 
 class WireError(InputError):
-    """Bytes that are no message of this protocol, or one of another version."""
+    """Bytes that are not a message of this protocol, or a message of another version."""
 
 
 class TooLargeError(WireError):
-    """A message of more bytes than are read."""
+    """A message with more bytes than allowed."""
 
 
 def _printable(text: str) -> str:
     if not text.isprintable():
-        raise ValueError("a name has printable characters only")
+        raise ValueError("a name must have printable characters only")
     return text
 
 
@@ -60,12 +60,12 @@ class ArrayHeader(_Strict):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it takes."""
+        """Size in bytes."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 class Header(_Strict):
-    """What a message is. ``message`` and ``error`` are of kind ``error``: what went wrong, and its type."""
+    """Header of a message. ``message`` and ``error`` belong to kind ``error``: the text of the error and its type."""
 
     protocol: int
     kind: Kind
@@ -76,7 +76,7 @@ class Header(_Strict):
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """A message as both sides handle it."""
+    """Decoded message."""
 
     kind: Kind
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
@@ -85,16 +85,16 @@ class Message:
 
 
 def encode(message: Message) -> bytes:
-    """The bytes of a message.
+    """Return the bytes of a message.
 
     Raises:
-        WireError: an array of a type that does not travel.
+        WireError: an array has a type that cannot be sent.
     """
     arrays = {name: np.asarray(array) for name, array in message.arrays.items()}
     rows = []
     for name, array in arrays.items():
         if array.dtype.name not in ("float32", "float64", "uint8"):
-            raise WireError(f"{name} is {array.dtype}; float32, float64 and uint8 travel. Convert it.")
+            raise WireError(f"{name} is {array.dtype}; only float32, float64 and uint8 can be sent. Convert it.")
         rows.append({"name": name, "dtype": array.dtype.name, "shape": list(array.shape)})
     header = {"protocol": PROTOCOL, "kind": message.kind, "arrays": rows}
     if message.kind == "error":
@@ -105,23 +105,25 @@ def encode(message: Message) -> bytes:
 
 
 def decode(data: bytes, *, largest: int = LARGEST_MESSAGE) -> Message:
-    """The message in some bytes, its arrays read-only views of them.
+    """Return the message in some bytes; its arrays are read-only views of them.
 
     Raises:
-        WireError: they are none, are cut short or go on too long, or are of another version; says which.
+        WireError: the bytes are not a message, have a wrong length, or are of another version; gives the problem.
     """
     if len(data) > largest:
-        raise TooLargeError(f"A message of {len(data)} bytes is more than the {largest} that are read.")
+        raise TooLargeError(f"A message of {len(data)} bytes is too large: at most {largest} are read.")
     if len(data) < _LENGTH.size:
-        raise WireError(f"{len(data)} bytes are no message: its header's length takes {_LENGTH.size}.")
+        raise WireError(f"{len(data)} bytes are not a message: the length of its header alone takes {_LENGTH.size}.")
     (length,) = _LENGTH.unpack_from(data)
     if length > min(_LONGEST_HEADER, len(data) - _LENGTH.size):
-        raise WireError(f"The message says that its header has {length} bytes, and has {len(data)} in all.")
+        raise WireError(
+            f"The message's header is announced with {length} bytes, but the message has {len(data)} in all."
+        )
     header = _header(data[_LENGTH.size : _LENGTH.size + length])
     start, arrays = _LENGTH.size + length, dict[str, NDArray[Any]]()
     wanted = start + sum(row.nbytes for row in header.arrays)
     if wanted != len(data):
-        raise WireError(f"The message has {len(data)} bytes; its header speaks of {wanted}.")
+        raise WireError(f"The message has {len(data)} bytes; its header announces {wanted}.")
     for row in header.arrays:
         if row.name in arrays:
             raise WireError(f"The message has {row.name} twice.")
@@ -139,7 +141,7 @@ def _header(text: bytes) -> Header:
         raise WireError(f"The message's header is not JSON ({error}).") from error
     given = value.get("protocol") if isinstance(value, dict) else None
     if given != PROTOCOL:
-        raise WireError(f"The message is of protocol {given!r:.80}, {PROTOCOL} is spoken here. Use the same version.")
+        raise WireError(f"The message is of protocol {given!r:.80}, but {PROTOCOL} is used here. Use the same version.")
     try:
         return Header.model_validate(value)
     except ValidationError as error:
@@ -147,7 +149,7 @@ def _header(text: bytes) -> Header:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object; two readers of an object with the same key twice may disagree, so refuse it."""
+    """Return a JSON object; refuse duplicate keys, because two readers may interpret them differently."""
     value = dict(pairs)
     if len(value) != len(pairs):
         raise ValueError("an object has the same key twice")
@@ -155,35 +157,35 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a number of JSON")
+    raise ValueError(f"{name} is not a valid JSON number")
 
 
 def check_observation(arrays: Mapping[str, NDArray[Any]], contract: Contract) -> None:
-    """Refuse an observation that is not what a policy's contract asks for, or holds what is not a number.
+    """Refuse an observation that differs from the policy's contract or contains values that are not finite.
 
     Raises:
-        WireError: names what is missing, not asked for, of another shape or type, or not finite.
+        WireError: names the array that is missing, unexpected, of another shape or type, or not finite.
     """
     shapes = observation_shapes(contract)
     if SENT in arrays:
         shapes[SENT] = (len(contract.action.names),)
     unknown = sorted(set(arrays) - set(shapes))
     if unknown:
-        raise WireError(f"The observation has {', '.join(unknown)[:200]}; the policy wants only {', '.join(shapes)}.")
+        raise WireError(f"The observation has {', '.join(unknown)[:200]}; the policy expects only {', '.join(shapes)}.")
     for key, shape in shapes.items():
         if key not in arrays:
-            raise WireError(f"The observation lacks {key}. It has: {', '.join(arrays) or 'nothing'}.")
+            raise WireError(f"The observation has no {key}. It has: {', '.join(arrays) or 'no arrays'}.")
         array, wanted = arrays[key], "uint8" if key.startswith(IMAGES) else "float32 or float64"
         if array.shape != shape:
-            raise WireError(f"{key} has shape {array.shape}; the policy wants {shape}.")
+            raise WireError(f"{key} has shape {array.shape}; the policy expects {shape}.")
         if (array.dtype == np.uint8) != (wanted == "uint8"):
-            raise WireError(f"{key} is {array.dtype.name}; the policy wants {wanted}.")
+            raise WireError(f"{key} is {array.dtype.name}; the policy expects {wanted}.")
         if array.dtype != np.uint8 and not np.isfinite(array).all():
-            raise WireError(f"{key} is not a number at {int(np.argmin(np.isfinite(array).ravel()))}.")
+            raise WireError(f"{key} is not a number at index {int(np.argmin(np.isfinite(array).ravel()))}.")
 
 
 def observation_shapes(contract: Contract) -> dict[str, tuple[int, ...]]:
-    """What one observation holds, by its name, as a policy's contract says."""
+    """Return the shape of each array of one observation, by name, from a policy's contract."""
     shapes: dict[str, tuple[int, ...]] = {}
     if contract.state is not None:
         shapes[STATE] = (len(contract.state.names),)
@@ -199,10 +201,10 @@ def observation_bytes(contract: Contract) -> int:
 
 
 def largest_request(contract: Contract) -> int:
-    """Return the bytes of the largest message that a client of a policy with this contract sends."""
+    """Return the bytes of the largest message from a client of a policy with this contract."""
     return _LENGTH.size + _LONGEST_HEADER + observation_bytes(contract)
 
 
 def largest_answer(contract: Contract) -> int:
-    """Return the bytes of the largest message that a policy server answers with."""
+    """Return the bytes of the largest answer of a policy server."""
     return _LENGTH.size + _LONGEST_HEADER + 8 * len(contract.action.names)

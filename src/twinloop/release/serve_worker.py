@@ -1,4 +1,4 @@
-"""Run a policy's calls in turn in a thread of their own, within the limits of a server."""
+"""Run the calls of a policy one after the other in a separate thread, within the limits of a server."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ from twinloop.core.errors import TwinloopError
 
 @dataclass(frozen=True, kw_only=True)
 class ServeLimits:
-    """Limits of a policy server. Each default has its reason; tests use shorter times.
+    """Limits of a policy server. The reason for each default is given; tests use shorter times.
 
     Attributes:
-        header_s: time for the headers of a request. They fit into one or two packets.
-        body_s: time for a request's body, or for one WebSocket message. 64 MiB take 5.4 s at 100 Mbit/s.
-        write_s: time in which a client must read what was sent to it.
-        rest_s: time that a connection without a session may stay open between requests.
-        first_s: time within which a new session must send its first message. A robot sends it at once.
-        idle_s: time without a message after which a session may be given to another client. A person resets a scene
-            in less.
-        gone_s: time for which a session over HTTP outlives its connection. A client that reconnects does so at once.
-        policy_s: time for the policy to answer; a policy may compile or load something when an episode begins.
-        stop_s: time for which a server that was asked to stop waits for answers under way, in whole seconds.
-        linger_s: time for a refused client to read why it was refused.
+        header_s: time in s for the headers of a request. They fit into one or two packets.
+        body_s: time in s for a request's body, or for one WebSocket message. 64 MiB take 5.4 s at 100 Mbit/s.
+        write_s: time in s in which a client must read what was sent to it.
+        rest_s: time in s that a connection without a session may stay open between requests.
+        first_s: time in s within which a new session must send its first message. A robot sends it at once.
+        idle_s: time in s without a message after which a session may be given to another client. A person resets a
+            scene in less.
+        gone_s: time in s for which a session over HTTP remains after its connection ends. A client that reconnects does
+            so at once.
+        policy_s: time in s for the policy to answer; a policy may compile or load something when an episode begins.
+        stop_s: time for which a server that is being stopped waits for unfinished answers, in whole seconds.
+        linger_s: time in s for a refused client to read the reason.
         connections: open connections. A robot needs one; 128 file descriptors fit into every system's limit.
-        connections_per_address: the same of one network address, so that no single machine takes all of them.
-        sessions_per_connection: sessions that one connection may open and not use, so that no single client takes all
-            of them. Through a proxy, several robots may share a connection.
-        header_bytes: bytes of a request's line and headers. Ours take less than 1 KiB.
-        stuck_threads: policy calls that never return, before the server refuses to call the policy again. Each costs a
-            thread.
+        connections_per_address: open connections of one network address, so that one machine cannot take all of them.
+        sessions_per_connection: unused sessions that one connection may open, so that one client cannot take all of
+            them. Through a proxy, several robots may share a connection.
+        header_bytes: bytes of a request's line and headers. Those of our client take less than 1 KiB.
+        stuck_threads: policy calls that never return, before the server refuses to call the policy again. Each occupies
+            a thread.
     """
 
     header_s: float = 5.0
@@ -60,7 +61,7 @@ LIMITS = ServeLimits()
 
 
 class BusyError(TwinloopError):
-    """A server, or a session, that is still at work on an earlier request."""
+    """A server, or a session, that has not finished an earlier request."""
 
 
 class PolicyStuckError(TwinloopError):
@@ -68,7 +69,7 @@ class PolicyStuckError(TwinloopError):
 
 
 class _Job:
-    """One call; ``outcome`` becomes its value and what it raised."""
+    """One call; ``outcome`` becomes its value and its error."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self.call = call
@@ -92,15 +93,15 @@ class _Job:
 
 
 class PolicyThread:
-    """One daemon thread that runs calls in turn.
+    """One daemon thread that runs calls one after the other.
 
-    A thread cannot be stopped from outside. A call that takes longer than ``limit_s`` is therefore left behind together
-    with its thread, and a new thread goes on with the calls that wait. The thread is a daemon, so that a call that
-    never returns does not keep the process alive.
+    A thread cannot be stopped from outside. A call that takes longer than ``limit_s`` is therefore abandoned with its
+    thread, and a new thread continues with the waiting calls. The thread is a daemon, so that a call that never returns
+    does not keep the process alive.
 
     Args:
-        limit_s: time for a call to begin, and again to return.
-        most_stuck: calls that may be left behind; after that no call is begun any more.
+        limit_s: time in s for a call to begin, and again to return.
+        most_stuck: number of abandoned calls after which no further call is started.
     """
 
     def __init__(self, *, limit_s: float, most_stuck: int) -> None:
@@ -110,11 +111,11 @@ class PolicyThread:
         self._current: threading.Thread | None = None
 
     async def run(self, call: Callable[[], Any]) -> Any:
-        """Return what a call returns, or raise what it raises.
+        """Return the result of a call, or raise its error.
 
         Raises:
             BusyError: other calls took all the time.
-            PolicyStuckError: the call did not return in time, or too many calls before did not.
+            PolicyStuckError: the call did not return in time, or too many earlier calls did not.
         """
         self._ensure_thread()
         job = _Job(call)
@@ -130,11 +131,11 @@ class PolicyThread:
         return value
 
     def close(self) -> None:
-        """End the thread after the calls that wait."""
+        """End the thread after the waiting calls."""
         self._jobs.put(None)
 
     async def _settled(self, job: _Job) -> bool:
-        """Wait for a job; False where its time is over."""
+        """Wait for a job; return False if its time is over."""
         deadline = time.monotonic() + self._limit_s
         while True:
             await asyncio.wait([job.outcome], timeout=max(deadline - time.monotonic(), 0.0))
@@ -147,19 +148,21 @@ class PolicyThread:
 
     def _give_up(self, job: _Job) -> TwinloopError:
         if job.began is None:
-            return BusyError(f"The policy answered others for {self._limit_s:g} s. Try again, or serve fewer robots.")
+            return BusyError(
+                f"The policy was busy with other clients for {self._limit_s:g} s. Try again, or serve fewer robots."
+            )
         self._stuck += 1
         self._current = None  # its thread ends when the call returns, if ever
         if self._stuck < self._most_stuck:
             self._ensure_thread()
-        return PolicyStuckError(f"The policy did not return within {self._limit_s:g} s. Begin a new episode.")
+        return PolicyStuckError(f"The policy did not return within {self._limit_s:g} s. Start a new episode.")
 
     def _ensure_thread(self) -> None:
         if self._current is not None:
             return
         if self._stuck >= self._most_stuck:
             raise PolicyStuckError(
-                f"The policy did not return {self._stuck} times, and is not called again. Restart the server."
+                f"The policy did not return {self._stuck} times and is not called again. Restart the server."
             )
         self._current = threading.Thread(target=self._work, name="served policy", daemon=True)
         self._current.start()

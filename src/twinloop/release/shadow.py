@@ -1,4 +1,4 @@
-"""How far a policy that only computes is from the one that acts, step by step."""
+"""Compare the commands of a policy in shadow with those of the acting policy, step by step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from twinloop.core.files import atomic_open
 
 @dataclass(frozen=True, kw_only=True)
 class ShadowDifference:
-    """One step: ``difference`` ``(k,)``, shadow minus champion, in the unit of the commands; NaN where it has none."""
+    """Commands at one step: ``difference`` ``(k,)``, shadow minus champion, in their unit; NaN if not available."""
 
     step: int
     difference: NDArray[np.float64]
@@ -27,15 +27,15 @@ class ShadowDifference:
 
 
 class ShadowLog:
-    """The commands of one episode, champion's beside shadow's.
+    """Commands of champion and shadow in one episode.
 
-    A shadow that gives no number, a wrong count of them or an answer after ``budget_s`` is at fault: as champion it
-    would have had no command to give.
+    A shadow is at fault if its answer is not a number, has a wrong number of commands or comes after ``budget_s``: as
+    champion it would have had no command to give.
 
     Args:
-        names: of the joints, ``(k,)``; by default their numbers.
-        quantile: of the steps' largest differences, which is the episode's figure.
-        budget_s: how long an answer may take; None asks nothing.
+        names: names of the joints, ``(k,)``; by default their numbers.
+        quantile: quantile of the steps' largest differences, which is the metric of the episode.
+        budget_s: longest time for an answer in s; None means no limit.
     """
 
     def __init__(self, names: Sequence[str] = (), *, quantile: float = 0.95, budget_s: float | None = None) -> None:
@@ -49,12 +49,12 @@ class ShadowLog:
         """Compare the commands of one step.
 
         Args:
-            commands_champion: what was sent, ``(k,)``.
-            commands_shadow: what the shadow would have sent; None where it answered nothing.
-            latency_s: how long the shadow took.
+            commands_champion: the sent command, ``(k,)``.
+            commands_shadow: the command of the shadow; None if it did not answer.
+            latency_s: time that the shadow took, in s.
 
         Raises:
-            InputError: the champion's commands are not numbers of the same joints as before.
+            InputError: the champion's commands are not finite numbers for the same joints as before.
         """
         sent = np.asarray(commands_champion, dtype=np.float64).reshape(-1)
         self.names = self.names or tuple(str(joint) for joint in range(len(sent)))
@@ -75,14 +75,14 @@ class ShadowLog:
 
     @property
     def steps(self) -> tuple[ShadowDifference, ...]:
-        """Every step so far."""
+        """All steps so far."""
         return tuple(self._steps)
 
     def summary(self) -> dict[str, Any]:
-        """The episode's figures: ``value`` is the quantile that a limit is set for, 0 where no step could be compared.
+        """Return the metrics of the episode. ``value`` is the quantile for the limit; 0 if no step is comparable.
 
-        ``faults`` counts steps without a usable answer, ``fault`` says what the first was, ``joint`` which joint
-        differs most, ``rms`` is over steps and joints.
+        ``faults`` counts steps without a usable answer, ``fault`` describes the first of them, ``joint`` is the joint
+        with the largest difference, ``rms`` is over steps and joints.
         """
         off = np.array([one.difference for one in self._steps if np.isfinite(one.largest)]).reshape(-1, len(self.names))
         faults = [one.fault for one in self._steps if one.fault]
@@ -113,7 +113,7 @@ class ShadowLog:
 
 
 def _meant(commands: ArrayLike | None, joints: int) -> tuple[NDArray[np.float64], str]:
-    """The shadow's commands, NaN where it gave none, and what was wrong."""
+    """Return the shadow's commands, NaN if invalid, and a description of the fault or ""."""
     nothing = np.full(joints, np.nan)
     if commands is None:
         return nothing, "gave no answer"

@@ -1,7 +1,7 @@
-"""A candidate on its way to the champion: who acts in which episode, what became of it, and when it is aborted.
+"""Track a candidate until it is champion: who acts in which episode, the outcome, and when it is aborted.
 
-The record stands in the workspace, so that a robot that is switched off in the middle goes on where it was, and two
-robots of one deployment count together. The way itself:
+The record is stored in the workspace. A robot that is switched off therefore continues at the same point later, and two
+robots of one deployment are counted together. The stages:
 
     offline ──gate──▶ shadow ──▶ canary ──▶ passed ──promote──▶ champion ──rollback──▶ rolled back
                         └──────────┴──▶ aborted
@@ -30,7 +30,7 @@ _STANDINGS = "SELECT policy, champion, stage, plan, run_seed, since, reason FROM
 
 @dataclass(frozen=True, kw_only=True)
 class CandidateStage(JsonRecord):
-    """Where a candidate is: ``stage`` since ``since``, against ``champion``, and what its plan asks for."""
+    """Stage of a candidate: ``stage`` since ``since``, compared with ``champion``, with its plan."""
 
     policy: str
     champion: str | None
@@ -42,12 +42,12 @@ class CandidateStage(JsonRecord):
 
 
 class StageTracker:
-    """What a runner asks and tells while a candidate is in shadow or canary.
+    """Interface for a runner while a candidate is in shadow or canary.
 
-    Where no candidate is on its way, everything is the champion's.
+    Without such a candidate, the champion acts in every episode.
 
     Args:
-        registry: of the workspace and deployment.
+        registry: registry of the workspace and deployment.
     """
 
     def __init__(self, registry: PolicyRegistry) -> None:
@@ -55,20 +55,20 @@ class StageTracker:
 
     @property
     def now(self) -> CandidateStage | None:
-        """The candidate that is in shadow or canary, if one is."""
+        """The candidate in shadow or canary, or None."""
         with self.registry.workspace.state.snapshot() as connection:
             return self._now(connection)
 
     @property
     def stage(self) -> Stage:
-        """``shadow`` or ``canary`` while a candidate is there, else ``offline``."""
+        """``shadow`` or ``canary`` if there is such a candidate, else ``offline``."""
         found = self.now
         return "offline" if found is None else found.stage
 
     def assign(self, episode: int) -> Arm:
-        """Who acts in an episode: a draw that is a function of the candidate's run seed and the episode's number.
+        """Return who acts in an episode, drawn from the candidate's run seed and the episode's number.
 
-        Whoever asks, and however often, hears the same.
+        The result is the same for every call.
         """
         found = self.now
         if found is None or found.stage != "canary" or found.plan.canary is None:
@@ -76,7 +76,7 @@ class StageTracker:
         return _drawn(found, episode)
 
     def shadow_log(self, names: Sequence[str] = (), *, budget_s: float | None = None) -> ShadowLog:
-        """A log for one episode, with the quantile that the plan judges."""
+        """Return an empty log for one episode, with the quantile of the plan."""
         found = self.now
         plan = None if found is None else found.plan.shadow
         return ShadowLog(names, quantile=0.95 if plan is None else plan.quantile, budget_s=budget_s)
@@ -84,19 +84,19 @@ class StageTracker:
     def outcome(
         self, episode: int, success: bool, violations: int = 0, shadow: Mapping[str, Any] | None = None
     ) -> Word:
-        """Tell what became of an episode; it is written down before this returns.
+        """Record the outcome of an episode.
 
         Args:
-            episode: its number, as it was given to `assign`.
+            episode: its number, as given to `assign`.
             success: whether it succeeded.
-            violations: control steps at which a safety limit was broken.
-            shadow: `ShadowLog.summary`, where the candidate is in shadow.
+            violations: number of control steps at which a safety limit was broken.
+            shadow: `ShadowLog.summary`, if the candidate is in shadow.
 
         Returns:
-            ``abort`` where the candidate must not act any more, from this moment on; it is no candidate then.
+            ``abort`` if the candidate must not act any more; it is then no longer a candidate.
 
         Raises:
-            InputError: the episode was told already, or a shadow's episode comes without its log.
+            InputError: the episode was already recorded, or an episode in shadow has no log.
         """
         with self.registry.changing() as connection:
             found = self._now(connection)
@@ -111,18 +111,18 @@ class StageTracker:
         return "abort" if judgement.state == "abort" else "go on"
 
     def judgement(self) -> StageDecision | None:
-        """How the present stage stands; None where no candidate is on its way."""
+        """Return the state of the present stage; None if there is no candidate in a stage."""
         with self.registry.workspace.state.snapshot() as connection:
             found = self._now(connection)
             return None if found is None else self._judge(connection, found)
 
     def history(self) -> list[CandidateStage]:
-        """Every candidate of this deployment, in the order in which they last moved."""
+        """Return every candidate of this deployment, in the order of their last change."""
         rows = self.registry.workspace.state.rows(f"{_STANDINGS} ORDER BY since, rowid", (self.registry.deployment,))
         return [_standing(tuple(row.values())) for row in rows]
 
     def of(self, policy: str) -> CandidateStage | None:
-        """Where one version is; None where it never left offline."""
+        """Return the stage of one version; None if it was never in a stage."""
         return next((one for one in self.history() if one.policy == policy), None)
 
     def _now(self, connection: sqlite3.Connection) -> CandidateStage | None:
@@ -134,8 +134,8 @@ class StageTracker:
     def _insert(self, connection: sqlite3.Connection, found: CandidateStage, told: EpisodeOutcome) -> None:
         if found.stage == "shadow" and told.shadow is None:
             raise InputError(
-                f"Episode {told.episode}: {found.policy} is in shadow, and nothing is said of its commands. Give "
-                "shadow=ShadowLog.summary()."
+                f"Episode {told.episode}: {found.policy} is in shadow, but the metrics of its commands are missing. "
+                "Give shadow=ShadowLog.summary()."
             )
         key = (self.registry.deployment, found.policy, found.run_seed, found.stage, told.episode)
         known = connection.execute(
@@ -145,8 +145,8 @@ class StageTracker:
         ).fetchone()
         if known:
             raise InputError(
-                f"Episode {told.episode} of {found.policy} in {found.stage} was told already. Number episodes onwards: "
-                "an episode counts once."
+                f"Episode {told.episode} of {found.policy} in {found.stage} is already recorded. Give each episode a "
+                "new number: it counts once."
             )
         shadow = None if told.shadow is None else dumps(dict(told.shadow))
         values = (*key, told.arm, told.success, told.violations, shadow, now())
@@ -170,7 +170,7 @@ class StageTracker:
         return judge_canary(found.plan.canary, told)
 
     def _leave(self, connection: sqlite3.Connection, found: CandidateStage, judgement: StageDecision) -> None:
-        """Into the next stage, or out."""
+        """Move the candidate to the next stage, or abort it."""
         aborted = judgement.state == "abort"
         following = found.plan.after(found.stage)
         stage: Stage = "aborted" if aborted else "passed" if following == "champion" else following
@@ -192,7 +192,7 @@ def begin(
     plan: StagePlan,
     champion: str | None,
 ) -> None:
-    """Put a candidate into its first stage, within a transaction; the length of the log seeds who acts when."""
+    """Put a candidate into its first stage, within a transaction. The run seed is the length of the log."""
     run_seed = connection.execute("SELECT count(*) FROM release_audit").fetchone()[0]
     connection.execute(
         "INSERT OR REPLACE INTO release_stages VALUES (?, ?, ?, ?, ?, ?, ?, NULL)",
@@ -203,7 +203,7 @@ def begin(
 def enter(
     registry: PolicyRegistry, connection: sqlite3.Connection, policy: str, stage: Stage, *, reason: str = ""
 ) -> None:
-    """Put a version into a stage, within a transaction; one that was never sent anywhere has an empty plan."""
+    """Put a version into a stage, within a transaction; a version without an earlier stage gets an empty plan."""
     connection.execute(
         "INSERT OR IGNORE INTO release_stages VALUES (?, ?, NULL, ?, '{}', 0, ?, NULL)",
         (registry.deployment, policy, stage, now()),

@@ -1,4 +1,4 @@
-"""Describe a version of a policy: what it is made of, what trained it, and how people call it."""
+"""Describe a version of a policy: its files, its training data and its references."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from twinloop.core.plain import JsonRecord
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRecord:
-    """What a policy saw while it was trained: simulated episodes, their twins, and the range of each parameter."""
+    """Training data of a policy: number of simulated episodes, their twins, and the range of each parameter."""
 
     episodes: int
     twins: tuple[str, ...] = ()
@@ -29,7 +29,7 @@ class TrainingRecord:
 
 
 def trained_on(workspace: Workspace, policy: str | None) -> TrainingRecord:
-    """What the workspace knows of the data that trained a policy, and what its training went on from."""
+    """Return the training data of a policy, and of the policies from which its training started, from the workspace."""
     seen = "(SELECT DISTINCT episode_id FROM policy_episodes WHERE policy = ?)"
     twins = workspace.query(
         f"SELECT twin_hash, count(*) AS n FROM episodes WHERE episode_id IN {seen} AND source = 'sim' GROUP BY ALL",  # noqa: S608
@@ -48,7 +48,7 @@ def trained_on(workspace: Workspace, policy: str | None) -> TrainingRecord:
 
 Alias = Literal["champion", "candidate", "previous", "shadow", "canary"]
 ALIASES: tuple[Alias, ...] = get_args(Alias)
-MAIN = "main"  # the deployment where none is named
+MAIN = "main"  # the deployment if none is given
 # Names can be typed without quotes; "@" divides name and version, "/" a deployment and its alias.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _LEAST_PREFIX = 6  # digits of a hash
@@ -56,10 +56,10 @@ _LEAST_PREFIX = 6  # digits of a hash
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyVersion(JsonRecord):
-    """One immutable version. ``hash`` is of its files, ``policy`` of its weights and settings.
+    """One immutable version. ``hash`` is the hash of its files, ``policy`` that of its weights and settings.
 
-    ``record`` says what it is made of: ``files`` with their hashes, ``contract``, ``normalization``, ``datasets``,
-    ``twins``, ``code``, ``evaluations``.
+    ``record`` describes it: ``files`` with their hashes, ``contract``, ``normalization``, ``datasets``, ``twins``,
+    ``code``, ``evaluations``.
     """
 
     json_also = ("reference",)
@@ -74,38 +74,38 @@ class PolicyVersion(JsonRecord):
 
     @property
     def reference(self) -> str:
-        """NAME@VERSION, which no later version can be meant by."""
+        """NAME@VERSION, which always refers to this version."""
         return f"{self.name}@{self.version}"
 
 
 def versions(state: WorkspaceState) -> list[PolicyVersion]:
-    """Every version, oldest first."""
+    """Return all versions, oldest first."""
     rows = state.rows("SELECT * FROM policy_versions ORDER BY rowid")
     return [PolicyVersion(**{**row, "record": json.loads(row["record"])}) for row in rows]
 
 
 def aliases(state: WorkspaceState, deployment: str) -> dict[str, str]:
-    """What each alias of a deployment stands for."""
+    """Return the version reference of each alias of a deployment."""
     rows = state.rows("SELECT alias, policy FROM policy_aliases WHERE deployment = ?", (deployment,))
     return {row["alias"]: row["policy"] for row in rows}
 
 
 def _place(state: WorkspaceState, deployment: str, held: Mapping[str, str]) -> str:
-    """Where an alias was looked for, and why there may be none."""
+    """Return where an alias was searched, and why it may be missing."""
     place = f"the deployment {deployment}"
     if held:
         return place
     others = [row["deployment"] for row in state.rows("SELECT DISTINCT deployment FROM policy_aliases ORDER BY 1", ())]
     if others:
-        return f"{place}, which has none; aliases exist in {', '.join(others)}"
-    return f"{place}, where nothing was promoted yet by `twinloop promote`"
+        return f"{place}, which has no aliases; aliases exist in {', '.join(others)}"
+    return f"{place}, in which no policy has been promoted yet (`twinloop promote`)"
 
 
 def resolve(state: WorkspaceState, reference: str, deployment: str = MAIN) -> PolicyVersion:
-    """The version that is meant by an alias, ``DEPLOYMENT/ALIAS``, ``NAME@VERSION``, ``NAME@HASH``, ``NAME`` or a hash.
+    """Return the version for an alias, ``DEPLOYMENT/ALIAS``, ``NAME@VERSION``, ``NAME@HASH``, ``NAME`` or a hash.
 
     Raises:
-        UnknownNameError: nothing is called that; names the nearest.
+        UnknownNameError: no version has this reference; names the nearest.
     """
     where, _, word = reference.rpartition("/")
     if word in ALIASES:
@@ -123,21 +123,21 @@ def resolve(state: WorkspaceState, reference: str, deployment: str = MAIN) -> Po
 
 
 def check_name(name: str) -> str:
-    """The name, refused where it could not be typed or would be taken for something else.
+    """Return the name after checking that it can be typed without quotes and is not an alias.
 
     Raises:
-        InputError: it is such a name.
+        InputError: the name is invalid.
     """
     if not _NAME.fullmatch(name) or name in ALIASES:
         raise InputError(
-            f"{name!r} is no name for a policy: letters, digits, '.', '_' and '-', at most 63, and none of "
-            f"{', '.join(ALIASES)}."
+            f"{name!r} is not a valid policy name. Use letters, digits, '.', '_' and '-', at most 63, and not one "
+            f"of the aliases {', '.join(ALIASES)}."
         )
     return name
 
 
 def person() -> str:
-    """Who runs this process."""
+    """Return the user of this process."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -145,7 +145,7 @@ def person() -> str:
 
 
 def _meant(version: PolicyVersion, name: str, tail: str) -> bool:
-    """Whether a beginning of a hash names this version."""
+    """Whether the beginning of a hash identifies this version."""
     prefix = tail if tail and version.name == name else name if not tail else ""
     hashes = (version.hash, version.policy or "")
     return len(prefix) >= _LEAST_PREFIX and any(digest.startswith(prefix) for digest in hashes)
@@ -155,16 +155,16 @@ CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
 
 def describe(folder: Path, files: Mapping[str, str], workspace: Workspace, policy: str | None) -> dict[str, Any]:
-    """The record of a version; what nobody knows is None or empty, and a gate that needs it says so.
+    """Return the record of a version. Unknown facts are None or empty; a gate that needs them reports it.
 
     Args:
-        folder: of the saved policy.
+        folder: folder of the saved policy.
         files: its files with their hashes.
-        workspace: which knows what trained a policy.
+        workspace: workspace with the training data of policies.
         policy: hash of its weights and settings.
 
     Raises:
-        InputError: ``config.json`` is no JSON object.
+        InputError: ``config.json`` is not a JSON object.
     """
     config = config_of(folder)
     settings = config.get("settings") or {}
@@ -184,7 +184,7 @@ def describe(folder: Path, files: Mapping[str, str], workspace: Workspace, polic
 
 
 def policy_hash(folder: Path) -> str | None:
-    """The hash of weights and settings, checked by opening the policy where torch is there.
+    """Return the hash of weights and settings; it is checked by opening the policy if torch is installed.
 
     Raises:
         InputError: the policy is damaged; names the file.
@@ -198,26 +198,26 @@ def policy_hash(folder: Path) -> str | None:
 
 
 def config_of(folder: Path) -> dict[str, Any]:
-    """What ``config.json`` says, empty where there is none.
+    """Return the content of ``config.json``, empty if the file is missing.
 
     Raises:
-        InputError: it is no JSON object.
+        InputError: it is not a JSON object.
     """
     if not (folder / CONFIG).is_file():
         return {}
     value = read_json(folder / CONFIG)
     if not isinstance(value, dict):
-        raise InputError(f"{folder / CONFIG} holds no settings. Save the policy again.")
+        raise InputError(f"{folder / CONFIG} contains no settings. Save the policy again.")
     return value
 
 
 def text(record: Mapping[str, Any]) -> str:
-    """A record as it is stored."""
+    """Return the stored text of a record."""
     return json.dumps(record, sort_keys=True, allow_nan=False)
 
 
 def _datasets(workspace: Workspace, policy: str | None) -> list[dict[str, Any]]:
-    """The frozen datasets that trained a policy, and those of what its training went on from."""
+    """Return the dataset versions that trained a policy, and those of the policies from which its training started."""
     if policy is None:
         return []
     return workspace.state.rows(

@@ -1,1 +1,1 @@
-"""Whether a policy and its robot still behave as they did when they succeeded; what has changed, since when."""
+"""Monitor of a policy and its robot: detect changes since calibration, their cause and their start."""

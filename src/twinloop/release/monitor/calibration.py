@@ -1,7 +1,7 @@
-"""Calibrate a monitor on successes, and keep the calibration as a hashed folder without code.
+"""Calibrate a monitor on successful episodes, and store the calibration as a hashed folder without code.
 
-Some episodes shape the judges and envelopes, the others set the thresholds, so that the promised rate of false alarms
-holds whatever the judges are worth (see `stats.functional`).
+Some episodes fit the scorers and envelopes, the others set the thresholds. The promised rate of false alarms therefore
+holds for scorers of any quality (see `stats.functional`).
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from twinloop.stats.conformal import CurveBand, JointBand, envelope, joint_band,
 Array = NDArray[np.float64]
 Rows = Mapping[str, Array]  # by stream, (episode, time, d), NaN where an episode has ended
 RATE = 0.05  # false alarms per episode, of all signals together: one in twenty (our choice)
-SHAPE = 0.4  # of the episodes shape judges; the rest set thresholds (our choice)
-_LEAST_LIMIT = 1.0  # spreads: no signal's limit is taken to be less, however alike the successes are (our choice)
-_SKIP_S = 0.5  # of an episode before coefficients say anything
-_FEWEST = 8  # episodes that shape judges: a covariance of fewer is nothing
+SHAPE = 0.4  # of the episodes fit the scorers; the rest set thresholds (our choice)
+_LEAST_LIMIT = 1.0  # spreads: smallest limit of a signal, even if the successes are very similar (our choice)
+_SKIP_S = 0.5  # of an episode before coefficients are meaningful
+_FEWEST = 8  # episodes to fit the scorers: a covariance of fewer is useless
 _KINDS: Mapping[str, Kind] = {"observation": "density", "latent": "density"}  # measured, see docs/monitoring.md
 
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationOrigin:
-    """What a calibration holds for: the policy and the twin by hash, the contract, and whose episodes it was made of.
+    """Origin of a calibration: policy and twin with their hashes, the contract, and the source of its episodes.
 
-    ``params`` are the twin's parameters where they are not nominal. ``success_rate`` and ``intervention_rate`` are
-    what was expected of a trial then, None where nobody knew.
+    ``params`` are the parameters of the twin that are not nominal. ``success_rate`` and ``intervention_rate`` are the
+    rates expected at calibration, None if unknown.
     """
 
     policy: str
@@ -67,7 +67,7 @@ class CalibrationOrigin:
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """See the module. ``levels`` are the mean standardized scores of each calibration episode, by signal."""
+    """Calibration of a monitor. ``levels`` are the mean standardized scores of each calibration episode, by signal."""
 
     origin: CalibrationOrigin
     scorer: ScorerSet
@@ -78,11 +78,11 @@ class Calibration:
 
     @property
     def signals(self) -> tuple[str, ...]:
-        """The signals, in order."""
+        """Names of the signals, in order."""
         return tuple(self.envelopes)
 
     def standard(self, scores: Mapping[str, Array], step: Any) -> dict[str, Array]:
-        """Scores in spreads above what is usual at their step; beyond ``band.together`` they are alarms."""
+        """Return scores in spreads above the usual score at their step; above ``band.together`` they are alarms."""
         return {name: self.envelopes[name].standard(values, step) for name, values in scores.items()}
 
 
@@ -99,22 +99,22 @@ def fit(
     kinds: Mapping[str, Kind] = _KINDS,
     seed: int = 0,
 ) -> Calibration:
-    """A calibration from the streams of successful episodes.
+    """Fit a calibration to the streams of successful episodes.
 
     Args:
         rows: see `streams`.
-        commands: of the same episodes ``(m, T, k)`` in the dataset's units; how much they vary is what disagreements of
-            chunks are measured in.
-        origin: what it holds for; the count of episodes is filled in.
+        commands: commands of the same episodes ``(m, T, k)`` in the dataset's units; their standard deviation is the
+            unit for disagreements between chunks.
+        origin: origin of the calibration; the number of episodes is filled in.
         hypotheses, signature: see `signatures`.
         arm: joints whose coefficients are in ``drives``.
         pictures: references of the cameras.
-        rate: of false alarms per episode.
-        kinds: how unlikeness is measured, by stream.
-        seed: of the split.
+        rate: false alarms per episode.
+        kinds: method of the outlier score, by stream.
+        seed: seed of the split.
 
     Raises:
-        InputError: too few episodes; says how many the rate needs.
+        InputError: too few episodes; gives the number that the rate needs.
     """
     count = len(commands)
     shape, rest = _split(count, rate, seed)
@@ -142,12 +142,12 @@ def fit(
 
 
 def level(usual: CurveBand, curves: Array) -> Array:
-    """The mean standardized score of each curve ``(n, T)``."""
+    """Return the mean standardized score of each curve ``(n, T)``."""
     return np.nanmean(usual.standard(curves, np.arange(curves.shape[1])[None]), axis=1)
 
 
 def fewest_episodes(rate: float) -> int:
-    """How many successful episodes a calibration needs for a rate of false alarms."""
+    """Return the number of successful episodes that a calibration needs for a rate of false alarms."""
     count = _FEWEST + least_curves(rate)
     while count - max(_FEWEST, round(SHAPE * count)) < least_curves(rate):
         count += 1
@@ -155,11 +155,11 @@ def fewest_episodes(rate: float) -> int:
 
 
 def require_enough(count: int, rate: float) -> None:
-    """Raises InputError where so many successful episodes are too few for a rate; says how many it needs."""
+    """Raise InputError if there are too few successful episodes for a rate; gives the number that it needs."""
     if count < fewest_episodes(rate):
         raise InputError(
             f"{count} successful episodes are too few: a false-alarm rate of {100 * rate:g} % needs at least "
-            f"{fewest_episodes(rate)}, of which {least_curves(rate)} set the thresholds. Record more, or ask for a "
+            f"{fewest_episodes(rate)}, of which {least_curves(rate)} set the thresholds. Record more, or give a "
             "higher --rate."
         )
 
@@ -196,14 +196,14 @@ def _judges(
         elif name.startswith("camera/"):
             for kind, which in LOOKS.items():
                 if np.isnan(values[..., list(which)]).all():
-                    continue  # a camera in whose pictures nothing stands still
+                    continue  # a camera without static pixels in its images
                 columns[f"{name}/{kind}"] = which
                 judges[f"{name}/{kind}"] = MahalanobisScorer.fit(values[..., list(which)], least=LEAST[kind])
     return judges, columns
 
 
 def _crossed(rows: Rows, kinds: Mapping[str, Kind], control_hz: float) -> dict[str, Array]:
-    """Curves of streams that are compared with references, each episode by references that it is not among."""
+    """Return score curves of streams with outlier scores, each episode scored by references from other episodes."""
     crossed: dict[str, Array] = {}
     for name in [name for name in rows if name in kinds]:
         values = rows[name]
@@ -218,7 +218,7 @@ def _crossed(rows: Rows, kinds: Mapping[str, Kind], control_hz: float) -> dict[s
 
 
 def _told_apart(name: str, usual: CurveBand) -> CurveBand:
-    """The envelope of a camera no narrower than a spread: pictures of one scene may be alike to the last bit."""
+    """Return a camera's envelope with a width of at least 1, because images of one scene may be identical."""
     if not name.startswith("camera/"):
         return usual
     return CurveBand(centre=usual.centre, width=np.maximum(usual.width, 1.0))
@@ -230,12 +230,12 @@ def _flat(values: Array) -> Array:
 
 
 SCHEMA = 2
-_MOST_BYTES = 2 << 30  # of the arrays: a thousand pictures at the resolution of a camera
+_MOST_BYTES = 2 << 30  # of the arrays: a thousand images at the resolution of a camera
 META, ARRAYS = "monitor.json", "monitor.npz"
 
 
 def save(calibration: Calibration, folder: Path) -> str:
-    """Write a calibration; returns its hash."""
+    """Write a calibration to a folder and return its hash."""
     folder.mkdir(parents=True, exist_ok=True)
     buffer = io.BytesIO()
     np.savez(buffer, **_arrays(calibration))  # pyright: ignore[reportArgumentType]
@@ -257,19 +257,21 @@ def save(calibration: Calibration, folder: Path) -> str:
 
 
 def read(folder: Path) -> tuple[Calibration, str]:
-    """A calibration and its hash.
+    """Read a calibration and its hash.
 
     Raises:
-        InputError: no calibration lies there, or it is newer or damaged; names the file.
+        InputError: the folder has no calibration, or it is newer or damaged; names the file.
     """
     path = folder / META
     if not path.is_file():
-        raise InputError(f"{folder} holds no monitor ({META} is missing). Make one: twinloop monitor calibrate.")
+        raise InputError(f"{folder} has no monitor ({META} is missing). Create one: twinloop monitor calibrate.")
     meta = _checked(path)
     values = _loaded(folder / ARRAYS, meta["arrays"])
     whole = meta.pop("hash")
     if sha256_bytes(dumps(meta).encode()) != whole:
-        raise InputError(f"{path} is not what was written: its hash does not fit. Calibrate again, or copy it again.")
+        raise InputError(
+            f"{path} has changed since it was written: its hash differs. Copy it again, or calibrate again."
+        )
     origin = CalibrationOrigin(**{**meta["origin"], "contract": Contract.from_json(meta["origin"]["contract"])})
     judges = {name: JUDGES[kind].from_arrays(_part(values, f"judge:{name}")) for name, kind in meta["judges"].items()}
     columns = {name: tuple(which) for name, which in meta["columns"].items()}
@@ -307,12 +309,12 @@ def _picture(arrays: Mapping[str, NDArray[Any]]) -> ImageReference:
 def _checked(path: Path) -> dict[str, Any]:
     meta = read_json(path)
     if not isinstance(meta, dict) or "schema" not in meta or "hash" not in meta:
-        raise InputError(f"{path} is not a monitor's: it has no schema and hash.")
+        raise InputError(f"{path} does not belong to a monitor: it has no schema and hash. Copy the file again.")
     if meta["schema"] > SCHEMA:
         raise InputError(f"{path} has schema {meta['schema']}; this version reads {SCHEMA}. Update twinloop.")
     if meta["schema"] < SCHEMA:
         raise InputError(
-            f"{path} has schema {meta['schema']}, of a monitor that looked at less; this version reads {SCHEMA}. "
+            f"{path} has schema {meta['schema']}, of an older monitor with fewer signals; this version reads {SCHEMA}. "
             "Calibrate it again: twinloop monitor calibrate."
         )
     return meta
@@ -323,5 +325,7 @@ def _loaded(path: Path, wanted: str) -> dict[str, NDArray[Any]]:
         raise InputError(f"{path} is missing. Copy the whole folder of the monitor, or calibrate again.")
     data = read_bytes(path, _MOST_BYTES)
     if sha256_bytes(data) != wanted:
-        raise InputError(f"{path} is not what was written: its hash does not fit. Calibrate again, or copy it again.")
+        raise InputError(
+            f"{path} has changed since it was written: its hash differs. Copy it again, or calibrate again."
+        )
     return read_arrays(data, most=_MOST_BYTES, where=str(path))

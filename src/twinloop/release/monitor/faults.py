@@ -1,19 +1,20 @@
-"""Name what may be wrong with a robot's drives: the twin runs in parallel, and its residuals tell faults apart.
+"""Identify faults of a robot's drives: twins run in parallel with it, and their residuals distinguish the faults.
 
-One twin is as it was identified; each other has one thing wrong with it (see `hypotheses`). All start every control
-step where the readings say that the robot is, get the commands on their way, and predict the next reading. The first
-one's prediction error is the residual; the difference of another's prediction from it is the direction in which that
-fault would move the robot. This is the bank of observers of multiple-model fault detection (Willsky, "A survey of
-design methods for failure detection in dynamic systems", Automatica 12, 1976).
+One twin has the identified parameters; each other twin has one fault (see `hypotheses`). At every control step all
+twins start from the measured joint positions, get the sent commands, and predict the next reading. The prediction error
+of the first twin is the residual. The difference between another twin's prediction and the first one's is the direction
+in which that fault would move the robot. This is the bank of observers of multiple-model fault detection (Willsky, "A
+survey of design methods for failure detection in dynamic systems", Automatica 12, 1976).
 
 Positions and speeds are corrected by shares of the residual, an α–β filter with the twin as its model. With α and β of
 tracking index Λ (Kalata, "The tracking index: a generalized parameter for α–β and α–β–γ target trackers", IEEE Trans.
 Aerosp. Electron. Syst. 20, 1984) it is the steady-state Kalman filter of a joint whose acceleration the model misses by
 Λ reading errors per squared control period.
 
-The commands of successful episodes run through the twin as it is and through the twin with one fault; the same
-observers look at both. The difference of their coefficients at each time is the fault's signature: with its size, with
-what the readings' feedback makes of it, and with how one fault looks a little like another.
+The signature of a fault is computed from successful episodes. Their commands run through the twin without a fault and
+through the twin with one fault, and the same observers process both. The signature is the difference of their
+coefficients at each time. It includes the size of the fault, the effect of the correction by readings, and the
+similarity between faults.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ from twinloop.twin.variant import gearing
 
 @dataclass(frozen=True, kw_only=True)
 class FaultHypothesis:
-    """One thing that may be wrong: parameters that match ``pattern`` become value × or + ``change``.
+    """Hypothesis of one fault: parameters that match ``pattern`` are scaled by ``change`` or shifted by it.
 
-    ``unit`` says what a coefficient of 1 means. ``geared`` puts the change into a twin with play in its gears.
+    ``unit`` is the meaning of a coefficient of 1. ``geared``: the change is made in a twin with backlash in its gears.
     """
 
     name: str
@@ -56,9 +57,9 @@ class FaultHypothesis:
 
 
 def hypotheses(twin: Twin) -> tuple[FaultHypothesis, ...]:
-    """What may be wrong with the drives of a twin, each so large that it is seen within seconds.
+    """Return the possible faults of a twin's drives, each large enough to be detected within seconds.
 
-    Sizes are our choice: coefficients are multiples of them. What the twin cannot have is left out.
+    The sizes are our choice; coefficients are multiples of them. Faults that the twin cannot have are left out.
     """
     elastic = twin.robot.gears is not None and twin.robot.gears.stiffness is not None
     playing = twin.robot.control == "position" and not elastic
@@ -79,7 +80,7 @@ def _hypothesis(twin: Twin, kind: Quantity, fault: FaultDeclaration) -> FaultHyp
 
 
 def changed(twin: Twin, table: ParamTable, one: FaultHypothesis) -> tuple[Twin, ParamTable]:
-    """The twin with one thing wrong, and its row of parameters, within their physical bounds."""
+    """Return the twin with one fault and its row of parameters, within their physical bounds."""
     if one.geared and twin.robot.gears is None:
         return gearing(twin, GearSpec(backlash=one.change)), ParamTable(names=table.names, values=table.values)
     values = table.values.copy()
@@ -93,29 +94,29 @@ def changed(twin: Twin, table: ParamTable, one: FaultHypothesis) -> tuple[Twin, 
 
 
 def named(given: Sequence[FaultHypothesis]) -> tuple[str, ...]:
-    """Their names, in order."""
+    """Return the names of hypotheses, in order."""
     return tuple(one.name for one in given)
 
 
 def _hand(twin: Twin) -> str:
-    """The body that carries the tool, by the site that the robot names."""
+    """Return the name of the body that carries the robot's tool site, or ""."""
     model, tool = twin.model, twin.robot.tcp
     return "" if tool is None else model.body(int(model.site(tool).bodyid[0])).name
 
 
 Array = NDArray[np.float64]
-MEMORY_S = 2.0  # our choice: a reach of the SO-101, so that every joint has moved and a fault shows before it ends
-_NOISE = 1e-3  # rad or m: what is left of a residual per control step where a twin is good; two thirds of a count
-_USUAL = 2.0  # coefficients are taken to be of this size before anything is known
+MEMORY_S = 2.0  # our choice: the time of a reach of the SO-101; every joint moves, and a fault shows before its end
+_NOISE = 1e-3  # rad or m: residual per control step of a good twin; two thirds of a count
+_USUAL = 2.0  # prior standard deviation of the coefficients
 
 
 class ResidualDirections:
-    """Ridge regression of each joint's residuals on what each hypothesis would have moved, over the last seconds.
+    """Ridge regression of each joint's residuals on the directions of the hypotheses, over the last seconds.
 
     Args:
-        shape: worlds, joints, hypotheses.
-        control_hz: looks per second.
-        memory_s: time after which a look counts 1/e.
+        shape: numbers of worlds, joints and hypotheses.
+        control_hz: steps per second.
+        memory_s: time in s after which the weight of a step is 1/e.
     """
 
     def __init__(self, shape: tuple[int, int, int], control_hz: float, *, memory_s: float = MEMORY_S) -> None:
@@ -125,37 +126,42 @@ class ResidualDirections:
         self._prior = (_NOISE / _USUAL) ** 2 * np.eye(shape[-1])
 
     def restart(self, worlds: NDArray[np.intp]) -> None:
-        """Forget some worlds."""
+        """Reset some worlds."""
         self._normal[worlds] = self._right[worlds] = 0.0
 
     def look(self, residual: Array, moved: Array) -> Array:
-        """Coefficients ``(nworld, n, nwrong)`` after residuals ``(nworld, n)`` and moves ``(nworld, n, nwrong)``."""
+        """Return the coefficients ``(nworld, n, nwrong)`` after one more step.
+
+        ``residual`` is ``(nworld, n)``; ``moved`` is the change of the readings by each fault, ``(nworld, n, nwrong)``.
+        """
         self._normal = self._keep * self._normal + moved[..., :, None] * moved[..., None, :]
         self._right = self._keep * self._right + moved * residual[..., None]
         found = np.linalg.solve(self._normal + self._prior, self._right[..., None])
         return np.asarray(found[..., 0], dtype=np.float64)
 
 
-TRACKING_INDEX = 1.0  # our choice: an STS3215's reading errors are a count, and so is what the SO-101's twin misses
+TRACKING_INDEX = (
+    1.0  # our choice: an STS3215's reading error is one count, and so is the model error of the SO-101's twin
+)
 
 
 def alpha_beta(index: float) -> tuple[float, float]:
-    """The gains of position and speed of a tracking index (Kalata 1984, eqs. 22 and 23).
+    """Return the gains of position and speed for a tracking index (Kalata 1984, eqs. 22 and 23).
 
     Raises:
-        InputError: an index that is not positive.
+        InputError: the index is not positive.
     """
     if not index > 0:
-        raise InputError(f"A tracking index of {index:g} corrects nothing. Give a number above 0; 1 is usual.")
+        raise InputError(f"A tracking index of {index:g} is too small. Give a number above 0; 1 is usual.")
     root = (4.0 + index - math.sqrt(8.0 * index + index**2)) / 4.0
     return 1.0 - root**2, 2.0 * (1.0 - root) ** 2
 
 
 class ObserverBank:
-    """A bank of twins beside ``nworld`` robots.
+    """Bank of twins that run in parallel with ``nworld`` robots.
 
     Readings are ``(nworld, n)`` over the robot's joints in rad or m, commands ``(nworld, nu)`` in the actuators' unit.
-    Nothing touches anything in these twins: what the robot holds or pushes is part of the residual.
+    These twins have no contacts: forces from held or pushed objects are part of the residual.
     """
 
     def __init__(
@@ -167,14 +173,14 @@ class ObserverBank:
         index: float = TRACKING_INDEX,
         nthread: int = 1,
     ) -> None:
-        """The twin with one row of parameters, such as those that were identified; nominal if none is given.
+        """Create the observers of a twin with one row of parameters, for example identified ones; nominal by default.
 
         Raises:
-            InputError: more than one row, or a hypothesis about a parameter that the twin lacks.
+            InputError: more than one row, or a hypothesis about a parameter that the twin does not have.
         """
         table = twin.table(1) if params is None else params
         if table.nworld != 1:
-            raise InputError(f"A monitor follows one robot: give one row of parameters, not {table.nworld}.")
+            raise InputError(f"A monitor needs one row of parameters, not {table.nworld}. Give those of one robot.")
         self.wrong = hypotheses(twin) if wrong is None else tuple(wrong)
         self._gains = alpha_beta(index)
         alike = [changed(twin, table, one) for one in self.wrong]
@@ -184,25 +190,25 @@ class ObserverBank:
         self._places = np.argsort(sorted(range(len(alike)), key=lambda i: alike[i][0] is not twin))
 
     def begin(self, reading: ArrayLike, command: ArrayLike | None = None) -> None:
-        """Robots at rest at their first readings ``(nworld, n)``, holding ``command`` or where they are."""
+        """Start with robots at rest at their first readings ``(nworld, n)``, holding ``command`` or these positions."""
         first = np.asarray(reading, dtype=np.float64)
         held = first if command is None else np.asarray(command, dtype=np.float64)
         for bank in self._banks:
             bank.begin(first, held)
 
     def restart(self, worlds: ArrayLike, reading: ArrayLike, command: ArrayLike | None = None) -> None:
-        """Begin some worlds anew, with readings and held commands of one row each."""
+        """Start some worlds again, with one row of readings and held commands for each."""
         index, first = np.asarray(worlds), np.asarray(reading, dtype=np.float64)
         held = first if command is None else np.asarray(command, dtype=np.float64)
         for bank in self._banks:
             bank.restart(index, first, held)
 
     def look(self, command: ArrayLike, reading: ArrayLike) -> tuple[Array, Array]:
-        """One control period under ``command``, after which the robots read ``reading``.
+        """Advance one control period under ``command``, at the end of which the robots read ``reading``.
 
         Returns:
-            Residuals ``(nworld, n)``, reading less prediction, and how far each hypothesis would have moved the
-            reading, ``(nworld, n, nwrong)``, in rad or m.
+            Residuals ``(nworld, n)``, reading minus prediction, and the change of the reading under each hypothesis,
+            ``(nworld, n, nwrong)``, in rad or m.
         """
         given, read = np.asarray(command, dtype=np.float64), np.asarray(reading, dtype=np.float64)
         predicted = np.concatenate([bank.predict(given) for bank in self._banks])
@@ -216,7 +222,7 @@ class ObserverBank:
 
 
 class _TwinBank:
-    """Worlds of one compiled twin, all robots with the first row of parameters, then with the second."""
+    """Worlds of one compiled twin: all robots with the first row of parameters, then all with the second, and so on."""
 
     def __init__(self, twin: Twin, rows: Sequence[ParamTable], nthread: int) -> None:
         self._twin = untouched(twin)
@@ -236,20 +242,20 @@ class _TwinBank:
         self._simulation.restart(every, self._table.take(every), self._initial(reading, command, every))
 
     def predict(self, command: Array) -> Array:
-        """The next readings ``(nkind, nworld, n)``."""
+        """Return the next readings ``(nkind, nworld, n)``."""
         self._simulation.advance(np.tile(command, (self._kinds, 1)))
         position = self._simulation.batch.bind("qpos")[:, self._twin.joint_qpos]
         return ((position - self._offset) / self._scale).reshape(self._kinds, self._n, -1)
 
     def corrected(self, forward: Array, faster: Array) -> tuple[Array, Array]:
-        """True positions and speeds of the first kind, moved by ``forward`` and, per control period, ``faster``."""
+        """Return positions and speeds of the first kind, changed by ``forward`` and ``faster`` per control period."""
         batch, scale = self._simulation.batch, self._scale[: self._n]
         position = batch.bind("qpos")[: self._n, self._twin.joint_qpos] + scale * forward
         speed = batch.bind("qvel")[: self._n, self._twin.joint_qvel]
         return position, speed + scale * faster * self._twin.control_hz
 
     def put(self, position: Array, speed: Array) -> None:
-        """Every kind goes on from there; motors keep their place in the play of their gears."""
+        """Set the joint state of every kind; motors keep their position within the backlash of their gears."""
         twin, batch = self._twin, self._simulation.batch
         qpos, qvel = batch.bind("qpos"), batch.bind("qvel")
         links, turning = np.tile(position, (self._kinds, 1)), np.tile(speed, (self._kinds, 1))
@@ -268,24 +274,24 @@ class _TwinBank:
 
 
 def untouched(twin: Twin) -> Twin:
-    """The twin without contacts."""
+    """Return the twin with contacts disabled."""
     model = copy.copy(twin.model)
     model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_CONTACT)
     return replace(twin, model=model)
 
 
-_PERIODS = 2.0  # control periods of latency that its signature has: a fault, not a tremor (our choice)
+_PERIODS = 2.0  # control periods of latency in its signature: a fault, not jitter (our choice)
 
 
 def signatures(
     twin: Twin, params: ParamTable, positions: Array, commands: Array, *, nthread: int = 1
 ) -> tuple[tuple[FaultHypothesis, ...], Array]:
-    """How each hypothesis moves the coefficients, ``(nwrong, T, n, nwrong)``: the mean over the episodes.
+    """Return the mean change of the coefficients under each hypothesis, ``(nwrong, T, n, nwrong)``, over episodes.
 
     Args:
-        twin: the robot as it was identified, with one row of ``params``.
+        twin: the identified twin, with one row of ``params``.
         positions: first readings ``(m, n)`` of episodes, rad or m.
-        commands: what was sent in them, ``(m, T, nu)`` in the actuators' unit.
+        commands: commands of these episodes, ``(m, T, nu)`` in the actuators' unit.
         nthread: C threads.
     """
     observers = ObserverBank(twin, params, nthread=nthread)
@@ -299,13 +305,13 @@ def signatures(
 
 
 def while_held(signature: Array, hypotheses: Sequence[FaultHypothesis], held: Array, control_hz: float) -> Array:
-    """The same where the weight is in the jaws: what changes it weighs on the arm while it is held.
+    """Return the signatures with that of ``load`` weighted by the share of episodes that hold an object at that time.
 
     Args:
         signature: ``(nwrong, T, …)`` as of `signatures`.
-        hypotheses: theirs.
-        held: share of successes ``(T,)`` in which something is held then.
-        control_hz: looks per second; coefficients remember the looks before as `directions` does.
+        hypotheses: hypotheses of the signatures.
+        held: share of successful episodes ``(T,)`` in which an object is held at that step.
+        control_hz: steps per second; the share is averaged over the memory of `ResidualDirections`.
     """
     keep, share, lasting = math.exp(-1.0 / (MEMORY_S * control_hz)), 0.0, np.empty(signature.shape[1])
     for step in range(len(lasting)):
@@ -321,7 +327,7 @@ def while_held(signature: Array, hypotheses: Sequence[FaultHypothesis], held: Ar
 def _coefficients(
     observers: ObserverBank, twin: Twin, params: ParamTable, positions: Array, commands: Array, nthread: int
 ) -> Array:
-    """Mean coefficients ``(T, n, nwrong)`` of episodes of a twin that nothing touches."""
+    """Return mean coefficients ``(T, n, nwrong)`` of episodes of a twin without contacts."""
     readings = _replayed(twin, params, positions, commands, nthread)
     directions = ResidualDirections((*positions.shape, len(observers.wrong)), twin.control_hz)
     observers.begin(readings[:, 0])
@@ -333,7 +339,7 @@ def _coefficients(
 
 
 def _replayed(twin: Twin, params: ParamTable, positions: Array, commands: Array, nthread: int) -> Array:
-    """Readings ``(m, T, n)`` of a twin under those commands, without noise."""
+    """Return readings ``(m, T, n)`` of a twin under these commands, without noise."""
     alone, table = untouched(twin), params.take(np.zeros(len(positions), dtype=int))
     offset, scale = (twin.column(table, "sensor", kind) for kind in ("offset", "scale"))
     initial = InitialState.home(alone, len(positions))

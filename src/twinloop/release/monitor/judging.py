@@ -1,9 +1,9 @@
-"""Turn measurements into scores: how far a row is from those of successes, smoothed over the steps.
+"""Convert measurements to scores: distance of a row from rows of successful episodes, smoothed over the steps.
 
-A judge is fitted to rows ``(episode, time, d)`` of successes, NaN where an episode has ended, and scores rows of other
-episodes. It is made of arrays alone, which are what a calibration file keeps.
+A scorer is fitted to rows ``(episode, time, d)`` of successful episodes, NaN after the end of an episode, and scores
+rows of other episodes. It consists of arrays only, so that a calibration file can store it.
 
-Which of them sees most is measured by `python -m benchmarks monitor`; see docs/monitoring.md.
+`python -m benchmarks monitor` measures which scorers detect most; see docs/monitoring.md.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from twinloop.stats.novelty import WhitenedReference, shrunk_covariance
 
 Array = NDArray[np.float64]
 _LEAST_SD = 1e-9
-_CONSTANT = 1e-2  # of the variance that is taken for it: such a column has been the same in all successes
-_SMOOTHED = 7  # steps over which spreads are averaged: with tens of episodes they are ragged (our choice)
-_LEAST_SHARE = 0.3  # of its usual spread: where all successes agree by accident, it must not be a trap (our choice)
+_CONSTANT = 1e-2  # standardized variance below which a column counts as constant in all successes
+_SMOOTHED = 7  # steps over which spreads are averaged: with tens of episodes they are noisy (our choice)
+_LEAST_SHARE = 0.3  # of the usual spread: lower limit for steps where all successes agree by accident (our choice)
 
 
 class Scorer(Protocol):
-    """Scores by signal: rows ``(…, d)`` at their steps ``(…,)`` to one number each."""
+    """Scores by signal: each row of ``(…, d)`` at its step ``(…,)`` gives one number."""
 
     kind: ClassVar[str]
 
     def scores(self, rows: Array, step: ArrayLike) -> dict[str, Array]:
-        """Larger is worse; the names are ends of signals' names, empty for a judge that has but one."""
+        """Return the scores, where larger is worse, by suffix of the signal's name; "" if there is only one signal."""
         ...
 
 
 class ArrayRecord:
-    """A frozen dataclass of arrays that goes into files and comes back."""
+    """A frozen dataclass of arrays that can be written to a file and read again."""
 
     kind: ClassVar[str]
 
@@ -48,20 +48,21 @@ class ArrayRecord:
         freeze_fields(self, *(field.name for field in fields(self)))  # pyright: ignore[reportArgumentType]
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Its arrays by name."""
+        """Return its arrays by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}  # pyright: ignore[reportArgumentType]
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, NDArray[Any]]) -> Self:
-        """The inverse of `to_arrays`."""
+        """Return an object from its arrays; the inverse of `to_arrays`."""
         return cls(**arrays)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MahalanobisScorer(ArrayRecord):
-    """Mahalanobis' distance from the mean of successes at the same time, by their spread then.
+    """Mahalanobis distance from the mean of successful episodes at the same time, with their spread at that time.
 
-    ``mean`` and ``sd`` ``(T, d)``, ``inverse`` ``(d, d)`` of the shrunk correlations, which are those of all times.
+    ``mean`` and ``sd`` are ``(T, d)``; ``inverse`` ``(d, d)`` is that of the shrunk correlations, pooled over all
+    times.
     """
 
     kind: ClassVar[str] = "departure"
@@ -71,10 +72,10 @@ class MahalanobisScorer(ArrayRecord):
 
     @classmethod
     def fit(cls, rows: Array, *, skip: int = 0, least: float = _LEAST_SD) -> MahalanobisScorer:
-        """From rows ``(m, T, d)``; the first ``skip`` steps have a mean and do not count for the covariance.
+        """Fit to rows ``(m, T, d)``; the first ``skip`` steps have a mean but are not used for the covariance.
 
-        No spread is taken to be less than ``least``, in the rows' unit: successes that all read the same say nothing
-        of how far a reading may lie from theirs.
+        The spread is at least ``least``, in the rows' unit: if all successful episodes read the same, their spread does
+        not show how far a usual reading may differ.
         """
         reached = np.flatnonzero(np.isfinite(rows[..., 0]).sum(axis=0) >= min(3, len(rows)))[-1] + 1
         head = rows[:, :reached]
@@ -89,7 +90,7 @@ class MahalanobisScorer(ArrayRecord):
         return cls(mean=mean, sd=sd, inverse=np.asarray(np.linalg.inv(covariance), dtype=np.float64))
 
     def standard(self, rows: Array, step: ArrayLike) -> Array:
-        """Rows ``(…, d)`` in standard deviations from the mean of their time."""
+        """Return rows ``(…, d)`` in standard deviations from the mean of their time."""
         at = np.minimum(np.asarray(step), len(self.mean) - 1)
         return (rows - self.mean[at]) / self.sd[at]
 
@@ -101,11 +102,12 @@ class MahalanobisScorer(ArrayRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class DriveScorer(ArrayRecord):
-    """Whether the coefficients of the drives depart from those of successes, and as which fault would move them.
+    """Difference of the drives' coefficients from those of successful episodes, in total and along each fault.
 
-    ``mean``, ``sd`` and ``inverse`` are those of `MahalanobisScorer` over all joints' coefficients; ``signature``
-    ``(nwrong, T, d)`` is how each fault moves them, in those standard deviations. A fault's score is the matched
-    filter's, sᵀ Σ⁻¹ z / √(sᵀ Σ⁻¹ s): how many standard deviations the coefficients have gone that way.
+    ``mean``, ``sd`` and ``inverse`` are those of `MahalanobisScorer` over all joints' coefficients. ``signature``
+    ``(nwrong, T, d)`` is the effect of each fault on them, in those standard deviations. The score of a fault is that
+    of the matched filter, sᵀ Σ⁻¹ z / √(sᵀ Σ⁻¹ s): the change of the coefficients along the signature in standard
+    deviations.
     """
 
     kind: ClassVar[str] = "drives"
@@ -120,13 +122,13 @@ class DriveScorer(ArrayRecord):
 
     @classmethod
     def fit(cls, rows: Array, signature: Array, names: tuple[str, ...], *, skip: int) -> DriveScorer:
-        """From coefficients ``(m, T, d)`` and how each fault moves them ``(nwrong, T, d)``."""
+        """Fit to coefficients ``(m, T, d)`` and the effect of each fault on them ``(nwrong, T, d)``."""
         known = MahalanobisScorer.fit(rows, skip=skip)
         reached = np.minimum(np.arange(len(known.mean)), signature.shape[1] - 1)
         return cls(names=np.array(names), signature=signature[:, reached] / known.sd, **known.to_arrays())
 
     def scores(self, rows: Array, step: ArrayLike) -> dict[str, Array]:
-        """See `Scorer`: one for each fault, and ``any`` for a departure whichever way."""
+        """See `Scorer`: one score for each fault, and ``any`` for a difference in any direction."""
         at = np.minimum(np.asarray(step), len(self.mean) - 1)
         apart = (rows - self.mean[at]) / self.sd[at]
         pulled = apart @ self.inverse
@@ -137,7 +139,7 @@ class DriveScorer(ArrayRecord):
         return told
 
     def evidence(self, rows: Array, step: ArrayLike) -> Array:
-        """What rows ``(…, d)`` say for every fault, to be added up over an episode; see `likeness`.
+        """Return the evidence of rows ``(…, d)`` for every fault, to be summed over an episode; see `likeness`.
 
         ``(…, 2 nwrong + 1)``: sᵀ Σ⁻¹ z and sᵀ Σ⁻¹ s of each, then zᵀ Σ⁻¹ z; zeros where a row is NaN.
         """
@@ -151,10 +153,11 @@ class DriveScorer(ArrayRecord):
         return np.concatenate([along, sizes, departed], axis=-1) * known
 
     def likeness(self, evidence: Array) -> dict[str, float]:
-        """How much a departure is like each fault's, by name, from evidence summed over time.
+        """Return the similarity to each fault, by name, from evidence summed over time.
 
-        The cosine between what was seen from the first step on and what the fault would have brought, in whitened
-        coefficients of all joints and times: 1 is alike, and a fault that should have shown earlier is unlike.
+        It is the cosine between the measured coefficients from the first step on and those expected under the fault,
+        both whitened, over all joints and times. 1 means identical. A fault that should have appeared earlier has a low
+        value.
         """
         count = len(self.names)
         along, sizes = evidence[:count], evidence[count : 2 * count]
@@ -164,7 +167,7 @@ class DriveScorer(ArrayRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class MagnitudeScorer(ArrayRecord):
-    """The root mean square of a row in units of its columns, ``unit`` ``(d,)``."""
+    """Root mean square of a row in units of its columns, ``unit`` ``(d,)``."""
 
     kind: ClassVar[str] = "size"
     unit: Array
@@ -175,15 +178,15 @@ class MagnitudeScorer(ArrayRecord):
 
 
 Kind = Literal["neighbours", "density", "random_network"]
-_MOST_ROWS = 3000  # kept of the references: 200 distances to each take a millisecond
+_MOST_ROWS = 3000  # reference rows that are kept: 200 distances to each take a millisecond
 _TARGETS, _FEATURES, _RIDGE = 32, 256, 1e-3  # of the random network; our choice
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutlierScorer(ArrayRecord):
-    """How far from rows of successes: logarithms of distances to neighbours, or of Mahalanobis' distance.
+    """Distance from rows of successful episodes: logarithm of distances to neighbours, or of the Mahalanobis distance.
 
-    The arrays are those of `stats.novelty.WhitenedReference`; ``dense`` is 1 for Mahalanobis' distance.
+    The arrays are those of `stats.novelty.WhitenedReference`; ``dense`` is 1 for the Mahalanobis distance.
     """
 
     kind: ClassVar[str] = "outlying"
@@ -196,7 +199,7 @@ class OutlierScorer(ArrayRecord):
 
     @classmethod
     def fit(cls, rows: Array, *, dense: bool) -> OutlierScorer:
-        """To rows ``(n, d)``."""
+        """Fit to rows ``(n, d)``."""
         space = WhitenedReference.of(rows, np.zeros(len(rows), dtype=np.int64))
         kept = space.rows[np.linspace(0, len(rows) - 1, min(len(rows), _MOST_ROWS)).astype(int)]
         whole = {name: getattr(space, name) for name in ("mean", "sd", "whiten", "inverse")}
@@ -222,10 +225,10 @@ class OutlierScorer(ArrayRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class RandomNetworkScorer(ArrayRecord):
-    """How badly a regression that was fitted on successes foretells what a fixed random network makes of a row.
+    """Error of a regression, fitted on successful episodes, that predicts the output of a fixed random network.
 
     Random network distillation (Burda, Edwards, Storkey & Klimov, "Exploration by random network distillation", ICLR
-    2019) with a ridge regression on random features in the place of a trained network, so that a fit has one answer.
+    2019) with a ridge regression on random features instead of a trained network, so that the fit is unique.
     """
 
     kind: ClassVar[str] = "random_network"
@@ -238,7 +241,7 @@ class RandomNetworkScorer(ArrayRecord):
 
     @classmethod
     def fit(cls, rows: Array, *, seed: int = 0) -> RandomNetworkScorer:
-        """To rows ``(n, d)``."""
+        """Fit to rows ``(n, d)``."""
         random, d = generator(seed, "monitor/random_network"), rows.shape[1]
         mean, sd = rows.mean(axis=0), np.maximum(rows.std(axis=0), 1e-9)
         made = cls(
@@ -269,7 +272,7 @@ class RandomNetworkScorer(ArrayRecord):
 
 
 def fit_outlying(rows: Array, kind: Kind) -> OutlierScorer | RandomNetworkScorer:
-    """A judge of a kind, fitted to rows ``(n, d)``."""
+    """Return a scorer of a kind, fitted to rows ``(n, d)``."""
     return (
         RandomNetworkScorer.fit(rows) if kind == "random_network" else OutlierScorer.fit(rows, dense=kind == "density")
     )
@@ -278,23 +281,23 @@ def fit_outlying(rows: Array, kind: Kind) -> OutlierScorer | RandomNetworkScorer
 JUDGES: dict[str, Any] = {
     one.kind: one for one in (MahalanobisScorer, DriveScorer, OutlierScorer, RandomNetworkScorer, MagnitudeScorer)
 }
-SMOOTHED_S = 0.25  # mean of scores that have no memory of their own, as FIPER's windows (our choice)
+SMOOTHED_S = 0.25  # averaging time for scores of streams without memory, as FIPER's windows (our choice)
 _NO_MEMORY = ("observation", "latent")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScorerSet:
-    """Judges by name: of a stream, or of some columns of one (``camera/front/light`` of ``camera/front``)."""
+    """Scorers by name: for a stream, or for some columns of one (``camera/front/light`` of ``camera/front``)."""
 
     judges: Mapping[str, Scorer]
     columns: Mapping[str, tuple[int, ...]]
     control_hz: float
 
     def scores(self, rows: Mapping[str, Array], step: ArrayLike) -> dict[str, Array]:
-        """Scores by signal of rows ``(…, d)`` by stream at their steps ``(…,)``, not smoothed yet.
+        """Return scores by signal of rows ``(…, d)`` by stream at their steps ``(…,)``, before smoothing.
 
         Raises:
-            InputError: a stream is missing, or has another count of columns.
+            InputError: a stream is missing.
         """
         told: dict[str, Array] = {}
         for name, judge in self.judges.items():
@@ -304,19 +307,19 @@ class ScorerSet:
 
     @property
     def drives(self) -> DriveScorer:
-        """The judge of the drives, which every monitor has."""
+        """The scorer of the drives, which every monitor has."""
         judge = self.judges["drives"]
         assert isinstance(judge, DriveScorer)  # noqa: S101 - `calibration.fit` made it
         return judge
 
     def smoothed(self, before: Mapping[str, Array] | None, now: Mapping[str, Array]) -> dict[str, Array]:
-        """Scores of a step, averaged with those of the steps before where their stream has no memory."""
+        """Return the scores of a step, averaged with those of earlier steps for streams without memory."""
         if before is None:
             return dict(now)
         return {name: self._mixed(name, before[name], values) for name, values in now.items()}
 
     def curves(self, rows: Mapping[str, Array]) -> dict[str, Array]:
-        """Smoothed scores ``(m, T)`` by signal of whole episodes, rows ``(m, T, d)``."""
+        """Return smoothed scores ``(m, T)`` by signal of whole episodes, rows ``(m, T, d)``."""
         length = next(iter(rows.values())).shape[1]
         raw = self.scores(rows, np.arange(length)[None])
         for name, values in raw.items():
@@ -334,7 +337,7 @@ class ScorerSet:
         stream = name if name in rows else name.rpartition("/")[0]
         if stream not in rows:
             raise InputError(
-                f"The monitor was calibrated with {name}, and this robot gives {', '.join(rows)}. Give the same "
-                "observations, or calibrate it for these."
+                f"The monitor was calibrated with {name}, but this robot gives {', '.join(rows)}. Give the same "
+                "observations, or calibrate a monitor for these."
             )
         return rows[stream][..., list(self.columns[name])] if name in self.columns else rows[stream]

@@ -1,4 +1,4 @@
-"""The monitor beside running robots: scores at every step, alarms with what they point to."""
+"""Monitor of running robots: scores at every step, and alarms with probable causes."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ from twinloop.release.monitor.streams import MonitorStreams, ObservedPolicy
 from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
-_SINCE = 0.5  # of its limit: from where on a signal that went beyond it is said to have risen (our choice)
+_SINCE = 0.5  # of its limit: level from which an alarm's signal is counted as rising (our choice)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Alarm:
-    """A signal that left its band: in which world, at which step, and since when it had been rising.
+    """Alarm of a signal that exceeded its limit: its world, its step, and the step since which it had been rising.
 
-    ``excess`` is how many times its limit it reached, ``detail`` how far in its own units where it has some; ``cause``
-    what all signals of the episode point to so far, ``instead`` what else comes into question where that is unknown.
+    ``excess`` is the value divided by the limit. ``detail`` gives the value in physical units, if available. ``cause``
+    is the cause that all signals of the episode indicate so far; ``instead`` lists the possible causes if it is
+    unknown.
     """
 
     world: int
@@ -43,7 +44,7 @@ class Alarm:
     detail: str = ""
 
     def __str__(self) -> str:
-        """A sentence."""
+        """Return the alarm as a sentence."""
         doubt = f" ({' or '.join(self.instead)})" if self.cause == "unknown" and self.instead else ""
         return (
             f"{self.signal} at {self.excess:.2f} times its limit since {self.since / self.control_hz:.2f} s: "
@@ -51,17 +52,17 @@ class Alarm:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
+        """Return a JSON-compatible dictionary."""
         names = ("world", "step", "since", "signal", "excess", "cause")
         return {**{name: getattr(self, name) for name in names}, "instead": list(self.instead), "says": str(self)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class MonitorStep:
-    """What one step says.
+    """Result of one step.
 
-    ``scores`` by signal ``(nworld,)`` are in units of their limits: beyond 1 is an alarm, NaN says nothing yet.
-    ``alarms`` are the new ones: of each signal the first in an episode.
+    ``scores`` by signal ``(nworld,)`` are relative to their limits: above 1 is an alarm, NaN means that there is no
+    score yet. ``alarms`` are the new alarms: for each signal, the first of an episode.
     """
 
     scores: Mapping[str, Array]
@@ -69,18 +70,18 @@ class MonitorStep:
 
 
 class LiveMonitor:
-    """Watches ``nworld`` robots of one kind; made by `LiveMonitor.open` or of a calibration.
+    """Monitor of ``nworld`` robots of one kind, created by `LiveMonitor.open` or from a calibration.
 
-    Call `begin`, then `look` once per control step, and `end` where an episode has ended.
+    Call `begin`, then `look` once per control step, and `end` after each episode.
 
     Args:
-        calibration: what is usual.
-        twin: the one that it names.
-        hash: of the calibration, for logs.
-        nthread: C threads of the twin's physics.
+        calibration: calibration of the monitor.
+        twin: the twin that the calibration names.
+        hash: hash of the calibration, for logs.
+        nthread: C threads for the twin's physics.
 
     Raises:
-        InputError: another twin than the calibration's.
+        InputError: the twin is not the calibration's.
     """
 
     def __init__(self, calibration: Calibration, twin: Twin, *, hash: str = "", nthread: int = 1) -> None:  # noqa: A002
@@ -88,7 +89,7 @@ class LiveMonitor:
         if twin.hash != origin.twin_hash:
             raise InputError(
                 f"This monitor was calibrated with the twin {origin.twin} ({origin.twin_hash[:12]}); {twin.name} is "
-                f"{twin.hash[:12]}. Open it with that one, or calibrate it for this: twinloop monitor calibrate."
+                f"{twin.hash[:12]}. Use the calibrated twin, or calibrate for this one: twinloop monitor calibrate."
             )
         self.calibration, self.hash = calibration, hash
         self._twin = twin
@@ -98,16 +99,16 @@ class LiveMonitor:
 
     @classmethod
     def open(cls, folder: str | Path, twin: Twin, *, policy_hash: str = "", nthread: int = 1) -> LiveMonitor:
-        """The monitor kept in a folder.
+        """Open the monitor that is stored in a folder.
 
         Args:
-            folder: see `storage`.
-            twin: the one that it names.
-            policy_hash: of the policy that will act, where one is known.
+            folder: see `calibration.save`.
+            twin: the twin that the calibration names.
+            policy_hash: hash of the policy that will act, if known.
             nthread: see the class.
 
         Raises:
-            InputError: none lies there, it is damaged, or it is another policy's or another twin's.
+            InputError: the folder has no monitor, it is damaged, or it is for another policy or another twin.
         """
         calibration, found = read(Path(folder))
         check_policy(calibration.origin.policy_hash, policy_hash, where=str(folder))
@@ -115,11 +116,11 @@ class LiveMonitor:
 
     @property
     def contract(self) -> Contract:
-        """What it expects to be shown."""
+        """Contract of the expected observations and commands."""
         return self.calibration.origin.contract
 
     def begin(self, nworld: int) -> None:
-        """Episodes of so many robots begin with the next look."""
+        """Start episodes of ``nworld`` robots with the next call of `look`."""
         self._streams.begin(nworld)
         self._step = np.zeros(nworld, dtype=np.int64)
         self._before: dict[str, Array] | None = None
@@ -127,7 +128,7 @@ class LiveMonitor:
         self._evidence = np.zeros((nworld, 2 * len(self.calibration.scorer.drives.names) + 1))
 
     def restart(self, worlds: ArrayLike) -> None:
-        """Episodes of some begin with the next look."""
+        """Start new episodes of some robots with the next call of `look`."""
         index = np.asarray(worlds)
         self._streams.restart(index)
         self._step[index] = 0
@@ -146,12 +147,12 @@ class LiveMonitor:
         *,
         alive: NDArray[np.bool_] | None = None,
     ) -> MonitorStep:
-        """Scores and new alarms of this step; see `MonitorStreams.look` for what is given.
+        """Return the scores and new alarms of this step; see `MonitorStreams.look` for the arguments.
 
-        ``alive`` ``(nworld,)`` are the robots whose episodes go on; all by default.
+        ``alive`` ``(nworld,)`` marks the robots whose episodes continue; all by default.
 
         Raises:
-            InputError: something that the calibration had is missing.
+            InputError: an input that the calibration used is missing.
         """
         rows = self._streams.look(observation, acting, command, reading)
         calibration, scorer = self.calibration, self.calibration.scorer
@@ -167,13 +168,13 @@ class LiveMonitor:
         return MonitorStep(scores=relative, alarms=alarms)
 
     def cause(self, world: int) -> tuple[Cause, list[Cause]]:
-        """What all alarms of a world's episode so far point to, see `signals.cause_of`; unknown and nothing: none."""
+        """Return the cause that all alarms of a world's episode indicate so far, see `signals.cause_of`."""
         course = self._courses[world]
         likeness = self.calibration.scorer.drives.likeness(self._evidence[world])
         return cause_of(course.excess, likeness, course.first, hz=self.calibration.scorer.control_hz)
 
     def end(self, world: int, *, success: bool | None = None, intervened: bool | None = None) -> list[str]:
-        """An episode has ended; what the course of episodes says now, a sentence each (see `drift.Between`)."""
+        """End an episode; return one sentence for each drift over episodes (see `signals.CalibrationHistory`)."""
         return self.between.add(self._courses[world].levels(), success=success, intervened=intervened)
 
     def _alarms(
@@ -212,7 +213,7 @@ class LiveMonitor:
         return how_far(rows[stream][world], self._focal(stream.removeprefix("camera/")))
 
     def _focal(self, camera: str) -> float | None:
-        """The focal length of a camera of the twin, in pixels of its pictures; None of one that it lacks."""
+        """Return the focal length of a camera of the twin, in pixels of its images; None if it has no such camera."""
         model = self._twin.model
         number = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_CAMERA, camera)
         height = self.calibration.pictures[camera].background.shape[0]
@@ -220,9 +221,9 @@ class LiveMonitor:
 
 
 def check_policy(known: str, given: str, *, where: str) -> None:
-    """Raises InputError where a monitor is another policy's; an empty hash is nobody's."""
+    """Raise InputError if a monitor is for another policy; an empty hash fits every policy."""
     if known and given and known != given:
         raise InputError(
-            f"{where} was calibrated for the policy {known[:12]}, and this is {given[:12]}: what is usual for one is "
-            "not for another. Calibrate a monitor for it: twinloop monitor calibrate --policy …"
+            f"{where} was calibrated for the policy {known[:12]}, but this policy is {given[:12]}. Calibrate a "
+            "monitor for it: twinloop monitor calibrate --policy …"
         )

@@ -1,10 +1,11 @@
-"""Compare pictures with those of good days: how light, how sharp, and how far the still scene has moved.
+"""Compare images with reference images: brightness, sharpness, and motion of the static scene.
 
-Lucas & Kanade's registration in its inverse compositional form (Baker & Matthews, "Lucas–Kanade 20 years on: a unifying
-framework", IJCV 56, 2004) of a shift, a scale and a rotation about the centre, coarse to fine. Pictures are compared by
-what is left when the mean around every pixel is taken away and divided by the contrast there, so that gain and offset
-of brightness are estimated everywhere and light is no move. Only pixels of a mask count, and of those whatever
-differs by more than a move can explain, such as an arm that is in the way today, is weighted down (Tukey's biweight).
+The motion is a shift, a scale and a rotation about the image centre. It is estimated coarse to fine by Lucas & Kanade's
+registration in its inverse compositional form (Baker & Matthews, "Lucas–Kanade 20 years on: a unifying framework", IJCV
+56, 2004). Images are first normalized: the local mean around each pixel is subtracted, and the result is divided by
+the local contrast. Changes of gain and offset are therefore not mistaken for motion. Only pixels of a mask are used.
+Pixels that differ by more than a motion can explain, for example where the arm covers the scene, get a lower weight
+(Tukey's biweight).
 """
 
 from __future__ import annotations
@@ -22,26 +23,27 @@ from twinloop.core.records import freeze_fields
 from twinloop.encoders.pictures import sharpness
 
 Array = NDArray[np.float64]
-_WIDEST = 160  # px: wider pictures are made smaller first, by means of blocks (our choice)
-_BLURS = (4.0, 2.0, 1.0)  # px, coarse to fine: the first decides how far a picture may have moved (our choice)
+_WIDEST = 160  # px: wider images are reduced first, by block means (our choice)
+_BLURS = (4.0, 2.0, 1.0)  # px, coarse to fine: the first decides how far an image may have moved (our choice)
 _AROUND = 8.0  # blurs, the side of the square over which mean and contrast are taken
 _ROUNDS = 8  # steps at each level, at most
 _STILL_MOVING = 0.01  # px: smaller steps end a level
-_NOISE = 3.0  # grey levels of 255, twice a cheap camera's: contrast below it is none
-_REACH = 0.5  # blurs that a pixel may yet have to go at its level, in slopes of its edge
-_LEAST_SLACK = 0.2  # of the contrast: where an edge is faint
-_TUKEY = 4.685  # Tukey's constant: 95 % of least squares' efficiency where nothing is in the way
-_WHOLE = 0.9  # of a blurred mask's weight around a pixel that counts
-_MOST_PIXELS, _FEWEST = 1200, 40  # looked at, those on the clearest edges; with fewer nothing can be told
-_BLIND = 0.1  # of the clearest direction's information: moves along which the scene has no edges are left out
+_NOISE = 3.0  # grey levels of 255, twice a cheap camera's noise: lower contrast is ignored
+_REACH = 0.5  # blurs by which a pixel may still be displaced at its level, times the slope of its edge
+_LEAST_SLACK = 0.2  # of the contrast: for faint edges
+_TUKEY = 4.685  # Tukey's constant: 95 % of the efficiency of least squares without outliers
+_WHOLE = 0.9  # of a blurred mask's weight around a pixel that is used
+_MOST_PIXELS, _FEWEST = 1200, 40  # most and fewest pixels used, those on the clearest edges
+_BLIND = 0.1  # of the clearest direction's information: motions along which the scene has no edges are left out
 
 
 @dataclass(frozen=True)
 class _BlurLevel:
-    """One blur of the reference: what registration needs of it, at the pixels that count.
+    """One blur level of the reference, with the quantities that registration needs at the used pixels.
 
-    ``x``, ``y`` from the centre; ``basis`` ``(M, k)`` how values change along each of ``ways`` ``(4, k)``, the moves
-    that the scene can tell; ``slack`` how far a value may be off because of a move within this level's reach.
+    ``x``, ``y``: coordinates from the centre. ``ways`` ``(4, k)``: the motions that the scene can determine. ``basis``
+    ``(M, k)``: derivative of the values along each of them. ``slack``: largest difference of a value that a motion
+    within the range of this level can cause.
     """
 
     blur: float
@@ -54,14 +56,14 @@ class _BlurLevel:
 
 
 class Registration:
-    """Registers pictures against one reference.
+    """Registration of images against one reference.
 
     Args:
         reference: ``(height, width)``, grey levels.
-        still: mask of the pixels that count, ``(height, width)``.
+        still: mask of the pixels to use, ``(height, width)``.
 
     Raises:
-        InputError: hardly an edge stands still.
+        InputError: the static pixels have too few edges.
     """
 
     def __init__(self, reference: NDArray, still: NDArray[np.bool_]) -> None:
@@ -72,21 +74,21 @@ class Registration:
         self._levels = [level for blur in _BLURS if (level := _level(given, whole, blur)) is not None]
         if not self._levels:
             raise InputError(
-                f"{100 * float(still.mean()):.0f} % of the pixels stand still, and hardly an edge is among them: "
-                "whether the camera has moved cannot be told. Give pictures that show the scene beside the robot."
+                f"{100 * float(still.mean()):.0f} % of the pixels are static, with too few edges to detect a "
+                "motion of the camera. Give images that show the scene around the robot."
             )
 
     def moved(self, pictures: NDArray) -> Array:
-        """How the still scene has moved in pictures ``(n, height, width)``, all in pixels ``(n, 4)``.
+        """Return the motion of the static scene in images ``(n, height, width)``, in pixels, ``(n, 4)``.
 
-        To the right and down at the centre of the picture; then what its scale moves in a corner (outward), and its
-        rotation (from right to down).
+        The columns are the shift to the right and down at the image centre, and the displacement of a corner by the
+        scale (outward) and by the rotation (from right to down).
         """
         found = [self._one(_reduced(one, self._block)) for one in pictures]
         return self._block * np.array(found).reshape(-1, 4)
 
     def _one(self, picture: Array) -> Array:
-        turn, shift = 1.0 + 0.0j, 0.0 + 0.0j  # a point z = x + iy of the reference is seen at turn · z + shift
+        turn, shift = 1.0 + 0.0j, 0.0 + 0.0j  # a point z = x + iy of the reference appears at turn · z + shift
         height, width = self._shape
         radius = _radius(self._shape)
         for level in self._levels:
@@ -110,9 +112,9 @@ class Registration:
 
 
 def _level(reference: Array, still: NDArray[np.bool_], blur: float) -> _BlurLevel | None:
-    """A level; None where too few still pixels are on an edge and far enough from what moves."""
+    """Return a level; None if too few static pixels are on an edge and far enough from moving parts."""
     plain = _normalized(reference, blur)
-    # What moves smears over its neighbours: those count whose blurred mask is nearly whole.
+    # Moving parts affect neighbouring pixels when blurred: only pixels with a nearly full blurred mask are used.
     counts = gaussian_filter(still.astype(np.float64), blur, mode="nearest") > _WHOLE
     down, right = (np.asarray(np.gradient(plain, axis=axis), dtype=np.float64) for axis in (0, 1))
     steep = np.where(counts, np.hypot(down, right), 0.0)
@@ -138,7 +140,7 @@ def _level(reference: Array, still: NDArray[np.bool_], blur: float) -> _BlurLeve
 
 
 def _normalized(picture: Array, blur: float) -> Array:
-    """A blurred picture less its mean around, over the contrast around."""
+    """Return a blurred image minus its local mean, divided by its local contrast."""
     wide = 1 + 2 * round(_AROUND * blur / 2.0)
     apart = np.asarray(gaussian_filter(picture, blur, mode="nearest"), dtype=np.float64)
     apart = apart - uniform_filter(apart, wide, mode="nearest")
@@ -147,31 +149,31 @@ def _normalized(picture: Array, blur: float) -> Array:
 
 
 def _reduced(picture: NDArray, block: int) -> Array:
-    """Means of square blocks; what is left over at the right and below is cut off."""
+    """Return the means of square blocks; remaining pixels at the right and bottom are cut off."""
     height, width = (side // block for side in picture.shape)
     cut = np.asarray(picture, dtype=np.float64)[: height * block, : width * block]
     return np.asarray(cut.reshape(height, block, width, block).mean(axis=(1, 3)), dtype=np.float64)
 
 
 def _radius(shape: tuple[int, ...]) -> float:
-    """From the centre to a corner, px."""
+    """Return the distance from the centre to a corner in px."""
     return math.hypot(*shape) / 2.0
 
 
-# The least spread of each that is told from a picture's own noise and rounding: stops, and pixels; our choice.
+# The smallest spread of each above an image's noise and rounding: stops, and pixels; our choice.
 LEAST = {"light": 0.02, "sharpness": 0.02, "shift": 0.1}
 _GREY = np.full(3, 1 / 3, dtype=np.float32)
-_MOST = 200  # pictures that a reference is made of; the median of more is the same (our choice)
-LOOKS = {"light": (0,), "sharpness": (1,), "shift": (2, 3, 4, 5)}  # columns of a look, by what they tell
+_MOST = 200  # images for a reference; the median of more is the same (our choice)
+LOOKS = {"light": (0,), "sharpness": (1,), "shift": (2, 3, 4, 5)}  # columns of `look` by quantity
 _CALM, _MOSTLY = 3.0, 0.75  # a still pixel is within so many grey levels of its median in this share of pictures
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageReference:
-    """What one camera sees of a scene when nobody is in the way.
+    """Reference of one camera: its view of the scene without obstacles.
 
-    ``background`` ``(height, width)`` is the median of many pictures in grey levels, ``still`` the mask of the pixels
-    that hardly ever differ from it.
+    ``background`` ``(height, width)`` is the median of many images in grey levels. ``still`` is the mask of the pixels
+    that rarely differ from it.
     """
 
     background: Array
@@ -183,13 +185,13 @@ class ImageReference:
 
     @classmethod
     def of(cls, pictures: NDArray[np.uint8]) -> ImageReference:
-        """From pictures ``(n, height, width, 3)`` of several episodes at several times.
+        """Build the reference from images ``(n, height, width, 3)`` of several episodes at several times.
 
         Raises:
-            InputError: there is none.
+            InputError: there are no images.
         """
         if not len(pictures):
-            raise InputError("A camera's reference needs pictures, and there are none.")
+            raise InputError("A camera's reference needs images, but there are none. Give episodes with images.")
         chosen = _grey(pictures[np.linspace(0, len(pictures) - 1, min(len(pictures), _MOST)).astype(int)])
         background = np.median(chosen, axis=0).astype(np.float64)
         apart = np.quantile(np.abs(chosen - background), _MOSTLY, axis=0)
@@ -197,25 +199,25 @@ class ImageReference:
 
     @cached_property
     def registration(self) -> Registration | None:
-        """What tells how far the still scene has moved; None where hardly an edge of it stands still."""
+        """Registration against this reference; None if its static pixels have too few edges."""
         try:
             return Registration(self.background, self.still)
         except InputError:
             return None
 
     def look(self, pictures: NDArray[np.uint8], name: str) -> Array:
-        """Columns as in ``LOOKS`` of pictures ``(n, height, width, 3)``, ``(n, 6)``.
+        """Return the columns in ``LOOKS`` for images ``(n, height, width, 3)``, ``(n, 6)``.
 
-        Light in stops (factors of two) against the reference, the median over still pixels; sharpness as
-        `encoders.sharpness`; shift, scale and rotation in pixels as `registration`, NaN where it can tell nothing.
+        Brightness: difference from the reference in stops (factors of two), median over static pixels. Sharpness: as
+        `encoders.sharpness`. Shift, scale and rotation: in pixels as in `registration`, NaN where it is not available.
 
         Raises:
-            InputError: pictures of another size; names the camera.
+            InputError: the images have another size; names the camera.
         """
         if pictures.shape[1:] != (*self.background.shape, 3):
             height, width = self.background.shape
             raise InputError(
-                f"The camera {name} gives pictures {pictures.shape[1:]}; the monitor was calibrated on "
+                f"The camera {name} gives images {pictures.shape[1:]}; the monitor was calibrated on "
                 f"{width}x{height}. Calibrate it again for this camera."
             )
         grey = _grey(pictures)
@@ -226,13 +228,13 @@ class ImageReference:
 
 
 def how_far(row: Array, focal: float | None) -> str:
-    """A row of `ImageReference.look` in words: how far the scene has moved, for a focal length in pixels if known.
+    """Describe a row of `ImageReference.look` in words: the motion of the scene, for a focal length in pixels if known.
 
-    Degrees are those that a camera would have to turn by; how far one must move depends on what is how far away.
+    The angle in degrees is the camera rotation with the same effect. The equivalent camera shift depends on distances.
     """
     middle, corner = math.hypot(row[2], row[3]), math.hypot(row[4], row[5])
     turned = "" if focal is None else f", as if turned by {math.degrees(math.atan(middle / focal)):.1f}°"
-    return f"by {middle:.1f} px in the middle{turned}, and by {corner:.1f} px in the corners beside"
+    return f"by {middle:.1f} px in the middle{turned}, and additionally by {corner:.1f} px in the corners"
 
 
 def _grey(pictures: NDArray[np.uint8]) -> NDArray[np.float32]:

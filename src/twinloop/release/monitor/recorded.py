@@ -1,4 +1,4 @@
-"""Show recorded episodes to a monitor side by side: streams, what it says of each, references of cameras."""
+"""Run a monitor on recorded episodes in parallel: compute streams, verdicts and camera references."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
 _REFERENCE_FRAMES = 5  # of each episode, spread over it, for a camera's reference (our choice)
-_SQUEEZED = 0.05  # of its way from open to closed: a jaw that is so far from its command holds something (our choice)
+_SQUEEZED = 0.05  # of the gripper's range: further from its command than this, it holds an object (our choice)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedEpisodes:
-    """Episodes side by side, as long as the longest, their ends repeated.
+    """Batch of episodes, padded to the length of the longest by repeating their last frames.
 
-    ``observation`` ``(m, T, …)`` by LeRobot's names and ``commands`` ``(m, T, k)`` are in the dataset's units;
-    ``lengths`` ``(m,)``; ``success`` is 1, 0, or NaN where nobody knows; ``names`` say which episode is which.
+    ``observation`` ``(m, T, …)`` with LeRobot's names and ``commands`` ``(m, T, k)`` are in the dataset's units.
+    ``lengths`` ``(m,)`` are in frames. ``success`` is 1, 0, or NaN if unknown. ``names`` identify the episodes.
     """
 
     observation: Mapping[str, NDArray[Any]]
@@ -41,7 +41,7 @@ class RecordedEpisodes:
         return len(self.commands)
 
     def take(self, which: NDArray[Any]) -> RecordedEpisodes:
-        """Some of the episodes, by number or by mask."""
+        """Return some of the episodes, selected by index or by mask."""
         index = np.flatnonzero(which) if which.dtype == bool else which
         return replace(
             self,
@@ -53,12 +53,12 @@ class RecordedEpisodes:
         )
 
     def at(self, step: int) -> dict[str, NDArray[Any]]:
-        """The observation of one step."""
+        """Return the observation of one step."""
         return {name: values[:, step] for name, values in self.observation.items()}
 
 
 def joined(parts: Sequence[RecordedEpisodes]) -> RecordedEpisodes:
-    """Episodes of equal length of several parts, one after the other."""
+    """Concatenate batches of episodes of equal length."""
     return RecordedEpisodes(
         observation={name: np.concatenate([part.observation[name] for part in parts]) for name in parts[0].observation},
         commands=np.concatenate([part.commands for part in parts]),
@@ -79,10 +79,10 @@ def rows_of(
     pictures: Mapping[str, ImageReference] | None = None,
     nthread: int = 1,
 ) -> tuple[MonitorStreams, dict[str, Array]]:
-    """The streams of episodes, ``(m, T, d)`` by name, NaN after their ends.
+    """Return the streams of episodes, ``(m, T, d)`` by name, NaN after the end of an episode.
 
-    A policy is asked again at what was observed, which gives the chunks and features that it had; where chance decides
-    within it, others that it could have had.
+    A policy is evaluated again at the recorded observations, which gives the chunks and features that it had. If the
+    policy is random, they are other chunks and features that it could have had.
     """
     streams = MonitorStreams(twin, contract, params, pictures=pictures, nthread=nthread)
     streams.begin(len(recorded))
@@ -97,7 +97,7 @@ def rows_of(
 
 
 def ask(acting: PolicyLoop | None, seen: Mapping[str, NDArray[Any]], commands: Array) -> None:
-    """Show a policy what was observed, and tell it what was sent in the end."""
+    """Give a policy the observation, then the command that was sent in the end."""
     if acting is not None:
         acting.act(seen)
         acting.sent(commands)
@@ -105,7 +105,7 @@ def ask(acting: PolicyLoop | None, seen: Mapping[str, NDArray[Any]], commands: A
 
 @dataclass(frozen=True, kw_only=True)
 class MonitorVerdict:
-    """What a monitor says of one episode: alarms in their order, and what they point to in the end."""
+    """Verdict of a monitor about one episode: alarms in order, and the cause that they indicate at the end."""
 
     name: str
     alarms: tuple[Any, ...]
@@ -117,7 +117,7 @@ class MonitorVerdict:
 
 
 def watch(recorded: RecordedEpisodes, monitor: LiveMonitor, policy: Predictor | None = None) -> list[MonitorVerdict]:
-    """Show episodes to a monitor, side by side, and then the course of them one after the other."""
+    """Run a monitor on a batch of episodes in parallel, then add them to its history in order."""
     monitor.begin(len(recorded))
     acting = None if policy is None else PolicyLoop(policy, len(recorded))
     alarms: list[list[Any]] = [[] for _ in recorded.names]
@@ -150,9 +150,10 @@ def watch(recorded: RecordedEpisodes, monitor: LiveMonitor, policy: Predictor | 
 
 
 def held_share(recorded: RecordedEpisodes, twin: Twin, contract: Contract) -> Array:
-    """The share of episodes in which the jaws hold something, by step: what is between them keeps them from closing.
+    """Return the share of episodes in which the gripper holds an object, by step.
 
-    Ones where there are no jaws that follow positions: nobody knows then.
+    An object is assumed where the gripper is further open than commanded. The shares are 1 if the robot has no
+    position-controlled gripper, because they are then unknown.
     """
     length, hand = recorded.commands.shape[1], twin.robot.gripper
     if hand is None or contract.state is None or contract.command != "position":
@@ -166,7 +167,7 @@ def held_share(recorded: RecordedEpisodes, twin: Twin, contract: Contract) -> Ar
 
 
 def references(recorded: RecordedEpisodes, cameras: tuple[str, ...]) -> dict[str, ImageReference]:
-    """A reference of every camera from a few frames of every episode."""
+    """Return a reference of every camera from some frames of every episode."""
     found: dict[str, ImageReference] = {}
     for name in cameras:
         pictures = recorded.observation[IMAGES + name]

@@ -1,4 +1,4 @@
-"""Name the signals of a monitor, what each points to, and how they drift from episode to episode."""
+"""Signals of a monitor: names, probable causes, and drift from episode to episode."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ Cause = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class SignalMeaning:
-    """What a signal says: the cause it speaks for, and the words for a person.
+    """Meaning of a signal: its probable cause and its description for a person.
 
-    ``general`` signals see that something is unusual, not what: they speak only where nothing else does.
+    A ``general`` signal detects that something is unusual but not its cause. It is used only if no other signal is.
     """
 
     cause: Cause
@@ -38,43 +38,43 @@ class SignalMeaning:
     general: bool = False
 
 
-# Chosen on virtual robots 0 to 2; the tables of docs/monitoring.md are of others.
-_CLEAR = 1.05  # times: signals of other causes are not that close
-# The least likeness of a fault that is named, by its cause.
+# Chosen on virtual robots 0 to 2; the tables of docs/monitoring.md use other robots.
+_CLEAR = 1.05  # smallest ratio between the strengths of a named cause and the next one
+# The least similarity to a fault that is named, by its cause.
 _ALIKE: Mapping[Cause, float] = {"worn actuator": 0.45, "latency": 0.45, "unknown object": 0.4}
-_APART = 0.05  # by which the likeness of another cause's faults must be less
-_EARLIER_S = 0.5  # by which drives that depart before the jaws do are not explained by what is in the jaws
+_APART = 0.05  # by which the similarity to faults of other causes must be lower
+_EARLIER_S = 0.5  # drives that are unusual earlier than the gripper by this time are not explained by its object
 
 _DRIVES: Mapping[str, SignalMeaning] = {
     "friction": SignalMeaning(cause="worn actuator", words="joints move as if their friction had grown"),
-    "gain": SignalMeaning(cause="worn actuator", words="servos pull as if weaker than they were"),
-    "play": SignalMeaning(cause="worn actuator", words="joints move as if the play of their gears had grown"),
-    "latency": SignalMeaning(cause="latency", words="the robot follows its commands later than it did"),
-    "load": SignalMeaning(cause="unknown object", words="the arm moves as if it carried another weight"),
-    "any": SignalMeaning(cause="unknown", words="the drives do not move as the twin says", general=True),
+    "gain": SignalMeaning(cause="worn actuator", words="servos move as if they had become weaker"),
+    "play": SignalMeaning(cause="worn actuator", words="joints move as if the backlash of their gears had grown"),
+    "latency": SignalMeaning(cause="latency", words="the robot follows its commands later than before"),
+    "load": SignalMeaning(cause="unknown object", words="the arm moves as if it carried a different weight"),
+    "any": SignalMeaning(cause="unknown", words="the drives do not move as the twin predicts", general=True),
 }
 _OTHERS: Mapping[str, SignalMeaning] = {
-    "grip": SignalMeaning(cause="unknown object", words="the jaws stop or move other than on what they knew"),
-    "tracker": SignalMeaning(cause="moved tracker", words="the tracker sees the hand where the joints say it is not"),
+    "grip": SignalMeaning(cause="unknown object", words="the gripper stops or moves differently than on known objects"),
+    "tracker": SignalMeaning(
+        cause="moved tracker", words="the tracker and the joint readings give different positions of the hand"
+    ),
     "observation": SignalMeaning(
-        cause="out of distribution", words="readings or scene are unlike any success", general=True
+        cause="out of distribution", words="readings or scene differ from all successful episodes", general=True
     ),
     "latent": SignalMeaning(
-        cause="out of distribution", words="the policy sees what it saw in no success", general=True
+        cause="out of distribution", words="the policy's features differ from all successful episodes", general=True
     ),
-    "chunk": SignalMeaning(
-        cause="out of distribution", words="the policy changes its mind from chunk to chunk", general=True
-    ),
+    "chunk": SignalMeaning(cause="out of distribution", words="the policy's consecutive chunks disagree", general=True),
 }
 _CAMERA: Mapping[str, SignalMeaning] = {
-    "light": SignalMeaning(cause="light", words="its pictures are lighter or darker"),
-    "sharpness": SignalMeaning(cause="unclear picture", words="its pictures are blurred or noisy"),
-    "shift": SignalMeaning(cause="moved camera", words="the still scene stands elsewhere in its pictures"),
+    "light": SignalMeaning(cause="light", words="its images are brighter or darker"),
+    "sharpness": SignalMeaning(cause="unclear picture", words="its images are blurred or noisy"),
+    "shift": SignalMeaning(cause="moved camera", words="the static scene has moved in its images"),
 }
 
 
 def meaning(signal: str) -> SignalMeaning:
-    """What a signal says, such as ``drives/latency``, ``tracker`` or ``camera/front/shift``."""
+    """Return the meaning of a signal, such as ``drives/latency``, ``tracker`` or ``camera/front/shift``."""
     first, _, rest = signal.partition("/")
     if first == "drives":
         return _DRIVES[rest]
@@ -92,17 +92,18 @@ def cause_of(
     *,
     hz: float = 30.0,
 ) -> tuple[Cause, list[Cause]]:
-    """What signals point to together, and the causes that come into question, the likeliest first.
+    """Return the cause that signals indicate together, and all possible causes, the most probable first.
 
-    Of the drives a fault is named that the episode so far is like, and clearly more than like one of another cause. It
-    shows in the jaws too, which then say nothing of their own; nor do they where the drives had departed before for no
-    known reason. The signals of one cause count by the largest; a cause stands where it is clearly further beyond its
-    limit than the next. General signals speak only where no other does.
+    A fault of the drives is named if the episode is similar to it and clearly less similar to faults of other causes.
+    Such a fault also affects the gripper, so the gripper's signal is then ignored. It is also ignored if the drives
+    exceeded their limits earlier for an unknown reason. The strength of a cause is that of its strongest signal. A
+    cause is named if its strength clearly exceeds that of the next one. General signals count only if there is no other
+    signal.
 
     Args:
-        excess: of signals beyond their limits, how many times the limit they reached.
-        likeness: of the episode so far to each fault of the drives, see `judging.Drives.likeness`.
-        first: steps at which they went beyond them.
+        excess: for each signal beyond its limit, its largest value divided by the limit.
+        likeness: similarity of the episode so far to each fault of the drives, see `judging.DriveScorer.likeness`.
+        first: step at which each signal exceeded its limit.
         hz: steps per second.
     """
     left = {name: value for name, value in excess.items() if not name.startswith("drives/")}
@@ -130,7 +131,7 @@ def cause_of(
 
 
 def _of_the_jaws(named: list[Cause], drives: Mapping[str, float], first: Mapping[str, int], hz: float) -> bool:
-    """Whether jaws that depart speak for what they hold, beside drives that do."""
+    """Whether an unusual gripper signal indicates an unknown object although the drives are unusual too."""
     if len(named) == 1:
         return named[0] == "unknown object"
     earliest = min((first[name] for name in drives if name in first), default=0)
@@ -138,7 +139,7 @@ def _of_the_jaws(named: list[Cause], drives: Mapping[str, float], first: Mapping
 
 
 def _of_drives(likeness: Mapping[str, float]) -> list[Cause]:
-    """The cause that the drives speak for; several where it is not clear, none where they are like no fault."""
+    """Return the cause that the drives indicate; several if it is unclear, none if no fault is similar."""
     best: dict[Cause, float] = {}
     for name, value in likeness.items():
         cause = _DRIVES[name].cause
@@ -151,13 +152,13 @@ def _of_drives(likeness: Mapping[str, float]) -> list[Cause]:
 
 
 Array = NDArray[np.float64]
-RUN_LENGTH = 1000.0  # episodes until a false alarm of drift, of all signals together (our choice)
-ALPHA = 0.01  # chance that the test of a rate ever errs (our choice)
-MARGIN = 0.1  # below the success rate at calibration (above that of interventions) that is tolerated (our choice)
+RUN_LENGTH = 1000.0  # mean number of episodes until a false alarm of drift, of all signals together (our choice)
+ALPHA = 0.01  # probability that the test of a rate ever errs (our choice)
+MARGIN = 0.1  # tolerated change: success rate below, intervention rate above that at calibration (our choice)
 
 
 class EpisodeScores:
-    """What one episode has shown so far."""
+    """Scores of one episode so far."""
 
     def __init__(self) -> None:
         self.excess: dict[str, float] = {}
@@ -167,7 +168,7 @@ class EpisodeScores:
         self.first: dict[str, int] = {}
 
     def add(self, names: Sequence[str], relative: Array, standard: Array, step: int, *, rising: float) -> None:
-        """Scores of a step, in units of their limits and standardized."""
+        """Add the scores of a step, relative to their limits and standardized."""
         if not self._names:
             self._names, self._total, self._count = names, np.zeros(len(names)), np.zeros(len(names))
         known = np.isfinite(standard)
@@ -180,29 +181,30 @@ class EpisodeScores:
                 self._rise.pop(name, None)
 
     def since(self, name: str, step: int) -> int:
-        """The step since which a signal has been rising."""
+        """Return the step since which a signal has been rising."""
         return self._rise.get(name, step)
 
     def beyond(self, name: str, step: int, excess: float) -> None:
-        """A signal is beyond its limit, so many times it."""
+        """Record that a signal is beyond its limit; ``excess`` is the value divided by the limit."""
         self.first.setdefault(name, step)
         self.excess[name] = max(self.excess.get(name, 0.0), excess)
 
     def levels(self) -> dict[str, float]:
-        """Mean standardized score of every signal that said something."""
+        """Return the mean standardized score of every signal with at least one finite score."""
         rows = zip(self._names, self._total.tolist(), self._count.tolist(), strict=True)
         return {name: total / count for name, total, count in rows if count}
 
 
 class CalibrationHistory:
-    """The episodes since a calibration, in their order.
+    """Sequence of the episodes since a calibration.
 
-    Drift: a self-starting CUSUM of every signal's mean level, from the calibration's episodes on (see `stats.cusum`);
-    the threshold gives a false alarm in `RUN_LENGTH` episodes of all signals together, by Bonferroni, for normal
-    levels.
+    Drift: a self-starting CUSUM of every signal's mean level, which starts with the calibration's episodes (see
+    `stats.cusum`). The threshold gives one false alarm in `RUN_LENGTH` episodes of all signals together, by Bonferroni,
+    for normally distributed levels.
 
-    Rates: a wealth that bets on fewer successes than at calibration less `MARGIN`, or on more interventions; it ever
-    reaches 1/`ALPHA` with a chance of at most `ALPHA` where that is not so (`stats.betting`).
+    Rates: a betting test for a success rate below that at calibration minus `MARGIN`, or an intervention rate above it
+    plus `MARGIN`. If the rate is not outside, the wealth ever reaches 1/`ALPHA` with a probability of at most `ALPHA`
+    (`stats.betting`).
     """
 
     def __init__(self, calibration: Calibration) -> None:
@@ -216,7 +218,7 @@ class CalibrationHistory:
     def add(
         self, levels: Mapping[str, float], *, success: bool | None = None, intervened: bool | None = None
     ) -> list[str]:
-        """Add an episode; what is beyond its limit now, a sentence each."""
+        """Add an episode; return one sentence for each drift or rate that is beyond its limit now."""
         for name, series in self._levels.items():
             if name in levels:
                 series.append(levels[name])
@@ -227,7 +229,7 @@ class CalibrationHistory:
         return [*self._drifting(), *self._rates()]
 
     def paths(self) -> dict[str, Array]:
-        """The CUSUM of every signal after each episode."""
+        """Return the CUSUM of every signal after each episode."""
         return {
             name: cusum(self_starting(self._known[name], series)) if series else np.empty(0)
             for name, series in self._levels.items()

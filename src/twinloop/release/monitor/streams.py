@@ -1,15 +1,15 @@
-"""What a monitor measures at every step, before anything is judged: rows of numbers by stream.
+"""Compute the streams of a monitor: the measurements at every step before they are scored.
 
 The streams, each ``(nworld, d)``:
 
-- ``drives``, ``grip``: coefficients of the residuals of arm and gripper, joint by joint (see `directions`);
-- ``tracker``: where a tracker sees the tool less where the readings say it is, x, y, z in m, averaged over a third of a
-  second. A worn joint moves both; a tracker or a camera that was moved moves one;
-- ``observation``: joint readings and what a tracker sees; ``latent``: the policy's features;
-- ``chunk``: how far the latest chunk departs from the one before it, over the steps that both foretell, by joint;
-- ``camera/NAME``: light, sharpness and shift (see `pictures`).
+- ``drives``, ``grip``: coefficients of the residuals of arm and gripper, joint by joint (see `faults`);
+- ``tracker``: tool position from the tracker minus tool position from the joint readings, x, y, z in m, averaged over a
+  third of a second. A worn joint changes both positions; a moved tracker or camera changes one;
+- ``observation``: joint readings and the tracker's observation; ``latent``: the policy's features;
+- ``chunk``: difference between the latest chunk and the one before, over the steps that both predict, by joint;
+- ``camera/NAME``: brightness, sharpness and shift (see `pictures`).
 
-A stream that a robot or a policy does not have is left out. Before there is anything to say a row is NaN.
+A stream that a robot or a policy does not have is left out. A row is NaN until there is a measurement.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TRACKED_S = 1.0 / 3.0  # over which the tracker's residual is averaged: a tag f
 
 
 class ObservedPolicy(Protocol):
-    """What is looked at of a policy in the loop; `policies.Acting` is one."""
+    """Attributes of a policy in the loop that a monitor reads; `policies.PolicyLoop` has them."""
 
     chunk: NDArray[np.float64]
     previous_chunk: NDArray[np.float64]
@@ -45,13 +45,13 @@ class ObservedPolicy(Protocol):
 
 
 class MonitorStreams:
-    """The streams of ``nworld`` robots of one kind, each of which may begin an episode while the others go on.
+    """Streams of ``nworld`` robots of one kind; each robot may start a new episode while the others continue.
 
     Args:
-        twin: the robot as it was identified, with ``params``.
-        contract: units of readings and commands, and the names of what a tracker sees.
-        params: one row; nominal if none is given.
-        pictures: references of the cameras that are to be looked at, by name.
+        twin: the identified twin of the robot, with ``params``.
+        contract: units of readings and commands, and names of the tracker's columns.
+        params: one row of parameters; nominal by default.
+        pictures: references of the cameras to monitor, by name.
         nthread: C threads.
     """
 
@@ -76,7 +76,7 @@ class MonitorStreams:
         self._keep = math.exp(-1.0 / (_TRACKED_S * twin.control_hz))
 
     def begin(self, nworld: int) -> None:
-        """Forget everything; episodes of so many robots begin with the next look."""
+        """Reset everything; episodes of ``nworld`` robots start with the next call of `look`."""
         n, wrong = len(self._twin.robot.joints), len(self.hypotheses)
         self.nworld = nworld
         self._fresh = np.ones(nworld, dtype=bool)
@@ -88,7 +88,7 @@ class MonitorStreams:
         self._shown: dict[str, tuple[NDArray, Array]] = {}
 
     def restart(self, worlds: ArrayLike) -> None:
-        """Some episodes begin with the next look."""
+        """Start new episodes of some robots with the next call of `look`."""
         self._fresh[np.asarray(worlds)] = True
 
     def look(
@@ -98,16 +98,16 @@ class MonitorStreams:
         command: ArrayLike,
         reading: ArrayLike | None = None,
     ) -> dict[str, Array]:
-        """The rows of this step.
+        """Return the rows of this step.
 
         Args:
-            observation: of this step, by LeRobot's names, in the dataset's units.
-            acting: the policy after it decided on this step; None where there is none.
-            command: what is sent at this step, ``(nworld, k)`` in the dataset's units, after any envelope.
-            reading: joint readings ``(nworld, n)`` where the observation does not hold them.
+            observation: observation of this step, with LeRobot's names, in the dataset's units.
+            acting: the policy after its decision at this step; None without a policy.
+            command: command sent at this step, ``(nworld, k)`` in the dataset's units, after any envelope.
+            reading: joint readings ``(nworld, n)`` if they are not in the observation.
 
         Raises:
-            InputError: no readings, or readings of another count or that are not finite.
+            InputError: readings are missing, not finite, or of another number.
         """
         read = self._read(observation, reading)
         position = self._units.to_si(read)
@@ -128,7 +128,7 @@ class MonitorStreams:
         return rows
 
     def _looked(self, reference: ImageReference, pictures: NDArray, name: str) -> Array:
-        """The rows of pictures; a camera that is slower than the control shows some again, whose rows are known."""
+        """Return the rows of images; a repeated image keeps its row, since a camera may be slower than the control."""
         before = self._shown.get(name)
         if before is None or before[0].shape != pictures.shape:
             row = reference.look(pictures, name)
@@ -145,7 +145,9 @@ class MonitorStreams:
             raise InputError(f"A monitor needs joint readings: give {STATE} in the observation, or `reading`.")
         wanted = (self.nworld, len(self._twin.robot.joints))
         if given.shape != wanted or not np.isfinite(given).all():
-            raise InputError(f"Joint readings are finite and of shape {wanted} (robots, joints); given {given.shape}.")
+            raise InputError(
+                f"Joint readings must be finite and of shape {wanted} (robots, joints); their shape is {given.shape}."
+            )
         return np.asarray(given, dtype=np.float64)
 
     def _drives(self, position: Array) -> dict[str, Array]:
@@ -171,8 +173,8 @@ class MonitorStreams:
         seen = np.asarray(observation.get(ENVIRONMENT, np.empty((self.nworld, 0))), dtype=np.float64)
         if seen.shape != (self.nworld, len(names)):
             raise InputError(
-                f"The monitor was made for {ENVIRONMENT} with {', '.join(names)}; the observation has it in shape "
-                f"{seen.shape}. Give what the tracker sees, in this order."
+                f"The monitor needs {ENVIRONMENT} with {', '.join(names)}; in the observation its shape is "
+                f"{seen.shape}. Give the tracker's columns in this order."
             )
         return [seen]
 
@@ -197,9 +199,9 @@ class MonitorStreams:
 
 
 def overlap(chunk: Array, previous: Array, shift: int) -> Array:
-    """How far chunks ``(n, size, k)`` depart from those made ``shift`` steps before, over the steps of both.
+    """Return the difference of chunks ``(n, size, k)`` from those predicted ``shift`` steps before, over common steps.
 
-    Root mean square over those steps, ``(n, k)``; NaN where there are none.
+    It is the root mean square over these steps, ``(n, k)``; NaN if there are none.
     """
     common = chunk.shape[1] - shift
     if common < 1:
@@ -208,7 +210,7 @@ def overlap(chunk: Array, previous: Array, shift: int) -> Array:
 
 
 def arm_and_grip(twin: Twin) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Which joints carry the hand, and which are the hand: jaws that close on a thing stop where it is."""
+    """Return the indices of the arm joints and of the gripper joint, which stops at an object when it closes."""
     gripper = twin.robot.gripper
     grip = [i for i, name in enumerate(twin.robot.joints) if gripper is not None and name == gripper.joint]
     return np.setdiff1d(np.arange(len(twin.robot.joints)), grip), np.array(grip, dtype=np.intp)
