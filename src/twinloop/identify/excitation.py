@@ -152,7 +152,7 @@ def suggest(
 
 
 def _scorer(sd: Array, columns: NDArray[np.intp], criterion: Criterion) -> Callable[[FisherInformation], float]:
-    """Return a function that scores information ``(npoint, p, p)``; larger is better, D is in nats gained on the prior."""
+    """Return a function that scores information ``(npoint, p, p)``; larger is better, D is in nats over the prior."""
     names: Mapping[Criterion, Callable[[Array], NDArray[np.floating]]] = {
         "D": lambda part: -0.5 * np.linalg.slogdet(part)[1],
         "A": lambda part: -np.trace(part, axis1=-2, axis2=-1),
@@ -265,7 +265,7 @@ def _mend(
 def _by_chance(
     gain: Callable[[Sequence[int]], float], kinds: Sequence[str], options: ExcitationOptions
 ) -> tuple[float, float]:
-    """Return mean and best gain of random designs of Fourier segments; of all segments if none of these is admissible."""
+    """Return mean and best gain of random designs of Fourier segments; of all segments if there are none."""
     series = [i for i, kind in enumerate(kinds) if kind == "fourier"] or list(range(len(kinds)))
     random = generator(options.seed, "excitation/chance", 0)
     gains = [gain(random.choice(series, size=options.pieces).tolist()) for _ in range(_RANDOM)]

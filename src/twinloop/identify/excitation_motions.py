@@ -155,7 +155,7 @@ def _reaching(distance: Array, limits: MotionLimits) -> float:
 def _about_a_pose(
     random: np.random.Generator, time: Array, home: Array, limits: MotionLimits
 ) -> tuple[Array, float, Array, Array]:
-    """Return a random pose, the time near it in s, its elapsed fraction ``(T,)``, and the path to it and back ``(T, n)``."""
+    """Return a random pose, the time near it in s, the elapsed part of that ``(T,)``, and the whole path ``(T, n)``."""
     centre = _centre(random, home, limits)
     begin = _reaching(centre - home, limits)
     end = time[-1] - begin
@@ -264,5 +264,5 @@ class MotionTrials:
         return ((positions >= low) & (positions <= high)).all(axis=(1, 2))
 
     def _overshoot(self) -> float:
-        """Return the allowed ratio of speed to the speed limit: servos may overshoot, torque-controlled arms may not."""
+        """Return the allowed ratio of speed to limit: servos may overshoot, torque-controlled arms may not."""
         return 1.0 if self.twin.robot.control == "torque" else 1.5

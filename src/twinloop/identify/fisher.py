@@ -41,7 +41,7 @@ class ResidualNoiseModel:
 
 @dataclass(frozen=True, kw_only=True)
 class FisherInformation:
-    """Information of windows or sums of windows: ``matrix`` A and ``score`` B of the module docstring, ``(…, p, p)``."""
+    """Information of windows or their sums: ``matrix`` A and ``score`` B of the module docstring, ``(…, p, p)``."""
 
     matrix: Array
     score: Array
@@ -107,7 +107,7 @@ def _correlated(slopes: Array, rho: float) -> Array:
 
 
 def excitation(problem: FitProblem, here: Linearization, noise: ResidualNoiseModel) -> Array:
-    """Return the RMS change of the readings per prior standard deviation of each parameter, in units of noise, ``(p,)``."""
+    """Return the RMS change of the readings per prior deviation of each parameter, in units of noise, ``(p,)``."""
     moved = np.zeros(len(problem.sd))
     for number, block in enumerate(problem.blocks):
         slopes = (

@@ -303,7 +303,7 @@ def _grouped(covariance: Array, undetermined: list[bool], names: tuple[str, ...]
 
 
 def _shared(covariance: Array, sd: Array, undetermined: list[bool], free: tuple[FreeParam, ...]) -> dict[str, float]:
-    """Return quantities for which one value for all joints of the same nominal is determined, though single joints are not."""
+    """Return quantities that one value for all joints of the same nominal would determine."""
     kinds: dict[tuple[str, float], list[int]] = {}
     for i, parameter in enumerate(free):
         if parameter.param.quantity.fit.shared and parameter.joint is not None:

@@ -97,7 +97,7 @@ class FitProblem:
         return losses
 
     def losses_at(self, points: Array, local: Array | None = None) -> Array:
-        """Replay points ``(nworld, p)`` and return each block's loss; without ``local`` first states are as measured."""
+        """Replay points ``(nworld, p)`` and return each block's loss; ``local`` None keeps first states as measured."""
         local = np.repeat(self.no_local[None], len(points), axis=0) if local is None else local
         return self.losses(self.residual(points, local), points, local)
 
