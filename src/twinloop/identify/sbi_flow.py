@@ -1,4 +1,4 @@
-"""The door to torch and sbi: a normalizing flow that is taught which parameters belong to which summaries."""
+"""Interface to torch and sbi: a normalizing flow trained on parameters and their summaries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FEATURES, _TRANSFORMS, _BATCH, _RATE, _PATIENCE, _MOST_EPOCHS = 32, 3, 200, 1e-
 
 
 class _NullTracker:
-    """sbi keeps a TensorBoard folder of every training otherwise."""
+    """Tracker that stores nothing; without it sbi writes a TensorBoard folder for every training."""
 
     log_dir = None
 
@@ -31,7 +31,7 @@ class _NullTracker:
 
 
 def require_sbi() -> tuple[Any, Any, Any]:
-    """``torch``, sbi's ``NPE`` and ``posterior_nn``.
+    """Return ``torch``, sbi's ``NPE`` and ``posterior_nn``.
 
     Raises:
         MissingDependencyError: one of them is not installed.
@@ -47,15 +47,15 @@ def require_sbi() -> tuple[Any, Any, Any]:
 
 
 def learned_posterior(theta: Array, x: Array, *, seed: int) -> Callable[[Array, int, int], Array]:
-    """Neural posterior estimation by a masked autoregressive flow (Papamakarios et al., NeurIPS 2017), in sbi.
+    """Train a neural posterior estimator in sbi, a masked autoregressive flow (Papamakarios et al., NeurIPS 2017).
 
     Args:
-        theta: parameters ``(n, p)``, standard normal beforehand.
+        theta: parameters ``(n, p)``, standard normal under the prior.
         x: their summaries ``(n, k)``.
-        seed: of the weights and batches; the same gives the same on the same machine.
+        seed: seed of the weights and batches; equal seeds give equal results on the same machine.
 
     Returns:
-        From summaries ``(b, k)``, a number of draws and a seed to draws ``(draws, b, p)``.
+        A function from summaries ``(b, k)``, a number of draws and a seed to draws ``(draws, b, p)``.
     """
     torch, npe, builder = require_sbi()
     threads = torch.get_num_threads()

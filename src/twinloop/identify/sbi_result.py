@@ -1,4 +1,4 @@
-"""What simulation-based inference says: draws, their intervals, whether they are calibrated, and whether data fit."""
+"""Results of simulation-based inference: draws, their intervals, the calibration check, and the misfit check."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ FORM = "normal with the mean and covariance of the draws, in transformed coordin
 
 @dataclass(frozen=True, kw_only=True)
 class RankCheck:
-    """Simulation-based calibration over ``simulations`` with known parameters.
+    """Simulation-based calibration over simulations with known parameters.
 
-    ``ranks`` ``(n, p)`` are those of the truths among the ``draws`` of their posteriors, ``p_values`` ``(p,)`` of their
-    uniformity, Holm-adjusted, ``coverage`` the parts of truths within the central intervals at `LEVELS`, each ``(p,)``.
+    ``ranks`` ``(n, p)`` are the ranks of true values among ``draws`` posterior draws. ``p_values`` ``(p,)`` test their
+    uniformity, adjusted by Holm's method. ``coverage`` are the parts of true values within the central intervals at
+    `LEVELS`, each ``(p,)``.
     """
 
     ranks: NDArray[np.intp]
@@ -37,16 +38,16 @@ class RankCheck:
 
     @property
     def calibrated(self) -> bool:
-        """Whether nothing speaks against the posterior's calibration."""
+        """Whether no rank test rejects the posterior's calibration."""
         return bool((self.p_values >= ALARM).all())
 
 
 @dataclass(frozen=True, kw_only=True)
 class PosteriorMisfit:
-    """How far the data lie from what the twin makes at draws of the posterior.
+    """Distance of the data from simulations at posterior draws.
 
-    ``distance`` is Mahalanobis', ``p_value`` its rank among simulations, ``deviations`` those of single figures in
-    standard deviations, by name, the largest first.
+    ``distance`` is the Mahalanobis distance; ``p_value`` comes from its rank among simulations. ``deviations`` are
+    those of single summaries in standard deviations, by name, the largest first.
     """
 
     distance: float
@@ -55,11 +56,11 @@ class PosteriorMisfit:
 
     @property
     def found(self) -> bool:
-        """Whether the data look like nothing that the twin makes."""
+        """Whether the data differ from the simulations, p < `ALARM`."""
         return self.p_value < ALARM
 
     def text(self) -> str:
-        """A sentence for a terminal."""
+        """Return a sentence for a terminal."""
         if not self.found:
             return f"Data and simulations look alike (p = {self.p_value:.2g})."
         worst = ", ".join(f"{name} {value:+.1f} sd" for name, value in self.deviations[:3])
@@ -71,12 +72,12 @@ class PosteriorMisfit:
 
 @dataclass(frozen=True, kw_only=True)
 class PosteriorDraws:
-    """Draws from a posterior.
+    """Draws from a posterior, with their checks.
 
-    ``samples`` ``(n, p)`` are in the transformed coordinates of ``names``; ``distribution`` is the fit's with their
-    mean and covariance (`FORM`). ``low``, ``median`` and ``high`` are SI, at ``level``. ``crowded`` names
-    parameters whose draws still crowd at the sides of the last box. ``simulations`` were run, ``lost`` of them had
-    no finite readings and count as impossible.
+    ``samples`` ``(n, p)`` are in the transformed coordinates of ``names``. ``distribution`` is the fit's with the
+    draws' mean and covariance (`FORM`). ``low``, ``median`` and ``high`` are SI, at ``level``. ``crowded`` names
+    parameters whose draws still accumulate at the sides of the last box. ``lost`` of the ``simulations`` had no finite
+    readings; they are excluded, and thus count as impossible.
     """
 
     names: tuple[str, ...]
@@ -93,7 +94,7 @@ class PosteriorDraws:
     lost: int
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files, without the draws."""
+        """Return a JSON-compatible dictionary without the draws."""
         return {
             "names": list(self.names),
             "low": self.low.tolist(),
@@ -112,7 +113,7 @@ class PosteriorDraws:
         }
 
     def text(self) -> str:
-        """Intervals and both checks, for a terminal."""
+        """Return intervals and both checks for a terminal."""
         lines = [
             f"Posterior by simulation-based inference, {self.simulations} simulations, {self.lost} without numbers:"
         ]
@@ -130,9 +131,9 @@ class PosteriorDraws:
 
 
 def rank_uniformity(ranks: ArrayLike, most: int) -> float:
-    """P-value of Kolmogorov and Smirnov's test that ranks ``(n,)`` from 0 to ``most`` are uniform.
+    """Return the p-value of a Kolmogorov-Smirnov test that ranks ``(n,)`` from 0 to ``most`` are uniform.
 
-    Ranks of true values among draws of a posterior are, if it is right (simulation-based calibration: Talts et al.,
+    True values have uniform ranks among draws of a correct posterior (simulation-based calibration: Talts et al.,
     arXiv:1804.06788). A uniform number is added within each rank, so that the test is exact.
     """
     given = np.asarray(ranks, dtype=np.float64)
@@ -143,14 +144,14 @@ def rank_uniformity(ranks: ArrayLike, most: int) -> float:
 
 
 def novelty(draws: ArrayLike, observed: ArrayLike) -> tuple[float, float, NDArray[np.float64]]:
-    """How far an observation ``(k,)`` lies from draws ``(n, k)``: Mahalanobis distance, p-value, deviations ``(k,)``.
+    """Compare an observation ``(k,)`` with draws ``(n, k)``: Mahalanobis distance, p-value, deviations ``(k,)``.
 
-    Centre and covariance come from the first half of the draws; the p-value is one plus the number of draws of the
-    other half that lie as far, over one plus their number, so that it is valid whatever their distribution. Deviations
-    are of each coordinate alone, in standard deviations.
+    Centre and covariance are estimated from the first half of the draws. The p-value is one plus the number of draws of
+    the other half with at least the same distance, divided by one plus their number; it is valid for any distribution.
+    Deviations are of each coordinate alone, in standard deviations.
 
     Raises:
-        InputError: fewer draws than four per coordinate.
+        InputError: fewer than four draws per coordinate.
     """
     known, seen = np.asarray(draws, dtype=np.float64), np.asarray(observed, dtype=np.float64)
     if len(known) < 4 * len(seen):
