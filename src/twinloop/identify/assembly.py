@@ -67,8 +67,8 @@ class FitSpace:
 
     def values(self, points: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
         """Return SI values by name at transformed points ``(…, p)``, clipped to the parameters' bounds."""
-        with np.errstate(over="ignore"):  # an end of an interval that data leave open may be infinite: it is clipped
-            return {  # exp(log(bound)) may round to beyond it
+        with np.errstate(over="ignore"):  # a limit that data do not determine may be infinite; it is clipped
+            return {  # exp(log(bound)) may exceed the bound by rounding
                 p.name: np.clip(np.exp(points[..., i]) if p.log else points[..., i], p.param.low, p.param.high)
                 for i, p in enumerate(self.free)
             }
@@ -121,7 +121,7 @@ def free_space(
     ]
     if not found:
         kinds = ", ".join(kind.word for kind in free_kinds())
-        raise InputError(f"The twin {twin.name} declares no parameter that a log could tell ({kinds}). Add one.")
+        raise InputError(f"The twin {twin.name} declares no parameter that a log can identify ({kinds}). Declare one.")
     return FitSpace(twin=twin, free=tuple(found), fixed=fixed)
 
 
@@ -165,7 +165,7 @@ def _prior(param: Param, known: Mapping[str, Prior]) -> Prior:
     fit = param.quantity.fit
     for pattern, prior in known.items():
         if fnmatch.fnmatchcase(param.name, pattern):
-            # A prior for just the pattern of what is free by default has never replaced its own; results keep to that.
+            # A prior for exactly the pattern of a default free quantity never replaced the declared one.
             return fit.prior if fit.prior and fit.rank is not None and pattern == param.quantity.path() else prior
     if fit.prior is not None:
         return fit.prior
@@ -175,8 +175,8 @@ def _prior(param: Param, known: Mapping[str, Prior]) -> Prior:
         low, high = param.absolute(param.default_range, param.op)
         return Prior(spread=max(float(high - low) / 2, 1e-9))
     raise InputError(
-        f"Nothing says how far {param.name} may be from {param.nominal:g} {param.unit} beforehand. Give it a prior, or "
-        "a default range in the twin."
+        f"{param.name} (nominal {param.nominal:g} {param.unit}) has neither a prior nor a default range. Give "
+        "it a prior, or a default range in the twin."
     )
 
 
@@ -217,7 +217,7 @@ def narrowed(space: FitSpace, bounds: Bounds, start: Mapping[str, float]) -> tup
         if not columns:
             raise UnknownNameError("free parameter", pattern, space.names, where="the fit's bounds")
         if not low < high:
-            raise InputError(f"The bounds of {pattern}, [{low:g}, {high:g}], leave nothing between them. Swap them.")
+            raise InputError(f"The bounds of {pattern}, [{low:g}, {high:g}], are not in ascending order. Swap them.")
         for column in columns:
             free[column] = _within(free[column], low, high)
             said += _excluded(free[column], low, high)
@@ -228,7 +228,7 @@ def _within(parameter: FreeParam, low: float, high: float) -> FreeParam:
     param = parameter.param
     if low < param.low or high > param.high:
         raise BoundsError(
-            f"The bounds of {param.name}, [{low:g}, {high:g}] {param.unit}, reach beyond the twin's own, "
+            f"The bounds of {param.name}, [{low:g}, {high:g}] {param.unit}, exceed the twin's own bounds, "
             f"[{param.low:g}, {param.high:g}]. Narrow them, or widen low and high in the twin."
         )
     if parameter.log:

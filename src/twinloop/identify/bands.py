@@ -33,7 +33,7 @@ Array = NDArray[np.float64]
 
 _FOLDS = 5
 _LEAST_EPISODES = 4
-_MEMORY = (0.1, 0.4)  # s: time constants of the low-passes; servos' lags and the swings of what they carry
+_MEMORY = (0.1, 0.4)  # s: time constants of the low-passes; servo lags and swings of their loads
 _LEAST_SHARE = 0.01
 
 
@@ -95,7 +95,7 @@ def _features(logs: ReplayLogs) -> Array:
     typical = np.sqrt(np.mean(speed**2, axis=(0, 1))) + 1e-12
     signals = [logs.commands, measured, speed, np.tanh(4.0 * speed / typical), speed * np.abs(speed)]
     now = np.concatenate(signals, axis=-1)
-    now = now - now[:, :1]  # from rest: what was before a window is not known
+    now = now - now[:, :1]  # filters start from rest: the time before a window is unknown
     poles = [float(np.exp(-1.0 / (seconds * logs.twin.control_hz))) for seconds in _MEMORY]
     remembered = [np.asarray(lfilter([1.0 - pole], [1.0, -pole], now, axis=1)) for pole in poles]
     every = np.concatenate([now, *remembered], axis=-1)
@@ -105,7 +105,7 @@ def _features(logs: ReplayLogs) -> Array:
 
 
 _DRAWS = 32
-_NOISES = 8  # of the noise, for every draw of the parameters
+_NOISES = 8  # noise draws per parameter draw
 _STREAM = "identify/conformal"
 
 

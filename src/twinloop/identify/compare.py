@@ -30,7 +30,7 @@ from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
 
-# An improvement of less than a hundredth of the error is nothing to build into a twin; our choice.
+# A smaller relative improvement of the error is not worth a change of the twin; our choice.
 LEAST_GAIN = 0.01
 # Chance of any false alarm among all structures together.
 ALPHA = 0.05
@@ -104,7 +104,7 @@ class StructureComparison(JsonRecord):
         """Return a table for a terminal."""
         how = f"cross-fitted over {self.folds} folds of" if self.folds > 1 else "judged on"
         lines = [
-            f"Structures of {self.twin}, {how} {self.episodes} episodes; held-out error against the same fit without.",
+            f"Structures of {self.twin}, {how} {self.episodes} episodes; held-out error relative to the fit without.",
             f"{'structure':<20}{'added':>6}{'error':>8}  {'improvement':<28}{'each':>8}{'p (Holm)':>10}  verdict",
         ]
         for row in self.results:
@@ -131,7 +131,7 @@ def adjusted(results: Sequence[StructureResult]) -> tuple[StructureResult, ...]:
 
 
 def _gain(row: StructureResult) -> float:
-    assert row.improvement is not None  # noqa: S101 - only what was compared is asked
+    assert row.improvement is not None  # noqa: S101 - only called for compared structures
     return float(row.improvement.estimate)
 
 
@@ -141,7 +141,7 @@ def _found(row: StructureResult) -> bool:
 
 def _verdict(row: StructureResult, best: str) -> str:
     """Return the verdict on one structure; ``best`` is the missing structure with the largest improvement."""
-    assert row.improvement is not None  # noqa: S101 - only what was compared is asked
+    assert row.improvement is not None  # noqa: S101 - only called for compared structures
     if _found(row) and row.in_base:
         return "needed, the base has it"
     if _found(row):
@@ -156,7 +156,9 @@ def _verdict(row: StructureResult, best: str) -> str:
 
 
 _FOLDS = 3
-_FULL_RATE = 1e6  # Hz, above any twin's: wind-up vibrates as fast as the twin's own physics step can follow
+_FULL_RATE = (
+    1e6  # Hz, above any twin's rate: an elastic gear vibrates as fast as the twin's own physics step can resolve
+)
 
 
 def compare(
@@ -226,8 +228,8 @@ def held_out_splits(numbers: Sequence[int], holdout: HoldoutSpec | None, folds: 
                 f"--folds: {folds} folds of {len(numbers)} episodes: give from 2 to as many folds as episodes."
             )
         splits = [list(numbers[number::folds]) for number in range(folds)]
-    if sum(map(len, splits)) < 2:  # one tells nothing of how episodes differ
-        raise InputError("One episode to judge on cannot tell how episodes differ. Hold out at least two.")
+    if sum(map(len, splits)) < 2:  # one episode has no spread
+        raise InputError("One held-out episode does not show how episodes differ. Hold out at least two.")
     return splits
 
 
@@ -264,7 +266,7 @@ class _CrossValidationFold:
     def pair(self, structure: Structure) -> _FoldErrors:
         """Return the held-out errors without and with a structure."""
         if structure.needs == "contacts" and not self._config.replay.contacts:
-            raise InputError("contacts are left out of this replay (replay.contacts)")
+            raise InputError("this replay has no contacts (replay.contacts)")
         richer = structure.applied(self._twin, self._training)
         added = structure.names(richer)
         if set(added) <= set(self._estimate):
@@ -314,7 +316,7 @@ class _CrossValidationFold:
         known = {name: value for name, value in values.items() if name in logs.twin.params}
         readings = replay(self._backend, logs, logs.twin.table(1, known))[0]
         if not np.isfinite(readings[~np.isnan(logs.measured)]).all():
-            raise InputError("its fit diverges on clips that it did not see")
+            raise InputError("its fit diverges on unseen clips")
         return logs.episode_errors(readings)
 
 

@@ -99,7 +99,7 @@ class HoldoutSpec:
             return cls(kind="none", option=option)
         stripped = text.strip()
         if not stripped:
-            raise InputError(f"{option} is empty. {_FORMS} Leave it away to hold out nothing.")
+            raise InputError(f"{option} is empty. {_FORMS} Omit it to hold out nothing.")
         if match := re.fullmatch(r"(last|every):(\d+)", stripped):
             kind, count = match.group(1), int(match.group(2))
             least = 1 if kind == "last" else 2
@@ -125,7 +125,7 @@ class HoldoutSpec:
             )
         training = [i for i in range(len(numbers)) if i not in held]
         if not training:
-            raise InputError(f"{self.option} {self} of {len(numbers)} episodes leaves none to train on. {_FORMS}")
+            raise InputError(f"{self.option} {self} of {len(numbers)} episodes leaves no episode to train on. {_FORMS}")
         return training, sorted(held)
 
     def _held(self, numbers: list[int]) -> set[int]:

@@ -37,9 +37,9 @@ from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
 
-LEVEL = 0.9  # nine clips suffice for it, 19 would be needed for 95 %
-# Standard deviations three times those of the estimate are the most that we let stand for uncertainty of parameters;
-# our choice. Nor may the range of any parameter grow wider than what was believed of it before there were data.
+LEVEL = 0.9  # needs nine clips; 95 % would need 19
+# At most three times the estimate's standard deviations count as uncertainty of parameters; our choice. Nor may the
+# range of any parameter become wider than its prior.
 MOST_KAPPA = 9.0
 _CALIBRATED: Status = "calibrated"
 _CAPPED: Status = "capped"
@@ -78,7 +78,7 @@ class CalibratedRanges(JsonRecord):
     parameter_share: Array
     scores: dict[int, float]
     within: float = math.nan
-    json_names: ClassVar = {"distribution": None}  # stored by itself
+    json_names: ClassVar = {"distribution": None}  # stored separately
 
     def text(self) -> str:
         """Return lines for a terminal."""
@@ -88,7 +88,7 @@ class CalibratedRanges(JsonRecord):
         lines = [f"Ranges: kappa {calibration.kappa:.3g}, {calibration.label}."]
         if calibration.status == "capped":
             lines.append(
-                f"MODEL ERROR that no spread of parameters covers, beyond the ranges: {self.distribution.model_error}."
+                f"MODEL ERROR that no spread of parameters covers, outside the ranges: {self.distribution.model_error}."
             )
         lines.append(
             f"{'residual noise':<28}{'sd':>10} {'unit':<14}{'lag-1 r':>8}{'repeats with motion':>21}"

@@ -34,8 +34,8 @@ Array = NDArray[np.float64]
 # Chance of any false alarm among all parameters and both tests together.
 ALPHA = 0.05
 _PERIODS = {"hour": 3600.0, "day": 86400.0}
-_UNIX = 1e8  # s: times from 1973 on are seconds of the clock, those below count from somewhere else
-_STEPS = 6  # most steps of a fit that begins at the common estimate (our choice)
+_UNIX = 1e8  # s: larger times (1973 and later) are Unix times, smaller ones have another origin
+_STEPS = 6  # maximum steps of a fit that starts at the common estimate (our choice)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +117,7 @@ def drift_groups(episodes: Sequence[Episode], by: str) -> list[str]:
         begins = np.array([episode.time[0] for episode in episodes])
         if begins.min() < _UNIX:
             raise LogError(
-                f"--drift {by}: the log's times begin at {begins.min():g} s, which is no clock. Give a number of "
+                f"--drift {by}: the log's times begin at {begins.min():g} s, which is no clock time. Give a number of "
                 "groups, or the name of a condition."
             )
         number = np.floor(begins / _PERIODS[by]).astype(int)
@@ -157,7 +157,7 @@ def drift(
     whole = identify(twin, episodes, backend=backend, config=config).distribution
     known = [n for n, told, sd in zip(whole.names, whole.determined, whole.prior_sd, strict=True) if told and sd > 0]
     if not known:
-        raise InputError("The log determines no parameter, so none can be seen to drift. See the fit's report.")
+        raise InputError("The log determines no parameter, so drift cannot be tested. See the fit's report.")
     rest = {name: value for name, value in whole.estimate.items() if name not in known}
     narrow = replace(
         config,

@@ -29,7 +29,7 @@ _RANDOM = 100  # random designs to compare with
 _CHILDREN = 12
 _BLENDS = (0.15, 0.5)
 _SHORTEST = 2.0
-_LONGEST = 600.0  # s; the search grows with the square of the pieces
+_LONGEST = 600.0  # s; the search time grows with the square of the number of pieces
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,16 +58,16 @@ class ExcitationOptions:
     def __post_init__(self) -> None:
         if not min(self.duration, self.piece) >= _SHORTEST:
             raise InputError(
-                f"An excitation of {self.duration:g} s in pieces of {self.piece:g} s is too short to go anywhere and "
-                f"come home. Give at least {_SHORTEST:g} s of each."
+                f"An excitation of {self.duration:g} s in pieces of {self.piece:g} s is too short to move and "
+                f"return home. Give at least {_SHORTEST:g} s of each."
             )
         if not self.duration <= _LONGEST:
             raise InputError(
-                f"An excitation of {self.duration:g} s is too long to be searched. Give at most {_LONGEST:g} s, and "
+                f"An excitation of {self.duration:g} s is too long for the search. Give at most {_LONGEST:g} s, and "
                 "repeat it."
             )
         if self.repeat < 1 or self.pool < 1 or self.rounds < 0:
-            raise InputError("Give --repeat (and pool) at least 1, rounds at least 0.")
+            raise InputError("--repeat and pool must be at least 1, rounds at least 0.")
 
     @property
     def pieces(self) -> int:
@@ -136,7 +136,7 @@ def suggest(
     fine, lag = trials.admissible(commands[None])
     if not fine[0]:
         raise InputError(
-            "The pieces of this excitation keep the limits, one after the other they do not. Try another seed."
+            "Each piece of this excitation keeps the limits, but their sequence does not. Try another seed."
         )
     return Excitation(
         commands=commands,
@@ -194,7 +194,7 @@ def _draw_pool(trials: MotionTrials, options: ExcitationOptions) -> tuple[_Candi
     if not fine.any():
         raise InputError(
             f"None of {options.pool} motions of {trials.twin.name} keeps its limits at every plausible parameter: "
-            "range, speed, torque, or something is too near at home. Allow more, or draw a larger pool."
+            "range, speed, torque, or clearance at home. Widen the limits, or draw a larger pool."
         )
     pieces, kinds = pieces[fine], [kind for kind, good in zip(kinds, fine, strict=True) if good]
     return _CandidatePool(pieces=pieces, kinds=kinds, told=trials.told(pieces)), options.pool - len(kinds)

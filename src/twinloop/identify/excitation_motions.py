@@ -31,7 +31,7 @@ Shape = Callable[[np.random.Generator, Array, Array, MotionLimits], Array]
 
 # Peak speed and acceleration of a minimum-jerk move over 1 in 1: 30 s² (1−s)² at ½, and 60 s − 180 s² + 120 s³.
 _JERK_SPEED, _JERK_ACCELERATION = 1.875, 5.7735
-_REST = 0.3  # s at rest at either end of a piece, so that its beginning does not depend on what came before
+_REST = 0.3  # s at rest at either end of a piece, so that its start does not depend on the piece before it
 _REACH = 1.4  # rad or m that a centre may be from home: most of an arm's work space (see teleop_motion)
 _HARMONICS = 5  # as in Swevers et al.
 # A series moves at 0.1 Hz at least, and a sweep ends at a sixth of the rate of commands at most: held commands
@@ -89,7 +89,7 @@ def slow(random: np.random.Generator, time: Array, home: Array, limits: MotionLi
     periods = random.integers(1, 5, len(home))
     speed = random.uniform(0.03, 0.2, len(home)) * limits.speed
     size = np.minimum(0.9 * _room(centre, limits), speed * span / periods / 4.0)
-    corner = 0.97  # sine of the angle at which corners are rounded: MuJoCo and a robot see no jump of the speed
+    corner = 0.97  # sine of the angle at which corners are rounded: the speed has no jumps
     triangle = np.arcsin(corner * np.sin(2.0 * np.pi * periods * within)) / np.arcsin(corner)
     return path + size * triangle
 
@@ -163,8 +163,8 @@ def _about_a_pose(
     return centre, end - begin, np.clip((time - begin) / (end - begin), 0.0, 1.0), path
 
 
-_SETTLE_S = 1.2  # s at home before a motion: as long as virtual robots are given (hardware.arms.SETTLE_S)
-_LOOK = 3  # a moving arm is looked at every so many frames for what it comes near to
+_SETTLE_S = 1.2  # s at home before a motion: as for virtual robots (hardware.arms.SETTLE_S)
+_LOOK = 3  # frames between two checks of a moving arm's clearance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,7 +250,9 @@ class MotionTrials:
         torque = np.sqrt(np.mean(run.records["actuator_force"][:, 1:] ** 2, axis=1))
         fine = run.valid & (torque <= self.limits.torque).all(axis=1) & self._in_range(positions)
         fine &= (np.abs(speeds) <= self._overshoot() * self.limits.speed).all(axis=(1, 2))
-        clearance = ClearanceCheck(self.twin, self.limits.clearance / 2)  # half of it is for the lag behind the command
+        clearance = ClearanceCheck(
+            self.twin, self.limits.clearance / 2
+        )  # the other half is for the lag behind the command
         for world in np.flatnonzero(fine):
             fine[world] = clearance.first_touch(positions[world, ::_LOOK]) is None
         lag = np.abs(positions - issued).max(axis=1)

@@ -22,7 +22,7 @@ from scipy.signal import lfilter
 from twinloop.identify.problem import FitProblem, Linearization, eliminated, normal_equations
 
 Array = NDArray[np.float64]
-# Residuals that hardly change within a log would count as one frame in thousands; past this the log itself cannot tell.
+# Nearly constant residuals would make thousands of frames count as one; a log cannot resolve higher correlations.
 _MOST_RHO = 0.999
 
 
@@ -149,9 +149,9 @@ def _lag_one(left: Array) -> Array:
     return np.clip(np.divide(product, square, out=np.zeros_like(product), where=square > 0), 0.0, _MOST_RHO)
 
 
-# A parameter is open when more than this share of it lies in directions that the data leave open.
+# A parameter is undetermined if more than this share of it is in undetermined directions.
 OPEN_SHARE = 0.1
-# Parameters with less than this part in a direction are not named in it.
+# A direction names only parameters with at least this part in it.
 _NAMED = 0.25
 
 

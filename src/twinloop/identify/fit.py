@@ -28,17 +28,17 @@ from twinloop.simulate.replay_logs import ReplayLogs, prepare_replay
 from twinloop.stats import Interval, bootstrap_mean, effective_size, ljung_box, mae, pooled_autocorrelation
 from twinloop.twin import Twin
 
-# Standard error of a scale read off the quantization: the log rounds to five digits, its step is known to more.
+# Standard error of a scale from quantization: the log rounds to five digits, the step is known more precisely.
 _QUANTUM_ERROR = 1e-4
 _LJUNG_BOX_LAGS = 10
 _NORMAL_MAD = 1.4826  # of a normal distribution: standard deviation over median absolute deviation
-# Standard errors that a walk may end short of its optimum before it is said.
+# Distance from the optimum, in standard errors, above which a note is given.
 _UNFINISHED = 0.3
 _FEW_DF = 3.0
 _NO_CALIBRATION = (
-    "The log gives no calibration: the twin's joint ranges stand in for it, and sensor offset and scale are identified."
+    "The log has no calibration. The twin's joint ranges are used instead; sensor offset and scale are identified."
 )
-_NOT_HELD_OUT = "Nothing was held out: the errors are those of the episodes that were fitted."
+_NOT_HELD_OUT = "Nothing was held out: all errors are training errors."
 
 
 def distribution(
@@ -141,20 +141,20 @@ def notes(
     if not logs.calibrated:
         said.append(_NO_CALIBRATION)
     if scales:
-        said.append(f"Scale of {len(scales)} joints read off the encoder's steps in the log, not fitted.")
+        said.append(f"Scale of {len(scales)} joints computed from the encoder steps in the log, not fitted.")
     if not holdout:
         said.append(_NOT_HELD_OUT)
     short = np.nan_to_num(found.unfinished)
     if short.max(initial=0.0) > _UNFINISHED:
         worst = int(np.argmax(short))
         said.append(
-            f"The walk ended {short[worst]:.1f} standard errors short of its optimum in {names[worst]}: give it more "
+            f"The optimization ended {short[worst]:.1f} standard errors from its optimum in {names[worst]}. Raise "
             "iterations."
         )
     thin = [n for n, df, why in zip(names, found.df, found.reasons, strict=True) if not why and df < _FEW_DF]
     if thin and found.clusters is not None and found.clusters.count > 2 * _FEW_DF:
         many = found.clusters.count
-        said.append(f"Two or three of {many} clusters decide {', '.join(thin)}: excite it in more of them.")
+        said.append(f"Only two or three of {many} clusters determine {', '.join(thin)}. Excite it in more of them.")
     return tuple(said)
 
 
@@ -211,7 +211,7 @@ def identify(
     profiles = [profile_likelihood(problem, end, space, found, n, checkpoint=checkpoint) for n in config.profile]
     values = space.numbers(solution.point)
     readings = _readings(backend, training, {**fixed, **values})
-    # Where first states were corrected, what is left over is what the corrected windows leave.
+    # If first states were corrected, these are the residuals of the corrected windows.
     left = end.residual * problem.width if training.nlocal else readings - training.measured
     return IdentifyResult(
         distribution=distribution(space, solution.point, found, scales, training),

@@ -25,9 +25,9 @@ from twinloop.identify.survey import ProfileSurvey
 Array = NDArray[np.float64]
 
 Verdict = Literal["determined", "depends", "not determined", "not excited"]
-# A plausible change that moves the readings by less than this part of their noise is not felt in any log of this size.
+# A plausible change that moves the readings by less than this part of their noise has no visible effect in a log.
 _UNFELT = 1e-3
-# A parameter counts as determined when its standard error is at most this part of what was known beforehand, as after
+# A parameter counts as determined when its standard error is at most this part of its prior deviation, as after
 # a fit (see `uncertainty`).
 DETERMINED = 0.5
 _ALIKE = 0.9
@@ -156,7 +156,7 @@ class IdentificationPlan(JsonRecord):
 
     def _noise_lines(self) -> list[str]:
         rows = zip(self.channels, self.noise.sd, self.noise.rho, self.units, self.noise.inflation, strict=True)
-        lines = [f"{'noise and missing physics':<36}{'unit':<16}{'sd':>9}{'lag-1':>9}  frames that count as one"]
+        lines = [f"{'noise and missing physics':<36}{'unit':<16}{'sd':>9}{'lag-1':>9}  frames per independent one"]
         return [*lines, *(f"{n:<36}{u:<16}{sd:>9.3g}{rho:>9.3f}  {k:.3g}" for n, sd, rho, u, k in rows)]
 
     def _condition_lines(self) -> list[str]:
@@ -168,17 +168,17 @@ class IdentificationPlan(JsonRecord):
     def _advice(self) -> list[str]:
         lines: list[str] = []
         if self.directions:
-            lines += ["Left open (one prior deviation along each):", *(f"  {d}" for d in self.directions)]
+            lines += ["Not determined (one prior deviation along each):", *(f"  {d}" for d in self.directions)]
         if self.freeze:
-            lines += ["Hold these, and the rest is determined:", f"  {', '.join(self.freeze)}"]
+            lines += ["Fix these, and the others are determined:", f"  {', '.join(self.freeze)}"]
         if self.grouped:
-            lines.append("Hardly told apart; fit one of each pair, or their combination:")
+            lines.append("Strongly correlated; fit one of each pair, or their combination:")
             lines += [f"  {a} and {b} (correlation {r:+.2f})" for a, b, r in self.grouped]
         if self.shared:
-            lines.append("One value for all alike joints would be determined:")
+            lines.append("Determined if joints of equal nominal share one value:")
             lines += [f"  {name}: ± {error:.2g} prior deviations" for name, error in self.shared.items()]
         if advised := [row for row in self.parameters if row.advice]:
-            lines += ["What would excite the rest:", *(f"  {row.name}: {row.advice}" for row in advised)]
+            lines += ["Motions that would excite the others:", *(f"  {row.name}: {row.advice}" for row in advised)]
         return lines
 
 
@@ -320,18 +320,18 @@ def _shared(covariance: Array, sd: Array, undetermined: list[bool], free: tuple[
 def _findings(seen: ProfileSurvey) -> tuple[str, ...]:
     """Return the problems of a log, each with its joint or parameter and the next step."""
     said = [
-        f"{joint} stands still in the whole log, so nothing is said about "
+        f"{joint} does not move, so this log cannot identify "
         f"{', '.join(p.name for p in seen.space.free if p.name.split('/')[1] == joint) or 'it'}. Record motion of it, "
-        "or hold these parameters."
+        "or fix these parameters."
         for joint in seen.standing
     ]
     if seen.episodes == 1:
         said.append(
-            "There is one episode only: no interval can be clustered by episode, and nothing can be held out. Record "
-            "several, such as with --repeat."
+            "There is only one episode: intervals cannot be clustered by episode, and nothing can be held out. Record "
+            "several, for example with --repeat."
         )
     if seen.frames and not (seen.told.matrix[0] > 0).any():
         said.append(
-            "Nothing in this log moves any reading: there is no excitation at all. Record what --excitation says."
+            "No parameter affects any reading in this log: there is no excitation. Record the motion of --excitation."
         )
     return tuple(said)

@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 Readings = Callable[[Array, Array], Array]
 
-# Finite-difference step in units of the prior's standard deviation: far above round-off and above the roughness that
-# stiction gives a replay, far below its curvature.
+# Finite-difference step in units of the prior's standard deviation: far above round-off and above the roughness of
+# replays with stiction, far below their curvature.
 _DIFFERENCE = 0.05
-# Weight of the prior against a mean loss of about one per joint: it decides what the data leave open. Chosen on
+# Weight of the prior against a mean loss of about one per joint: it determines what the data do not. Chosen on
 # episodes 20 to 29 of the SO-101 log by fits to 0 to 19: from 3e-4 to 1.5e-2 the error moves by under 5 %, at 6e-2
-# the elbow's grows by half; in the middle the identified servos resemble each other most.
+# the elbow's grows by half; in the middle the identified servos are most similar.
 PRIOR_WEIGHT = 4e-3
 
 
@@ -164,7 +164,7 @@ def linearization(problem: FitProblem, probed: ProbePoints, residual: Array) -> 
     here, depth = residual[0], int(probed.world.max(initial=0))
 
     def slopes(rows: Array, step: Array) -> Array:
-        with np.errstate(invalid="ignore"):  # infinity less infinity
+        with np.errstate(invalid="ignore"):  # infinity minus infinity
             slope = np.moveaxis(rows, 0, -1) / step
         lost = np.isinf(slope).any(axis=tuple(range(slope.ndim - 1)))
         return np.where(lost, 0.0, slope)

@@ -98,8 +98,8 @@ class IntervalEvidence(JsonRecord):
         """Return sentences for the head of a table."""
         if self.clusters == "none":
             return (
-                f"No intervals: a single episode whose residuals are correlated too long to compare its parts. Record "
-                f"at least {2 * self.parameters} episodes for {self.parameters} parameters."
+                f"No intervals: a single episode whose residuals stay correlated for too long to compare its parts. "
+                f"Record at least {2 * self.parameters} episodes for {self.parameters} parameters."
             )
         what = f"{self.count} episodes"
         if self.clusters == "time block":
@@ -107,8 +107,8 @@ class IntervalEvidence(JsonRecord):
         said = f"Intervals {self.level:.0%}, clustered by {what}; {_METHODS[self.method].format(draws=self.draws)}."
         if self.count <= self.parameters:
             said += (
-                f" {self.count} clusters tell the spread of {self.count - 1} of {self.parameters} directions (the rank "
-                "of their sandwich), so the bootstrap is preferred."
+                f" {self.count} clusters estimate the spread of only {self.count - 1} of {self.parameters} directions "
+                "(the rank of their sandwich), so the bootstrap is preferred."
             )
         elif self.method == "score bootstrap":
             said += f" There are fewer than {2 * self.parameters} clusters, so the bootstrap is preferred."
@@ -205,7 +205,7 @@ class IdentifyResult(JsonRecord):
 
     def _residual_lines(self) -> list[str]:
         left = self.residuals
-        lines = [f"{'left over in training':<24}{'unit':<18}{'noise (sd)':>10}{'lag-1':>8}{'n_eff':>9}  Ljung-Box p"]
+        lines = [f"{'training residuals':<24}{'unit':<18}{'noise (sd)':>10}{'lag-1':>8}{'n_eff':>9}  Ljung-Box p"]
         for i, joint in enumerate(self.joints):
             effective = f"{left.n_eff[i]:.0f} of {left.frames}"
             p = "too short" if np.isnan(left.p_value[i]) else f"{left.p_value[i]:.2g}"
@@ -221,5 +221,5 @@ class IdentifyResult(JsonRecord):
         return [f"Correlated {table[i, j]:+.2f}: {names[j]} and {names[i]}" for i, j in pairs]
 
 
-# Printed: what shares more than four fifths of its variance, and no more of it than a reader takes in.
+# Printed pairs: those that share more than four fifths of their variance, at most six.
 _CORRELATED, _PAIRS = 0.9, 6

@@ -38,13 +38,13 @@ from twinloop.twin import Twin
 Array = NDArray[np.float64]
 
 _STREAM = "identify/sbi"
-_AT_ONCE = 100  # worlds, so that memory stays flat
+_AT_ONCE = 100  # worlds per batch, so that memory stays bounded
 _FURTHEST = 4.0  # prior standard deviations
 _FIRST = 6.0  # first-order standard errors, on both sides
-_WIDER, _SIDE, _CROWD = 3.0, 0.05, 0.01  # a box with more than this part of the draws in its sides is widened
-_EDGE = 1e-9  # of the prior's mass within a box, to keep coordinates finite
+_WIDER, _SIDE, _CROWD = 3.0, 0.05, 0.01  # factor for a box with more than _CROWD of the draws in a side of width _SIDE
+_EDGE = 1e-9  # clipped part of the prior's mass, to keep coordinates finite
 _MOST_LOST = 0.5
-_RANK_DRAWS = 199  # of every posterior that is checked
+_RANK_DRAWS = 199  # per checked posterior
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +158,7 @@ def posterior(
     """
     require_sbi()
     if options is not None and options.rounds < 1:
-        raise InputError(f"A posterior takes at least one round; {options.rounds} were asked for.")
+        raise InputError(f"A posterior needs at least one round; rounds is {options.rounds}.")
     config, options = config or FitConfig(), options or SbiOptions()
     chosen = prepare_replay(twin, episodes, config.replay).of_episodes(fit.training)
     logs = at_physics(chosen, config.physics_hz)

@@ -62,11 +62,11 @@ class PosteriorMisfit:
     def text(self) -> str:
         """Return a sentence for a terminal."""
         if not self.found:
-            return f"Data and simulations look alike (p = {self.p_value:.2g})."
+            return f"Data and simulations agree (p = {self.p_value:.2g})."
         worst = ", ".join(f"{name} {value:+.1f} sd" for name, value in self.deviations[:3])
         return (
-            f"MISSPECIFIED: these data look like nothing that the twin makes (p = {self.p_value:.2g}; {worst}). "
-            "The posterior holds for the wrong twin: see what physics is missing (--compare)."
+            f"MISSPECIFIED: the twin does not produce such data (p = {self.p_value:.2g}; {worst}). "
+            "The posterior is not valid: find the missing physics with --compare."
         )
 
 
@@ -115,7 +115,7 @@ class PosteriorDraws:
     def text(self) -> str:
         """Return intervals and both checks for a terminal."""
         lines = [
-            f"Posterior by simulation-based inference, {self.simulations} simulations, {self.lost} without numbers:"
+            f"Posterior by simulation-based inference: {self.simulations} simulations, {self.lost} without readings."
         ]
         heads = "".join(f"{f'in {level:.0%}':>12}" for level in LEVELS)
         lines.append(f"{'parameter':<36}{'median':>12}  {f'{self.level:.0%} of draws':<26}{heads}   ranks p")
@@ -124,9 +124,9 @@ class PosteriorDraws:
             span = f"[{self.low[i]:.4g}, {self.high[i]:.4g}]"
             lines.append(f"{name:<36}{self.median[i]:>12.4g}  {span:<26}{covered}{self.ranks.p_values[i]:>10.2g}")
         if not self.ranks.calibrated:
-            lines.append("NOT CALIBRATED: truths of simulations rank unevenly among the draws. Give more simulations.")
+            lines.append("NOT CALIBRATED: true values rank unevenly among the draws. Run more simulations.")
         if self.crowded:
-            lines.append(f"CUT OFF: draws of {', '.join(self.crowded)} crowd at the limits of what was simulated.")
+            lines.append(f"CUT OFF: draws of {', '.join(self.crowded)} accumulate at the limits of the simulated box.")
         return "\n".join([*lines, self.misfit.text()])
 
 
@@ -138,7 +138,7 @@ def rank_uniformity(ranks: ArrayLike, most: int) -> float:
     """
     given = np.asarray(ranks, dtype=np.float64)
     if given.ndim != 1 or not len(given) or (given < 0).any() or (given > most).any():
-        raise InputError(f"Ranks are a list of whole numbers from 0 to {most}; given shape {given.shape}.")
+        raise InputError(f"Ranks must be a list of integers from 0 to {most}; given shape {given.shape}.")
     within = generator(0, "stats/ranks").uniform(size=len(given))
     return float(scipy.stats.kstest((given + within) / (most + 1), "uniform").pvalue)
 
@@ -155,7 +155,7 @@ def novelty(draws: ArrayLike, observed: ArrayLike) -> tuple[float, float, NDArra
     """
     known, seen = np.asarray(draws, dtype=np.float64), np.asarray(observed, dtype=np.float64)
     if len(known) < 4 * len(seen):
-        raise InputError(f"{len(known)} draws of {len(seen)} figures are too few; give at least {4 * len(seen)}.")
+        raise InputError(f"{len(known)} draws of {len(seen)} values are too few. Give at least {4 * len(seen)}.")
     learned, held = known[: len(known) // 2], known[len(known) // 2 :]
     centre = learned.mean(axis=0)
     spread = np.maximum(learned.std(axis=0), 1e-12 * (1.0 + np.abs(centre)))

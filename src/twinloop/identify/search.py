@@ -22,9 +22,9 @@ from twinloop.randomize.sequences import scrambled_sobol
 
 Array = NDArray[np.float64]
 _ALIKE = 0.05  # optima are called nearly equal up to this difference of their losses, relative
-_APART = 0.25  # standard deviations beforehand, of some parameter, between optima that are told apart
-_RIDGE = 0.01  # relative rise of the loss between two optima, without which they are one valley
-_NOTHING = 1e-3  # of a loss: residuals of a twentieth of their noise
+_APART = 0.25  # prior standard deviations of some parameter between distinct optima
+_RIDGE = 0.01  # relative rise of the loss between two optima; below it they are one valley
+_NOTHING = 1e-3  # loss that counts as zero: residuals of a twentieth of their noise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,14 +88,14 @@ def describe_optima(space: FitSpace, problem: FitProblem, optima: Sequence[Optim
         said = ", ".join(f"{name} {values[name]:.4g} {units[name]}".strip() for name in names)
         rows.append(f"loss {optimum.loss:.4g} ({optimum.starts} starts) at {said}")
     return (
-        f"{len(optima)} optima explain the data nearly alike: {'; '.join(rows)}. The first is reported. Fix one of "
-        f"{', '.join(names[:3])} to what is known of it, or record motion that tells them apart."
+        f"{len(optima)} optima explain the data nearly equally well: {'; '.join(rows)}. The first is reported. Fix "
+        f"one of {', '.join(names[:3])} to its known value, or record motion that distinguishes them."
     )
 
 
-# First step in standard deviations of the prior: two thirds of the draws lie within half of what is plausible.
+# First step in standard deviations of the prior: two thirds of the draws are within half a prior deviation.
 _FIRST_STEP = 0.5
-_DIVERGED = 1e12  # in place of an infinite loss, which the strategy cannot count with
+_DIVERGED = 1e12  # in place of an infinite loss, which the strategy cannot use
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,8 @@ Array = NDArray[np.float64]
 
 _FACTORS = np.array([0.1, 1.0, 10.0, 100.0])
 _FIRST_DAMPING, _LEAST_DAMPING, _MOST_DAMPING = 1e-2, 1e-6, 1e4
-_REJECTIONS = 3  # steps in a row that were not kept: the damping is then 30³ times higher, and this the bottom
-_MOST_NUMBERS = 20_000_000  # of residuals that are replayed at once: 160 MB
+_REJECTIONS = 3  # consecutive rejected steps: the damping is then 30³ times higher, and the minimum is reached
+_MOST_NUMBERS = 20_000_000  # residuals replayed at once: 160 MB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,12 +307,12 @@ class FitCheckpoint:
 def _read(path: Path, fit: Mapping[str, str]) -> dict[str, Any]:
     value = read_json(path)
     if not isinstance(value, Mapping) or value.get("schema") != _SCHEMA or not isinstance(value.get("stages"), dict):
-        raise InputError(f"{path} is no checkpoint of a fit. Name another file, or remove it.")
+        raise InputError(f"{path} is no checkpoint of a fit. Give another file, or remove it.")
     other = value.get("fit", {})
     differs = [name for name in fit if other.get(name) != fit[name]]
     if differs:
         raise InputError(
-            f"The checkpoint {path} belongs to another fit: {', '.join(differs)} differ. Go on with the same, or name "
+            f"The checkpoint {path} belongs to another fit: {', '.join(differs)} differ. Use the same, or give "
             "another file."
         )
     return dict(value["stages"])

@@ -31,9 +31,9 @@ from twinloop.twin.quantities import QUANTITIES, Prior, find_kind
 from twinloop.twin.spec import GearSpec, ParamSpec, describe
 from twinloop.twin.variant import declaring, gearing
 
-# Part of the stiffest elastic gear that the physics step can follow from which a fit starts; our choice.
+# Start stiffness of elastic gears, as a part of the highest one that the physics step resolves; our choice.
 _ELASTIC = 0.25
-# Times the fastest joint speed of a log from which a fit of the torque-speed curve starts; our choice.
+# Start no-load speed of the torque-speed curve, as a multiple of the fastest joint speed in the log; our choice.
 _NO_LOAD = 2.0
 
 
@@ -80,7 +80,7 @@ class Structure(BaseModel):
                 rows.append(ParamSpec(name=pattern, nominal=nominal, source=f"structure {self.name}"))
         twin = declaring(twin, rows) if rows else twin
         if not any(fnmatch.filter(twin.params, pattern) for pattern in self.frees):
-            raise InputError(f"the twin {twin.name} has nothing that {' or '.join(self.frees)} could belong to")
+            raise InputError(f"the twin {twin.name} has no part for {' or '.join(self.frees)}")
         return twin
 
     def names(self, twin: Twin) -> tuple[str, ...]:

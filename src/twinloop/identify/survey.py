@@ -22,10 +22,10 @@ from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
 # Without a log: what a survey of the SO-101 log so101_pick_place_tape finds at 30 Hz, 0.15 to 0.6 of ±100 units of the
-# five joints of the arm (3 to 11 mrad), alike from frame to frame by 0.64 to 0.96.
+# five joints of the arm (3 to 11 mrad), with frame-to-frame correlations of 0.64 to 0.96.
 USUAL_SD, USUAL_RHO, _USUAL_HZ = 0.0075, 0.9, 30.0
 _TRIES = 3
-_STILL = 3.0  # encoder counts within which a joint counts as standing still
+_STILL = 3.0  # encoder counts within which a joint counts as not moving
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +130,9 @@ def _looked(
     points, told, excited = [first], [], []
     for number in range(options.points * _TRIES):
         point = points[0] if not told else _drawn(problem, points[0], told[0], number, options.seed)
-        here = linearize(problem, point, alone=True)  # what one joint's parameter moves of another is not the latter's
+        here = linearize(
+            problem, point, alone=True
+        )  # effects of one joint's parameter on other joints must not count as theirs
         at = information(problem, here, noise).total()
         if told and not np.isfinite(at.matrix).all():
             continue

@@ -24,7 +24,7 @@ from twinloop.stats import bias_reduced_sandwich, score_bootstrap, stretched_per
 Array = NDArray[np.float64]
 
 _NEAR_BOUND = 1e-3  # prior standard deviations
-DRAWS = 2000  # of the one-step bootstrap, which replays nothing; 50 lie beyond each limit of 95 %
+DRAWS = 2000  # of the one-step bootstrap, which needs no replay; 50 are beyond each 95 % limit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +128,9 @@ def _spread(score: FrameScores, sd: Array, clusters: FrameClusters, columns: NDA
         columns=columns,
         covariance=told.covariance + shrunk,
         shrunk=shrunk,
-        df=told.df * np.divide(total, own, out=np.full_like(total, 1e6), where=own > 0) ** 2,  # the prior's are many
+        df=told.df
+        * np.divide(total, own, out=np.full_like(total, 1e6), where=own > 0)
+        ** 2,  # the prior has many degrees of freedom
         move=-inverse @ (gradients.sum(axis=0) + drawn),
         inverse=inverse,
         rank=told.rank,
@@ -160,7 +162,7 @@ def _two_sided(
 
 Method = Literal["sandwich", "score bootstrap", "refit bootstrap", "none"]
 
-# A parameter is not determined when its standard error is not well below what was known beforehand.
+# A parameter is not determined if its standard error exceeds this part of its prior deviation.
 LEAST_GAIN = 0.5
 _OPEN = "the data leave it open"
 _ALONE = "one episode gives no interval"

@@ -56,7 +56,7 @@ class FrameScores:
         return frames
 
     def by_cluster(self, labels: NDArray[np.intp]) -> tuple[Array, Array]:
-        """Return curvature ``(C, p, p)`` and gradient ``(C, p)`` of each cluster of ``labels`` ``(nwindow, nframe)``."""
+        """Return curvature ``(C, p, p)`` and gradient ``(C, p)`` per cluster of ``labels`` ``(nwindow, nframe)``."""
         count, p = int(labels.max()) + 1, self.slopes.shape[-1]
         gradients = np.zeros((count, p))
         np.add.at(gradients, labels, self.per_frame)

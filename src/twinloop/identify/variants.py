@@ -27,7 +27,7 @@ from twinloop.identify.uncertainty_scores import FrameClusters, frame_scores
 from twinloop.stats import cluster_weights
 
 Array = NDArray[np.float64]
-_MOST_NUMBERS = 20_000_000  # of residuals that are replayed at once: 160 MB
+_MOST_NUMBERS = 20_000_000  # residuals replayed at once: 160 MB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +167,7 @@ def refit_bootstrap(
     return np.where(best[:, None] == len(loss) - 1, kept[-1].points, kept[-2:][0].points)
 
 
-_VALUES, _SPAN = 17, 2.0  # eight values to either side, as far as twice the interval reaches (our choice)
+_VALUES, _SPAN = 17, 2.0  # eight values on each side, up to twice the interval (our choice)
 _PROFILE_STEPS = 5  # Newton steps of the others at each value: they begin where the fit ended (our choice)
 _UNKNOWN_SPAN = 2.0  # prior standard deviations, for a parameter without an interval
 
@@ -226,9 +226,7 @@ def profile_likelihood(
     if name not in space.names:
         raise UnknownNameError("free parameter", name, space.names)
     if found.clusters is None:
-        raise InputError(
-            f"Nothing can be compared with the profile of {name}: one episode gives no interval. Add some."
-        )
+        raise InputError(f"The profile of {name} needs more data: one episode gives no interval. Add episodes.")
     column = space.names.index(name)
     grid = _grid(problem, here, found, column)
     variation = VariantChange(column=column, values=grid)

@@ -35,8 +35,8 @@ def check_measured(logs: ReplayLogs) -> None:
     for column, channel in enumerate(logs.channels):
         if np.isnan(logs.measured[..., column]).all():
             raise LogError(
-                f"No number was measured of {channel.name} in the {len(logs)} training windows. Compare something "
-                "else, or mend the log."
+                f"{channel.name} has no measurement in the {len(logs)} training windows. Compare other channels, or "
+                "correct the log."
             )
 
 
@@ -50,10 +50,10 @@ def constant_channels(logs: ReplayLogs, space: FitSpace) -> list[str]:
             continue
         number = logs.joints.index(joint) if joint in logs.joints else None
         own = [p.name for p in space.free if p.joint is not None and p.joint == number]
-        about = f"nothing of {', '.join(own)}" if own else "nothing"
+        about = f"identify {', '.join(own)}" if own else "identify anything"
         said.append(
-            f"{channel.name} is {np.nanmin(values):g} {channel.unit} in every training frame: it tells {about}. Record "
-            "a log in which it moves, or fix those parameters."
+            f"{channel.name} is {np.nanmin(values):g} {channel.unit} in every training frame: it cannot {about}. "
+            "Record a log in which it moves, or fix those parameters."
         )
     return said
 
@@ -79,8 +79,8 @@ def lost_starts(space: FitSpace, points: Array, lost: NDArray[np.bool_]) -> str:
     values = space.numbers(points[int(np.argmax(lost))])
     said = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
     return (
-        f"{int(lost.sum())} of {len(lost)} starts were left out, because the twin diverges there; the first: {said}. "
-        "Bounds on what is implausible would keep starts away from there."
+        f"{int(lost.sum())} of {len(lost)} starts are omitted, because the twin diverges there; the first: {said}. "
+        "Narrow the bounds to exclude implausible values."
     )
 
 
@@ -105,13 +105,13 @@ def unfinished(solution: SolverSolution) -> list[str]:
     if solution.converged or len(history) < 3:
         return []
     fell = 1.0 - history[-1] / history[-3] if history[-3] > 0 else 0.0
-    return [f"The walk ran out of steps while its loss still fell, by {fell:.1%} in the last two. Raise iterations."]
+    return [f"The optimization ended while its loss was still falling, by {fell:.1%} in two steps. Raise iterations."]
 
 
 _FIRST_ITERATIONS, _FIRST_TOLERANCE = 6, 1e-2
-_STEADY = 1.25  # noise that changes by less than this factor is not estimated anew
-_LOCAL_POLISH = 4  # iterations that first states need on windows that the walk has not seen
-_SCANNED = np.linspace(0.0, 0.2, 11)  # s; lags of servos on a bus run to 130 ms (SO-101), of cameras to 200 ms
+_STEADY = 1.25  # noise that changes by less than this factor is stable
+_LOCAL_POLISH = 4  # iterations that first states need on windows outside the main iterations
+_SCANNED = np.linspace(0.0, 0.2, 11)  # s; servo lags on a bus reach 130 ms (SO-101), camera lags 200 ms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,13 +217,13 @@ class _FitStages:
         solution = SolverSolution(end=end, history=(float(end.losses.sum()),), replays=self.worlds, converged=False)
         kept = self.config.checkpoint
         how = f"Run again with the checkpoint {kept}" if kept else "Give a checkpoint next time"
-        note = f"Interrupted: this is the best that had been found. {how} to go on to the end."
+        note = f"Interrupted: this is the best result so far. {how} to finish the fit."
         return OptimizationResult(problem=problem, solution=solution, worlds=self.worlds, notes=(*self.notes, note))
 
     def _starts(self, logs: ReplayLogs) -> list[Array]:
         """Return the start points at which the twin can be replayed."""
         start = self.space.column("start")
-        spread = np.nanstd(logs.measured, axis=(0, 1))  # no scale of residuals is known yet
+        spread = np.nanstd(logs.measured, axis=(0, 1))  # the scale of residuals is still unknown
         width = np.where(spread > 0, spread, 1.0)
         problem = fit_problem(self.backend, logs, self.space, start, self.config, width=width)
         many = self.config.starts if self.config.search != "lm" else 1
