@@ -80,7 +80,7 @@ def bootstrap_mean(
     method: Method = "bca",
     seed: int = 0,
 ) -> Interval:
-    """Return the interval of the mean of cluster values ``(nclusters, …)`` with weights ``(nclusters,)``, by default 1."""
+    """Return the interval of the mean of cluster values ``(nclusters, …)``; ``weights`` has shape ``(nclusters,)``."""
     table = np.asarray(values, dtype=np.float64)
     weight = np.ones(len(table)) if weights is None else np.asarray(weights, dtype=np.float64)
     columns = table.reshape(len(table), -1)
