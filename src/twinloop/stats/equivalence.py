@@ -1,6 +1,6 @@
 """Decide whether two results differ, are equivalent within a margin, or are undecided; and the power of these tests.
 
-Equivalence must be shown by a test of its own: two one-sided tests reject both a difference of −δ or less and one of δ
+Equivalence needs a separate test: two one-sided tests reject both a difference of −δ or less and one of δ
 or more (TOST; Schuirmann, J. Pharmacokinetics and Biopharmaceutics 15, 1987). A test of "no difference" that does not
 reject is no evidence of equality.
 """

@@ -16,7 +16,7 @@ from twinloop.core.records import frozen
 
 @dataclass(frozen=True, kw_only=True)
 class Interval(JsonRecord):
-    """An estimate in the interval [``low``, ``high``] at confidence ``level``, elementwise; ``method`` names the method."""
+    """An estimate in [``low``, ``high``] at confidence ``level``, elementwise; ``method`` names the method."""
 
     estimate: NDArray[np.float64]
     low: NDArray[np.float64]

@@ -3,7 +3,7 @@
 D = E k(x, x′) + E k(y, y′) − 2 E k(x, y). The kernel is summed once over pairs of rows, block by block, to a matrix of
 episodes by episodes. The distance and its values under relabelling and resampling are quadratic forms of that matrix.
 
-An episode is one observation, whatever its length: its rows are a sample of its own distribution. The U-statistic over
+An episode is one observation of any length: its rows are a sample of one distribution. The U-statistic over
 pairs of different episodes is unbiased for the distance between the rows of a new real and a new simulated episode.
 Rows of one episode are not compared with each other, because they are similar and would increase the distance. If every
 row is a separate episode, this is the textbook estimate.
