@@ -50,9 +50,9 @@ def test_planted_quadratic_damping_is_named_as_missing(twin, backend):
     without, having = thick.channel_errors["position/swing"]
     assert found.base == {"position/swing": pytest.approx(without)}
     assert having < 0.8 * without
-    assert contact.reason == "contacts are left out of this replay (replay.contacts)"
+    assert contact.reason == "this replay has no contacts (replay.contacts)"
     assert "MISSING from the base" in found.text()
-    assert "not compared: contacts are left out" in found.text()
+    assert "not compared: this replay has no contacts" in found.text()
     plain = json.loads(json.dumps(found.to_json()))
     assert plain["structures"][1]["not_applicable"] == contact.reason
     assert (found.episodes, found.folds) == (8, 2)
@@ -187,13 +187,13 @@ def test_every_built_in_structure_fits_an_arm_or_says_why_not():
         assert table.nworld == 1
     pendulum = load_twin("double_pendulum")
     (contact,) = chosen_structures(["contact_softness"])
-    with pytest.raises(InputError, match="the twin double_pendulum has nothing that object/"):
+    with pytest.raises(InputError, match="the twin double_pendulum has no part for object/"):
         contact.applied(pendulum, [])
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [({"folds": 9}, "9 folds of 3 episodes"), ({"holdout": HoldoutSpec.parse("last:1")}, "One episode to judge on")],
+    [({"folds": 9}, "9 folds of 3 episodes"), ({"holdout": HoldoutSpec.parse("last:1")}, "One held-out episode")],
 )
 def test_too_little_to_judge_on(twin, backend, changes, message):
     log = clips(twin, backend, TRUTH, count=3, nframe=20)

@@ -142,7 +142,7 @@ def test_limits_that_allow_nothing_are_refused():
 
 
 def test_too_short_an_excitation_is_refused():
-    with pytest.raises(InputError, match="too short to go anywhere"):
+    with pytest.raises(InputError, match="too short to move and return home"):
         ExcitationOptions(duration=1.0)
 
 

@@ -45,7 +45,9 @@ def test_holdout_mistakes_in_form(text, message):
         HoldoutSpec.parse(text)
 
 
-@pytest.mark.parametrize(("text", "message"), [("last:5", "leaves none to train on"), ("2,9", "no episode 9 to hold")])
+@pytest.mark.parametrize(
+    ("text", "message"), [("last:5", "leaves no episode to train on"), ("2,9", "no episode 9 to hold")]
+)
 def test_holdout_mistakes_in_numbers(text, message):
     with pytest.raises(InputError, match=message):
         HoldoutSpec.parse(text).split([0, 1, 2, 3, 4])

@@ -165,7 +165,7 @@ def test_a_direction_that_nothing_determines_is_named_held_and_grouped():
     assert [pair[:2] for pair in found.grouped] == [PAIR[:2]]
     assert found.grouped[0][2] > 0.99
     text = found.text()
-    assert "Hold these, and the rest is determined" in text
+    assert "Fix these, and the others are determined" in text
     assert "oscillations of several hertz" in text
 
 
@@ -181,12 +181,12 @@ def test_alike_joints_may_share_what_none_determines_alone():
 def test_what_is_wrong_with_a_log_is_said_with_its_joint():
     found = plan(surveyed(100.0 * np.eye(3), names_of=PAIR, episodes=1, standing=("elbow_flex",)))
     first, second = found.findings
-    assert "elbow_flex stands still" in first
+    assert "elbow_flex does not move" in first
     assert PAIR[0] in first
-    assert "one episode only" in second
+    assert "only one episode" in second
     assert all(line in found.text() for line in found.findings)
     assert plan(surveyed(np.zeros((3, 3)), names_of=PAIR)).findings == (
-        "Nothing in this log moves any reading: there is no excitation at all. Record what --excitation says.",
+        "No parameter affects any reading in this log: there is no excitation. Record the motion of --excitation.",
     )
 
 

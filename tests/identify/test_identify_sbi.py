@@ -137,4 +137,4 @@ def test_physics_that_the_twin_lacks_is_said(twin, backend):
     few = SbiOptions(simulations=600, rounds=1, checks=60)
     found = posterior(twin, episodes, fit, backend=backend, config=CONFIG, options=few)
     assert found.misfit.found
-    assert "MISSPECIFIED: these data look like nothing that the twin makes" in found.text()
+    assert "MISSPECIFIED: the twin does not produce such data" in found.text()

@@ -119,7 +119,7 @@ def test_two_optima_are_told_apart_and_said(space):
     assert sorted(round(float(o.point[0]), 2) for o in optima) == [0.3, 0.7]
     assert sum(o.starts for o in optima) == 3
     said = describe_optima(space, problem, optima)
-    assert said.startswith("2 optima explain the data nearly alike: loss ")
+    assert said.startswith("2 optima explain the data nearly equally well: loss ")
     assert "object/cube/friction/slide 0.3" in said
     assert "object/cube/friction/slide 0.7" in said
     assert "object/cube/mass" not in said

@@ -48,7 +48,7 @@ def test_a_fit_goes_on_to_the_end_that_it_would_have_had(twin, episodes, tmp_pat
     kept = replace(config, checkpoint=tmp_path / "fit.json")
     part = identify(twin, episodes, backend=BACKEND, config=kept, progress=Stop(3))
     assert not part.converged
-    assert any(note.startswith("Interrupted: this is the best that had been found.") for note in part.notes)
+    assert any(note.startswith("Interrupted: this is the best result so far.") for note in part.notes)
     assert any("Run again with the checkpoint" in note for note in part.notes)
     seen = Stop(0)
     again = identify(twin, episodes, backend=BACKEND, config=kept, progress=seen)
@@ -80,7 +80,7 @@ def test_an_interrupt_before_anything_was_found_is_an_interrupt(twin, episodes, 
 def test_a_checkpoint_of_another_fit_is_refused_by_what_differs(twin, episodes, tmp_path):
     kept = replace(CONFIGS["lm"], checkpoint=tmp_path / "fit.json", iterations=1)
     identify(twin, episodes, backend=BACKEND, config=kept)
-    with pytest.raises(InputError, match="belongs to another fit: data differ. Go on with the same, or name"):
+    with pytest.raises(InputError, match="belongs to another fit: data differ. Use the same, or give"):
         identify(twin, episodes[:2], backend=BACKEND, config=kept)
     with pytest.raises(InputError, match="belongs to another fit: settings differ"):
         identify(twin, episodes, backend=BACKEND, config=replace(kept, width=2.0))
@@ -92,6 +92,6 @@ def test_a_checkpoint_of_another_fit_is_refused_by_what_differs(twin, episodes, 
 def test_what_is_no_checkpoint_is_refused(twin, episodes, tmp_path, content):
     path = tmp_path / "fit.json"
     path.write_text(content)
-    with pytest.raises(InputError, match=r"fit.json is no checkpoint of a fit. Name another file, or remove it."):
+    with pytest.raises(InputError, match=r"fit.json is no checkpoint of a fit. Give another file, or remove it."):
         identify(twin, episodes, backend=BACKEND, config=replace(CONFIGS["lm"], checkpoint=path))
     assert json.loads(path.read_text()) == json.loads(content)

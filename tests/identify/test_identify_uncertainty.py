@@ -254,7 +254,7 @@ def test_mistakes_are_named():
     found = uncertainty(problem, end, NAMES)
     with pytest.raises(UnknownNameError, match="gian"):
         profile_likelihood(problem, end, space_of(NAMES), found, "gian")
-    with pytest.raises(InputError, match="Nothing can be compared with the profile of gain"):
+    with pytest.raises(InputError, match="The profile of gain needs more data"):
         profile_likelihood(problem, end, space_of(NAMES), found, "gain")
 
 

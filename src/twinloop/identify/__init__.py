@@ -1,4 +1,4 @@
-"""Logs in, a distribution over the twin's parameters out, with honest uncertainty."""
+"""Estimate a distribution over the twin's parameters, with its uncertainty, from logs."""
 
 from twinloop.identify.config import FitConfig, HoldoutSpec
 from twinloop.identify.fit import identify

@@ -1,4 +1,4 @@
-"""What is free in a fit to windows of logs, and the problem that is solved, or looked at before it is."""
+"""Choose the free parameters of a fit to windows of logs, and assemble the problem for the solver and for analyses."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from twinloop.twin.quantities import QUANTITIES, FitDeclaration, Prior, Quantity
 
 @dataclass(frozen=True, kw_only=True)
 class FreeParam:
-    """One free parameter: its ``centre`` and ``sd`` beforehand, where the walk starts, its bounds, all transformed.
+    """One free parameter: prior mean ``centre`` and ``sd``, start value and bounds, all in transformed units.
 
-    ``joint`` is the number of the robot's joint that it belongs to, None where it belongs to none or to all.
+    ``joint`` is the index of the robot's joint that the parameter belongs to; None if it belongs to no joint or to all.
     """
 
     param: Param
@@ -39,18 +39,18 @@ class FreeParam:
 
     @property
     def name(self) -> str:
-        """The parameter's name in the twin."""
+        """Name of the parameter in the twin."""
         return self.param.name
 
     @property
     def log(self) -> bool:
-        """Whether the solver walks in its logarithm."""
+        """Whether the solver works on the logarithm of the parameter."""
         return self.param.transform == "log"
 
 
 @dataclass(frozen=True, kw_only=True)
 class FitSpace:
-    """The free parameters of a fit and the values of all others."""
+    """The free parameters of a fit, and the values of the fixed ones."""
 
     twin: Twin
     free: tuple[FreeParam, ...]
@@ -62,31 +62,31 @@ class FitSpace:
         return tuple(parameter.name for parameter in self.free)
 
     def column(self, name: str) -> NDArray[np.float64]:
-        """``centre``, ``start``, ``sd``, ``low`` or ``high`` of every free parameter, ``(p,)``."""
+        """Return ``centre``, ``start``, ``sd``, ``low`` or ``high`` of every free parameter, shape ``(p,)``."""
         return np.array([getattr(parameter, name) for parameter in self.free])
 
     def values(self, points: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-        """SI values by name at transformed points ``(…, p)``."""
-        with np.errstate(over="ignore"):  # an end of an interval that data leave open may be infinite: it is clipped
-            return {  # exp(log(bound)) may round to beyond it
+        """Return SI values by name at transformed points ``(…, p)``, clipped to the parameters' bounds."""
+        with np.errstate(over="ignore"):  # a limit that data do not determine may be infinite; it is clipped
+            return {  # exp(log(bound)) may exceed the bound by rounding
                 p.name: np.clip(np.exp(points[..., i]) if p.log else points[..., i], p.param.low, p.param.high)
                 for i, p in enumerate(self.free)
             }
 
     def numbers(self, point: NDArray[np.float64]) -> dict[str, float]:
-        """SI values by name at one transformed point ``(p,)``."""
+        """Return SI values by name at one transformed point ``(p,)``."""
         return {name: float(value) for name, value in self.values(point).items()}
 
     def table(self, points: NDArray[np.float64]) -> ParamTable:
-        """The twin's complete table at transformed points ``(nworld, p)``."""
+        """Return the twin's complete parameter table at transformed points ``(nworld, p)``."""
         return self.twin.table(len(points), {**self.fixed, **self.values(points)})
 
     def block(self, joint: int) -> NDArray[np.intp]:
-        """Columns of the parameters of one joint."""
+        """Return the columns of one joint's parameters."""
         return np.flatnonzero([parameter.joint == joint for parameter in self.free])
 
     def columns(self, chosen: Callable[[FitDeclaration], bool]) -> NDArray[np.intp]:
-        """Columns of the parameters whose declaration has some property."""
+        """Return the columns of the parameters whose fit declaration satisfies the predicate ``chosen``."""
         return np.flatnonzero([chosen(parameter.param.quantity.fit) for parameter in self.free])
 
 
@@ -98,18 +98,18 @@ def free_space(
     known: Mapping[str, float] | None = None,
     conditions: Collection[str] = (),
 ) -> FitSpace:
-    """The free parameters of a fit: those that are named, or every one of the robot that a log can speak of.
+    """Return the free parameters of a fit: the named ones, or by default the robot's parameters of the `free_kinds`.
 
     Args:
-        twin: the twin to be identified.
-        config: what is free, fixed and known beforehand, and where the fit starts.
-        start: where to start from, SI, in place of the nominal value, unless ``config`` says.
+        twin: the twin to identify.
+        config: free and fixed parameters, priors, and start values.
+        start: start values in SI units instead of the nominal values; those of ``config`` take precedence.
         known: further fixed values, SI.
-        conditions: further parameters that are not free.
+        conditions: names of further parameters that are not free.
 
     Raises:
-        InputError: the twin declares none of them.
-        UnknownNameError: a pattern that fits none of the twin's parameters.
+        InputError: no parameter of the twin is free, or a free one has no prior.
+        UnknownNameError: a pattern matches none of the twin's parameters.
     """
     config = config or FitConfig()
     start, fixed, only = {**(start or {}), **config.start}, {**(known or {}), **config.fixed}, config.quantities
@@ -121,17 +121,17 @@ def free_space(
     ]
     if not found:
         kinds = ", ".join(kind.word for kind in free_kinds())
-        raise InputError(f"The twin {twin.name} declares no parameter that a log could tell ({kinds}). Add one.")
+        raise InputError(f"The twin {twin.name} declares no parameter that a log can identify ({kinds}). Declare one.")
     return FitSpace(twin=twin, free=tuple(found), fixed=fixed)
 
 
 def free_kinds() -> list[Quantity]:
-    """The quantities that are free by default: those that a log of commands and positions can tell."""
+    """Return the quantities that are free by default: those that a log of commands and positions can identify."""
     return sorted((kind for kind in QUANTITIES if kind.fit.rank is not None), key=lambda kind: kind.fit.rank or 0)
 
 
 def _of_the_robot(twin: Twin) -> dict[str, int | None]:
-    """The robot's parameters of the `free_kinds`, and the joint of each."""
+    """Return the robot's parameters of the `free_kinds`, each with its joint's index."""
     chosen = {}
     for joint, (joint_name, actuator) in enumerate(zip(twin.robot.joints, twin.robot.actuator_names, strict=True)):
         for kind in free_kinds():
@@ -142,7 +142,7 @@ def _of_the_robot(twin: Twin) -> dict[str, int | None]:
 
 
 def _named(twin: Twin, patterns: Sequence[str]) -> dict[str, int | None]:
-    """The parameters that patterns name, and the joint of those that belong to one."""
+    """Return the parameters that match the patterns, each with its joint's index or None."""
     owners: dict[tuple[str, str], int] = {}
     if twin.spec.robot is not None:
         for joint, (name, actuator) in enumerate(zip(twin.robot.joints, twin.robot.actuator_names, strict=True)):
@@ -157,11 +157,15 @@ def _named(twin: Twin, patterns: Sequence[str]) -> dict[str, int | None]:
 
 
 def _prior(param: Param, known: Mapping[str, Prior]) -> Prior:
-    """The first pattern that fits; else the declaration's, half of a default range, or a factor of e if positive."""
+    """Return a parameter's prior.
+
+    It is the first match among the given patterns; else the declared prior; else a factor of e for a positive
+    parameter; else half the width of the default range.
+    """
     fit = param.quantity.fit
     for pattern, prior in known.items():
         if fnmatch.fnmatchcase(param.name, pattern):
-            # A prior for just the pattern of what is free by default has never replaced its own; results keep to that.
+            # A prior for exactly the pattern of a default free quantity never replaced the declared one.
             return fit.prior if fit.prior and fit.rank is not None and pattern == param.quantity.path() else prior
     if fit.prior is not None:
         return fit.prior
@@ -171,8 +175,8 @@ def _prior(param: Param, known: Mapping[str, Prior]) -> Prior:
         low, high = param.absolute(param.default_range, param.op)
         return Prior(spread=max(float(high - low) / 2, 1e-9))
     raise InputError(
-        f"Nothing says how far {param.name} may be from {param.nominal:g} {param.unit} beforehand. Give it a prior, or "
-        "a default range in the twin."
+        f"{param.name} (nominal {param.nominal:g} {param.unit}) has neither a prior nor a default range. Give "
+        "it a prior, or a default range in the twin."
     )
 
 
@@ -198,12 +202,12 @@ Bounds = Mapping[str, tuple[float, float]]
 
 
 def narrowed(space: FitSpace, bounds: Bounds, start: Mapping[str, float]) -> tuple[FitSpace, list[str]]:
-    """The space within ``bounds`` by pattern, SI; and what must be said of those that exclude the nominal value.
+    """Return the space within ``bounds`` (SI, by pattern), and warnings on bounds that exclude a nominal value.
 
     Raises:
-        UnknownNameError: a pattern that fits no free parameter.
-        InputError: bounds of which the lower one is not the lower.
-        BoundsError: bounds or a start beyond the twin's own bounds.
+        UnknownNameError: a pattern matches no free parameter.
+        InputError: the lower bound is not below the upper one.
+        BoundsError: bounds or a start value outside the twin's own bounds.
     """
     for name, value in start.items():
         space.twin.require(name).check(value, where="the fit's start")
@@ -213,7 +217,7 @@ def narrowed(space: FitSpace, bounds: Bounds, start: Mapping[str, float]) -> tup
         if not columns:
             raise UnknownNameError("free parameter", pattern, space.names, where="the fit's bounds")
         if not low < high:
-            raise InputError(f"The bounds of {pattern}, [{low:g}, {high:g}], leave nothing between them. Swap them.")
+            raise InputError(f"The bounds of {pattern}, [{low:g}, {high:g}], are not in ascending order. Swap them.")
         for column in columns:
             free[column] = _within(free[column], low, high)
             said += _excluded(free[column], low, high)
@@ -224,7 +228,7 @@ def _within(parameter: FreeParam, low: float, high: float) -> FreeParam:
     param = parameter.param
     if low < param.low or high > param.high:
         raise BoundsError(
-            f"The bounds of {param.name}, [{low:g}, {high:g}] {param.unit}, reach beyond the twin's own, "
+            f"The bounds of {param.name}, [{low:g}, {high:g}] {param.unit}, exceed the twin's own bounds, "
             f"[{param.low:g}, {param.high:g}]. Narrow them, or widen low and high in the twin."
         )
     if parameter.log:
@@ -248,7 +252,7 @@ _COUPLED_JOINTS = 2
 
 
 def fit_space(logs: ReplayLogs, config: FitConfig) -> tuple[FitSpace, dict[str, float]]:
-    """What is free in a fit to ``logs`` and where it starts; and the encoder scales read off the log's quantization."""
+    """Return the free parameters of a fit to ``logs``, and the encoder scales computed from the logs' quantization."""
     scales = _encoder_scales(logs)
     delays, conditions = _starting_delays(logs), config.replay.conditions
     return free_space(logs.twin, config, start=delays, known=scales, conditions=conditions), scales
@@ -263,10 +267,10 @@ def fit_problem(
     *,
     width: NDArray[np.float64] | None = None,
 ) -> FitProblem:
-    """The fit of ``space`` to ``logs``.
+    """Return the problem of fitting ``space`` to ``logs``.
 
-    ``width`` ``(nchannel,)`` is where the loss turns from square to linear; without it the median residuals at
-    ``point`` say, which takes a replay.
+    ``width`` ``(nchannel,)`` is the residual at which the loss changes from square to linear. Without it the width is
+    computed from the median residuals at ``point``, which needs one replay.
     """
 
     def readings(points: NDArray[np.float64], local: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -294,14 +298,14 @@ def fit_problem(
 
 
 def huber_width(residual: NDArray[np.float64], measured: NDArray[np.float64], config: FitConfig) -> NDArray[np.float64]:
-    """Where the loss turns, from the median of each channel's residuals in its unit, ``(nchannel,)``."""
+    """Return the residual at which the loss becomes linear, from each channel's median residual, ``(nchannel,)``."""
     size = np.nanmedian(np.abs(residual), axis=(0, 1))
     least = 1e-9 + 1e-6 * np.nanmax(np.abs(measured), axis=(0, 1))
     return np.maximum(config.width * size, least)
 
 
 def _coupled(logs: ReplayLogs, space: FitSpace, config: FitConfig) -> bool:
-    """Whether every parameter is judged by every channel; otherwise each joint's own by its own position."""
+    """Return whether every parameter is fitted to all channels; otherwise each joint's to its own position only."""
     if config.coupled is not None:
         return config.coupled
     apart = len(logs.channels) == len(logs.joints) > _COUPLED_JOINTS
@@ -309,17 +313,17 @@ def _coupled(logs: ReplayLogs, space: FitSpace, config: FitConfig) -> bool:
 
 
 def spread_rows(count: int, most: int) -> NDArray[np.intp]:
-    """At most so many of ``count`` rows, evenly spread."""
+    """Return the indices of at most ``most`` of ``count`` rows, evenly spread."""
     return np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(np.intp))
 
 
 def at_physics(logs: ReplayLogs, physics_hz: float) -> ReplayLogs:
-    """The same logs on physics at about ``physics_hz``, or at the twin's own rate if that is lower."""
+    """Return the same logs with physics at about ``physics_hz``, or at the twin's own rate if that is lower."""
     return replace(logs, twin=at_physics_rate(logs.twin, physics_hz))
 
 
 def _encoder_scales(logs: ReplayLogs) -> dict[str, float]:
-    """``sensor/J/scale`` of joints whose encoder's steps are seen in a log without units of its own."""
+    """Return ``sensor/J/scale`` of the joints with visible encoder steps, for logs without calibrated units."""
     counts = logs.twin.robot.encoder_counts if logs.joints else None
     if counts is None or logs.calibrated or len(logs.channels) != len(logs.joints):
         return {}
@@ -335,7 +339,7 @@ def _encoder_scales(logs: ReplayLogs) -> dict[str, float]:
 
 
 def _starting_delays(logs: ReplayLogs) -> dict[str, float]:
-    """The best shift of each command less the servo's own lag (damping / kp) at nominal values."""
+    """Return start values of the delays: each command's best shift minus the nominal servo lag (damping / kp)."""
     twin = logs.twin
     if not logs.joints or twin.robot.control != "position" or len(logs.channels) != len(logs.joints):
         return {}
@@ -348,12 +352,12 @@ def _starting_delays(logs: ReplayLogs) -> dict[str, float]:
 
 
 def scale_from_quantum(values: ArrayLike, radians_per_unit: float, counts_per_turn: int) -> float | None:
-    """``sensor/J/scale`` such that one step of the log is one count of the encoder; None where no step is found.
+    """Return ``sensor/J/scale`` for which one step of the log is one encoder count; None if the readings have no step.
 
     Args:
         values: the joint's readings in log units.
-        radians_per_unit: the nominal unit map's scale.
-        counts_per_turn: of the joint's encoder, behind its gear.
+        radians_per_unit: scale of the nominal unit map.
+        counts_per_turn: counts of the encoder per turn of the joint.
     """
     step = quantum(values)
     return None if step is None else (2 * math.pi / counts_per_turn) / (step * radians_per_unit)

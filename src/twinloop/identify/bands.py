@@ -1,9 +1,9 @@
-"""What a fit leaves over as noise, and clips against what parameters and noise predict of them.
+"""Residual noise of a fit, and prediction bands of clips from parameter draws and that noise.
 
-A residual that motion predicts in clips that the prediction has not seen is no noise: it is physics that the twin
-lacks. Prediction is ridge regression on the commands, on the measured motion (positions, speeds, their signs and
-squares) and on both as low-passes remember them, cross-validated over episodes. It finds a lower bound: what these
-features do not say is counted as noise.
+A residual that the motion predicts in unseen clips is not noise but physics that the twin lacks. The prediction is a
+ridge regression, cross-validated over episodes. Its features are the commands, the measured motion (positions, speeds,
+their signs and squares), and low-pass filtered copies of both. The structured part is a lower bound: a pattern that
+these features do not predict counts as noise.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ Array = NDArray[np.float64]
 
 _FOLDS = 5
 _LEAST_EPISODES = 4
-_MEMORY = (0.1, 0.4)  # s: time constants of the low-passes; servos' lags and the swings of what they carry
+_MEMORY = (0.1, 0.4)  # s: time constants of the low-passes; servo lags and swings of their loads
 _LEAST_SHARE = 0.01
 
 
 def residual_noise(logs: ReplayLogs, residual: Array) -> ResidualNoise:
-    """Standard deviation and autocorrelation of the noise in residuals ``(nwindow, nframe, nchannel)`` of a fit.
+    """Return the noise in a fit's residuals ``(nwindow, nframe, nchannel)``: standard deviation and lag-1 correlation.
 
-    ``structured`` is NaN with fewer than four episodes: what repeats cannot be told then, and all is called noise.
+    ``structured`` is the share of the residual power that the motion predicts. With fewer than four episodes it cannot
+    be estimated: it is NaN, and the whole residual counts as noise.
     """
     finite = np.where(np.isfinite(residual), residual, np.nan)
     left, share = _without_structure(logs, finite)
@@ -58,7 +59,7 @@ def residual_noise(logs: ReplayLogs, residual: Array) -> ResidualNoise:
 
 
 def drawn_noise(noise: ResidualNoise, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Stationary AR(1) noise ``(nwindow, nframe, nchannel)``."""
+    """Draw stationary AR(1) noise of shape ``(nwindow, nframe, nchannel)``."""
     white = rng.normal(size=shape)
     for channel, rho in enumerate(noise.rho):
         start = white[:, :1, channel] * rho
@@ -68,7 +69,7 @@ def drawn_noise(noise: ResidualNoise, rng: np.random.Generator, shape: tuple[int
 
 
 def _without_structure(logs: ReplayLogs, residual: Array) -> tuple[Array, Array]:
-    """The residuals less what motion predicts out of sample, and the part of their power that it predicts."""
+    """Return residuals minus their out-of-sample prediction from motion, and the predicted share of power."""
     episodes = logs.clusters
     count = int(episodes.max()) + 1
     if count < _LEAST_EPISODES:
@@ -87,14 +88,14 @@ def _without_structure(logs: ReplayLogs, residual: Array) -> tuple[Array, Array]
 
 
 def _features(logs: ReplayLogs) -> Array:
-    """Commands, motion and what low-passes remember of them, of unit spread, with a constant last: ``(…, k)``."""
+    """Return commands, motion and their low-pass filtered copies at unit scale, plus a constant column: ``(…, k)``."""
     present = np.isnan(logs.measured)
     measured = np.where(present, 0.0, logs.measured)
     speed = np.where(present, 0.0, np.gradient(measured, axis=1))
     typical = np.sqrt(np.mean(speed**2, axis=(0, 1))) + 1e-12
     signals = [logs.commands, measured, speed, np.tanh(4.0 * speed / typical), speed * np.abs(speed)]
     now = np.concatenate(signals, axis=-1)
-    now = now - now[:, :1]  # from rest: what was before a window is not known
+    now = now - now[:, :1]  # filters start from rest: the time before a window is unknown
     poles = [float(np.exp(-1.0 / (seconds * logs.twin.control_hz))) for seconds in _MEMORY]
     remembered = [np.asarray(lfilter([1.0 - pole], [1.0, -pole], now, axis=1)) for pole in poles]
     every = np.concatenate([now, *remembered], axis=-1)
@@ -104,15 +105,17 @@ def _features(logs: ReplayLogs) -> Array:
 
 
 _DRAWS = 32
-_NOISES = 8  # of the noise, for every draw of the parameters
+_NOISES = 8  # noise draws per parameter draw
 _STREAM = "identify/conformal"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PredictedClips:
-    """Episodes against their prediction: ``error`` and ``sd`` ``(nwindow, nframe, nchannel)``, scores per episode.
+    """Prediction errors and scores of episodes.
 
-    ``drawn`` ``(ndraw, nepisode)`` are the scores of draws from the prediction itself.
+    ``error`` and ``sd`` have shape ``(nwindow, nframe, nchannel)``; ``scores`` has one value per episode. ``drawn``
+    ``(ndraw, nepisode)`` are the scores of draws from the prediction. ``share`` ``(nchannel,)`` is the part of the
+    predicted variance that comes from parameters.
     """
 
     error: Array
@@ -124,16 +127,16 @@ class PredictedClips:
     share: Array
 
     def within(self, level: float) -> float:
-        """q: what whole draws stay within at ``level``, in σ."""
+        """Return q, the score in σ that a fraction ``level`` of the draws does not exceed."""
         return float(np.quantile(self.drawn, level))
 
 
 @dataclass(frozen=True)
 class BandPrediction:
-    """Bands of clips, from one set of draws.
+    """Prediction bands of clips, from one set of parameter draws.
 
     Raises:
-        InputError: nothing was determined.
+        InputError: the fit determined no parameter.
     """
 
     backend: Backend
@@ -147,7 +150,7 @@ class BandPrediction:
             raise InputError("The fit determined no parameter, so there are no ranges to calibrate. See its report.")
 
     def clips(self, twin: Twin, episodes: Sequence[Episode]) -> PredictedClips:
-        """Replays of episodes at the estimate and at draws."""
+        """Replay episodes at the estimate and at parameter draws, and score them."""
         logs = prepare_replay(twin, episodes, self.config.replay)
         centre = replay(self.backend, logs, logs.twin.table(1, self.point))[0]
         drawn = replay(self.backend, logs, logs.twin.table(_DRAWS, {**self.point, **self._draws(logs.twin)}))
@@ -174,7 +177,7 @@ class BandPrediction:
         )
 
     def _draws(self, twin: Twin) -> dict[str, Array]:
-        """As generated worlds draw them: from the determined part, again where a value leaves its bounds."""
+        """Draw the determined parameters as generated worlds do: a value outside its bounds is drawn again."""
         found, known = self.distribution, np.flatnonzero(self.distribution.determined)
         joint = JointDraw(
             names=tuple(found.names[i] for i in known),
@@ -191,13 +194,13 @@ class BandPrediction:
         )
 
     def _noises(self, logs: ReplayLogs, count: int) -> list[Array]:
-        """Noise of every channel, the same for a number of the list whatever the draw."""
+        """Draw ``count`` noise arrays for all channels; the same ones for every parameter draw."""
         rng = generator(0, f"{_STREAM}/noise")
         return [drawn_noise(self.noise, rng, logs.measured.shape) for _ in range(count)]
 
 
 def by_episode(size: Array, clusters: NDArray[np.intp]) -> Array:
-    """The largest of every episode, over its windows, frames and channels; NaN is what was not measured."""
+    """Return the largest value of each episode over windows, frames and channels; NaN marks missing measurements."""
     largest = np.full(int(clusters.max()) + 1, -np.inf)
     np.maximum.at(largest, clusters, np.nanmax(size, axis=(1, 2)))
     return largest

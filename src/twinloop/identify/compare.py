@@ -1,10 +1,10 @@
-"""Which physics is missing: rival structures of a twin, fitted to the same clips and judged on clips they did not see.
+"""Find missing physics: fit alternative structures of a twin to the same clips and compare them on unseen clips.
 
-Every structure is fitted with its parameters free and with them held where its physics is absent; both predict
-episodes that neither has seen. Where the base fit frees them already (a delay), the base is the richer of the two. With
-``folds`` every episode is predicted once by fits to the others (cross-fitting), so that few episodes are enough;
-episodes of one fold then share a fit, which the bootstrap over episodes does not know: with few folds its intervals are
-a little narrow.
+Every structure is fitted twice, with its parameters free and with them fixed at the values without its physics. Both
+fits predict episodes that neither has seen. If the base fit already frees the structure's parameters (for example a
+delay), the base is the fit with the structure. With ``folds`` every episode is predicted once by fits to the others
+(cross-fitting), so that few episodes suffice. Episodes of one fold share a fit. The bootstrap over episodes does not
+account for that: with few folds its intervals are slightly too narrow.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
 
-# An improvement of less than a hundredth of the error is nothing to build into a twin; our choice.
+# A smaller relative improvement of the error is not worth a change of the twin; our choice.
 LEAST_GAIN = 0.01
 # Chance of any false alarm among all structures together.
 ALPHA = 0.05
@@ -38,13 +38,13 @@ ALPHA = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class StructureResult:
-    """One structure against the same fit without it.
+    """One structure compared with the same fit without it.
 
-    ``error`` is relative: mean absolute errors of each channel over those of the fit without the structure, averaged
-    over channels. ``improvement`` is 1 − ``error`` by episode, with its interval; ``per_parameter`` the mean of it for
-    each parameter that is ``added``. ``p_value`` is adjusted by Holm over all structures. ``in_base`` says that the
-    base fit has it. ``values`` are the added parameters as the last fold fitted them. What does not apply has a
-    ``reason`` and no figures.
+    ``error`` is relative: the channels' mean absolute errors, divided by those of the fit without the structure,
+    averaged over channels. ``improvement`` is 1 − ``error`` over episodes, with its interval; ``per_parameter`` is its
+    estimate divided by the number of ``added`` parameters. ``p_value`` is adjusted by Holm's method over all
+    structures. ``in_base`` states that the base fit includes the structure. ``values`` are the added parameters as
+    fitted in the last fold. A structure that does not apply has a ``reason`` and no metrics.
     """
 
     name: str
@@ -61,11 +61,11 @@ class StructureResult:
 
     @property
     def per_parameter(self) -> float:
-        """Improvement per added parameter; NaN where nothing was compared."""
+        """Improvement per added parameter; NaN if the structure was not compared."""
         return float("nan") if self.improvement is None else float(self.improvement.estimate) / self.added
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
+        """Return a JSON-compatible dictionary."""
         return {
             "name": self.name,
             "meaning": self.meaning,
@@ -84,7 +84,10 @@ class StructureResult:
 
 @dataclass(frozen=True, kw_only=True)
 class StructureComparison(JsonRecord):
-    """All structures. ``base`` is the base fit's held-out error by channel, in its unit; ``folds`` 1 is a holdout."""
+    """Results of all structures.
+
+    ``base`` is the base fit's held-out error by channel, in the channel's unit. ``folds`` is 1 for a single holdout.
+    """
 
     twin: str
     base: Mapping[str, float]
@@ -98,10 +101,10 @@ class StructureComparison(JsonRecord):
     json_also = ("least_gain", "alpha")
 
     def text(self) -> str:
-        """A table for a terminal."""
+        """Return a table for a terminal."""
         how = f"cross-fitted over {self.folds} folds of" if self.folds > 1 else "judged on"
         lines = [
-            f"Structures of {self.twin}, {how} {self.episodes} episodes; held-out error against the same fit without.",
+            f"Structures of {self.twin}, {how} {self.episodes} episodes; held-out error relative to the fit without.",
             f"{'structure':<20}{'added':>6}{'error':>8}  {'improvement':<28}{'each':>8}{'p (Holm)':>10}  verdict",
         ]
         for row in self.results:
@@ -118,7 +121,7 @@ class StructureComparison(JsonRecord):
 
 
 def adjusted(results: Sequence[StructureResult]) -> tuple[StructureResult, ...]:
-    """The results with Holm's p-values over those that were compared, and what they mean."""
+    """Return the results with Holm-adjusted p-values over the compared structures, and with verdicts."""
     compared = [result for result in results if result.improvement is not None]
     p_values = dict(zip([r.name for r in compared], holm([r.p_value for r in compared]), strict=True))
     rows = [replace(r, p_value=float(p_values[r.name])) if r.name in p_values else r for r in results]
@@ -128,7 +131,7 @@ def adjusted(results: Sequence[StructureResult]) -> tuple[StructureResult, ...]:
 
 
 def _gain(row: StructureResult) -> float:
-    assert row.improvement is not None  # noqa: S101 - only what was compared is asked
+    assert row.improvement is not None  # noqa: S101 - only called for compared structures
     return float(row.improvement.estimate)
 
 
@@ -137,8 +140,8 @@ def _found(row: StructureResult) -> bool:
 
 
 def _verdict(row: StructureResult, best: str) -> str:
-    """What an improvement with its interval and adjusted p-value says, in words; ``best`` is what explains most."""
-    assert row.improvement is not None  # noqa: S101 - only what was compared is asked
+    """Return the verdict on one structure; ``best`` is the missing structure with the largest improvement."""
+    assert row.improvement is not None  # noqa: S101 - only called for compared structures
     if _found(row) and row.in_base:
         return "needed, the base has it"
     if _found(row):
@@ -153,7 +156,9 @@ def _verdict(row: StructureResult, best: str) -> str:
 
 
 _FOLDS = 3
-_FULL_RATE = 1e6  # Hz, above any twin's: wind-up vibrates as fast as the twin's own physics step can follow
+_FULL_RATE = (
+    1e6  # Hz, above any twin's rate: an elastic gear vibrates as fast as the twin's own physics step can resolve
+)
 
 
 def compare(
@@ -167,20 +172,20 @@ def compare(
     config: FitConfig | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> StructureComparison:
-    """Held-out improvement of every structure over the same fit without it.
+    """Return the held-out improvement of every structure over the same fit without it.
 
     Args:
-        twin: the base.
+        twin: the base twin.
         episodes: the log.
-        backend: where worlds run.
-        structures: hypotheses.
-        holdout: the episodes to judge on; None cross-fits over folds.
-        folds: of episodes, each every ``folds``-th.
-        config: of the base fit.
-        progress: is told what is being fitted.
+        backend: the backend that simulates the replays.
+        structures: the structures to compare.
+        holdout: the held-out episodes; without it all episodes are cross-fitted over ``folds``.
+        folds: number of folds; each takes every ``folds``-th episode.
+        config: configuration of the base fit.
+        progress: called with a line about the current fit.
 
     Raises:
-        InputError: fewer than two episodes to judge on, or fewer episodes than folds.
+        InputError: fewer than two held-out episodes, or fewer episodes than folds.
     """
     config, numbers = config or FitConfig(), [episode.index for episode in episodes]
     splits = held_out_splits(numbers, holdout, folds)
@@ -214,7 +219,7 @@ def compare(
 
 
 def held_out_splits(numbers: Sequence[int], holdout: HoldoutSpec | None, folds: int) -> list[list[int]]:
-    """The numbers of the episodes that each fit must not see."""
+    """Return the numbers of the held-out episodes of each fit."""
     if holdout is not None and holdout.kind != "none":
         splits = [[numbers[i] for i in holdout.split(numbers)[1]]]
     else:
@@ -223,14 +228,14 @@ def held_out_splits(numbers: Sequence[int], holdout: HoldoutSpec | None, folds: 
                 f"--folds: {folds} folds of {len(numbers)} episodes: give from 2 to as many folds as episodes."
             )
         splits = [list(numbers[number::folds]) for number in range(folds)]
-    if sum(map(len, splits)) < 2:  # one tells nothing of how episodes differ
-        raise InputError("One episode to judge on cannot tell how episodes differ. Hold out at least two.")
+    if sum(map(len, splits)) < 2:  # one episode has no spread
+        raise InputError("One held-out episode does not show how episodes differ. Hold out at least two.")
     return splits
 
 
 @dataclass(frozen=True, kw_only=True)
 class _FoldErrors:
-    """Held-out errors ``(nepisode, nchannel)`` of one fold without and with a structure."""
+    """Held-out errors ``(nepisode, nchannel)`` of one fold, without and with a structure."""
 
     without: Array
     having: Array
@@ -240,7 +245,7 @@ class _FoldErrors:
 
 
 class _CrossValidationFold:
-    """Fits that do not see some episodes, and their errors on these."""
+    """Fits to the training episodes of one fold, and their errors on its held-out episodes."""
 
     def __init__(
         self, twin: Twin, episodes: Sequence[Episode], held: Sequence[int], backend: Backend, config: FitConfig
@@ -250,7 +255,7 @@ class _CrossValidationFold:
         self._training = [episode for episode in episodes if episode.index not in set(held)]
 
     def base(self) -> Array:
-        """Fit the base, which the others start from."""
+        """Fit the base and return its held-out errors; the other fits start from its estimate."""
         found = identify(self._twin, self._training, backend=self._backend, config=self._config)
         known = found.distribution
         measured = {name for name, sd in zip(known.names, known.prior_sd, strict=True) if np.isnan(sd)}
@@ -259,9 +264,9 @@ class _CrossValidationFold:
         return self._base
 
     def pair(self, structure: Structure) -> _FoldErrors:
-        """Errors without and with a structure."""
+        """Return the held-out errors without and with a structure."""
         if structure.needs == "contacts" and not self._config.replay.contacts:
-            raise InputError("contacts are left out of this replay (replay.contacts)")
+            raise InputError("this replay has no contacts (replay.contacts)")
         richer = structure.applied(self._twin, self._training)
         added = structure.names(richer)
         if set(added) <= set(self._estimate):
@@ -311,7 +316,7 @@ class _CrossValidationFold:
         known = {name: value for name, value in values.items() if name in logs.twin.params}
         readings = replay(self._backend, logs, logs.twin.table(1, known))[0]
         if not np.isfinite(readings[~np.isnan(logs.measured)]).all():
-            raise InputError("its fit diverges on clips that it did not see")
+            raise InputError("its fit diverges on unseen clips")
         return logs.episode_errors(readings)
 
 

@@ -1,4 +1,4 @@
-"""How a fit walks, and which episodes it must not see."""
+"""Configuration of a fit, and the choice of held-out episodes."""
 
 from __future__ import annotations
 
@@ -15,36 +15,37 @@ from twinloop.twin.quantities import Prior
 
 @dataclass(frozen=True, kw_only=True)
 class FitConfig:
-    """How a fit walks; the defaults suit arms of six joints logged at 30 Hz.
+    """Configuration of a fit; the defaults suit six-joint arms logged at 30 Hz.
 
     Attributes:
-        replay: how the log is cut into windows, and what is compared.
-        free: parameters that are free, as patterns with ``*``; None for those of the robot that a log can speak of.
-        quantities: of these, only those of such quantities (``kp``, ``damping``, …); None for all.
-        fixed: parameters known beforehand, SI.
-        priors: by pattern, before those of the quantities' declarations.
-        start: where to start from, SI, in place of the nominal values.
-        walk: training windows (whole episodes where none are cut) that the walk sees, evenly spread; the last steps see
-            them all.
-        physics_hz: rate of the physics during the fit, at most the twin's own. On the SO-101 log 240 Hz changes the
-            error by 1 % against 480 Hz and halves the time.
-        iterations: most iterations of the walk.
+        replay: windows of the log, and the compared channels.
+        free: patterns (with ``*``) of the free parameters; by default the robot's parameters that a log can identify.
+        quantities: restrict the free parameters to these quantities (``kp``, ``damping``, …); by default all.
+        fixed: values of known parameters, SI.
+        priors: priors by pattern; they take precedence over the quantities' declared priors.
+        start: start values, SI; by default the nominal values.
+        walk: number of training windows (whole episodes if none are cut) for the main iterations, evenly spread; the
+            last steps use all of them.
+        physics_hz: physics rate during the fit, at most the twin's own. On the SO-101 log 240 Hz changes the error by
+            1 % against 480 Hz and halves the time.
+        iterations: maximum number of main iterations.
         polish: iterations on all training windows afterwards.
         level: confidence level of the intervals.
-        coupled: one Jacobian of all joints (True) or one block per joint; None chooses by their number.
-        width: where the loss turns from square to linear, by a factor on the median residual of each channel, which is
-            estimated at the beginning of a walk and again on the way.
-        rescale: at most how often the noise of every sensor is estimated anew while the walk goes on.
+        coupled: one Jacobian for all joints (True) or one block per joint (False); by default chosen by the number of
+            joints.
+        width: the residual at which the loss changes from square to linear, as a multiple of each channel's median
+            residual. The median is estimated at the start of the optimization and again during it.
+        rescale: maximum number of times that the noise of each sensor is estimated again during the optimization.
         bounds: narrower bounds by pattern, SI.
-        search: ``lm`` walks downhill from one start, ``multistart`` from many at once; ``cma`` is an evolution strategy
-            for landscapes so rough that slopes mislead, such as those of contact. Each ends with ``lm``.
-        starts: starts of ``multistart``, the given one and draws from the prior.
-        generations: of ``cma``, at most.
-        population: of ``cma``; None for 4 + ⌊3 ln p⌋ of p parameters.
-        seed: of the starts and of ``cma``.
-        bootstrap: full refits to clusters drawn again, for the intervals; 0 for their linearization.
-        profile: parameters whose profile likelihood is walked.
-        checkpoint: file that keeps the last good state of the fit, and from which the same fit goes on.
+        search: ``lm`` is Levenberg-Marquardt from one start, ``multistart`` from many starts at once; ``cma`` is an
+            evolution strategy for objectives with misleading slopes, such as those with contact. Both end with ``lm``.
+        starts: number of starts of ``multistart``: the given one and draws from the prior.
+        generations: maximum number of generations of ``cma``.
+        population: population of ``cma``; by default 4 + ⌊3 ln p⌋ for p parameters.
+        seed: seed of the starts and of ``cma``.
+        bootstrap: number of full refits to resampled clusters for the intervals; 0 uses their linearization.
+        profile: parameters whose profile likelihood is computed.
+        checkpoint: file with the last good state of the fit; the same fit resumes from it.
     """
 
     replay: ReplayOptions = field(default_factory=ReplayOptions)
@@ -77,9 +78,9 @@ _FORMS = "Write last:K, every:K or a list of episode numbers such as 3,7,9."
 
 @dataclass(frozen=True, kw_only=True)
 class HoldoutSpec:
-    """The held-out part of a log: its ``last`` K episodes, one in K (``every``), or a ``list`` of episode numbers.
+    """The held-out part of a log: the ``last`` K episodes, ``every`` K-th episode, or a ``list`` of episode numbers.
 
-    ``option`` names it in messages.
+    ``option`` is the option's name in messages.
     """
 
     kind: Literal["none", "last", "every", "list"]
@@ -89,16 +90,16 @@ class HoldoutSpec:
 
     @classmethod
     def parse(cls, text: str | None, *, option: str = "--holdout") -> HoldoutSpec:
-        """``last:K``, ``every:K`` or ``3,7,9``; None holds nothing out.
+        """Parse ``last:K``, ``every:K`` or ``3,7,9``; None holds nothing out.
 
         Raises:
-            InputError: the text is none of these; says which forms exist.
+            InputError: the text has none of these forms.
         """
         if text is None:
             return cls(kind="none", option=option)
         stripped = text.strip()
         if not stripped:
-            raise InputError(f"{option} is empty. {_FORMS} Leave it away to hold out nothing.")
+            raise InputError(f"{option} is empty. {_FORMS} Omit it to hold out nothing.")
         if match := re.fullmatch(r"(last|every):(\d+)", stripped):
             kind, count = match.group(1), int(match.group(2))
             least = 1 if kind == "last" else 2
@@ -112,11 +113,10 @@ class HoldoutSpec:
         raise InputError(f"{option} {stripped!r} is not understood. {_FORMS}")
 
     def split(self, numbers: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Positions of the training and of the held-out episodes among ``numbers``, both in order.
+        """Return the positions of the training and of the held-out episodes in ``numbers``, both in order.
 
         Raises:
-            InputError: an episode that does not exist, nothing held out though it was asked for, or nothing left to
-                train on.
+            InputError: an episode does not exist, the choice holds out no episode, or no episode is left for training.
         """
         held = self._held(list(numbers))
         if not held and self.kind != "none":
@@ -125,7 +125,7 @@ class HoldoutSpec:
             )
         training = [i for i in range(len(numbers)) if i not in held]
         if not training:
-            raise InputError(f"{self.option} {self} of {len(numbers)} episodes leaves none to train on. {_FORMS}")
+            raise InputError(f"{self.option} {self} of {len(numbers)} episodes leaves no episode to train on. {_FORMS}")
         return training, sorted(held)
 
     def _held(self, numbers: list[int]) -> set[int]:

@@ -1,15 +1,15 @@
-"""How far identified ranges must be widened so that what is drawn from them covers real clips, and how far they may.
+"""Calibrate identified ranges: widen them until draws cover real clips, up to a cap.
 
-A clip (a whole episode) is predicted by the replay at the estimate, with a band whose half width in every frame and
-channel is q √κ σ: σ² = σ_θ² + σ_e² adds the spread of replays at parameters drawn from the distribution and the
-residual noise; q is what draws of both (autocorrelated noise included) stay within as a whole with the nominal rate, so
-that κ = 1 where the distribution is right. The score of a clip is its largest |measured − predicted| / σ, and κ the
-square of the conformal threshold of the calibration clips' scores over q.
+A clip (a whole episode) is predicted by the replay at the estimate, with a band. Its half width in every frame and
+channel is q √κ σ. Here σ² = σ_θ² + σ_e²: the variance of replays at parameters drawn from the distribution, plus that
+of the residual noise. q is the value that the score of a draw (autocorrelated noise included) does not exceed, at the
+nominal rate; a correct distribution therefore gives κ = 1. The score of a clip is its largest |measured − predicted| /
+σ. κ is the squared ratio of the conformal threshold of the calibration clips' scores to q.
 
-What is guaranteed (`stats.conformal`): a new clip lies inside as a whole with at least the nominal probability, however
-wrong the twin is, if it is exchangeable with the calibration clips — the same robot, load, tasks and state of wear, in
-no order — and κ is not capped. It holds over draws of the calibration clips, not for each set of them, and
-not for a single kind of clip. Bands of this kind: Diquigiovanni, Fontana & Vantini, "Conformal prediction bands for
+Guarantee (`stats.conformal`): a new clip is inside the band as a whole with at least the nominal probability, even if
+the twin is wrong. Conditions: the clip is exchangeable with the calibration clips (same robot, load, tasks and wear, in
+no order), and κ is not capped. The guarantee holds on average over draws of the calibration clips; not for each set of
+them, and not for a single kind of clip. Such bands: Diquigiovanni, Fontana & Vantini, "Conformal prediction bands for
 multivariate functional data", J. Multivariate Analysis 189, 2022.
 """
 
@@ -37,9 +37,9 @@ from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
 
-LEVEL = 0.9  # nine clips suffice for it, 19 would be needed for 95 %
-# Standard deviations three times those of the estimate are the most that we let stand for uncertainty of parameters;
-# our choice. Nor may the range of any parameter grow wider than what was believed of it before there were data.
+LEVEL = 0.9  # needs nine clips; 95 % would need 19
+# At most three times the estimate's standard deviations count as uncertainty of parameters; our choice. Nor may the
+# range of any parameter become wider than its prior.
 MOST_KAPPA = 9.0
 _CALIBRATED: Status = "calibrated"
 _CAPPED: Status = "capped"
@@ -49,10 +49,10 @@ _LEVELS = np.round(np.arange(0.1, 0.96, 0.05), 2)
 
 @dataclass(frozen=True, kw_only=True)
 class CoverageCurve(JsonRecord):
-    """Part of ``clips`` test clips inside, at nominal ``levels`` ``(k,)``.
+    """Share of the ``clips`` test clips inside the band, at nominal ``levels`` ``(k,)``.
 
-    ``plain`` is with the distribution as fitted (κ = 1), ``calibrated`` with the κ of every level, capped. ``low`` and
-    ``high`` hold 95 % of what so few clips would show if the calibration holds.
+    ``plain`` is for the distribution as fitted (κ = 1), ``calibrated`` for the capped κ of every level. If the
+    calibration holds, 95 % of tests with so few clips are between ``low`` and ``high``.
     """
 
     levels: Array
@@ -65,11 +65,12 @@ class CoverageCurve(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class CalibratedRanges(JsonRecord):
-    """A distribution with its noise and calibration, and how it does on test clips (None where there are none).
+    """A distribution with its noise and calibration, and its coverage curve on test clips (None without test clips).
 
     ``parameter_share`` ``(nchannel,)`` is the part of the predicted variance that comes from parameters; the rest is
-    residual noise (NaN without calibration clips). ``scores`` are those of the calibration clips by their numbers,
-    ``within`` what draws from the prediction itself stay within, both in its standard deviations.
+    residual noise (NaN without calibration clips). ``scores`` are the calibration clips' scores by episode number;
+    ``within`` is the score that draws from the prediction do not exceed at the nominal rate. Both are in standard
+    deviations of the prediction.
     """
 
     distribution: ParamDistribution
@@ -77,17 +78,17 @@ class CalibratedRanges(JsonRecord):
     parameter_share: Array
     scores: dict[int, float]
     within: float = math.nan
-    json_names: ClassVar = {"distribution": None}  # stored by itself
+    json_names: ClassVar = {"distribution": None}  # stored separately
 
     def text(self) -> str:
-        """Lines for a terminal."""
+        """Return lines for a terminal."""
         calibration, noise = self.distribution.calibration, self.distribution.noise
         assert calibration is not None  # noqa: S101 - `calibrate` has filled both in
         assert noise is not None  # noqa: S101
         lines = [f"Ranges: kappa {calibration.kappa:.3g}, {calibration.label}."]
         if calibration.status == "capped":
             lines.append(
-                f"MODEL ERROR that no spread of parameters covers, beyond the ranges: {self.distribution.model_error}."
+                f"MODEL ERROR that no spread of parameters covers, outside the ranges: {self.distribution.model_error}."
             )
         lines.append(
             f"{'residual noise':<28}{'sd':>10} {'unit':<14}{'lag-1 r':>8}{'repeats with motion':>21}"
@@ -120,23 +121,23 @@ def calibrate(
     config: FitConfig | None = None,
     level: float = LEVEL,
 ) -> CalibratedRanges:
-    """Residual noise from the training clips, κ from clips of their own, and the coverage curve from test clips.
+    """Estimate residual noise from training clips, κ from calibration clips, and the coverage curve from test clips.
 
-    What the data did not determine stays at its estimate here: drawn from its prior range it only widens what rollouts
-    cover. With fewer calibration clips than `stats.least_clips` κ stays 1 and the ranges are labelled uncalibrated.
+    Undetermined parameters stay at their estimate here; draws from their prior range would only widen the rollouts.
+    With fewer calibration clips than `stats.least_clips` κ stays 1 and the ranges are labelled uncalibrated.
 
     Args:
-        twin: the twin that was identified.
-        distribution: the fit's.
-        backend: where worlds run.
+        twin: the identified twin.
+        distribution: the distribution from the fit.
+        backend: the backend that simulates the replays.
         training: the clips of the fit.
-        calibration: clips that neither the fit nor the test has seen; may be none.
+        calibration: clips that are neither in the fit nor in the test; may be empty.
         test: clips for the coverage curve.
-        config: the fit's.
+        config: configuration of the fit.
         level: nominal rate.
 
     Raises:
-        InputError: a clip that is in two of the three parts, or nothing was determined.
+        InputError: a clip is in two of the three parts, or the fit determined no parameter.
     """
     config = config or FitConfig()
     _check_apart(training, calibration, test)
@@ -174,7 +175,7 @@ def _check_apart(*parts: Sequence[Episode]) -> None:
 
 
 def kappa_cap(distribution: ParamDistribution) -> tuple[float, str]:
-    """The largest κ, and why: `MOST_KAPPA`, or where some range would be wider than before the data."""
+    """Return the largest κ and its reason: `MOST_KAPPA`, or less if a range would become wider than its prior."""
     known = np.flatnonzero(distribution.determined)
     cap, reason = MOST_KAPPA, "three standard deviations in place of one"
     if len(distribution.prior_sd):
@@ -189,7 +190,7 @@ def kappa_cap(distribution: ParamDistribution) -> tuple[float, str]:
 def _calibration(
     distribution: ParamDistribution, clips: PredictedClips | None, noise: ResidualNoise, level: float
 ) -> RangeCalibration:
-    """κ from calibration clips; None for none."""
+    """Return κ from calibration clips; uncalibrated if ``clips`` is None."""
     cap, reason = kappa_cap(distribution)
     kappa, status, count, needed = 1.0, _UNCALIBRATED, 0, math.inf
     model_error = np.zeros(len(noise.channels))
@@ -212,7 +213,7 @@ def _calibration(
 
 
 def _outside(clips: PredictedClips, kappa: float, level: float) -> Array:
-    """How far ``level`` of the clips lie outside the band at most, per channel in its unit."""
+    """Return how far clips are outside the band, per channel in its unit: a bound for a fraction ``level`` of them."""
     beyond = np.maximum(np.abs(clips.error) - clips.within(level) * math.sqrt(kappa) * clips.sd, 0.0)
     largest = [by_episode(beyond[..., [channel]], clips.clusters) for channel in range(beyond.shape[-1])]
     return np.array([conformal_threshold(each, level) for each in largest])

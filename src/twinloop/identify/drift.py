@@ -1,12 +1,12 @@
-"""Whether a system changed while it was recorded (wear, heat), and which parameter did.
+"""Test whether a system changed during the recording (wear, heat), and which parameter changed.
 
-One fit to all episodes is the null hypothesis. From there every episode is fitted by itself, drawn weakly back to the
-common estimate, and every group of episodes too. If nothing changes, the episodes' estimates are exchangeable: they are
-tested for change between groups and for a trend along their order by permutation, so that neither correlation within
-episodes nor the curvature of the model counts as evidence. A change of one parameter does not show as that of another
-as far as single episodes can tell the two apart. Holm adjusts over parameters and both tests. (Tests of parameter
-stability by scores, one Newton step, are the classical form: Zeileis & Hornik, Statistica Neerlandica 61, 2007; under
-dry friction that step is too short-sighted.)
+The null hypothesis is one fit to all episodes. From its estimate every single episode and every group of episodes is
+fitted, with a weak prior at the common estimate. If nothing changes, the episodes' estimates are exchangeable.
+Permutation tests check them for differences between groups and for a trend along their order, so neither correlation
+within episodes nor curvature of the model counts as evidence. A change of one parameter is not attributed to another,
+as far as single episodes can distinguish the two. Holm's method adjusts over parameters and both tests. (The classical
+form tests parameter stability by scores, one Newton step: Zeileis & Hornik, Statistica Neerlandica 61, 2007. With dry
+friction one step is not accurate enough.)
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ Array = NDArray[np.float64]
 # Chance of any false alarm among all parameters and both tests together.
 ALPHA = 0.05
 _PERIODS = {"hour": 3600.0, "day": 86400.0}
-_UNIX = 1e8  # s: times from 1973 on are seconds of the clock, those below count from somewhere else
-_STEPS = 6  # most steps of a fit that begins at the common estimate (our choice)
+_UNIX = 1e8  # s: larger times (1973 and later) are Unix times, smaller ones have another origin
+_STEPS = 6  # maximum steps of a fit that starts at the common estimate (our choice)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DriftParam:
     """One parameter over the groups, SI: the fit of each group, the standard error within it, and both tests.
 
-    ``p_change`` and ``p_trend`` are adjusted by Holm over all parameters and both.
+    ``p_change`` and ``p_trend`` are adjusted by Holm's method over all parameters and both tests.
     """
 
     name: str
@@ -57,13 +57,13 @@ class DriftParam:
 
     @property
     def drifts(self) -> bool:
-        """Whether it changed."""
+        """Whether the parameter changed, at level `ALPHA`."""
         return min(self.p_change, self.p_trend) <= ALPHA
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drift(JsonRecord):
-    """All determined parameters over groups of episodes."""
+    """Drift tests of all determined parameters over groups of episodes."""
 
     groups: tuple[str, ...]
     sizes: tuple[int, ...]
@@ -74,12 +74,12 @@ class Drift(JsonRecord):
 
     @property
     def drifting(self) -> tuple[str, ...]:
-        """Names of the parameters that changed, surest first."""
+        """Names of the parameters that changed, smallest p-value first."""
         found = [param for param in self.params if param.drifts]
         return tuple(p.name for p in sorted(found, key=lambda p: (min(p.p_change, p.p_trend), -p.q)))
 
     def text(self) -> str:
-        """Lines for a terminal: what changed, or that nothing did."""
+        """Return lines for a terminal: the parameters that changed, or that none did."""
         if not self.drifting:
             least = min((min(p.p_change, p.p_trend) for p in self.params), default=1.0)
             return (
@@ -98,11 +98,11 @@ class Drift(JsonRecord):
 
 
 def drift_groups(episodes: Sequence[Episode], by: str) -> list[str]:
-    """The group of each episode: ``by`` is a number of groups in order, ``hour``, ``day``, or a condition's name.
+    """Return the group of each episode: ``by`` is a number of consecutive groups, ``hour``, ``day``, or a condition.
 
     Raises:
-        InputError: fewer than two groups come of it.
-        LogError: a log without the clock or the condition that was asked for.
+        InputError: ``by`` gives fewer than two groups, or more groups than half the episodes.
+        LogError: the log has no clock times, or not the requested condition.
     """
     if by.isdigit():
         count = int(by)
@@ -117,7 +117,7 @@ def drift_groups(episodes: Sequence[Episode], by: str) -> list[str]:
         begins = np.array([episode.time[0] for episode in episodes])
         if begins.min() < _UNIX:
             raise LogError(
-                f"--drift {by}: the log's times begin at {begins.min():g} s, which is no clock. Give a number of "
+                f"--drift {by}: the log's times begin at {begins.min():g} s, which is no clock time. Give a number of "
                 "groups, or the name of a condition."
             )
         number = np.floor(begins / _PERIODS[by]).astype(int)
@@ -141,23 +141,23 @@ def drift(
     backend: Backend,
     config: FitConfig | None = None,
 ) -> Drift:
-    """Test every determined parameter for change between groups of episodes, and for a trend along their order.
+    """Test every determined parameter for differences between groups of episodes, and for a trend along their order.
 
     Args:
         twin: the twin.
         episodes: the log.
-        groups: of each episode, see `drift_groups`.
-        backend: where worlds run.
-        config: of the fits.
+        groups: group of each episode, see `drift_groups`.
+        backend: the backend that simulates the replays.
+        config: configuration of the fits.
 
     Raises:
-        InputError: too few episodes or groups, or nothing that the log determines.
+        InputError: too few episodes or groups, or the log determines no parameter.
     """
     config = config or FitConfig()
     whole = identify(twin, episodes, backend=backend, config=config).distribution
     known = [n for n, told, sd in zip(whole.names, whole.determined, whole.prior_sd, strict=True) if told and sd > 0]
     if not known:
-        raise InputError("The log determines no parameter, so none can be seen to drift. See the fit's report.")
+        raise InputError("The log determines no parameter, so drift cannot be tested. See the fit's report.")
     rest = {name: value for name, value in whole.estimate.items() if name not in known}
     narrow = replace(
         config,
@@ -182,7 +182,7 @@ def drift(
 
 
 class _GroupFits:
-    """Fits of some episodes from the common estimate, with the noise and the weights of the whole log."""
+    """Fits to subsets of the episodes from the common estimate, with the loss width of the whole log."""
 
     def __init__(self, twin: Twin, episodes: Sequence[Episode], backend: Backend, config: FitConfig) -> None:
         self._logs = at_physics(prepare_replay(twin, episodes, config.replay), config.physics_hz)
@@ -192,7 +192,7 @@ class _GroupFits:
         self._width = fit_problem(backend, self._logs, self.space, self._point, config).width
 
     def of(self, numbers: Sequence[int]) -> Array:
-        """The estimate of some episodes, ``(p,)`` transformed."""
+        """Return the estimate from some episodes, ``(p,)`` transformed."""
         problem = fit_problem(self._backend, self._logs.of_episodes(numbers), self.space, self._point, self._config)
         here = replace(problem, width=self._width, centre=self._point)
         return solve(here, self._point, iterations=_STEPS).point
@@ -201,7 +201,7 @@ class _GroupFits:
 def _params(
     space: FitSpace, common: Mapping[str, float], fits: Array, errors: Array, test: GroupTest
 ) -> tuple[DriftParam, ...]:
-    """In SI; errors are small, so that those of a logarithm are relative."""
+    """Return the results in SI units; the standard error of a logarithm is taken as a relative error."""
     adjusted = holm(np.concatenate([test.p_change, test.p_trend]))
     values, found = space.values(fits), []
     for i, free in enumerate(space.free):

@@ -1,10 +1,10 @@
-"""The excitation that would tell most: pieces of motion chosen and mended for their Fisher information.
+"""Design excitation motions: choose and improve motion segments that maximize Fisher information.
 
-Pieces begin and end at rest at home, so what each tells adds up, and the best set among many drawn ones is an exact
-optimal design, found by exchange from several starts (Fedorov, Theory of Optimal Experiments, 1972; Atkinson, Donev &
-Tobias, Optimum Experimental Designs, with SAS, 2007, ch. 12). The chosen pieces are then blended with others while that
-tells more. Information is averaged over plausible parameters, because nobody knows the true ones before
-(pseudo-Bayesian design, Chaloner & Verdinelli, Statistical Science 10, 1995).
+Segments ("pieces") begin and end at rest at home, so their information adds up. The best set of many random segments is
+an exact optimal design, computed by exchange from several starts (Fedorov, Theory of Optimal Experiments, 1972;
+Atkinson, Donev & Tobias, Optimum Experimental Designs, with SAS, 2007, ch. 12). The chosen segments are then blended
+with others as long as the information grows. Information is averaged over plausible parameters, because the true ones
+are unknown (pseudo-Bayesian design, Chaloner & Verdinelli, Statistical Science 10, 1995).
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ _RANDOM = 100  # random designs to compare with
 _CHILDREN = 12
 _BLENDS = (0.15, 0.5)
 _SHORTEST = 2.0
-_LONGEST = 600.0  # s; the search grows with the square of the pieces
+_LONGEST = 600.0  # s; the search time grows with the square of the number of pieces
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExcitationOptions:
-    """How an excitation is looked for.
+    """Options of the search for an excitation.
 
     Attributes:
-        duration: s of one pass.
-        repeat: how often the plan will be recorded, each pass an episode of its own.
-        piece: s of one piece; the duration is cut into whole ones.
-        pool: pieces drawn to choose from.
-        rounds: times that every chosen piece is mended.
-        criterion: what is made small of the parameters' covariance, in prior deviations: its determinant (D), its trace
-            (A) or its largest eigenvalue (E).
-        seed: of all that is drawn.
+        duration: duration of one pass, s.
+        repeat: number of recordings of the motion; each pass is one episode.
+        piece: duration of one segment, s; the pass consists of whole segments.
+        pool: number of random candidate segments.
+        rounds: number of improvement attempts per chosen segment.
+        criterion: measure of the parameters' covariance, in prior standard deviations, that is minimized: determinant
+            (D), trace (A) or largest eigenvalue (E).
+        seed: seed of all random draws.
     """
 
     duration: float = 30.0
@@ -58,32 +58,33 @@ class ExcitationOptions:
     def __post_init__(self) -> None:
         if not min(self.duration, self.piece) >= _SHORTEST:
             raise InputError(
-                f"An excitation of {self.duration:g} s in pieces of {self.piece:g} s is too short to go anywhere and "
-                f"come home. Give at least {_SHORTEST:g} s of each."
+                f"An excitation of {self.duration:g} s in pieces of {self.piece:g} s is too short to move and "
+                f"return home. Give at least {_SHORTEST:g} s of each."
             )
         if not self.duration <= _LONGEST:
             raise InputError(
-                f"An excitation of {self.duration:g} s is too long to be searched. Give at most {_LONGEST:g} s, and "
+                f"An excitation of {self.duration:g} s is too long for the search. Give at most {_LONGEST:g} s, and "
                 "repeat it."
             )
         if self.repeat < 1 or self.pool < 1 or self.rounds < 0:
-            raise InputError("Give --repeat (and pool) at least 1, rounds at least 0.")
+            raise InputError("--repeat and pool must be at least 1, rounds at least 0.")
 
     @property
     def pieces(self) -> int:
-        """How many pieces."""
+        """Number of segments in one pass."""
         return max(1, round(self.duration / self.piece))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Excitation:
-    """A motion and what it would tell.
+    """A motion and its expected information.
 
-    ``commands`` ``(T, n)`` in SI at the twin's rate; ``kinds`` of its pieces; ``told`` is the information of one pass
-    at every plausible point, ``(npoint, p, p)``, ``excited`` ``(npoint, p)`` how far it moves the readings. ``gain`` is
-    the criterion averaged over points, with what was known before and all passes; ``random_gain`` that of designs drawn
-    at random from the Fourier series among the same pieces, mean and best. ``following`` ``(n,)`` is how far readings
-    lag behind commands at most. ``tried`` counts simulated motions, ``refused`` drawn ones that the robot may not make.
+    ``commands`` ``(T, n)`` are in SI units at the twin's control rate; ``kinds`` are the shapes of its segments.
+    ``told`` is the information of one pass at every plausible point, ``(npoint, p, p)``; ``excited`` ``(npoint, p)`` is
+    how far each parameter moves the readings. ``gain`` is the criterion averaged over points, with the earlier
+    information and all passes. ``random_gain`` is the mean and best criterion of random designs of Fourier segments.
+    ``following`` ``(n,)`` is the largest distance of readings from commands. ``tried`` is the number of simulated
+    motions, ``refused`` the number of drawn segments that violate the robot's limits.
     """
 
     commands: Array
@@ -99,7 +100,7 @@ class Excitation:
 
 @dataclass
 class _CandidatePool:
-    """Admissible pieces ``(m, T, n)``, their kinds, and what they tell ``(npoint, m, p, p)``."""
+    """Admissible segments ``(m, T, n)``, their kinds, and their information ``(npoint, m, p, p)``."""
 
     pieces: Array
     kinds: list[str]
@@ -109,13 +110,13 @@ class _CandidatePool:
 def suggest(
     trials: MotionTrials, before: FisherInformation, columns: Sequence[int], options: ExcitationOptions
 ) -> Excitation:
-    """The motion within the limits that tells most about some of the parameters.
+    """Return the most informative motion about some of the parameters, within the robot's limits.
 
     Args:
         trials: twin, plausible parameters, noise, limits.
-        before: what is known already at every point, ``(npoint, p, p)``.
-        columns: of the parameters in question; the others are nuisances.
-        options: how it is looked for.
+        before: information that is available already at every point, ``(npoint, p, p)``.
+        columns: columns of the parameters of interest; the others are nuisance parameters.
+        options: options of the search.
 
     Raises:
         InputError: no motion keeps the limits.
@@ -135,7 +136,7 @@ def suggest(
     fine, lag = trials.admissible(commands[None])
     if not fine[0]:
         raise InputError(
-            "The pieces of this excitation keep the limits, one after the other they do not. Try another seed."
+            "Each piece of this excitation keeps the limits, but their sequence does not. Try another seed."
         )
     return Excitation(
         commands=commands,
@@ -151,7 +152,7 @@ def suggest(
 
 
 def _scorer(sd: Array, columns: NDArray[np.intp], criterion: Criterion) -> Callable[[FisherInformation], float]:
-    """A criterion of information ``(npoint, p, p)``, larger is better; D counts nats gained on the prior."""
+    """Return a function that scores information ``(npoint, p, p)``; larger is better, D is in nats over the prior."""
     names: Mapping[Criterion, Callable[[Array], NDArray[np.floating]]] = {
         "D": lambda part: -0.5 * np.linalg.slogdet(part)[1],
         "A": lambda part: -np.trace(part, axis1=-2, axis2=-1),
@@ -175,7 +176,7 @@ def _with(before: FisherInformation, told: FisherInformation, chosen: Sequence[i
 
 
 def _draw_pool(trials: MotionTrials, options: ExcitationOptions) -> tuple[_CandidatePool, int]:
-    """Pieces of every kind in turn, those that the robot may make, and how many it may not."""
+    """Draw segments of every kind in turn; return the admissible ones and the number of rejected ones."""
     hz, home, limits = trials.twin.control_hz, trials.home, trials.limits
     time = np.arange(round(options.piece * hz)) / hz
     swings = trials.twin.robot.control == "torque"
@@ -193,14 +194,14 @@ def _draw_pool(trials: MotionTrials, options: ExcitationOptions) -> tuple[_Candi
     if not fine.any():
         raise InputError(
             f"None of {options.pool} motions of {trials.twin.name} keeps its limits at every plausible parameter: "
-            "range, speed, torque, or something is too near at home. Allow more, or draw a larger pool."
+            "range, speed, torque, or clearance at home. Widen the limits, or draw a larger pool."
         )
     pieces, kinds = pieces[fine], [kind for kind, good in zip(kinds, fine, strict=True) if good]
     return _CandidatePool(pieces=pieces, kinds=kinds, told=trials.told(pieces)), options.pool - len(kinds)
 
 
 def _exchange(gain: Callable[[Sequence[int]], float], count: int, options: ExcitationOptions) -> list[int]:
-    """The best set that exchanges of one piece find, from a greedy start and from random ones."""
+    """Return the best set that exchanges of single segments reach from a greedy and from random starts."""
     random = generator(options.seed, "excitation/exchange", 0)
     starts = [random.integers(count, size=options.pieces).tolist() for _ in range(_STARTS - 1)]
     greedy: list[int] = []
@@ -231,7 +232,7 @@ def _mend(
     gain: Callable[[Sequence[int]], float],
     options: ExcitationOptions,
 ) -> int:
-    """Blend one chosen piece with others, keep the best blend if it tells more; returns how many were tried."""
+    """Blend one chosen segment with others and keep the best blend if it is better; return the number of blends."""
     slot, random = number % len(chosen), generator(options.seed, "excitation/mend", number)
     parent, home, hz = pool.pieces[chosen[slot]], trials.home, trials.twin.control_hz
     clearance = None if trials.twin.robot.control == "torque" else ClearanceCheck(trials.twin, trials.limits.clearance)
@@ -264,7 +265,7 @@ def _mend(
 def _by_chance(
     gain: Callable[[Sequence[int]], float], kinds: Sequence[str], options: ExcitationOptions
 ) -> tuple[float, float]:
-    """Mean and best gain of as many random Fourier series; of any pieces, where none is admissible."""
+    """Return mean and best gain of random designs of Fourier segments; of all segments if there are none."""
     series = [i for i, kind in enumerate(kinds) if kind == "fourier"] or list(range(len(kinds)))
     random = generator(options.seed, "excitation/chance", 0)
     gains = [gain(random.choice(series, size=options.pieces).tolist()) for _ in range(_RANDOM)]

@@ -1,8 +1,8 @@
-"""Motions of which an excitation is made: their shapes, what they would tell, whether a robot may make them.
+"""Motion shapes for excitation, their Fisher information, and checks that a robot may execute them.
 
 Finite Fourier series (Swevers, Ganseman, Tükel, De Schutter & Van Brussel, IEEE Trans. Robotics and Automation 13,
-1997) move all joints at once; steps with pauses show delay, saturation and what holds at rest; sweeps of frequency the
-servo's lag and inertia; slow sweeps back and forth friction and the zero of the command.
+1997) move all joints at once. Steps with pauses excite delay, saturation and static friction. Frequency sweeps excite
+the servo's lag and inertia. Slow motion back and forth excites friction and the zero of the command.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Shape = Callable[[np.random.Generator, Array, Array, MotionLimits], Array]
 
 # Peak speed and acceleration of a minimum-jerk move over 1 in 1: 30 s² (1−s)² at ½, and 60 s − 180 s² + 120 s³.
 _JERK_SPEED, _JERK_ACCELERATION = 1.875, 5.7735
-_REST = 0.3  # s at rest at either end of a piece, so that its beginning does not depend on what came before
+_REST = 0.3  # s at rest at either end of a piece, so that its start does not depend on the piece before it
 _REACH = 1.4  # rad or m that a centre may be from home: most of an arm's work space (see teleop_motion)
 _HARMONICS = 5  # as in Swevers et al.
 # A series moves at 0.1 Hz at least, and a sweep ends at a sixth of the rate of commands at most: held commands
@@ -42,7 +42,7 @@ _BOUND = 1.0 - 1e-9
 
 
 def fourier(random: np.random.Generator, time: Array, home: Array, limits: MotionLimits) -> Array:
-    """A finite Fourier series about a random pose, without speed and acceleration at its ends, ``(T, n)``."""
+    """Return a finite Fourier series about a random pose, at rest at both ends, ``(T, n)``."""
     centre, span, within, path = _about_a_pose(random, time, home, limits)
     highest = random.uniform(0.8, 3.0) * 5.0 / span  # Hz, of the fundamental of five seconds or less
     stride = max(1, int(highest * span / _HARMONICS / 2))
@@ -52,7 +52,7 @@ def fourier(random: np.random.Generator, time: Array, home: Array, limits: Motio
 
 
 def steps(random: np.random.Generator, time: Array, home: Array, limits: MotionLimits) -> Array:
-    """Moves as quick as the limits allow between random poses, with pauses, ``(T, n)``."""
+    """Return moves between random poses, as fast as the limits allow, with pauses, ``(T, n)``."""
     centre, reach = _centre(random, home, limits), random.uniform(0.1, _REACH)
     knots, poses = [0.0, _REST], [home, home]
     while True:
@@ -68,7 +68,7 @@ def steps(random: np.random.Generator, time: Array, home: Array, limits: MotionL
 
 
 def chirp(random: np.random.Generator, time: Array, home: Array, limits: MotionLimits) -> Array:
-    """Sines whose frequency rises, every joint at a phase and a rate of its own, ``(T, n)``."""
+    """Return sines of rising frequency, each joint with its own frequencies and amplitude, ``(T, n)``."""
     centre, span, within, path = _about_a_pose(random, time, home, limits)
     within = within[:, None]
     low = random.uniform(0.2, 0.6, len(home))
@@ -83,13 +83,13 @@ def chirp(random: np.random.Generator, time: Array, home: Array, limits: MotionL
 
 
 def slow(random: np.random.Generator, time: Array, home: Array, limits: MotionLimits) -> Array:
-    """Back and forth at nearly constant, low speed, so that friction shows at every reversal, ``(T, n)``."""
+    """Return back-and-forth motion at nearly constant, low speed; friction appears at every reversal, ``(T, n)``."""
     centre, span, within, path = _about_a_pose(random, time, home, limits)
     within = within[:, None]
     periods = random.integers(1, 5, len(home))
     speed = random.uniform(0.03, 0.2, len(home)) * limits.speed
     size = np.minimum(0.9 * _room(centre, limits), speed * span / periods / 4.0)
-    corner = 0.97  # sine of the angle at which corners are rounded: MuJoCo and a robot see no jump of the speed
+    corner = 0.97  # sine of the angle at which corners are rounded: the speed has no jumps
     triangle = np.arcsin(corner * np.sin(2.0 * np.pi * periods * within)) / np.arcsin(corner)
     return path + size * triangle
 
@@ -100,7 +100,7 @@ SHAPES: Mapping[str, Shape] = {"fourier": fourier, "steps": steps, "chirp": chir
 def fitted(
     commands: Array, home: Array, limits: MotionLimits, hz: float, clearance: ClearanceCheck | None
 ) -> Array | None:
-    """Commands ``(T, n)`` drawn towards home until they keep the limits and touch nothing; None where they never do."""
+    """Return commands ``(T, n)`` scaled towards home until they keep limits and clearance; None if they never do."""
     for attempt in range(_TRIES):
         smaller = home + _SHRINK**attempt * (commands - home)
         inside = ((smaller >= limits.low - 1e-12) & (smaller <= limits.high + 1e-12)).all()
@@ -114,7 +114,7 @@ def fitted(
 
 
 def _series(random: np.random.Generator, angle: Array, harmonics: Array, count: int) -> Array:
-    """Σ aₖ sin(kθ)/k − bₖ cos(kθ)/k with value, slope and curvature 0 at θ = 0, ``(T, count)``."""
+    """Return Σ aₖ sin(kθ)/k − bₖ cos(kθ)/k with value, slope and curvature 0 at θ = 0, ``(T, count)``."""
     k, none = harmonics, np.zeros_like(harmonics)
     ends = np.stack([np.concatenate([none, -1.0 / k]), np.concatenate([k / k, none]), np.concatenate([none, k])])
     free = null_space(ends)
@@ -124,7 +124,7 @@ def _series(random: np.random.Generator, angle: Array, harmonics: Array, count: 
 
 
 def _scaled(random: np.random.Generator, swing: Array, centre: Array, limits: MotionLimits, time: Array) -> Array:
-    """A swing as wide as range, speed and acceleration allow, and some joints less."""
+    """Scale each joint's motion to a random part of the maximum that range, speed and acceleration allow."""
     hz = 1.0 / (time[1] - time[0])
     rate = np.abs(np.diff(swing, axis=0)).max(axis=0) * hz
     change = np.abs(np.diff(swing, n=2, axis=0)).max(axis=0) * hz**2
@@ -141,12 +141,12 @@ def _inside(pose: Array, limits: MotionLimits) -> Array:
 
 
 def _room(centre: Array, limits: MotionLimits) -> Array:
-    """From a pose to the nearer end of each joint's range, at least a tenth of the range for where it is shrunk to."""
+    """Return the distance from a pose to the nearer end of each joint's range, at least a tenth of the range."""
     return np.maximum(np.minimum(centre - limits.low, limits.high - centre), 0.1 * (limits.high - limits.low))
 
 
 def _reaching(distance: Array, limits: MotionLimits) -> float:
-    """Seconds of the quickest minimum-jerk move over distances ``(n,)``, and a rest."""
+    """Return the duration in s of the fastest minimum-jerk move over distances ``(n,)``, plus a margin."""
     speed = _JERK_SPEED * np.abs(distance) / limits.speed
     acceleration = np.sqrt(_JERK_ACCELERATION * np.abs(distance) / limits.acceleration)
     return float(1.05 * np.maximum(speed, acceleration).max()) + 0.05
@@ -155,7 +155,7 @@ def _reaching(distance: Array, limits: MotionLimits) -> float:
 def _about_a_pose(
     random: np.random.Generator, time: Array, home: Array, limits: MotionLimits
 ) -> tuple[Array, float, Array, Array]:
-    """A random pose, the seconds about it, the part of them gone by ``(T,)``, and the way there and back ``(T, n)``."""
+    """Return a random pose, the time near it in s, the elapsed part of that ``(T,)``, and the whole path ``(T, n)``."""
     centre = _centre(random, home, limits)
     begin = _reaching(centre - home, limits)
     end = time[-1] - begin
@@ -163,15 +163,15 @@ def _about_a_pose(
     return centre, end - begin, np.clip((time - begin) / (end - begin), 0.0, 1.0), path
 
 
-_SETTLE_S = 1.2  # s at home before a motion: as long as virtual robots are given (hardware.arms.SETTLE_S)
-_LOOK = 3  # a moving arm is looked at every so many frames for what it comes near to
+_SETTLE_S = 1.2  # s at home before a motion: as for virtual robots (hardware.arms.SETTLE_S)
+_LOOK = 3  # frames between two checks of a moving arm's clearance
 
 
 @dataclass(frozen=True, kw_only=True)
 class MotionTrials:
-    """Motions tried on a twin at several points ``(npoint, p)`` of what its parameters may be.
+    """Simulations of motions on a twin at several plausible parameter points ``(npoint, p)``.
 
-    ``space`` says what the points' columns are; ``noise`` is that of the joints' readings in the twin's units.
+    ``space`` defines the columns of the points. ``noise`` is the noise of the joint readings in the twin's units.
     """
 
     twin: Twin
@@ -184,30 +184,30 @@ class MotionTrials:
 
     @property
     def home(self) -> Array:
-        """The command at which every motion begins and ends, SI."""
+        """Command at which every motion begins and ends, SI."""
         return self.twin.home()[1]
 
     def told(self, commands: Array, *, alone: bool = False) -> FisherInformation:
-        """What motions ``(nmotion, T, n)``, each from rest, tell at every point, ``(npoint, nmotion, p, p)``.
+        """Return the information of motions ``(nmotion, T, n)`` from rest, at every point: ``(npoint, nmotion, p, p)``.
 
-        ``alone`` moves every parameter in a world of its own, see `problem.linearize`: dear, and exact.
+        With ``alone`` each parameter is perturbed in a separate world, see `problem.linearize`: slower, but exact.
         """
         each = [information(problem, here, self.noise) for problem, here in self._looked(commands, alone=alone)]
         return FisherInformation(matrix=np.stack([i.matrix for i in each]), score=np.stack([i.score for i in each]))
 
     def excited(self, commands: Array) -> Array:
-        """How far they move the readings at every point, see `fisher.excitation`, ``(npoint, p)``."""
+        """Return how far parameters move the readings at every point, see `fisher.excitation`, ``(npoint, p)``."""
         return np.stack([excitation(problem, here, self.noise) for problem, here in self._looked(commands, alone=True)])
 
     def _looked(self, commands: Array, *, alone: bool) -> Iterator[tuple[FitProblem, Linearization]]:
-        """Motions as a fit would see them, at every point."""
+        """Yield the fit problem of the motions and its linearization at every point."""
         for point, start in zip(self.points, self._at_rest(), strict=True):
             logs = self._logs(commands, start)
             problem = fit_problem(self.backend, logs, replace(self.space, twin=logs.twin), point, self.config)
             yield problem, linearize(problem, point, alone=alone)
 
     def _logs(self, commands: Array, start: Array) -> ReplayLogs:
-        """Motions as logs of a robot that reads ``start`` ``(n,)`` at their beginning."""
+        """Return motions as logs of a robot whose first reading is ``start`` ``(n,)``."""
         twin, torque = self.twin, self.twin.robot.control == "torque"
         time = np.arange(commands.shape[1]) / twin.control_hz
         episodes = [
@@ -227,16 +227,17 @@ class MotionTrials:
         return at_physics(prepare_replay(twin, episodes, options), self.config.physics_hz)
 
     def _at_rest(self) -> Array:
-        """What the robot reads at rest at home, at every point, ``(npoint, n)``."""
+        """Return the readings at rest at home, at every point, ``(npoint, n)``."""
         held = np.tile(self.home, (1, round(_SETTLE_S * self.twin.control_hz), 1))
         logs = self._logs(held, self.twin.units.from_si(self.twin.home()[0][self.twin.joint_qpos]))
         return replay(self.backend, logs, self.space.table(self.points))[:, 0, -1]
 
     def admissible(self, commands: Array) -> tuple[NDArray[np.bool_], Array]:
-        """Which motions ``(nmotion, T, n)`` the robot may make whatever it is among the points, with contacts on.
+        """Return which motions ``(nmotion, T, n)`` the robot may execute at all points, simulated with contacts.
 
-        Its joints stay within their ranges and speeds, its drives under the limit of their torque, and nothing comes
-        near that is not near at home. Also how far readings lag behind commands at most, ``(nmotion, n)`` in rad or m.
+        Joints must stay within their ranges and speeds and drives within their torque limits, and no bodies may come
+        near each other that are not near at home. Also return the largest distance of readings from commands,
+        ``(nmotion, n)`` in rad or m.
         """
         nmotion, npoint = len(commands), len(self.points)
         issued = np.repeat(commands, npoint, axis=0)
@@ -249,19 +250,21 @@ class MotionTrials:
         torque = np.sqrt(np.mean(run.records["actuator_force"][:, 1:] ** 2, axis=1))
         fine = run.valid & (torque <= self.limits.torque).all(axis=1) & self._in_range(positions)
         fine &= (np.abs(speeds) <= self._overshoot() * self.limits.speed).all(axis=(1, 2))
-        clearance = ClearanceCheck(self.twin, self.limits.clearance / 2)  # half of it is for the lag behind the command
+        clearance = ClearanceCheck(
+            self.twin, self.limits.clearance / 2
+        )  # the other half is for the lag behind the command
         for world in np.flatnonzero(fine):
             fine[world] = clearance.first_touch(positions[world, ::_LOOK]) is None
         lag = np.abs(positions - issued).max(axis=1)
         return fine.reshape(nmotion, npoint).all(axis=1), lag.reshape(nmotion, npoint, -1).max(axis=1)
 
     def _in_range(self, positions: Array) -> NDArray[np.bool_]:
-        """Joints that have stops stay between them, ``(nworld,)``."""
+        """Return whether all joints with limits stay between them, ``(nworld,)``."""
         model = self.twin.model
         limited = [bool(model.jnt_limited[model.joint(name).id]) for name in self.twin.robot.joints]
         low, high = np.where(np.array(limited)[:, None], self.twin.joint_ranges, [-np.inf, np.inf]).T
         return ((positions >= low) & (positions <= high)).all(axis=(1, 2))
 
     def _overshoot(self) -> float:
-        """A servo that oscillates passes its command's speed; a torque-controlled arm has no such speed to pass."""
+        """Return the allowed ratio of speed to limit: servos may overshoot, torque-controlled arms may not."""
         return 1.0 if self.twin.robot.control == "torque" else 1.5

@@ -1,12 +1,13 @@
-"""How much readings tell about parameters, and which combinations of parameters they leave open.
+"""Fisher information of readings about parameters, and parameter combinations that the data do not determine.
 
-What a fit leaves over is correlated in time: the twin errs in the same direction for many frames. The information is
-that of the estimator that a fit is, least squares over all frames, under such noise: each channel's is taken as a first
-order autoregression, Σ_ts = σ² ρ^|t−s|. Least squares with weights w = (1 − ρ)/((1 + ρ) σ²), which count effective
-frames, and a Gaussian prior of precision P has the covariance (A + P)⁻¹ (B + P) (A + P)⁻¹, with A = w JᵀJ and
-B = w² JᵀΣJ (Godambe's sandwich; Huber, Proc. 5th Berkeley Symp. 1, 1967). Both sums add over windows.
+The residuals of a fit are correlated in time: the twin errs in the same direction for many frames. The information here
+is that of the fit's estimator, least squares over all frames, under such noise. The noise of each channel is modelled
+as a first-order autoregression, Σ_ts = σ² ρ^|t−s|. Least squares has the weights w = (1 − ρ)/((1 + ρ) σ²), which count
+effective frames. With a Gaussian prior of precision P its covariance is (A + P)⁻¹ (B + P) (A + P)⁻¹, where A = w JᵀJ
+and B = w² JᵀΣJ (Godambe's sandwich; Huber, Proc. 5th Berkeley Symp. 1, 1967). Both sums add over windows.
 
-`determination` finds open combinations after a fit, by the curvature of its loss, and before one, by the information.
+`determination` finds undetermined combinations: after a fit from the curvature of its loss, before one from the
+information.
 """
 
 from __future__ import annotations
@@ -21,26 +22,26 @@ from scipy.signal import lfilter
 from twinloop.identify.problem import FitProblem, Linearization, eliminated, normal_equations
 
 Array = NDArray[np.float64]
-# Residuals that hardly change within a log would count as one frame in thousands; past this the log itself cannot tell.
+# Nearly constant residuals would make thousands of frames count as one; a log cannot resolve higher correlations.
 _MOST_RHO = 0.999
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResidualNoiseModel:
-    """What a fit leaves over, ``(nchannel,)``: ``sd`` in the channels' units, ``rho`` its lag-1 autocorrelation."""
+    """Residual noise of a fit, ``(nchannel,)``: ``sd`` in the channels' units, ``rho`` its lag-1 autocorrelation."""
 
     sd: Array
     rho: Array
 
     @property
     def inflation(self) -> Array:
-        """Frames that say as much as one would without correlation: (1 + ρ) / (1 − ρ)."""
+        """Number of frames with the information of one uncorrelated frame: (1 + ρ) / (1 − ρ)."""
         return (1.0 + self.rho) / (1.0 - self.rho)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FisherInformation:
-    """Of windows or of sums of them: ``matrix`` A and ``score`` B of the module's text, ``(…, p, p)``."""
+    """Information of windows or their sums: ``matrix`` A and ``score`` B of the module docstring, ``(…, p, p)``."""
 
     matrix: Array
     score: Array
@@ -49,21 +50,21 @@ class FisherInformation:
         return FisherInformation(matrix=self.matrix + other.matrix, score=self.score + other.score)
 
     def take(self, rows: NDArray[np.intp]) -> FisherInformation:
-        """Some of the windows, by position."""
+        """Return the information of some windows, by position."""
         return FisherInformation(matrix=self.matrix[rows], score=self.score[rows])
 
     def times(self, count: float) -> FisherInformation:
-        """Of as much data so many times over."""
+        """Return the information of ``count`` times as much data."""
         return FisherInformation(matrix=count * self.matrix, score=count * self.score)
 
     def total(self) -> FisherInformation:
-        """The sum over windows."""
+        """Return the sum over windows."""
         return FisherInformation(matrix=self.matrix.sum(axis=0), score=self.score.sum(axis=0))
 
     def covariance(self, sd: ArrayLike) -> Array:
-        """What the covariance of the estimate would be, ``(…, p, p)``; ``sd`` ``(p,)`` is what is known beforehand.
+        """Return the expected covariance of the estimate, ``(…, p, p)``, under a prior with deviations ``sd`` ``(p,)``.
 
-        A parameter of standard deviation 0 is held.
+        A parameter of standard deviation 0 is fixed.
         """
         spread = np.asarray(sd, dtype=np.float64)
         scale = spread[:, None] * spread
@@ -72,16 +73,16 @@ class FisherInformation:
         return scale * (curved @ (self.score * scale + eye) @ curved)
 
     def gained(self, sd: ArrayLike) -> Array:
-        """What the data add to the prior's precision, ``(…, p, p)``: the information under the noise's correlation."""
+        """Return the precision that the data add to the prior's, ``(…, p, p)``, with correlated noise."""
         spread = np.asarray(sd, dtype=np.float64)
         units = np.linalg.inv(self.covariance(spread) / (spread[:, None] * spread)) - np.eye(len(spread))
         return (units + np.swapaxes(units, -1, -2)) / (2.0 * spread[:, None] * spread)
 
 
 def information(problem: FitProblem, here: Linearization, noise: ResidualNoiseModel) -> FisherInformation:
-    """Of every window about all parameters at a point, ``(nwindow, p, p)``, the windows' first states being unknown.
+    """Return each window's information about all parameters at a point, ``(nwindow, p, p)``, with unknown first states.
 
-    Where joints are judged apart, so is their information.
+    If joints are fitted in separate blocks, the information has the same blocks.
     """
     count, nwindow = len(problem.sd), len(here.residual)
     matrix, score = np.zeros((nwindow, count, count)), np.zeros((nwindow, count, count))
@@ -99,14 +100,14 @@ def information(problem: FitProblem, here: Linearization, noise: ResidualNoiseMo
 
 
 def _correlated(slopes: Array, rho: float) -> Array:
-    """Slopes ``(nwindow, nframe, p)`` times the correlation ρ^|t−s| along the frames."""
+    """Return slopes ``(nwindow, nframe, p)`` multiplied by the correlation ρ^|t−s| along the frames."""
     ahead = np.asarray(lfilter([1.0], [1.0, -rho], slopes, axis=1), dtype=np.float64)
     back = np.asarray(lfilter([1.0], [1.0, -rho], slopes[:, ::-1], axis=1), dtype=np.float64)
     return ahead + back[:, ::-1] - slopes
 
 
 def excitation(problem: FitProblem, here: Linearization, noise: ResidualNoiseModel) -> Array:
-    """How far a prior deviation of each parameter moves its readings, RMS in units of the noise, ``(p,)``."""
+    """Return the RMS change of the readings per prior deviation of each parameter, in units of noise, ``(p,)``."""
     moved = np.zeros(len(problem.sd))
     for number, block in enumerate(problem.blocks):
         slopes = (
@@ -119,12 +120,12 @@ def excitation(problem: FitProblem, here: Linearization, noise: ResidualNoiseMod
 
 
 def left_over(problem: FitProblem, here: Linearization, least: Array) -> ResidualNoiseModel:
-    """What would be left over after one more step of a fit, as far as it is linear: noise and missing physics.
+    """Return the expected residuals after one more linear step of a fit: noise and missing physics.
 
     Args:
         problem: the fit.
-        here: near its end; the better, the less of the parameters' own error counts as noise.
-        least: standard deviation that no channel goes below, such as its encoder's, ``(nchannel,)``.
+        here: linearization near the optimum; the nearer, the less error of the parameters counts as noise.
+        least: lower limit of each channel's standard deviation, for example its encoder's, ``(nchannel,)``.
     """
     left = here.residual.copy()
     for number, block in enumerate(problem.blocks):
@@ -141,26 +142,26 @@ def left_over(problem: FitProblem, here: Linearization, least: Array) -> Residua
 
 
 def _lag_one(left: Array) -> Array:
-    """Correlation from frame to frame about 0, because what a fit leaves constant is left as well, ``(nchannel,)``."""
+    """Return the frame-to-frame correlation about 0, ``(nchannel,)``; about 0 because constant residuals count too."""
     both = ~np.isnan(left[:, 1:]) & ~np.isnan(left[:, :-1])
     product = np.sum(np.where(both, left[:, 1:] * left[:, :-1], 0.0), axis=(0, 1))
     square = np.sum(np.where(both, (left[:, 1:] ** 2 + left[:, :-1] ** 2) / 2, 0.0), axis=(0, 1))
     return np.clip(np.divide(product, square, out=np.zeros_like(product), where=square > 0), 0.0, _MOST_RHO)
 
 
-# A parameter is open when more than this share of it lies in directions that the data leave open.
+# A parameter is undetermined if more than this share of it is in undetermined directions.
 OPEN_SHARE = 0.1
-# Parameters with less than this part in a direction are not named in it.
+# A direction names only parameters with at least this part in it.
 _NAMED = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpenDirection:
-    """A combination of parameters that the data leave open.
+    """A combination of parameters that the data do not determine.
 
-    ``moves`` are the parameters' moves, in the coordinates of the fit (natural logarithms where a parameter has them),
-    that are together one standard deviation of what was known beforehand; the largest part is positive. ``gain`` is
-    how much the data curve the loss along it, in units of what counts as determined: below 1.
+    ``moves`` are changes of the parameters in the fit's coordinates (natural logarithms for positive parameters).
+    Together they are one prior standard deviation long; the largest part is positive. ``gain`` is the curvature of the
+    loss along the direction, relative to the threshold for determined directions: below 1.
     """
 
     moves: Mapping[str, float]
@@ -174,9 +175,10 @@ class OpenDirection:
 class Determination:
     """How well data determine parameters.
 
-    ``condition`` is cond(ĴᵀĴ) with columns of unit length, infinite where a parameter moves nothing. ``gains`` ``(p,)``
-    are those of all principal directions, ascending, and ``vectors`` ``(p, p)`` the directions as columns, in prior
-    standard deviations. ``directions`` are those left open, ``share`` ``(p,)`` the part of each parameter in them.
+    ``condition`` is cond(ĴᵀĴ) with columns of unit length, infinite if a parameter has no effect. ``gains`` ``(p,)``
+    are the gains of all principal directions, ascending; ``vectors`` ``(p, p)`` are the directions as columns, in prior
+    standard deviations. ``directions`` are the undetermined ones; ``share`` ``(p,)`` is the part of each parameter in
+    them.
     """
 
     condition: float
@@ -187,19 +189,20 @@ class Determination:
 
     @property
     def open(self) -> NDArray[np.bool_]:
-        """Parameters that the data leave open, ``(p,)``."""
+        """Mask of the parameters that the data do not determine, ``(p,)``."""
         return self.share > OPEN_SHARE
 
 
 def determination(curvature: ArrayLike, sd: ArrayLike, names: Sequence[str], *, least: float = 1.0) -> Determination:
-    """Principal directions of a curvature against what was known beforehand.
+    """Return the principal directions of a curvature relative to the prior.
 
     Args:
         curvature: ``(p, p)`` second derivative of the loss (JᵀWJ), or Fisher information, without any prior.
-        sd: standard deviation of each parameter beforehand, ``(p,)``.
-        names: of the parameters.
-        least: a direction is open where one standard deviation along it curves the loss less than this: the weight of
-            the prior in a fit, so that what counts as open is what the prior would decide; 1 for a log-likelihood.
+        sd: prior standard deviation of each parameter, ``(p,)``.
+        names: names of the parameters.
+        least: a direction is undetermined if its curvature per squared prior standard deviation is below this value. In
+            a fit, give the weight of the prior: undetermined directions are then those that the prior would decide. For
+            a log-likelihood, give 1.
     """
     matrix, spread = np.asarray(curvature, dtype=np.float64), np.asarray(sd, dtype=np.float64)
     values, vectors = np.linalg.eigh(matrix * np.outer(spread, spread))
@@ -223,7 +226,7 @@ def _direction(
 
 
 def scaled_condition(curvature: ArrayLike) -> float:
-    """cond(ĴᵀĴ) with every column of the Jacobian scaled to unit length; columns of zeros make it infinite."""
+    """Return cond(ĴᵀĴ) with every column of the Jacobian scaled to unit length; infinite if a column is zero."""
     matrix = np.asarray(curvature, dtype=np.float64)
     size = np.sqrt(np.maximum(np.diag(matrix), 0.0))
     if (size == 0).any():

@@ -1,4 +1,4 @@
-"""Identification of a twin from logs of commands and positions."""
+"""Identify a twin's parameters from logs of commands and positions."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ from twinloop.simulate.replay_logs import ReplayLogs, prepare_replay
 from twinloop.stats import Interval, bootstrap_mean, effective_size, ljung_box, mae, pooled_autocorrelation
 from twinloop.twin import Twin
 
-# Standard error of a scale read off the quantization: the log rounds to five digits, its step is known to more.
+# Standard error of a scale from quantization: the log rounds to five digits, the step is known more precisely.
 _QUANTUM_ERROR = 1e-4
 _LJUNG_BOX_LAGS = 10
 _NORMAL_MAD = 1.4826  # of a normal distribution: standard deviation over median absolute deviation
-# Standard errors that a walk may end short of its optimum before it is said.
+# Distance from the optimum, in standard errors, above which a note is given.
 _UNFINISHED = 0.3
 _FEW_DF = 3.0
 _NO_CALIBRATION = (
-    "The log gives no calibration: the twin's joint ranges stand in for it, and sensor offset and scale are identified."
+    "The log has no calibration. The twin's joint ranges are used instead; sensor offset and scale are identified."
 )
-_NOT_HELD_OUT = "Nothing was held out: the errors are those of the episodes that were fitted."
+_NOT_HELD_OUT = "Nothing was held out: all errors are training errors."
 
 
 def distribution(
     space: FitSpace, point: NDArray[np.float64], found: Uncertainty, scales: Mapping[str, float], logs: ReplayLogs
 ) -> ParamDistribution:
-    """The identified parameters and the scales read off the quantization, for randomization."""
+    """Return the distribution of the fitted parameters and of the scales from quantization, for randomization."""
     params = [space.twin.params[name] for name in (*space.names, *scales)]
     count = len(space.names)
     covariance = np.zeros((len(params), len(params)))
@@ -73,7 +73,7 @@ def _transformed(value: float, space: FitSpace, name: str) -> float:
 def estimates(
     space: FitSpace, point: NDArray[np.float64], found: Uncertainty, scales: Mapping[str, float]
 ) -> tuple[Estimate, ...]:
-    """Every identified parameter in SI; limits are those where the solver walks, transformed back."""
+    """Return every identified parameter in SI; interval limits are transformed back from the solver's coordinates."""
     centre, low, high = (space.numbers(each) for each in (point, found.low, found.high))
     rows = []
     for i, (name, reason) in enumerate(zip(space.names, found.reasons, strict=True)):
@@ -101,7 +101,7 @@ def estimates(
 
 
 def evidence(problem: FitProblem, found: Uncertainty) -> IntervalEvidence:
-    """What the intervals rest on."""
+    """Return the data and method behind the intervals."""
     clusters = found.clusters
     return IntervalEvidence(
         clusters="none" if clusters is None else clusters.kind,
@@ -118,7 +118,7 @@ def evidence(problem: FitProblem, found: Uncertainty) -> IntervalEvidence:
 
 
 def residual_summary(residual: NDArray[np.float64]) -> FitResiduals:
-    """How large and how correlated residuals ``(nwindow, nframe, nchannel)`` are; NaN where nothing was measured."""
+    """Return size and correlation of residuals ``(nwindow, nframe, nchannel)``; NaN marks missing measurements."""
     channels = range(residual.shape[-1])
     clips = [[window[~np.isnan(window[:, j]), j] for window in residual] for j in channels]
     rho = [pooled_autocorrelation(column) for column in clips]
@@ -136,25 +136,25 @@ def residual_summary(residual: NDArray[np.float64]) -> FitResiduals:
 def notes(
     logs: ReplayLogs, scales: Mapping[str, float], holdout: Sequence[int], names: Sequence[str], found: Uncertainty
 ) -> tuple[str, ...]:
-    """What a reader must know beside the figures."""
+    """Return notes that qualify the reported values."""
     said = []
     if not logs.calibrated:
         said.append(_NO_CALIBRATION)
     if scales:
-        said.append(f"Scale of {len(scales)} joints read off the encoder's steps in the log, not fitted.")
+        said.append(f"Scale of {len(scales)} joints computed from the encoder steps in the log, not fitted.")
     if not holdout:
         said.append(_NOT_HELD_OUT)
     short = np.nan_to_num(found.unfinished)
     if short.max(initial=0.0) > _UNFINISHED:
         worst = int(np.argmax(short))
         said.append(
-            f"The walk ended {short[worst]:.1f} standard errors short of its optimum in {names[worst]}: give it more "
+            f"The optimization ended {short[worst]:.1f} standard errors from its optimum in {names[worst]}. Raise "
             "iterations."
         )
     thin = [n for n, df, why in zip(names, found.df, found.reasons, strict=True) if not why and df < _FEW_DF]
     if thin and found.clusters is not None and found.clusters.count > 2 * _FEW_DF:
         many = found.clusters.count
-        said.append(f"Two or three of {many} clusters decide {', '.join(thin)}: excite it in more of them.")
+        said.append(f"Only two or three of {many} clusters determine {', '.join(thin)}. Excite it in more of them.")
     return tuple(said)
 
 
@@ -169,23 +169,24 @@ def identify(
 ) -> IdentifyResult:
     """Fit the twin's parameters to the episodes that are not held out.
 
-    Each episode, or each window of it, is replayed open loop from its first frame; Huber's loss keeps frames that the
-    twin cannot explain (a gripper closed on an object) from pulling. Delay starts from the shift that fits best. Where
-    the log is quantized by an encoder of known counts, ``sensor/J/scale`` is read off the quantization and not fitted.
-
-    An interrupt (Ctrl-C) during the walk ends it there: the result holds the best that was found, and says so.
+    Each episode, or each window of it, is replayed open loop from its first frame. Huber's loss limits the influence of
+    frames that the twin cannot explain (for example a gripper closed on an object). Delays start from the best-fitting
+    shift. If the log is quantized by an encoder of known counts, ``sensor/J/scale`` is computed from the quantization
+    and not fitted. An interrupt (Ctrl-C) during the optimization ends it: the result then has the best values so far
+    and a note.
 
     Args:
         twin: the twin.
         episodes: the log.
-        backend: where it is replayed.
-        holdout: which episodes the fit must not see.
-        config: how it walks.
-        progress: is told after every step how far the walk is.
+        backend: the backend that simulates the replays.
+        holdout: the episodes that are held out; by default none.
+        config: configuration of the fit.
+        progress: called after every step with the progress of the optimization.
 
     Raises:
-        LogError, InputError: the log does not fit the twin, the hold-out leaves nothing to train on, the twin cannot be
-            replayed from any start, or the checkpoint is another fit's.
+        LogError: the log does not match the twin.
+        InputError: the hold-out leaves no training episode, the twin cannot be replayed from any start, or the
+            checkpoint belongs to another fit.
     """
     began, config = time.perf_counter(), config or FitConfig()
     logs = prepare_replay(twin, episodes, config.replay)
@@ -210,7 +211,7 @@ def identify(
     profiles = [profile_likelihood(problem, end, space, found, n, checkpoint=checkpoint) for n in config.profile]
     values = space.numbers(solution.point)
     readings = _readings(backend, training, {**fixed, **values})
-    # Where first states were corrected, what is left over is what the corrected windows leave.
+    # If first states were corrected, these are the residuals of the corrected windows.
     left = end.residual * problem.width if training.nlocal else readings - training.measured
     return IdentifyResult(
         distribution=distribution(space, solution.point, found, scales, training),
@@ -236,7 +237,7 @@ def identify(
 
 
 def _fingerprint(logs: ReplayLogs, space: FitSpace, config: FitConfig) -> dict[str, str]:
-    """What makes a fit this one, by what a person would call it."""
+    """Return the hashes and names that identify a fit, under readable keys."""
     return {
         "twin": logs.twin.hash,
         "data": sha256_bytes(logs.commands.tobytes(), logs.measured.tobytes()),
@@ -250,7 +251,7 @@ def _readings(backend: Backend, logs: ReplayLogs, values: Mapping[str, float]) -
 
 
 def _holdout_error(backend: Backend, logs: ReplayLogs, values: Mapping[str, float], level: float) -> Interval | None:
-    """Mean absolute error of the held-out episodes per joint; bounded only where there are two to compare."""
+    """Return the held-out mean absolute error per joint; it has an interval only with at least two episodes."""
     if not len(logs):
         return None
     errors = logs.episode_errors(_readings(backend, logs, values))

@@ -1,4 +1,4 @@
-"""Before the fit: what data can tell, what to hold or to share, and what a suggested excitation would add."""
+"""Plan an identification before the fit: identifiable parameters, advice, and the benefit of a suggested excitation."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from twinloop.identify.survey import ProfileSurvey
 Array = NDArray[np.float64]
 
 Verdict = Literal["determined", "depends", "not determined", "not excited"]
-# A plausible change that moves the readings by less than this part of their noise is not felt in any log of this size.
+# A plausible change that moves the readings by less than this part of their noise has no visible effect in a log.
 _UNFELT = 1e-3
-# A parameter counts as determined when its standard error is at most this part of what was known beforehand, as after
+# A parameter counts as determined when its standard error is at most this part of its prior deviation, as after
 # a fit (see `uncertainty`).
 DETERMINED = 0.5
 _ALIKE = 0.9
@@ -35,10 +35,10 @@ _ALIKE = 0.9
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterOutlook(JsonRecord):
-    """What the data, or the data with a suggested excitation, tell about one parameter over the plausible points.
+    """Expected knowledge of one parameter over the plausible points, from the data or with a suggested excitation.
 
-    ``excitation`` is the root mean square move of the readings under one prior deviation, in units of the noise;
-    ``error`` the expected standard error in prior deviations; each as median and as worst of the points.
+    ``excitation`` is the RMS change of the readings per prior standard deviation, in units of the noise. ``error`` is
+    the expected standard error in prior standard deviations. Each is the median and the worst of the points.
     """
 
     excitation: tuple[float, float]
@@ -48,10 +48,10 @@ class ParameterOutlook(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedParam(JsonRecord):
-    """One parameter: ``prior`` is its standard deviation beforehand (in ``unit``; a part of the value where ``log``).
+    """One parameter of the plan; ``prior`` is its prior standard deviation (in ``unit``; relative if ``log``).
 
-    ``now`` is with the data there are, ``then`` with the suggested excitation as well; ``advice`` says what would
-    excite it, or "".
+    ``now`` is for the available data, ``then`` for these plus the suggested excitation. ``advice`` describes a motion
+    that would excite the parameter, or is "".
     """
 
     name: str
@@ -67,23 +67,24 @@ class PlannedParam(JsonRecord):
 
     @property
     def expected_error(self) -> float:
-        """With the data there are, see `error`."""
+        """Expected standard error from the available data, see `error`."""
         return self.error(self.now)
 
     def error(self, outlook: ParameterOutlook) -> float:
-        """Expected standard error, median over the points, in ``unit``; a part of the value where ``log``."""
+        """Return the expected standard error, median over the points, in ``unit``; relative if ``log``."""
         return outlook.error[0] * self.prior
 
 
 @dataclass(frozen=True, kw_only=True)
 class IdentificationPlan(JsonRecord):
-    """What data can tell about a twin before any fit.
+    """The parameters that data can identify, before any fit.
 
-    ``condition`` is cond(ĴᵀĴ) of the information per joint, or of all together, at the first point and at the worst.
-    ``directions`` are those left open at the first point. ``freeze`` are parameters to hold so that the rest is
-    determined, ``with_frozen`` the rest's expected errors then, in prior deviations. ``grouped`` are pairs that move
-    the readings alike, with their correlation; ``shared`` quantities that one value for all alike joints would
-    determine, with its expected error. ``findings`` say what is wrong with the log, and what to do.
+    ``condition`` is cond(ĴᵀĴ) of the information per joint, or of all joints together, at the first point and at the
+    worst. ``directions`` are the undetermined ones at the first point. ``freeze`` are parameters to fix so that the
+    others are determined; ``with_frozen`` are the others' expected errors then, in prior standard deviations.
+    ``grouped`` are pairs with nearly the same effect on the readings, with their correlation. ``shared`` are quantities
+    that would be determined by one value for all joints of the same nominal value, with its expected error.
+    ``findings`` are problems of the log, each with the next step.
     """
 
     twin: str
@@ -114,17 +115,17 @@ class IdentificationPlan(JsonRecord):
 
     @property
     def open(self) -> tuple[str, ...]:
-        """Parameters that are not determined at every plausible point."""
+        """Names of the parameters that are not determined at every plausible point."""
         return tuple(p.name for p in self.parameters if p.now.verdict != "determined")
 
     @property
     def noise_by_channel(self) -> dict[str, dict[str, Any]]:
-        """What a fit leaves over, by channel."""
+        """Residual noise by channel."""
         rows = zip(self.channels, self.noise.sd, self.noise.rho, self.units, strict=True)
         return {n: {"sd": float(sd), "lag1_autocorrelation": float(rho), "unit": unit} for n, sd, rho, unit in rows}
 
     def text(self) -> str:
-        """The plan for a terminal."""
+        """Return the plan as text for a terminal."""
         sections = [self._head(), self._table(), self._noise_lines(), self._condition_lines(), self._advice()]
         return "\n\n".join("\n".join(lines) for lines in sections if lines)
 
@@ -155,7 +156,7 @@ class IdentificationPlan(JsonRecord):
 
     def _noise_lines(self) -> list[str]:
         rows = zip(self.channels, self.noise.sd, self.noise.rho, self.units, self.noise.inflation, strict=True)
-        lines = [f"{'noise and missing physics':<36}{'unit':<16}{'sd':>9}{'lag-1':>9}  frames that count as one"]
+        lines = [f"{'noise and missing physics':<36}{'unit':<16}{'sd':>9}{'lag-1':>9}  frames per independent one"]
         return [*lines, *(f"{n:<36}{u:<16}{sd:>9.3g}{rho:>9.3f}  {k:.3g}" for n, sd, rho, u, k in rows)]
 
     def _condition_lines(self) -> list[str]:
@@ -167,22 +168,22 @@ class IdentificationPlan(JsonRecord):
     def _advice(self) -> list[str]:
         lines: list[str] = []
         if self.directions:
-            lines += ["Left open (one prior deviation along each):", *(f"  {d}" for d in self.directions)]
+            lines += ["Not determined (one prior deviation along each):", *(f"  {d}" for d in self.directions)]
         if self.freeze:
-            lines += ["Hold these, and the rest is determined:", f"  {', '.join(self.freeze)}"]
+            lines += ["Fix these, and the others are determined:", f"  {', '.join(self.freeze)}"]
         if self.grouped:
-            lines.append("Hardly told apart; fit one of each pair, or their combination:")
+            lines.append("Strongly correlated; fit one of each pair, or their combination:")
             lines += [f"  {a} and {b} (correlation {r:+.2f})" for a, b, r in self.grouped]
         if self.shared:
-            lines.append("One value for all alike joints would be determined:")
+            lines.append("Determined if joints of equal nominal share one value:")
             lines += [f"  {name}: ± {error:.2g} prior deviations" for name, error in self.shared.items()]
         if advised := [row for row in self.parameters if row.advice]:
-            lines += ["What would excite the rest:", *(f"  {row.name}: {row.advice}" for row in advised)]
+            lines += ["Motions that would excite the others:", *(f"  {row.name}: {row.advice}" for row in advised)]
         return lines
 
 
 def outlook(excitation: NDArray[np.float64], error: NDArray[np.float64]) -> ParameterOutlook:
-    """From what one parameter does at every point."""
+    """Summarize one parameter's excitation and error over all points."""
     middle, worst = float(np.median(error)), float(np.max(error))
     verdict: Verdict = "determined" if worst <= DETERMINED else "depends" if middle <= DETERMINED else "not determined"
     if verdict == "not determined" and np.max(excitation) < _UNFELT:
@@ -195,7 +196,7 @@ def outlook(excitation: NDArray[np.float64], error: NDArray[np.float64]) -> Para
 def plan(
     seen: ProfileSurvey, suggested: Excitation | None = None, *, repeat: int = 1, data: str = ""
 ) -> IdentificationPlan:
-    """What a survey says, and what ``repeat`` recordings of a suggested excitation would add."""
+    """Return the plan from a survey, with the benefit of ``repeat`` recordings of a suggested excitation."""
     space, sd = seen.space, seen.space.column("sd")
     now = _outlooks(seen.told, seen.excited, sd)
     then = None
@@ -237,7 +238,7 @@ def _outlooks(told: FisherInformation, excited: Array, sd: Array) -> list[Parame
 
 
 def planned_param(parameter: FreeParam, now: ParameterOutlook, then: ParameterOutlook | None) -> PlannedParam:
-    """Return the row of a parameter, with the motion that would determine it where nothing has."""
+    """Return a parameter's row, with the motion that would determine it if the data do not."""
     last = then or now
     return PlannedParam(
         name=parameter.name,
@@ -252,7 +253,7 @@ def planned_param(parameter: FreeParam, now: ParameterOutlook, then: ParameterOu
 
 
 def _directions(gained: Array, seen: ProfileSurvey, sd: Array) -> tuple[OpenDirection, ...]:
-    """Open directions of every group of parameters that are judged together, at the first point."""
+    """Return the undetermined directions of every group of jointly fitted parameters, at the first point."""
     found: list[OpenDirection] = []
     for columns in seen.groups.values():
         names = [seen.space.names[i] for i in columns]
@@ -269,10 +270,11 @@ def _conditions(seen: ProfileSurvey) -> dict[str, tuple[float, float]]:
 
 
 def _freeze(gained: Array, sd: Array) -> NDArray[np.intp]:
-    """Parameters to hold so that what remains is determined.
+    """Return the parameters to fix so that the others are determined.
 
-    Pivoted QR of the information's square root orders parameters by what the data tell of each beyond those before it
-    (subset selection, Golub, Klema & Stewart 1976); those told less than `DETERMINED` asks are held.
+    A pivoted QR of the information's square root orders parameters by their information beyond that of the earlier ones
+    (subset selection, Golub, Klema & Stewart 1976). Parameters with less information than `DETERMINED` requires are
+    fixed.
     """
     values, vectors = np.linalg.eigh(gained * np.outer(sd, sd))
     root = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
@@ -284,7 +286,7 @@ def _freeze(gained: Array, sd: Array) -> NDArray[np.intp]:
 def _with_frozen(
     told: FisherInformation, freeze: NDArray[np.intp], sd: Array, names: tuple[str, ...]
 ) -> dict[str, float]:
-    """Expected errors of the others, in prior deviations, at the first point."""
+    """Return the expected errors of the parameters that are not frozen, in prior deviations, at the first point."""
     kept = np.setdiff1d(np.arange(len(sd)), freeze)
     held = sd.copy()
     held[freeze] = 0.0
@@ -293,7 +295,7 @@ def _with_frozen(
 
 
 def _grouped(covariance: Array, undetermined: list[bool], names: tuple[str, ...]) -> tuple[tuple[str, str, float], ...]:
-    """Pairs with an undetermined member whose estimates would move together."""
+    """Return pairs with strongly correlated estimates and at least one undetermined parameter."""
     size = np.sqrt(np.diag(covariance))
     correlation = covariance / np.outer(size, size)
     pairs = np.argwhere(np.triu(np.abs(correlation) > _ALIKE, k=1))
@@ -301,7 +303,7 @@ def _grouped(covariance: Array, undetermined: list[bool], names: tuple[str, ...]
 
 
 def _shared(covariance: Array, sd: Array, undetermined: list[bool], free: tuple[FreeParam, ...]) -> dict[str, float]:
-    """Quantities of which one value for all joints of the same nominal would be determined where each alone is not."""
+    """Return quantities that one value for all joints of the same nominal would determine."""
     kinds: dict[tuple[str, float], list[int]] = {}
     for i, parameter in enumerate(free):
         if parameter.param.quantity.fit.shared and parameter.joint is not None:
@@ -316,20 +318,20 @@ def _shared(covariance: Array, sd: Array, undetermined: list[bool], free: tuple[
 
 
 def _findings(seen: ProfileSurvey) -> tuple[str, ...]:
-    """What is wrong with a log, with its joint or parameter and what to do."""
+    """Return the problems of a log, each with its joint or parameter and the next step."""
     said = [
-        f"{joint} stands still in the whole log, so nothing is said about "
+        f"{joint} does not move, so this log cannot identify "
         f"{', '.join(p.name for p in seen.space.free if p.name.split('/')[1] == joint) or 'it'}. Record motion of it, "
-        "or hold these parameters."
+        "or fix these parameters."
         for joint in seen.standing
     ]
     if seen.episodes == 1:
         said.append(
-            "There is one episode only: no interval can be clustered by episode, and nothing can be held out. Record "
-            "several, such as with --repeat."
+            "There is only one episode: intervals cannot be clustered by episode, and nothing can be held out. Record "
+            "several, for example with --repeat."
         )
     if seen.frames and not (seen.told.matrix[0] > 0).any():
         said.append(
-            "Nothing in this log moves any reading: there is no excitation at all. Record what --excitation says."
+            "No parameter affects any reading in this log: there is no excitation. Record the motion of --excitation."
         )
     return tuple(said)

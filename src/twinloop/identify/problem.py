@@ -1,9 +1,10 @@
-"""A fit as a problem of least squares over batched replays: residuals, robust loss, priors, slopes.
+"""Least-squares problem of a fit over batched replays: residuals, robust loss, priors, slopes.
 
-Every perturbation runs in one batch. Where joints hardly move each other's readings, the k-th parameter of all joints
-is perturbed in the same world and the Jacobian is block-diagonal; a single block of everything is the full Jacobian.
-The unknowns of each window's first state (``local``) move that window alone: one world perturbs the k-th of all
-windows, and they are eliminated from the normal equations window by window (the Schur complement of multiple shooting).
+All perturbations run in one batch. If joints barely affect each other's readings, the k-th parameters of all joints are
+perturbed in the same world and the Jacobian is block-diagonal. A single block with all parameters is the full Jacobian.
+Corrections of each window's first state (``local``) affect that window alone. One world therefore perturbs the k-th
+correction of all windows, and the corrections are eliminated from the normal equations window by window (the Schur
+complement of multiple shooting).
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 Readings = Callable[[Array, Array], Array]
 
-# Finite-difference step in units of the prior's standard deviation: far above round-off and above the roughness that
-# stiction gives a replay, far below its curvature.
+# Finite-difference step in units of the prior's standard deviation: far above round-off and above the roughness of
+# replays with stiction, far below their curvature.
 _DIFFERENCE = 0.05
-# Weight of the prior against a mean loss of about one per joint: it decides what the data leave open. Chosen on
+# Weight of the prior against a mean loss of about one per joint: it determines what the data do not. Chosen on
 # episodes 20 to 29 of the SO-101 log by fits to 0 to 19: from 3e-4 to 1.5e-2 the error moves by under 5 %, at 6e-2
-# the elbow's grows by half; in the middle the identified servos resemble each other most.
+# the elbow's grows by half; in the middle the identified servos are most similar.
 PRIOR_WEIGHT = 4e-3
 
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterBlock:
-    """Parameters that are solved together, and the channels that judge them."""
+    """Parameters that are solved together, and the channels that they are fitted to."""
 
     columns: NDArray[np.intp]
     channels: NDArray[np.intp]
@@ -40,10 +41,10 @@ class FitProblem:
     """A fit in transformed coordinates.
 
     ``readings`` maps points ``(nworld, p)`` and corrections of first states ``(nworld, nwindow, m)`` to replayed
-    readings ``(nworld, nwindow, nframe, nchannel)``; ``measured`` has NaN where nothing was measured. ``centre`` and
-    ``sd`` are the weak prior, ``local_sd`` ``(m,)`` that of the corrections; ``width`` ``(nchannel,)`` is where the
-    loss turns from square to linear, in the channels' units. Corrections need a single block. ``clusters``
-    ``(nwindow,)`` counts the episodes that the windows come from; without it each window is one.
+    readings ``(nworld, nwindow, nframe, nchannel)``. ``measured`` is NaN at missing measurements. ``centre`` and ``sd``
+    are the weak prior of the parameters, ``local_sd`` ``(m,)`` is that of the corrections. ``width`` ``(nchannel,)`` is
+    the residual at which the loss changes from square to linear, in the channels' units. Corrections need a single
+    block. ``clusters`` ``(nwindow,)`` numbers the episodes of the windows; without it each window is one cluster.
     """
 
     readings: Readings
@@ -64,30 +65,30 @@ class FitProblem:
 
     @property
     def no_local(self) -> Array:
-        """First states as measured, ``(nwindow, m)``."""
+        """Zero corrections: the first states as measured, ``(nwindow, m)``."""
         return np.zeros((len(self.measured), len(self.local_sd)))
 
     @property
     def frame_weight(self) -> Array:
-        """Weight of one reading of each channel: losses are means over all that was measured, ``(nchannel,)``."""
+        """Weight of one reading of each channel, ``(nchannel,)``: losses are means over all measured values."""
         return 1.0 / np.maximum(np.sum(~np.isnan(self.measured), axis=(0, 1)), 1)
 
     @property
     def local_weight(self) -> float:
-        """Weight of one window's prior: that of one reading, because it is one measurement of its first state."""
+        """Weight of one window's prior: that of one reading, because it is one measurement of the first state."""
         return float(np.mean(self.frame_weight))
 
     def residual(self, points: Array, local: Array) -> Array:
-        """Replayed minus measured, in Huber widths, ``(nworld, nwindow, nframe, nchannel)``.
+        """Return replayed minus measured readings in Huber widths, ``(nworld, nwindow, nframe, nchannel)``.
 
-        NaN where nothing was measured; infinite where something was and the twin has no number for it.
+        A missing measurement gives NaN. A measured frame without a finite replayed value gives infinity.
         """
         readings = self.readings(points, local)
         residual = (readings - self.measured) / self.width
         return np.where(np.isnan(readings) & ~np.isnan(self.measured), np.inf, residual)
 
     def losses(self, residual: Array, points: Array, local: Array) -> Array:
-        """Loss of every block at every point, ``(nworld, nblock)``."""
+        """Return the loss of every block at every point, ``(nworld, nblock)``."""
         channel = np.nanmean(huber(residual), axis=(-3, -2))
         prior = 0.5 * self.prior_weight * ((points - self.centre) / self.sd) ** 2
         losses = np.stack([channel[:, b.channels].sum(-1) + prior[:, b.columns].sum(-1) for b in self.blocks], axis=-1)
@@ -96,18 +97,18 @@ class FitProblem:
         return losses
 
     def losses_at(self, points: Array, local: Array | None = None) -> Array:
-        """Loss of every block at points ``(nworld, p)``, replayed; first states are as measured without ``local``."""
+        """Replay points ``(nworld, p)`` and return each block's loss; ``local`` None keeps first states as measured."""
         local = np.repeat(self.no_local[None], len(points), axis=0) if local is None else local
         return self.losses(self.residual(points, local), points, local)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Linearization:
-    """A point and its surroundings.
+    """Residual and slopes at a point.
 
-    ``point`` ``(p,)`` with the corrections ``local`` ``(nwindow, m)``; its ``residual`` ``(nwindow, nframe,
-    nchannel)`` in widths; slopes of the residual, ``jacobians`` ``(nwindow, nframe, channels of the block, columns of
-    the block)`` per block and ``local_jacobian`` ``(nwindow, nframe, nchannel, m)``; ``losses`` per block.
+    ``point`` ``(p,)`` has the corrections ``local`` ``(nwindow, m)``. ``residual`` ``(nwindow, nframe, nchannel)`` is
+    in Huber widths. Its slopes are ``jacobians`` ``(nwindow, nframe, channels of the block, columns of the block)`` per
+    block and ``local_jacobian`` ``(nwindow, nframe, nchannel, m)``. ``losses`` has one value per block.
     """
 
     point: Array
@@ -119,17 +120,18 @@ class Linearization:
 
 
 def huber(residual: Array) -> Array:
-    """Huber's loss of residuals in widths: r²/2 up to 1, |r| − 1/2 beyond (Ann. Math. Stat. 35, 1964)."""
+    """Return Huber's loss of residuals in widths: r²/2 up to 1, |r| − 1/2 beyond (Ann. Math. Stat. 35, 1964)."""
     size = np.abs(residual)
     return np.where(size <= 1.0, 0.5 * size**2, size - 0.5)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProbePoints:
-    """A point and its surroundings, to be replayed: ``points`` ``(n, p)`` and ``local`` ``(n, nwindow, m)``.
+    """A point and its perturbations, to be replayed: ``points`` ``(n, p)`` and ``local`` ``(n, nwindow, m)``.
 
-    Row 0 is the point itself, then come the parameters' perturbations and the corrections'. ``world`` ``(p,)`` is the
-    row that perturbs each parameter, ``step`` ``(p,)`` and ``local_step`` ``(m,)`` by how much.
+    Row 0 is the point itself; then follow the perturbations of parameters, then those of corrections. ``world``
+    ``(p,)`` is the row that perturbs each parameter. ``step`` ``(p,)`` and ``local_step`` ``(m,)`` are the sizes of the
+    perturbations.
     """
 
     points: Array
@@ -140,7 +142,7 @@ class ProbePoints:
 
 
 def probe(problem: FitProblem, point: Array, local: Array | None = None, *, alone: bool = False) -> ProbePoints:
-    """What has to be replayed to know the slopes at a point; a step never crosses a bound. See `linearize`."""
+    """Return the points to replay for the slopes at a point; a step never crosses a bound. See `linearize`."""
     local = problem.no_local if local is None else local
     world, m = _worlds(problem, alone=alone), len(problem.local_sd)
     step = _DIFFERENCE * problem.sd
@@ -155,14 +157,14 @@ def probe(problem: FitProblem, point: Array, local: Array | None = None, *, alon
 
 
 def linearization(problem: FitProblem, probed: ProbePoints, residual: Array) -> Linearization:
-    """Residual and slopes by one-sided differences, from the ``residual`` of a probe.
+    """Return residual and slopes by one-sided differences, from the ``residual`` of a probe.
 
-    A parameter whose perturbation diverges has no slope: it stays where it is until the rest has moved.
+    A parameter whose perturbation diverges gets slope zero: it keeps its value until the others have moved.
     """
     here, depth = residual[0], int(probed.world.max(initial=0))
 
     def slopes(rows: Array, step: Array) -> Array:
-        with np.errstate(invalid="ignore"):  # infinity less infinity
+        with np.errstate(invalid="ignore"):  # infinity minus infinity
             slope = np.moveaxis(rows, 0, -1) / step
         lost = np.isinf(slope).any(axis=tuple(range(slope.ndim - 1)))
         return np.where(lost, 0.0, slope)
@@ -184,21 +186,22 @@ def linearization(problem: FitProblem, probed: ProbePoints, residual: Array) -> 
 
 
 def linearize(problem: FitProblem, point: Array, local: Array | None = None, *, alone: bool = False) -> Linearization:
-    """Residual and slopes at a point by one-sided differences, in one batch.
+    """Return residual and slopes at a point by one-sided differences, in one batch.
 
     Args:
         problem: the fit.
-        point: where, ``(p,)``.
-        local: corrections of the first states, ``(nwindow, m)``; None for none.
-        alone: perturb every parameter in a world of its own. Otherwise blocks share worlds, which is cheaper by their
-            number, and the little that one joint's parameter moves another joint counts as the latter's own.
+        point: the point, ``(p,)``.
+        local: corrections of the first states, ``(nwindow, m)``; by default zero.
+        alone: perturb every parameter in a separate world. Otherwise blocks share worlds, which divides the cost by
+            their number; the small effect of one joint's parameter on another joint is then attributed to the other
+            joint.
     """
     probed = probe(problem, point, local, alone=alone)
     return linearization(problem, probed, problem.residual(probed.points, probed.local))
 
 
 def _worlds(problem: FitProblem, *, alone: bool) -> NDArray[np.intp]:
-    """The world in which each parameter is perturbed; world 0 stays as it is."""
+    """Return the world in which each parameter is perturbed; world 0 is unperturbed."""
     if alone:
         return np.arange(1, len(problem.sd) + 1)
     world = np.zeros(len(problem.sd), dtype=np.intp)
@@ -209,10 +212,10 @@ def _worlds(problem: FitProblem, *, alone: bool) -> NDArray[np.intp]:
 
 @dataclass(frozen=True, kw_only=True)
 class NormalEquations:
-    """Second derivative and gradient of one block's loss, priors included, with the corrections still in or out.
+    """Second derivative and gradient of one block's loss, priors included.
 
-    ``matrix`` ``(p, p)`` and ``gradient`` ``(p,)`` have the corrections eliminated; ``recover`` gives the move of the
-    corrections that goes with a move of the parameters, ``(nwindow, m)``.
+    ``matrix`` ``(p, p)`` and ``gradient`` ``(p,)`` have the corrections eliminated. ``recover`` maps a step of the
+    parameters to the step of the corrections, ``(nwindow, m)``.
     """
 
     matrix: Array
@@ -221,10 +224,11 @@ class NormalEquations:
 
 
 class InitialStateSystem(NamedTuple):
-    """First states beside a block's parameters, window by window.
+    """Normal equations of the first states, and their coupling to a block's parameters, window by window.
 
-    Slopes ``own`` ``(nwindow, nframe, nchannel, m)`` of the residual, 0 where nothing was measured; second derivatives
-    ``inner`` ``(nwindow, m, m)`` with the prior, and ``cross`` ``(nwindow, m, p)`` with the parameters.
+    ``own`` ``(nwindow, nframe, nchannel, m)`` are slopes of the residual, 0 at missing measurements. ``inner``
+    ``(nwindow, m, m)`` are second derivatives with the prior; ``cross`` ``(nwindow, m, p)`` are mixed derivatives with
+    the parameters.
     """
 
     own: Array
@@ -235,7 +239,7 @@ class InitialStateSystem(NamedTuple):
 def local_system(
     problem: FitProblem, here: Linearization, block: int, slopes: Array, weight: Array
 ) -> InitialStateSystem:
-    """What eliminates the first states from a block whose residual has these ``slopes`` and weights."""
+    """Return the system that eliminates the first states from a block whose residual has these slopes and weights."""
     channels = problem.blocks[block].channels
     absent = np.isnan(here.residual[..., channels])[..., None]
     own = np.where(absent, 0.0, here.local_jacobian[..., channels, :])
@@ -248,7 +252,7 @@ def local_system(
 
 
 def normal_equations(problem: FitProblem, here: Linearization, block: int, *, damping: float = 0.0) -> NormalEquations:
-    """The reweighted normal equations of a block; ``damping`` raises the diagonal by that share (Marquardt)."""
+    """Return the reweighted normal equations of a block; ``damping`` raises the diagonal by that part (Marquardt)."""
     columns, channels = problem.blocks[block].columns, problem.blocks[block].channels
     residual = here.residual[..., channels]
     present = ~np.isnan(residual)
@@ -274,9 +278,10 @@ def normal_equations(problem: FitProblem, here: Linearization, block: int, *, da
 
 
 def eliminated(problem: FitProblem, here: Linearization, block: int) -> Array:
-    """Slopes of a block's residual with the first states following the parameters, ``(nwindow, nframe, nchannel, p)``.
+    """Return a block's residual slopes after eliminating the first states, ``(nwindow, nframe, nchannel, p)``.
 
-    What a parameter and a window's first state explain alike is left out. Frames without measurement are 0.
+    The part of a parameter's effect that the window's first state can explain is removed. Frames without measurement
+    are 0.
     """
     channels = problem.blocks[block].channels
     residual = here.residual[..., channels]

@@ -1,4 +1,4 @@
-"""What a fit found, for people and for programs."""
+"""Results of a fit, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from twinloop.stats import Interval
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate(JsonRecord):
-    """One parameter in SI: nominal, identified value, and its interval unless it is not determined (``reason``).
+    """One parameter in SI: nominal and identified value, and its interval unless it is not determined (``reason``).
 
-    ``side`` is "at most" or "at least" where the estimate lies on a bound and the interval goes one way only. ``df``
-    are the degrees of freedom of its quantile: how many clusters it rests on, about; None where none were used.
+    ``side`` is "at most" or "at least" if the estimate is on a bound; the interval is then one-sided. ``df`` are the
+    degrees of freedom of its quantile, approximately the number of clusters that decide it; None without clusters.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Estimate(JsonRecord):
 
     @property
     def interval(self) -> str:
-        """In words: the limits, or why there are none."""
+        """The limits as text, or the reason why there are none."""
         if self.low is None or self.high is None:
             return f"not determined: {self.reason}"
         if self.side:
@@ -45,17 +45,17 @@ class Estimate(JsonRecord):
 
     @property
     def determined(self) -> bool:
-        """Whether the data tell it."""
+        """Whether the data determine the parameter."""
         return not self.reason
 
 
 @dataclass(frozen=True, kw_only=True)
 class FitResiduals(JsonRecord):
-    """What the fit leaves over of the training episodes, per channel, ``(nchannel,)`` each.
+    """Residuals of the fit on the training episodes, each ``(nchannel,)``.
 
-    ``noise`` is its standard deviation by the median (1.4826 MAD) in the channel's unit: the sensor's noise as far as
-    the twin is right. ``rho`` is the correlation from one frame to the next, ``n_eff`` how many of all ``frames`` count
-    as independent, ``p_value`` that of Ljung and Box's test for whiteness over all windows.
+    ``noise`` is their standard deviation from the median (1.4826 MAD) in the channel's unit: the sensor's noise as far
+    as the twin is correct. ``rho`` is the correlation from one frame to the next. ``n_eff`` is the effective number of
+    independent frames among all ``frames``. ``p_value`` is that of the Ljung-Box test for whiteness over all windows.
     """
 
     rho: NDArray[np.float64]
@@ -68,19 +68,19 @@ class FitResiduals(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class IntervalEvidence(JsonRecord):
-    """What the intervals rest on.
+    """Data and method behind the intervals.
 
     Attributes:
-        clusters: what counts as independent: ``episode``, ``time block``, or ``none``.
-        count: how many clusters there are.
-        length_s: of time blocks.
-        correlated_s: over how long frames' influence on the slowest parameter is correlated.
-        independent: how many such stretches the log holds.
-        parameters: free in the fit, in its largest block.
-        rank: of the clusters' scores; a sandwich of C clusters tells the spread of C − 1 directions at most.
+        clusters: the independent unit: ``episode``, ``time block``, or ``none``.
+        count: number of clusters.
+        length_s: length of the time blocks, s.
+        correlated_s: time over which frames' influence on the slowest parameter is correlated, s.
+        independent: number of such stretches in the log.
+        parameters: number of free parameters in the fit's largest block.
+        rank: rank of the clusters' scores; a sandwich of C clusters estimates the spread of at most C − 1 directions.
         method: ``sandwich``, ``score bootstrap``, ``refit bootstrap`` or ``none``.
-        draws: of the bootstrap.
-        level: of the intervals.
+        draws: number of bootstrap draws.
+        level: confidence level of the intervals.
     """
 
     clusters: str
@@ -95,11 +95,11 @@ class IntervalEvidence(JsonRecord):
     level: float
 
     def text(self) -> str:
-        """In words, for the head of a table."""
+        """Return sentences for the head of a table."""
         if self.clusters == "none":
             return (
-                f"No intervals: a single episode whose residuals are correlated too long to compare its parts. Record "
-                f"at least {2 * self.parameters} episodes for {self.parameters} parameters."
+                f"No intervals: a single episode whose residuals stay correlated for too long to compare its parts. "
+                f"Record at least {2 * self.parameters} episodes for {self.parameters} parameters."
             )
         what = f"{self.count} episodes"
         if self.clusters == "time block":
@@ -107,8 +107,8 @@ class IntervalEvidence(JsonRecord):
         said = f"Intervals {self.level:.0%}, clustered by {what}; {_METHODS[self.method].format(draws=self.draws)}."
         if self.count <= self.parameters:
             said += (
-                f" {self.count} clusters tell the spread of {self.count - 1} of {self.parameters} directions (the rank "
-                "of their sandwich), so the bootstrap is preferred."
+                f" {self.count} clusters estimate the spread of only {self.count - 1} of {self.parameters} directions "
+                "(the rank of their sandwich), so the bootstrap is preferred."
             )
         elif self.method == "score bootstrap":
             said += f" There are fewer than {2 * self.parameters} clusters, so the bootstrap is preferred."
@@ -126,10 +126,10 @@ _METHODS = {
 class IdentifyResult(JsonRecord):
     """An identified twin.
 
-    Errors are mean absolute errors per joint in the log's units, open loop from the first frame; ``holdout_error`` is
-    None where nothing was held out, and the fit is then labelled so. ``condition`` and ``directions`` say what the data
-    cannot tell, see `identify.uncertainty`. ``optima`` are the parameter values of the ends of several walks that
-    explain the data nearly alike, the reported one first; ``profiles`` are those that were asked for.
+    Errors are mean absolute errors per joint in the log's units, open loop from the first frame. ``holdout_error`` is
+    None if nothing was held out; the result is then labelled so. ``condition`` and ``directions`` describe what the
+    data do not determine, see `identify.uncertainty`. ``optima`` are parameter values of several optima with nearly the
+    same loss, the reported one first. ``profiles`` are the requested ones.
     """
 
     distribution: ParamDistribution
@@ -157,12 +157,12 @@ class IdentifyResult(JsonRecord):
 
     @property
     def values(self) -> Mapping[str, float]:
-        """Identified values by name, SI: what `Twin.table` takes."""
+        """Identified values by name, SI, as `Twin.table` takes them."""
         return self.distribution.estimate
 
     @property
     def correlation(self) -> NDArray[np.float64]:
-        """Of the determined parameters' errors, in the order of `determined`, ``(k, k)``."""
+        """Correlation of the determined parameters' errors, in the order of `determined`, ``(k, k)``."""
         rows = np.flatnonzero(self.distribution.determined)
         covariance = self.distribution.covariance[np.ix_(rows, rows)]
         sd = np.sqrt(np.diag(covariance))
@@ -170,12 +170,12 @@ class IdentifyResult(JsonRecord):
 
     @property
     def determined(self) -> tuple[str, ...]:
-        """Names of the parameters that the data tell."""
+        """Names of the parameters that the data determine."""
         known = zip(self.distribution.names, self.distribution.determined, strict=True)
         return tuple(name for name, told in known if told)
 
     def text(self) -> str:
-        """The result as a table for a terminal."""
+        """Return the result as a table for a terminal."""
         held = f"held out {len(self.holdout)}" if self.holdout else "NOTHING HELD OUT: training error only"
         lines = [f"Identified on {len(self.training)} episodes, {held}.", self.evidence.text(), ""]
         lines.append(f"{'parameter':<36}{'unit':<12}{'nominal':>10}{'identified':>12}  interval")
@@ -205,7 +205,7 @@ class IdentifyResult(JsonRecord):
 
     def _residual_lines(self) -> list[str]:
         left = self.residuals
-        lines = [f"{'left over in training':<24}{'unit':<18}{'noise (sd)':>10}{'lag-1':>8}{'n_eff':>9}  Ljung-Box p"]
+        lines = [f"{'training residuals':<24}{'unit':<18}{'noise (sd)':>10}{'lag-1':>8}{'n_eff':>9}  Ljung-Box p"]
         for i, joint in enumerate(self.joints):
             effective = f"{left.n_eff[i]:.0f} of {left.frames}"
             p = "too short" if np.isnan(left.p_value[i]) else f"{left.p_value[i]:.2g}"
@@ -214,12 +214,12 @@ class IdentifyResult(JsonRecord):
         return lines
 
     def _correlation_lines(self) -> list[str]:
-        """Pairs of parameters that are told apart badly."""
+        """Return lines for the pairs of parameters with the strongest correlation."""
         table, names = self.correlation, self.determined
         pairs = [(i, j) for i in range(len(names)) for j in range(i) if abs(table[i, j]) > _CORRELATED]
         pairs = sorted(pairs, key=lambda pair: -abs(table[pair]))[:_PAIRS]
         return [f"Correlated {table[i, j]:+.2f}: {names[j]} and {names[i]}" for i, j in pairs]
 
 
-# Printed: what shares more than four fifths of its variance, and no more of it than a reader takes in.
+# Printed pairs: those that share more than four fifths of their variance, at most six.
 _CORRELATED, _PAIRS = 0.9, 6

@@ -1,10 +1,10 @@
-"""A posterior by simulation-based inference, with its own checks: what a fit's intervals can be compared with.
+"""Posterior by simulation-based inference, with its checks; to compare with the intervals of a fit.
 
-Parameters are drawn from the fit's prior (normal in transformed coordinates, within the bounds), the log's windows are
-replayed with them, with first states and noise drawn as well, and a flow learns which parameters belong to which
-summaries (`sbi_summaries`). Only the part of the prior in a box about the fit is drawn from, which leaves the posterior
-as it is where the box holds all of it (truncated proposals: Deistler, Gonçalves & Macke, NeurIPS 2022). The first
-box is some first-order standard errors wide; while draws crowd at its sides, the next round's is wider.
+Parameters are drawn from the fit's prior (normal in transformed coordinates, within the bounds). The log's windows are
+replayed with them, with drawn first states and noise. A flow learns the distribution of parameters given summaries
+(`sbi_summaries`). Draws come only from the part of the prior in a box around the fit. That does not change the
+posterior if the box contains all of it (truncated proposals: Deistler, Gonçalves & Macke, NeurIPS 2022). The first box
+is a few first-order standard errors wide; if draws accumulate at its sides, the next round's box is wider.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ from twinloop.twin import Twin
 Array = NDArray[np.float64]
 
 _STREAM = "identify/sbi"
-_AT_ONCE = 100  # worlds, so that memory stays flat
+_AT_ONCE = 100  # worlds per batch, so that memory stays bounded
 _FURTHEST = 4.0  # prior standard deviations
 _FIRST = 6.0  # first-order standard errors, on both sides
-_WIDER, _SIDE, _CROWD = 3.0, 0.05, 0.01  # a box with more than this part of the draws in its sides is widened
-_EDGE = 1e-9  # of the prior's mass within a box, to keep coordinates finite
+_WIDER, _SIDE, _CROWD = 3.0, 0.05, 0.01  # factor for a box with more than _CROWD of the draws in a side of width _SIDE
+_EDGE = 1e-9  # clipped part of the prior's mass, to keep coordinates finite
 _MOST_LOST = 0.5
-_RANK_DRAWS = 199  # of every posterior that is checked
+_RANK_DRAWS = 199  # per checked posterior
 
 
 @dataclass(frozen=True, kw_only=True)
 class SbiOptions:
-    """How much is simulated.
+    """Numbers of simulations and draws.
 
     Attributes:
-        simulations: of each round.
-        rounds: at most; the last one is what the posterior rests on.
-        draws: from the posterior.
-        checks: simulations with known parameters that calibration is tested on.
-        replicas: simulations at draws of the posterior that the data are compared with; fewer than 200 cannot alarm.
-        seed: of everything.
+        simulations: simulations per round.
+        rounds: maximum number of rounds; the posterior is that of the last one.
+        draws: draws from the posterior.
+        checks: simulations with known parameters for the calibration test.
+        replicas: simulations at posterior draws for the comparison with the data; fewer than 200 can never alarm.
+        seed: seed of all random draws.
     """
 
     simulations: int = 2000
@@ -70,7 +70,7 @@ class SbiOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class PriorBox:
-    """The prior within limits ``low`` and ``high`` ``(p,)``, and coordinates in which it is standard normal."""
+    """The prior within limits ``low`` and ``high`` ``(p,)``, with coordinates in which it is standard normal."""
 
     centre: Array
     sd: Array
@@ -79,7 +79,7 @@ class PriorBox:
 
     @classmethod
     def of(cls, space: FitSpace) -> PriorBox:
-        """The whole prior of a fit."""
+        """Return the whole prior of a fit, limited to four standard deviations."""
         centre, sd = space.column("centre"), space.column("sd")
         low, high = space.column("low"), space.column("high")
         return cls(
@@ -93,17 +93,17 @@ class PriorBox:
         return (self.low - self.centre) / self.sd, (self.high - self.centre) / self.sd
 
     def points(self, z: Array) -> Array:
-        """Transformed parameters at standard normal coordinates ``(…, p)``."""
+        """Return transformed parameters at standard normal coordinates ``(…, p)``."""
         mass = np.clip(ndtr(z), _EDGE, 1.0 - _EDGE)
         found = self.centre + self.sd * truncnorm.ppf(mass, *self._limits)
         return np.clip(found, self.low, self.high)
 
     def within(self, point: Array, reach: Array) -> PriorBox:
-        """The part of it no further than ``reach`` ``(p,)`` from a point of it."""
+        """Return the part of this box within ``reach`` ``(p,)`` of a point in it."""
         return replace(self, low=np.maximum(self.low, point - reach), high=np.minimum(self.high, point + reach))
 
     def crowded(self, points: Array, whole: PriorBox) -> NDArray[np.bool_]:
-        """Where points ``(n, p)`` crowd at sides that are not those of ``whole``, ``(p,)``."""
+        """Return for which parameters points ``(n, p)`` accumulate at sides that ``whole`` does not share, ``(p,)``."""
         side = _SIDE * (self.high - self.low)
         below = np.mean(points < self.low + side, axis=0) * (self.low > whole.low)
         above = np.mean(points > self.high - side, axis=0) * (self.high < whole.high)
@@ -118,7 +118,7 @@ class _Simulator:
     summaries: SummaryStatistics
 
     def __call__(self, points: Array, rng: np.random.Generator) -> tuple[Array, Array, NDArray[np.bool_]]:
-        """Scores, what is left, and whether all readings were numbers, of logs made with points ``(n, p)``."""
+        """Simulate logs at points ``(n, p)``; return scores, residual summaries, and whether readings are finite."""
         scores, left, fine = [], [], []
         for begin in range(0, len(points), _AT_ONCE):
             some = points[begin : begin + _AT_ONCE]
@@ -142,23 +142,23 @@ def posterior(
     config: FitConfig | None = None,
     options: SbiOptions | None = None,
 ) -> PosteriorDraws:
-    """The posterior of a fit's parameters, given the episodes that it was trained on.
+    """Return the posterior of a fit's parameters, given the episodes that it was trained on.
 
     Args:
-        twin: the twin that was identified.
-        episodes: the log; those that the fit did not train on are left out.
-        fit: its result: where summaries are taken, and whose noise is simulated.
-        backend: where worlds run.
-        config: the fit's.
-        options: how much is simulated.
+        twin: the identified twin.
+        episodes: the log; episodes outside the fit's training part are ignored.
+        fit: the fit's result: summaries are taken at its estimate, and its residual noise is simulated.
+        backend: the backend that runs the simulations.
+        config: configuration of the fit.
+        options: numbers of simulations and draws.
 
     Raises:
         MissingDependencyError: sbi or torch is not installed.
-        InputError: no round is asked for, or more than half of the simulations have no finite readings.
+        InputError: fewer than one round, or more than half of the simulations have no finite readings.
     """
     require_sbi()
     if options is not None and options.rounds < 1:
-        raise InputError(f"A posterior takes at least one round; {options.rounds} were asked for.")
+        raise InputError(f"A posterior needs at least one round; rounds is {options.rounds}.")
     config, options = config or FitConfig(), options or SbiOptions()
     chosen = prepare_replay(twin, episodes, config.replay).of_episodes(fit.training)
     logs = at_physics(chosen, config.physics_hz)
@@ -194,7 +194,7 @@ def posterior(
 
 @dataclass(frozen=True, kw_only=True)
 class _SbiRound:
-    """A round: the prior's ``box``, the flow's ``draw`` from it, and its ``samples`` given the data."""
+    """One round: the prior's ``box``, the flow's ``draw`` function, and its ``samples`` given the data."""
 
     box: PriorBox
     draw: Callable[[Array, int, int], Array]
@@ -205,7 +205,7 @@ class _SbiRound:
 def _rounds(
     simulator: _Simulator, point: Array, seen: Array, options: SbiOptions, rng: np.random.Generator
 ) -> tuple[list[_SbiRound], NDArray[np.bool_]]:
-    """Boxes about a point until one holds the posterior, and where the last one does not."""
+    """Widen the box until it contains the posterior; return the rounds, and the parameters for which it does not."""
     whole, rounds = PriorBox.of(simulator.space), []
     reach = _FIRST * np.sqrt(np.diag(simulator.summaries.covariance))
     while True:
@@ -232,7 +232,7 @@ def _learn(
 
 
 def _rank_check(simulator: _Simulator, learned: _SbiRound, options: SbiOptions, rng: np.random.Generator) -> RankCheck:
-    """Where truths rank among draws of their posteriors, over the prior of the last round."""
+    """Return the ranks of true parameters among posterior draws, over the prior of the last round."""
     z = rng.normal(size=(options.checks, len(learned.box.low)))
     scores, _, fine = simulator(learned.box.points(z), rng)
     drawn = learned.draw(scores[fine], _RANK_DRAWS, options.seed + 1)
@@ -254,7 +254,7 @@ def _joined(parts: Sequence[Interval]) -> Interval:
 def _misfit(
     simulator: _Simulator, learned: _SbiRound, observed: Array, options: SbiOptions, rng: np.random.Generator
 ) -> PosteriorMisfit:
-    """The data's figures among those of simulations at draws of the posterior."""
+    """Compare the data's summaries with those of simulations at posterior draws."""
     rows = rng.integers(len(learned.samples), size=options.replicas)
     scores, left, fine = simulator(learned.samples[rows], rng)
     far, p_value, each = novelty(np.concatenate([scores, left], axis=-1)[fine], observed)
@@ -264,7 +264,7 @@ def _misfit(
 
 
 def _matched(fit: IdentifyResult, space: FitSpace, samples: Array, columns: Sequence[int]) -> ParamDistribution:
-    """The fit's distribution with the moments of the draws."""
+    """Return the fit's distribution with mean and covariance of the posterior draws."""
     found, count = fit.distribution, len(columns)
     mean, covariance, determined = found.mean.copy(), found.covariance.copy(), list(found.determined)
     mean[columns] = samples.mean(axis=0)

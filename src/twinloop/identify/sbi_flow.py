@@ -1,4 +1,4 @@
-"""The door to torch and sbi: a normalizing flow that is taught which parameters belong to which summaries."""
+"""Interface to torch and sbi: a normalizing flow trained on parameters and their summaries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FEATURES, _TRANSFORMS, _BATCH, _RATE, _PATIENCE, _MOST_EPOCHS = 32, 3, 200, 1e-
 
 
 class _NullTracker:
-    """sbi keeps a TensorBoard folder of every training otherwise."""
+    """Tracker that stores nothing; without it sbi writes a TensorBoard folder for every training."""
 
     log_dir = None
 
@@ -31,7 +31,7 @@ class _NullTracker:
 
 
 def require_sbi() -> tuple[Any, Any, Any]:
-    """``torch``, sbi's ``NPE`` and ``posterior_nn``.
+    """Return ``torch``, sbi's ``NPE`` and ``posterior_nn``.
 
     Raises:
         MissingDependencyError: one of them is not installed.
@@ -47,28 +47,28 @@ def require_sbi() -> tuple[Any, Any, Any]:
 
 
 def learned_posterior(theta: Array, x: Array, *, seed: int) -> Callable[[Array, int, int], Array]:
-    """Neural posterior estimation by a masked autoregressive flow (Papamakarios et al., NeurIPS 2017), in sbi.
+    """Train a neural posterior estimator in sbi, a masked autoregressive flow (Papamakarios et al., NeurIPS 2017).
 
     Args:
-        theta: parameters ``(n, p)``, standard normal beforehand.
+        theta: parameters ``(n, p)``, standard normal under the prior.
         x: their summaries ``(n, k)``.
-        seed: of the weights and batches; the same gives the same on the same machine.
+        seed: seed of the weights and batches; equal seeds give equal results on the same machine.
 
     Returns:
-        From summaries ``(b, k)``, a number of draws and a seed to draws ``(draws, b, p)``.
+        A function from summaries ``(b, k)``, a number of draws and a seed to draws ``(draws, b, p)``.
     """
     torch, npe, builder = require_sbi()
     threads = torch.get_num_threads()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        torch.set_num_threads(1)  # layers so small only wait for each other, and sums have one order
+        torch.set_num_threads(1)  # small layers gain nothing from threads, and sums keep one order
         try:
             p = theta.shape[1]
             prior = torch.distributions.MultivariateNormal(torch.zeros(p), torch.eye(p))
             network = builder(model="maf", hidden_features=_FEATURES, num_transforms=_TRANSFORMS)
             training = npe(prior=prior, density_estimator=network, tracker=_NullTracker(), show_progress_bars=False)
             training.append_simulations(torch.as_tensor(theta).float(), torch.as_tensor(x).float())
-            with contextlib.redirect_stdout(io.StringIO()):  # it tells of its convergence there
+            with contextlib.redirect_stdout(io.StringIO()):  # it prints its convergence
                 flow = training.train(
                     training_batch_size=_BATCH,
                     learning_rate=_RATE,

@@ -1,4 +1,4 @@
-"""What simulation-based inference says: draws, their intervals, whether they are calibrated, and whether data fit."""
+"""Results of simulation-based inference: draws, their intervals, the calibration check, and the misfit check."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ FORM = "normal with the mean and covariance of the draws, in transformed coordin
 
 @dataclass(frozen=True, kw_only=True)
 class RankCheck:
-    """Simulation-based calibration over ``simulations`` with known parameters.
+    """Simulation-based calibration over simulations with known parameters.
 
-    ``ranks`` ``(n, p)`` are those of the truths among the ``draws`` of their posteriors, ``p_values`` ``(p,)`` of their
-    uniformity, Holm-adjusted, ``coverage`` the parts of truths within the central intervals at `LEVELS`, each ``(p,)``.
+    ``ranks`` ``(n, p)`` are the ranks of true values among ``draws`` posterior draws. ``p_values`` ``(p,)`` test their
+    uniformity, adjusted by Holm's method. ``coverage`` are the parts of true values within the central intervals at
+    `LEVELS`, each ``(p,)``.
     """
 
     ranks: NDArray[np.intp]
@@ -37,16 +38,16 @@ class RankCheck:
 
     @property
     def calibrated(self) -> bool:
-        """Whether nothing speaks against the posterior's calibration."""
+        """Whether no rank test rejects the posterior's calibration."""
         return bool((self.p_values >= ALARM).all())
 
 
 @dataclass(frozen=True, kw_only=True)
 class PosteriorMisfit:
-    """How far the data lie from what the twin makes at draws of the posterior.
+    """Distance of the data from simulations at posterior draws.
 
-    ``distance`` is Mahalanobis', ``p_value`` its rank among simulations, ``deviations`` those of single figures in
-    standard deviations, by name, the largest first.
+    ``distance`` is the Mahalanobis distance; ``p_value`` comes from its rank among simulations. ``deviations`` are
+    those of single summaries in standard deviations, by name, the largest first.
     """
 
     distance: float
@@ -55,28 +56,28 @@ class PosteriorMisfit:
 
     @property
     def found(self) -> bool:
-        """Whether the data look like nothing that the twin makes."""
+        """Whether the data differ from the simulations, p < `ALARM`."""
         return self.p_value < ALARM
 
     def text(self) -> str:
-        """A sentence for a terminal."""
+        """Return a sentence for a terminal."""
         if not self.found:
-            return f"Data and simulations look alike (p = {self.p_value:.2g})."
+            return f"Data and simulations agree (p = {self.p_value:.2g})."
         worst = ", ".join(f"{name} {value:+.1f} sd" for name, value in self.deviations[:3])
         return (
-            f"MISSPECIFIED: these data look like nothing that the twin makes (p = {self.p_value:.2g}; {worst}). "
-            "The posterior holds for the wrong twin: see what physics is missing (--compare)."
+            f"MISSPECIFIED: the twin does not produce such data (p = {self.p_value:.2g}; {worst}). "
+            "The posterior is not valid: find the missing physics with --compare."
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class PosteriorDraws:
-    """Draws from a posterior.
+    """Draws from a posterior, with their checks.
 
-    ``samples`` ``(n, p)`` are in the transformed coordinates of ``names``; ``distribution`` is the fit's with their
-    mean and covariance (`FORM`). ``low``, ``median`` and ``high`` are SI, at ``level``. ``crowded`` names
-    parameters whose draws still crowd at the sides of the last box. ``simulations`` were run, ``lost`` of them had
-    no finite readings and count as impossible.
+    ``samples`` ``(n, p)`` are in the transformed coordinates of ``names``. ``distribution`` is the fit's with the
+    draws' mean and covariance (`FORM`). ``low``, ``median`` and ``high`` are SI, at ``level``. ``crowded`` names
+    parameters whose draws still accumulate at the sides of the last box. ``lost`` of the ``simulations`` had no finite
+    readings; they are excluded, and thus count as impossible.
     """
 
     names: tuple[str, ...]
@@ -93,7 +94,7 @@ class PosteriorDraws:
     lost: int
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files, without the draws."""
+        """Return a JSON-compatible dictionary without the draws."""
         return {
             "names": list(self.names),
             "low": self.low.tolist(),
@@ -112,9 +113,9 @@ class PosteriorDraws:
         }
 
     def text(self) -> str:
-        """Intervals and both checks, for a terminal."""
+        """Return intervals and both checks for a terminal."""
         lines = [
-            f"Posterior by simulation-based inference, {self.simulations} simulations, {self.lost} without numbers:"
+            f"Posterior by simulation-based inference: {self.simulations} simulations, {self.lost} without readings."
         ]
         heads = "".join(f"{f'in {level:.0%}':>12}" for level in LEVELS)
         lines.append(f"{'parameter':<36}{'median':>12}  {f'{self.level:.0%} of draws':<26}{heads}   ranks p")
@@ -123,38 +124,38 @@ class PosteriorDraws:
             span = f"[{self.low[i]:.4g}, {self.high[i]:.4g}]"
             lines.append(f"{name:<36}{self.median[i]:>12.4g}  {span:<26}{covered}{self.ranks.p_values[i]:>10.2g}")
         if not self.ranks.calibrated:
-            lines.append("NOT CALIBRATED: truths of simulations rank unevenly among the draws. Give more simulations.")
+            lines.append("NOT CALIBRATED: true values rank unevenly among the draws. Run more simulations.")
         if self.crowded:
-            lines.append(f"CUT OFF: draws of {', '.join(self.crowded)} crowd at the limits of what was simulated.")
+            lines.append(f"CUT OFF: draws of {', '.join(self.crowded)} accumulate at the limits of the simulated box.")
         return "\n".join([*lines, self.misfit.text()])
 
 
 def rank_uniformity(ranks: ArrayLike, most: int) -> float:
-    """P-value of Kolmogorov and Smirnov's test that ranks ``(n,)`` from 0 to ``most`` are uniform.
+    """Return the p-value of a Kolmogorov-Smirnov test that ranks ``(n,)`` from 0 to ``most`` are uniform.
 
-    Ranks of true values among draws of a posterior are, if it is right (simulation-based calibration: Talts et al.,
+    True values have uniform ranks among draws of a correct posterior (simulation-based calibration: Talts et al.,
     arXiv:1804.06788). A uniform number is added within each rank, so that the test is exact.
     """
     given = np.asarray(ranks, dtype=np.float64)
     if given.ndim != 1 or not len(given) or (given < 0).any() or (given > most).any():
-        raise InputError(f"Ranks are a list of whole numbers from 0 to {most}; given shape {given.shape}.")
+        raise InputError(f"Ranks must be a list of integers from 0 to {most}; given shape {given.shape}.")
     within = generator(0, "stats/ranks").uniform(size=len(given))
     return float(scipy.stats.kstest((given + within) / (most + 1), "uniform").pvalue)
 
 
 def novelty(draws: ArrayLike, observed: ArrayLike) -> tuple[float, float, NDArray[np.float64]]:
-    """How far an observation ``(k,)`` lies from draws ``(n, k)``: Mahalanobis distance, p-value, deviations ``(k,)``.
+    """Compare an observation ``(k,)`` with draws ``(n, k)``: Mahalanobis distance, p-value, deviations ``(k,)``.
 
-    Centre and covariance come from the first half of the draws; the p-value is one plus the number of draws of the
-    other half that lie as far, over one plus their number, so that it is valid whatever their distribution. Deviations
-    are of each coordinate alone, in standard deviations.
+    Centre and covariance are estimated from the first half of the draws. The p-value is one plus the number of draws of
+    the other half with at least the same distance, divided by one plus their number; it is valid for any distribution.
+    Deviations are of each coordinate alone, in standard deviations.
 
     Raises:
-        InputError: fewer draws than four per coordinate.
+        InputError: fewer than four draws per coordinate.
     """
     known, seen = np.asarray(draws, dtype=np.float64), np.asarray(observed, dtype=np.float64)
     if len(known) < 4 * len(seen):
-        raise InputError(f"{len(known)} draws of {len(seen)} figures are too few; give at least {4 * len(seen)}.")
+        raise InputError(f"{len(known)} draws of {len(seen)} values are too few. Give at least {4 * len(seen)}.")
     learned, held = known[: len(known) // 2], known[len(known) // 2 :]
     centre = learned.mean(axis=0)
     spread = np.maximum(learned.std(axis=0), 1e-12 * (1.0 + np.abs(centre)))

@@ -1,10 +1,11 @@
-"""What simulation-based inference looks at in a log: scores at the fit's estimate, and what the scores leave over.
+"""Summary statistics of a log for simulation-based inference: scores at the fit's estimate, and residual summaries.
 
-Readings less those at the estimate are whitened by the noise's autocorrelation. Their projection on the slopes, first
-states eliminated, is one Gauss–Newton step to the parameters: to first order all that readings tell of them (Alsing &
-Wandelt, MNRAS Letters 476, 2018). Far from the estimate it is no estimate any more, but still a summary: what it loses
-there widens a posterior and does not bias it. Five figures per channel of what is left judge the twin alone: mean, log
-size, correlation from frame to frame, with the sign of the speed (friction) and with the place (stiffness, gravity).
+Readings minus those at the estimate are whitened by the noise's autocorrelation. Their projection on the slopes, with
+first states eliminated, is one Gauss–Newton step of the parameters. To first order it contains all information of the
+readings about the parameters (Alsing & Wandelt, MNRAS Letters 476, 2018). Far from the estimate it is no longer an
+estimate but still a summary: the loss of information there widens a posterior and does not bias it. Five statistics of
+each channel's residuals judge the twin alone: mean, log size, and the correlations from frame to frame, with the sign
+of the speed (friction), and with the position (stiffness, gravity).
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ LEFT = ("mean", "size", "frame to frame", "sign of speed", "place")
 
 @dataclass(frozen=True, kw_only=True)
 class SummaryStatistics:
-    """From readings to figures, about one point.
+    """Function from readings to summaries, linearized at one point.
 
-    ``centre`` ``(nwindow, nframe, nchannel)`` is what is read at the estimate without corrections of first states;
-    ``slopes`` ``(…, p)`` and ``starts`` ``(…, m)`` are whitened, 0 where nothing was measured or in a window's first
-    frame, which the replay begins with. ``prior`` ``(p,)`` and ``local_sd`` are standard deviations beforehand.
+    ``centre`` ``(nwindow, nframe, nchannel)`` are the readings at the estimate without corrections of first states.
+    ``slopes`` ``(…, p)`` and ``starts`` ``(…, m)`` are whitened; they are 0 at missing measurements and in a window's
+    first frame, from which the replay starts. ``prior`` ``(p,)`` and ``local_sd`` are prior standard deviations.
     """
 
     centre: Array
@@ -47,9 +48,10 @@ class SummaryStatistics:
     local_sd: Array
 
     def __call__(self, readings: Array) -> tuple[Array, Array]:
-        """Scores ``(p,)`` and what is left ``(5 nchannel,)`` of one world's readings ``(nwindow, nframe, nchannel)``.
+        """Return scores ``(p,)`` and residual summaries ``(5 nchannel,)`` of one world's readings.
 
-        Scores are steps in standard errors s, as asinh(s), which keeps the order and bounds what is far off.
+        The readings have shape ``(nwindow, nframe, nchannel)``. Scores are steps s in standard errors, as asinh(s),
+        which keeps their order and limits outliers.
         """
         white = whitened(readings - self.centre, self.noise, self.present)
         inner, cross, solved, covariance = self._elimination
@@ -61,7 +63,7 @@ class SummaryStatistics:
 
     @cached_property
     def _elimination(self) -> tuple[Array, Array, Array, Array]:
-        """Of the first states: their normal equations, the cross terms, both solved; and the parameters' covariance."""
+        """Normal equations of the first states, cross terms, their solution, and the parameters' covariance."""
         inner = np.einsum("efcm,efcn->emn", self.starts, self.starts, optimize=True) + np.diag(self.local_sd**-2.0)
         cross = np.einsum("efcm,efcp->emp", self.starts, self.slopes, optimize=True)
         solved = np.linalg.solve(inner, cross)
@@ -71,12 +73,12 @@ class SummaryStatistics:
 
     @property
     def covariance(self) -> Array:
-        """Of the parameters to first order, under the noise and the prior, ``(p, p)``."""
+        """First-order covariance of the parameters, under the noise and the prior, ``(p, p)``."""
         return self._elimination[3]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the figures about what is left."""
+        """Names of the residual summaries."""
         return tuple(f"{what} of {channel}" for channel in self.noise.channels for what in LEFT)
 
     def _left(self, left: Array) -> Array:
@@ -93,9 +95,9 @@ class SummaryStatistics:
 
 
 def whitened(values: Array, noise: ResidualNoise, present: NDArray[np.bool_]) -> Array:
-    """Innovations of AR(1) noise in units of their standard deviation, along the frames of ``(nwindow, nframe, c)``.
+    """Return the innovations of AR(1) noise along the frames of ``(nwindow, nframe, c)``, in standard deviations.
 
-    Where the frame before is not known the value itself is taken, in units of the noise's. Not measured is 0.
+    After a missing frame the value itself is used, in units of the noise. Missing measurements give 0.
     """
     clean = np.where(present, values, 0.0)
     before = np.zeros_like(clean)
@@ -109,7 +111,7 @@ def whitened(values: Array, noise: ResidualNoise, present: NDArray[np.bool_]) ->
 def summaries_at(
     backend: Backend, logs: ReplayLogs, space: FitSpace, point: Array, config: FitConfig
 ) -> SummaryStatistics:
-    """Summaries about a fit's end, ``point`` ``(p,)``, with the noise that the fit leaves over there."""
+    """Return the summary function at a fit's estimate ``point`` ``(p,)``, with the fit's residual noise."""
     problem = fit_problem(backend, logs, space, point, replace(config, coupled=True))
     here = linearize(problem, point, alone=True)
     first = here.residual * problem.width + logs.measured

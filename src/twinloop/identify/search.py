@@ -1,8 +1,8 @@
-"""Search beyond one walk downhill: from many starts, and by CMA-ES.
+"""Global search beyond one descent: from many starts, and by CMA-ES.
 
-Every generation of CMA-ES, for landscapes so rough that slopes mislead, is one batch of replays. The walk goes on in
-units of the prior's standard deviations; what is found is then taken to the bottom by Levenberg–Marquardt (`walk`).
-Hansen, "The CMA Evolution Strategy: A Tutorial", arXiv 1604.00772, by the package cmaes.
+Every generation of CMA-ES is one batch of replays; it suits rough objectives with misleading slopes. It searches in
+units of the prior's standard deviations. Levenberg–Marquardt then refines its result (`walk`). Hansen, "The CMA
+Evolution Strategy: A Tutorial", arXiv 1604.00772, by the package cmaes.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from twinloop.randomize.sequences import scrambled_sobol
 
 Array = NDArray[np.float64]
 _ALIKE = 0.05  # optima are called nearly equal up to this difference of their losses, relative
-_APART = 0.25  # standard deviations beforehand, of some parameter, between optima that are told apart
-_RIDGE = 0.01  # relative rise of the loss between two optima, without which they are one valley
-_NOTHING = 1e-3  # of a loss: residuals of a twentieth of their noise
+_APART = 0.25  # prior standard deviations of some parameter between distinct optima
+_RIDGE = 0.01  # relative rise of the loss between two optima; below it they are one valley
+_NOTHING = 1e-3  # loss that counts as zero: residuals of a twentieth of their noise
 
 
 @dataclass(frozen=True, kw_only=True)
 class Optimum:
-    """One end of a fit's walks: its ``point`` as the solver has it, its loss, and how many ``starts`` led there."""
+    """One optimum of a fit: its ``point`` in solver coordinates, its loss, and how many ``starts`` reached it."""
 
     point: Array
     loss: float
@@ -37,9 +37,9 @@ class Optimum:
 
 
 def starting_points(problem: FitProblem, start: Array, count: int, *, seed: int = 0) -> Array:
-    """``start``, and points drawn from the prior with low discrepancy (scrambled Sobol'), ``(count, p)``.
+    """Return ``start`` and low-discrepancy draws from the prior (scrambled Sobol'), ``(count, p)``.
 
-    Draws beyond a bound lie on it.
+    Draws outside the bounds are clipped to them.
     """
     draws = scrambled_sobol(np.arange(count - 1, dtype=np.int64), len(start), run_seed=seed)
     points = problem.centre + problem.sd * ndtri(draws)
@@ -47,10 +47,10 @@ def starting_points(problem: FitProblem, start: Array, count: int, *, seed: int 
 
 
 def distinct_optima(problem: FitProblem, solutions: Sequence[SolverSolution]) -> tuple[Optimum, ...]:
-    """The best end of several walks, and those that are nearly as good and lie elsewhere, best first.
+    """Return the best solution and other, nearly equal optima, best first.
 
-    Ends that differ only along a valley, over which the loss does not rise between them, count as one: what that
-    leaves open is said by the directions that the data do not determine.
+    Solutions that differ only along a valley, without a rise of the loss between them, count as one. The undetermined
+    directions describe such valleys.
     """
     ended = sorted((s for s in solutions if not s.diverged), key=lambda s: s.loss)
     found: list[Optimum] = []
@@ -66,7 +66,7 @@ def distinct_optima(problem: FitProblem, solutions: Sequence[SolverSolution]) ->
 
 
 def _one(problem: FitProblem, optimum: Optimum, other: SolverSolution) -> bool:
-    """Whether two ends are the same optimum: near each other, or with no ridge between them."""
+    """Return whether two solutions are the same optimum: near each other, or with no ridge between them."""
     move = other.point - optimum.point
     if np.max(np.abs(move) / problem.sd) < _APART:
         return True
@@ -76,7 +76,7 @@ def _one(problem: FitProblem, optimum: Optimum, other: SolverSolution) -> bool:
 
 
 def describe_optima(space: FitSpace, problem: FitProblem, optima: Sequence[Optimum]) -> str:
-    """What distinguishes optima that are nearly as good as each other; nothing where there is one."""
+    """Return a sentence on the differences of nearly equal optima; empty for a single one."""
     if len(optima) < 2:
         return ""
     spread = np.ptp([optimum.point for optimum in optima], axis=0) / problem.sd
@@ -88,22 +88,22 @@ def describe_optima(space: FitSpace, problem: FitProblem, optima: Sequence[Optim
         said = ", ".join(f"{name} {values[name]:.4g} {units[name]}".strip() for name in names)
         rows.append(f"loss {optimum.loss:.4g} ({optimum.starts} starts) at {said}")
     return (
-        f"{len(optima)} optima explain the data nearly alike: {'; '.join(rows)}. The first is reported. Fix one of "
-        f"{', '.join(names[:3])} to what is known of it, or record motion that tells them apart."
+        f"{len(optima)} optima explain the data nearly equally well: {'; '.join(rows)}. The first is reported. Fix "
+        f"one of {', '.join(names[:3])} to its known value, or record motion that distinguishes them."
     )
 
 
-# First step in standard deviations of the prior: two thirds of the draws lie within half of what is plausible.
+# First step in standard deviations of the prior: two thirds of the draws are within half a prior deviation.
 _FIRST_STEP = 0.5
-_DIVERGED = 1e12  # in place of an infinite loss, which the strategy cannot count with
+_DIVERGED = 1e12  # in place of an infinite loss, which the strategy cannot use
 
 
 @dataclass(frozen=True)
 class EvolutionResult:
-    """Where a search ended: the best ``point`` seen or the last mean, its ``loss``, and how it went.
+    """Result of a search: the best evaluated ``point`` or the last mean, its ``loss``, and the history.
 
-    ``history`` is the best loss after each generation; ``told`` the losses of every generation's points, with which
-    the same search can be gone on with; ``converged`` says that the strategy itself stopped.
+    ``history`` is the best loss after each generation. ``told`` are the losses of every generation's points; with them
+    the same search can be resumed. ``converged`` states that the strategy itself stopped.
     """
 
     point: Array
@@ -114,7 +114,7 @@ class EvolutionResult:
 
     @property
     def replays(self) -> int:
-        """How many worlds were replayed."""
+        """Number of replayed worlds."""
         return sum(map(len, self.told))
 
 
@@ -128,16 +128,16 @@ def evolve(
     told: Sequence[Sequence[float]] = (),
     watch: Callable[[EvolutionResult], None] | None = None,
 ) -> EvolutionResult:
-    """Search from ``start``; equal seeds give equal searches.
+    """Search from ``start`` by CMA-ES; equal seeds give equal searches.
 
     Args:
         problem: the fit; first states stay as measured.
         start: mean of the first generation, ``(p,)``.
-        generations: at most so many.
-        population: points of a generation; None for 4 + ⌊3 ln p⌋.
-        seed: of the draws.
+        generations: maximum number of generations.
+        population: points per generation; by default 4 + ⌊3 ln p⌋.
+        seed: seed of the draws.
         told: losses of generations that were replayed before; they are not replayed again.
-        watch: is told after every generation how far the search is.
+        watch: called after every generation with the state of the search.
     """
     strategy = _strategy(problem, start, population, seed)
     best, best_loss, history, losses = np.clip(start, problem.low, problem.high), np.inf, [], list(map(tuple, told))
@@ -165,7 +165,7 @@ def evolve(
 
 
 def _strategy(problem: FitProblem, start: Array, population: int | None, seed: int) -> CMA:
-    """In deviations of the prior from its centre; a single parameter gets an idle one beside it, as CMA needs two."""
+    """Return the strategy in prior deviations from the centre; a single parameter gets an unused second dimension."""
     low, high = ((bound - problem.centre) / problem.sd for bound in (problem.low, problem.high))
     mean = np.clip((start - problem.centre) / problem.sd, low, high)
     bounds = np.stack([low, high], axis=1)

@@ -1,11 +1,11 @@
-"""Levenberg–Marquardt over batched replays, and the file that keeps how far a long fit has come.
+"""Levenberg–Marquardt over batched replays, and checkpoints of long fits.
 
-Every trial step of every block runs in one batch. A step is kept only if the total loss of all channels falls, so that
-the coupling that a block-diagonal Jacobian leaves out cannot mislead. A walk is a generator that asks for residuals, so
-that many walks, from different starts, can have theirs replayed in one batch (`solve_together`).
+All trial steps of all blocks run in one batch. A step is accepted only if the total loss of all channels falls, so that
+the coupling that a block-diagonal Jacobian ignores cannot mislead the solver. A descent is a generator that yields
+queries for residuals. Many descents, from different starts, can thus be replayed in one batch (`solve_together`).
 
-A checkpoint file belongs to one fit: data, twin, free parameters and settings. Its stages hold how far their walks had
-come; numbers are written so that they read back bit for bit.
+A checkpoint file belongs to one fit: data, twin, free parameters and settings. It stores the progress of each stage;
+numbers are written such that they read back exactly.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ Array = NDArray[np.float64]
 
 _FACTORS = np.array([0.1, 1.0, 10.0, 100.0])
 _FIRST_DAMPING, _LEAST_DAMPING, _MOST_DAMPING = 1e-2, 1e-6, 1e4
-_REJECTIONS = 3  # steps in a row that were not kept: the damping is then 30³ times higher, and this the bottom
-_MOST_NUMBERS = 20_000_000  # of residuals that are replayed at once: 160 MB
+_REJECTIONS = 3  # consecutive rejected steps: the damping is then 30³ times higher, and the minimum is reached
+_MOST_NUMBERS = 20_000_000  # residuals replayed at once: 160 MB
 
 
 @dataclass(frozen=True, kw_only=True)
 class SolverSolution:
-    """Where the walk ended. ``history`` holds the total loss after every accepted step, ``replays`` counts worlds."""
+    """End of a descent. ``history`` is the total loss after each accepted step; ``replays`` is the number of worlds."""
 
     end: Linearization
     history: tuple[float, ...]
@@ -53,15 +53,16 @@ class SolverSolution:
 
     @property
     def diverged(self) -> bool:
-        """Whether the twin could not be replayed where the walk began, so that it never moved."""
+        """Whether the twin cannot be replayed at the start point, so that no step was taken."""
         return not np.isfinite(self.loss)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SolverState:
-    """How far a walk is: enough to go on from with the same end.
+    """State of a descent, sufficient to resume it with the same result.
 
-    ``damping`` is that of each block, ``rejections`` how many steps in a row were not kept, ``iteration`` counts both.
+    ``damping`` has one value per block. ``rejections`` is the number of consecutive rejected steps; ``iteration``
+    counts accepted and rejected steps.
     """
 
     point: Array
@@ -78,14 +79,14 @@ Watch = Callable[[SolverState], None]
 
 
 class _ResidualQuery(NamedTuple):
-    """Points whose residuals a walk wants, and their corrections: ``(k, p)`` and ``(k, nwindow, m)``."""
+    """Points ``(k, p)`` and corrections ``(k, nwindow, m)`` whose residuals a descent needs."""
 
     points: Array
     local: Array
 
 
 class _StepTrial(NamedTuple):
-    """The first row of ``points`` and ``local`` is a step that lowers the loss, None where none does."""
+    """A trial step: the first row of ``points`` and ``local`` lowers the loss; None if no step does."""
 
     tried: _ResidualQuery | None
     damping: Array
@@ -102,20 +103,20 @@ def solve(
     iterations: int = 15,
     tolerance: float = 2e-3,
 ) -> SolverSolution:
-    """Walk downhill from ``start`` until the total loss falls by less than ``tolerance`` (relative) in two steps.
+    """Minimize from ``start`` until the total loss falls by less than ``tolerance`` (relative) in two steps.
 
     Args:
         problem: the fit.
-        start: where to begin, ``(p,)``.
-        local: corrections of the first states to begin with, ``(nwindow, m)``.
-        iterations: most steps, kept or not.
+        start: start point, ``(p,)``.
+        local: initial corrections of the first states, ``(nwindow, m)``.
+        iterations: maximum number of steps, accepted or rejected.
         tolerance: see above.
     """
     return solve_together(problem, [begin(problem, start, local)], iterations=iterations, tolerance=tolerance)[0]
 
 
 def begin(problem: FitProblem, start: Array, local: Array | None = None) -> SolverState:
-    """A walk that has not moved yet, its start inside the bounds."""
+    """Return the initial state of a descent, its start clipped to the bounds."""
     return SolverState(
         point=np.clip(start, problem.low, problem.high),
         local=problem.no_local if local is None else local,
@@ -131,9 +132,9 @@ def solve_together(
     tolerance: float = 2e-3,
     watch: Callable[[int, SolverState], None] | None = None,
 ) -> list[SolverSolution]:
-    """Walks from many starts, each as `solve` would go, with what they ask for replayed in one batch.
+    """Minimize from many starts, each as `solve` would, with all their replays in one batch.
 
-    ``watch`` is told the number of the walk and how far it is.
+    ``watch`` is called after every step with the number of the start and the state of its descent.
     """
 
     def told(number: int) -> Watch:
@@ -156,7 +157,7 @@ def solve_together(
 
 
 def _answers(problem: FitProblem, asked: dict[int, _ResidualQuery]) -> list[tuple[int, Array]]:
-    """Residuals for some of what was asked: as much as fits into one batch, at least one walk's."""
+    """Return residuals for some of the queries: as many as fit into one batch, at least those of one descent."""
     most, chosen, worlds = max(1, _MOST_NUMBERS // max(problem.measured.size, 1)), [], 0
     for number, ask in sorted(asked.items()):
         if chosen and worlds + len(ask.points) > most:
@@ -200,7 +201,7 @@ def _walk(problem: FitProblem, start: SolverState, *, iterations: int, tolerance
 def _look(
     problem: FitProblem, point: Array, local: Array
 ) -> Generator[_ResidualQuery, Array, tuple[Linearization, int]]:
-    """The surroundings of a point, and how many worlds they took."""
+    """Return the linearization at a point, and the number of worlds it needed."""
     probed = probe(problem, point, local)
     residual = yield _ResidualQuery(probed.points, probed.local)
     return linearization(problem, probed, residual), len(probed.points)
@@ -209,7 +210,7 @@ def _look(
 def _best_trial(
     problem: FitProblem, here: Linearization, damping: Array
 ) -> Generator[_ResidualQuery, Array, _StepTrial]:
-    """The best step among several dampings, chosen block by block, if the total loss agrees; and the next damping."""
+    """Return the best step among several dampings, per block if that lowers the total loss; and the next damping."""
     levels = np.clip(_FACTORS[:, None] * damping, _LEAST_DAMPING, _MOST_DAMPING)
     steps = [_step(problem, here, level) for level in levels]
     tried = _ResidualQuery(np.array([point for point, _ in steps]), np.array([local for _, local in steps]))
@@ -232,7 +233,7 @@ def _best_trial(
 
 
 def _step(problem: FitProblem, here: Linearization, damping: Array) -> tuple[Array, Array]:
-    """The damped Gauss–Newton step of every block, kept inside the bounds and within one prior deviation."""
+    """Return the damped Gauss–Newton step of every block, within the bounds and at most one prior deviation."""
     target, local = here.point.copy(), here.local
     for number, (block, level) in enumerate(zip(problem.blocks, damping, strict=True)):
         equations = normal_equations(problem, here, number, damping=level)
@@ -245,7 +246,7 @@ def _step(problem: FitProblem, here: Linearization, damping: Array) -> tuple[Arr
 def _bounded_move(
     problem: FitProblem, point: Array, columns: NDArray[np.intp], matrix: Array, gradient: Array
 ) -> Array:
-    """Solve for a block's move; parameters that would leave their bounds stop there and the rest is solved again."""
+    """Solve for a block's step; parameters stop at their bounds, and the others are then solved again."""
     here, low, high = point[columns], problem.low[columns], problem.high[columns]
     move, loose = np.zeros(len(columns)), np.ones(len(columns), dtype=bool)
     while loose.any():
@@ -264,17 +265,17 @@ _SCHEMA = 1
 
 
 class FitCheckpoint:
-    """What stages of a fit had reached; kept in memory alone where there is no path."""
+    """Progress of the stages of a fit; without a path it is only kept in memory."""
 
     def __init__(self, path: Path | None, fit: Mapping[str, str]) -> None:
-        """Begin, or go on where the file at ``path`` ends.
+        """Start a new checkpoint, or resume the one at ``path``.
 
         Args:
-            path: the file; it is made when there is something to keep.
-            fit: what the fit is made of, by name: data, twin, parameters, settings.
+            path: the file; it is created with the first saved stage.
+            fit: identity of the fit, by name: data, twin, parameters, settings.
 
         Raises:
-            InputError: the file is no checkpoint, or one of another fit; says what differs.
+            InputError: the file is not a checkpoint, or belongs to another fit; the message names the differences.
         """
         self._path, self._fit = path, dict(fit)
         self._stages: dict[str, Any] = {}
@@ -282,19 +283,19 @@ class FitCheckpoint:
             self._stages = _read(path, self._fit)
 
     def descents(self, stage: str) -> list[SolverState]:
-        """How far the walks of a stage had come; empty where it had not begun."""
+        """Return the states of a stage's descents; empty if the stage has not started."""
         return [_descent(row) for row in self._stages.get(stage, [])]
 
     def told(self, stage: str) -> list[list[float]]:
-        """Losses of every generation of a stage; empty where it had not begun."""
+        """Return the losses of every generation of a stage; empty if the stage has not started."""
         return self._stages.get(stage, [])
 
     def keep_descents(self, stage: str, descents: Sequence[SolverState]) -> None:
-        """Keep how far the walks of a stage have come."""
+        """Save the states of a stage's descents."""
         self._keep(stage, [{**plain(one), "local_shape": list(one.local.shape)} for one in descents])
 
     def keep_told(self, stage: str, losses: Sequence[Sequence[float]]) -> None:
-        """Keep the losses of every generation of a stage."""
+        """Save the losses of every generation of a stage."""
         self._keep(stage, [list(row) for row in losses])
 
     def _keep(self, stage: str, value: list[Any]) -> None:
@@ -306,12 +307,12 @@ class FitCheckpoint:
 def _read(path: Path, fit: Mapping[str, str]) -> dict[str, Any]:
     value = read_json(path)
     if not isinstance(value, Mapping) or value.get("schema") != _SCHEMA or not isinstance(value.get("stages"), dict):
-        raise InputError(f"{path} is no checkpoint of a fit. Name another file, or remove it.")
+        raise InputError(f"{path} is no checkpoint of a fit. Give another file, or remove it.")
     other = value.get("fit", {})
     differs = [name for name in fit if other.get(name) != fit[name]]
     if differs:
         raise InputError(
-            f"The checkpoint {path} belongs to another fit: {', '.join(differs)} differ. Go on with the same, or name "
+            f"The checkpoint {path} belongs to another fit: {', '.join(differs)} differ. Use the same, or give "
             "another file."
         )
     return dict(value["stages"])

@@ -1,8 +1,8 @@
-"""Physics that a twin may have or lack, as lists of parameters that are freed or held: what `compare` puts to the test.
+"""Physics that a twin may lack, as lists of parameters to free or to fix; `compare` tests them.
 
-A structure names parameters by patterns, the ``neutral`` values at which its physics is absent, and what a fit needs to
-find it: where to start and how far to believe. With ``gears`` the twin is compiled with a motor side for every joint.
-A table of a user's own is a YAML list of the same fields::
+A structure names parameters by patterns and gives the ``neutral`` values at which its physics is absent. It also has
+start values and priors for the fit. With ``gears`` the twin is compiled with a motor side for every joint. A user's own
+table is a YAML list of the same fields::
 
     - name: springs
       meaning: a spring in every joint
@@ -31,9 +31,9 @@ from twinloop.twin.quantities import QUANTITIES, Prior, find_kind
 from twinloop.twin.spec import GearSpec, ParamSpec, describe
 from twinloop.twin.variant import declaring, gearing
 
-# Part of the stiffest elastic gear that the physics step can follow from which a fit starts; our choice.
+# Start stiffness of elastic gears, as a part of the highest one that the physics step resolves; our choice.
 _ELASTIC = 0.25
-# Times the fastest joint speed of a log from which a fit of the torque-speed curve starts; our choice.
+# Start no-load speed of the torque-speed curve, as a multiple of the fastest joint speed in the log; our choice.
 _NO_LOAD = 2.0
 
 
@@ -41,14 +41,15 @@ class Structure(BaseModel):
     """One hypothesis about missing physics.
 
     Attributes:
-        name: short.
+        name: short name.
         meaning: the physics in words.
         frees: patterns of the parameters that it adds.
-        neutral: values by pattern at which it is absent, SI; what has none is absent at its nominal value.
-        start: where a fit starts, by pattern, SI; off the neutral value, where slopes may vanish.
-        priors: by pattern, see `Prior`.
-        gears: how the twin must be compiled: not at all, with ``play``, or ``elastic``.
-        needs: ``contacts`` where the replay must keep contacts.
+        neutral: values by pattern at which the physics is absent, SI; other parameters are absent at their nominal
+            value.
+        start: start values of the fit by pattern, SI; away from the neutral value, where slopes may vanish.
+        priors: priors by pattern, see `Prior`.
+        gears: gears to compile into the twin: none, with ``play``, or ``elastic``.
+        needs: ``contacts`` if the replay must keep contacts.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -63,10 +64,10 @@ class Structure(BaseModel):
     needs: Literal["nothing", "contacts"] = "nothing"
 
     def applied(self, twin: Twin, episodes: Sequence[Episode]) -> Twin:
-        """The twin with this physics possible: gears compiled in, its parameters declared.
+        """Return the twin with this physics enabled: gears compiled in, parameters declared.
 
         Raises:
-            InputError: the twin cannot have it; says why.
+            InputError: the twin cannot have this physics; the message gives the reason.
         """
         if self.gears != "none":
             twin = gearing(twin, _gears(twin, elastic=self.gears == "elastic"))
@@ -79,16 +80,16 @@ class Structure(BaseModel):
                 rows.append(ParamSpec(name=pattern, nominal=nominal, source=f"structure {self.name}"))
         twin = declaring(twin, rows) if rows else twin
         if not any(fnmatch.filter(twin.params, pattern) for pattern in self.frees):
-            raise InputError(f"the twin {twin.name} has nothing that {' or '.join(self.frees)} could belong to")
+            raise InputError(f"the twin {twin.name} has no part for {' or '.join(self.frees)}")
         return twin
 
     def names(self, twin: Twin) -> tuple[str, ...]:
-        """The parameters that it adds to a twin it was applied to."""
+        """Return the parameters that the structure adds to ``twin``, on which `applied` was called."""
         found = [name for pattern in self.frees for name in fnmatch.filter(twin.params, pattern)]
         return tuple(dict.fromkeys(found))
 
     def values(self, twin: Twin, which: Literal["neutral", "start"]) -> dict[str, float]:
-        """Neutral or starting values of the parameters that it adds, by name, where it says any."""
+        """Return neutral or start values of the added parameters by name, as far as the structure defines them."""
         table = getattr(self, which)
         return {
             name: float(value) for pattern, value in table.items() for name in fnmatch.filter(self.names(twin), pattern)
@@ -104,7 +105,7 @@ def _gears(twin: Twin, *, elastic: bool) -> GearSpec:
 
 
 def _fastest(twin: Twin, episodes: Sequence[Episode]) -> float | None:
-    """Where a torque-speed curve may begin to be felt in a log, rad/s or m/s; None for a log without movement."""
+    """Return the initial no-load speed of the torque-speed curve, rad/s or m/s; None for a log without movement."""
     if twin.spec.robot is None or not episodes:
         return None
     units = episodes[0].units if episodes[0].units.known else twin.unit_map([u.unit for u in episodes[0].units.joints])
@@ -114,7 +115,7 @@ def _fastest(twin: Twin, episodes: Sequence[Episode]) -> float | None:
 
 
 def _builtin(name: str, meaning: str, **how: Any) -> Structure:
-    """The structure whose quantities name it in their declarations."""
+    """Return the structure of all quantities whose declarations name it."""
     kinds = {kind.path(): kind for kind in QUANTITIES if kind.fit.missing and kind.fit.missing.structure == name}
     missing = {path: kind.fit.missing for path, kind in kinds.items() if kind.fit.missing}
     return Structure(
@@ -142,11 +143,11 @@ BUILTIN: tuple[Structure, ...] = (
 
 
 def chosen_structures(names: Sequence[str] = (), file: Path | None = None) -> tuple[Structure, ...]:
-    """The structures of these names, of the built-in table and of a user's own; all of both without names.
+    """Return the structures with these names, built-in or from a user's file; without names all of both.
 
     Raises:
-        UnknownNameError: a name that neither table has.
-        InputError: the file is not as it should be.
+        UnknownNameError: a name is in neither table.
+        InputError: the file is invalid.
     """
     table = {structure.name: structure for structure in BUILTIN}
     table |= {structure.name: structure for structure in (read_structures(file) if file else ())}
@@ -157,10 +158,10 @@ def chosen_structures(names: Sequence[str] = (), file: Path | None = None) -> tu
 
 
 def read_structures(path: Path) -> tuple[Structure, ...]:
-    """The structures in a YAML file.
+    """Read the structures in a YAML file.
 
     Raises:
-        InputError: the file is missing, is no list, or a key or value is wrong; names it.
+        InputError: the file is missing or no list, or it has a wrong key or value; the message names it.
     """
     value = load_yaml(path)
     if not isinstance(value, list):

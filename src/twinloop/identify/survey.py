@@ -1,4 +1,4 @@
-"""A look at data and twin before any fit: noise, plausible parameters, and what each window tells at each of them."""
+"""Survey of data and twin before any fit: noise, plausible parameters, and the log's information at each of them."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
 # Without a log: what a survey of the SO-101 log so101_pick_place_tape finds at 30 Hz, 0.15 to 0.6 of ±100 units of the
-# five joints of the arm (3 to 11 mrad), alike from frame to frame by 0.64 to 0.96.
+# five joints of the arm (3 to 11 mrad), with frame-to-frame correlations of 0.64 to 0.96.
 USUAL_SD, USUAL_RHO, _USUAL_HZ = 0.0075, 0.9, 30.0
 _TRIES = 3
-_STILL = 3.0  # encoder counts within which a joint counts as standing still
+_STILL = 3.0  # encoder counts within which a joint counts as not moving
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileOptions:
-    """How much is looked at.
+    """Options of a survey.
 
     Attributes:
-        points: plausible sets of parameters: where a few steps of a fit lead, then draws from what is known there.
-        steps: of that fit; without them the parameters' own error would count as noise.
-        seed: of the draws.
-        noise: of the readings in the log's units, instead of what those steps leave over.
+        points: number of plausible parameter sets: the end of a few fit steps, then draws from the distribution there.
+        steps: number of those fit steps; without them the parameters' own error would count as noise.
+        seed: seed of the draws.
+        noise: noise of the readings in the log's units; by default the residuals after those steps.
     """
 
     points: int = 3
@@ -47,11 +47,11 @@ class ProfileOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileSurvey:
-    """What was looked at.
+    """Result of a survey.
 
-    ``points`` ``(npoint, p)``; ``told`` ``(npoint, p, p)`` by all windows together; ``excited`` ``(npoint, p)``, see
-    `fisher.excitation`; ``groups`` of parameters that are judged together, by name; ``standing`` names joints that
-    never move.
+    ``points`` ``(npoint, p)`` are plausible parameters. ``told`` ``(npoint, p, p)`` is the information of all windows
+    together; ``excited`` ``(npoint, p)``: see `fisher.excitation`. ``groups`` are jointly fitted parameters, by name.
+    ``standing`` names joints that never move.
     """
 
     twin: Twin
@@ -70,7 +70,7 @@ class ProfileSurvey:
     hz: float = 0.0
 
     def joint_noise(self) -> ResidualNoiseModel:
-        """That of the joints' readings in the twin's units at the twin's rate."""
+        """Return the noise of the joint readings, in the twin's units and at the twin's rate."""
         known = {unit.joint: unit for unit in self.joint_units.joints} if self.joint_units else {}
         sd, rho = [], []
         for unit in self.twin.units.joints:
@@ -88,10 +88,10 @@ def survey(
     config: FitConfig | None = None,
     options: ProfileOptions | None = None,
 ) -> ProfileSurvey:
-    """Look at what episodes can tell about a twin; without any, at what is known beforehand.
+    """Survey the information of episodes about a twin; without episodes, of the prior alone.
 
     Raises:
-        LogError, InputError: the log does not fit the twin.
+        LogError, InputError: the log does not match the twin.
     """
     config, options = config or FitConfig(), options or ProfileOptions()
     if not episodes:
@@ -126,11 +126,13 @@ def survey(
 def _looked(
     problem: FitProblem, first: Array, noise: ResidualNoiseModel, options: ProfileOptions
 ) -> tuple[Array, FisherInformation, Array]:
-    """Points, what is told and how much is moved at each; worlds that diverge are drawn again."""
+    """Return points, and information and excitation at each; diverging worlds are drawn again."""
     points, told, excited = [first], [], []
     for number in range(options.points * _TRIES):
         point = points[0] if not told else _drawn(problem, points[0], told[0], number, options.seed)
-        here = linearize(problem, point, alone=True)  # what one joint's parameter moves of another is not the latter's
+        here = linearize(
+            problem, point, alone=True
+        )  # effects of one joint's parameter on other joints must not count as theirs
         at = information(problem, here, noise).total()
         if told and not np.isfinite(at.matrix).all():
             continue
@@ -144,7 +146,7 @@ def _looked(
 
 
 def _drawn(problem: FitProblem, centre: Array, told: FisherInformation, number: int, seed: int) -> Array:
-    """A draw from what is known at the centre: there the data, elsewhere the prior, decide how far it may be."""
+    """Draw a point around the centre from the distribution given the data; where data are weak, the prior limits it."""
     root = np.linalg.cholesky(told.covariance(problem.sd) + 1e-12 * np.diag(problem.sd**2))
     drawn = centre + root @ generator(seed, "plan/points", number).normal(size=len(centre))
     return np.clip(drawn, problem.low, problem.high)
@@ -183,7 +185,7 @@ def _groups(space: FitSpace, problem: FitProblem) -> dict[str, NDArray[np.intp]]
 
 
 def _floor(logs: ReplayLogs) -> Array:
-    """Rounding to an encoder's counts, uniform over one: its standard deviation in each channel's unit."""
+    """Return the standard deviation of rounding to encoder counts (uniform over one) in each channel's unit."""
     floor = 1e-9 + 1e-6 * np.nanmax(np.abs(logs.measured), axis=(0, 1))
     counts = logs.twin.robot.encoder_counts if logs.joints else None
     if counts is not None:
@@ -194,7 +196,7 @@ def _floor(logs: ReplayLogs) -> Array:
 
 
 def _standing(logs: ReplayLogs) -> tuple[str, ...]:
-    """Joints whose readings stay within a few counts in every window."""
+    """Return joints whose readings stay within a few counts over all windows."""
     span = np.nanmax(logs.measured, axis=(0, 1)) - np.nanmin(logs.measured, axis=(0, 1))
     still = span <= _STILL * np.sqrt(12.0) * _floor(logs)
     names = [channel.name for channel in logs.channels]

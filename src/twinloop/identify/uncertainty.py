@@ -1,9 +1,9 @@
-"""What the data tell about each parameter, and what they cannot tell.
+"""Uncertainty of a fit: covariance, intervals, and the parameters that the data do not determine.
 
-The estimate minimizes a robust loss plus a weak prior. Its covariance is M (Σ_c s_c s_cᵀ + P Σ P) M: with the inverse
-curvature M of the loss, the scores s_c of what is independent (episodes, or blocks of time) and the prior's curvature P
-and covariance Σ. The first part is what other data would have given; the second is how far the prior may have pulled
-the estimate from a truth that the prior allows, which fades where the data speak.
+The estimate minimizes a robust loss plus a weak prior. Its covariance is M (Σ_c s_c s_cᵀ + P Σ P) M. M is the inverse
+curvature of the loss; s_c are the scores of independent clusters (episodes, or blocks of time); P and Σ are curvature
+and covariance of the prior. The first term is the variation over other data sets. The second is the possible bias from
+the prior; it vanishes where the data are informative.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from twinloop.stats import bias_reduced_sandwich, score_bootstrap, stretched_per
 Array = NDArray[np.float64]
 
 _NEAR_BOUND = 1e-3  # prior standard deviations
-DRAWS = 2000  # of the one-step bootstrap, which replays nothing; 50 lie beyond each limit of 95 %
+DRAWS = 2000  # of the one-step bootstrap, which needs no replay; 50 are beyond each 95 % limit
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlockLimits:
-    """What is known of one block's parameters, ``(p,)`` each; ``low`` and ``high`` are offsets from the estimate.
+    """Uncertainty of one block's parameters, ``(p,)`` each; ``low`` and ``high`` are offsets from the estimate.
 
-    ``sides`` is "at most" or "at least" for a parameter on its bound, and "past" where the data exclude the bound.
+    ``sides`` is "at most" or "at least" for a parameter on its bound, and "past" if the data exclude the bound.
     ``curvature``, ``df``, ``unfinished`` and ``rank`` are as in `Uncertainty`.
     """
 
@@ -47,7 +47,7 @@ class BlockLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class _ConditionalErrors:
-    """Errors of some parameters while the others hold still: from other data, and (``shrunk``) from the prior."""
+    """Errors of some parameters with the others fixed: from the data, and (``shrunk``) from the prior."""
 
     columns: NDArray[np.intp]
     covariance: Array
@@ -73,16 +73,16 @@ def block_limits(
     level: float,
     refits: Array | None = None,
 ) -> BlockLimits:
-    """Limits of one block's parameters; those on a bound hold still while the others are judged.
+    """Return the limits of one block's parameters; parameters on a bound are fixed for the others' limits.
 
     Args:
         problem: the fit.
-        here: where it ended.
+        here: linearization at its solution.
         block: the block.
-        score: of that block.
-        clusters: what is independent.
-        level: of the intervals; a one-sided one has all of it on its side.
-        refits: estimates from data drawn again, ``(draws, p)``.
+        score: scores of that block.
+        clusters: the independent clusters of frames.
+        level: confidence level of the intervals, also of one-sided ones.
+        refits: estimates from resampled data, ``(draws, p)``.
     """
     point, sd, p = here.point[block.columns], problem.sd[block.columns], len(block.columns)
     low, high = problem.low[block.columns] - point, problem.high[block.columns] - point
@@ -115,7 +115,7 @@ def _side(lowest: bool, highest: bool, low: float, high: float) -> str:
 
 
 def _spread(score: FrameScores, sd: Array, clusters: FrameClusters, columns: NDArray[np.intp]) -> _ConditionalErrors:
-    """Sandwich or bootstrap covariance of the columns that may move, and the Newton step that is left."""
+    """Return the covariance of the free columns from a bias-reduced sandwich, and the remaining Newton step."""
     curvatures, gradients = score.by_cluster(clusters.labels)
     curvatures, gradients = curvatures[:, columns][:, :, columns], gradients[:, columns]
     penalty, drawn = score.penalty[np.ix_(columns, columns)], score.drawn[columns]
@@ -128,7 +128,9 @@ def _spread(score: FrameScores, sd: Array, clusters: FrameClusters, columns: NDA
         columns=columns,
         covariance=told.covariance + shrunk,
         shrunk=shrunk,
-        df=told.df * np.divide(total, own, out=np.full_like(total, 1e6), where=own > 0) ** 2,  # the prior's are many
+        df=told.df
+        * np.divide(total, own, out=np.full_like(total, 1e6), where=own > 0)
+        ** 2,  # the prior has many degrees of freedom
         move=-inverse @ (gradients.sum(axis=0) + drawn),
         inverse=inverse,
         rank=told.rank,
@@ -138,7 +140,7 @@ def _spread(score: FrameScores, sd: Array, clusters: FrameClusters, columns: NDA
 def _two_sided(
     score: FrameScores, clusters: FrameClusters, spread: _ConditionalErrors, level: float, refits: Array | None
 ) -> tuple[Array, Array]:
-    """Offsets of the limits: by t quantiles, or by bootstrap where clusters are few or data were drawn again."""
+    """Return offsets of the limits: from t quantiles, or from a bootstrap if clusters are few or refits are given."""
     if refits is None and not clusters.few:
         reach = stdtrit(spread.df, (1 + level) / 2) * spread.error
         return -reach, reach
@@ -160,7 +162,7 @@ def _two_sided(
 
 Method = Literal["sandwich", "score bootstrap", "refit bootstrap", "none"]
 
-# A parameter is not determined when its standard error is not well below what was known beforehand.
+# A parameter is not determined if its standard error exceeds this part of its prior deviation.
 LEAST_GAIN = 0.5
 _OPEN = "the data leave it open"
 _ALONE = "one episode gives no interval"
@@ -170,16 +172,16 @@ _VAGUE = "no better known than before"
 
 @dataclass(frozen=True, kw_only=True)
 class Uncertainty:
-    """What is known of each parameter, in the coordinates where the solver walks.
+    """Uncertainty of each parameter, in the solver's coordinates.
 
-    ``covariance`` ``(p, p)``: between blocks it is not estimated (0), and parameters that are not determined keep their
-    prior variance. ``low`` and ``high`` are the limits at ``level``, NaN where ``reasons`` says why a parameter is not
-    determined. One that ends on its bound has a one-sided interval from there: ``sides`` says "at most", "at least" or
-    "". ``curvature`` ``(p,)`` is that of the loss along each parameter with the others following. ``df`` are degrees
-    of freedom of the t quantiles. ``directions`` names combinations that the data leave open; ``condition`` is
-    cond(ĴᵀĴ) of each block with unit columns. ``unfinished`` is how many standard errors the walk ended short of its
-    optimum. ``rank`` is that of the clusters' scores; ``clusters`` is None where nothing can be compared; ``draws`` are
-    those of the bootstrap.
+    ``covariance`` ``(p, p)`` is 0 between blocks, where it is not estimated; undetermined parameters keep their prior
+    variance. ``low`` and ``high`` are the limits at ``level``, NaN for undetermined parameters, for which ``reasons``
+    has the reason. A parameter on its bound has a one-sided interval: ``sides`` is "at most", "at least" or "".
+    ``curvature`` ``(p,)`` is that of the loss along each parameter with the others optimized. ``df`` are degrees of
+    freedom of the t quantiles. ``directions`` are undetermined combinations; ``condition`` is cond(ĴᵀĴ) of each block
+    with unit columns. ``unfinished`` is the distance of each estimate from the optimum in standard errors. ``rank`` is
+    that of the clusters' scores; ``clusters`` is None if nothing can be compared; ``draws`` is the number of bootstrap
+    draws.
     """
 
     covariance: Array
@@ -208,15 +210,16 @@ def uncertainty(
     level: float = 0.95,
     refits: Array | None = None,
 ) -> Uncertainty:
-    """Covariance and intervals, clustered, and the directions and parameters that the data do not determine.
+    """Return clustered covariance and intervals, and the directions and parameters that the data do not determine.
 
     Args:
         problem: the fit.
-        here: where it ended, every parameter perturbed alone.
-        names: of the parameters.
-        times: when windows begin; None for windows that follow nothing.
-        level: of the intervals.
-        refits: estimates from data drawn again over `fit_clusters`, ``(draws, p)``; None for the linearization.
+        here: linearization at its solution, every parameter perturbed alone.
+        names: names of the parameters.
+        times: begin times of the windows; by default no window continues another.
+        level: confidence level of the intervals.
+        refits: estimates from resampled clusters of `fit_clusters`, ``(draws, p)``; by default the linearization is
+            used.
     """
     scores = [frame_scores(problem, here, number) for number in range(len(problem.blocks))]
     clusters = fit_clusters(problem, here, scores, times)
@@ -263,7 +266,7 @@ def fit_clusters(
     scores: Sequence[FrameScores] | None = None,
     times: FrameTimes | None = None,
 ) -> FrameClusters | None:
-    """What counts as independent in a fit (see `choose_clusters`)."""
+    """Return the independent clusters of frames in a fit (see `choose_clusters`)."""
     scores = scores or [frame_scores(problem, here, number) for number in range(len(problem.blocks))]
     influences = [s.per_frame @ np.linalg.inv(s.curvature + s.penalty) for s in scores]
     present = np.any(~np.isnan(problem.measured), axis=-1, keepdims=True)[..., 0]
@@ -281,7 +284,7 @@ def _method(clusters: FrameClusters | None, refits: Array | None) -> Method:
 
 
 def _reasons(found: BlockLimits, told: Determination, sd: Array) -> list[str]:
-    """Why each parameter of a block is not determined, "" where it is."""
+    """Return the reason why each parameter of a block is not determined, "" if it is."""
     reasons = []
     for side, is_open, variance, spread in zip(found.sides, told.open, np.diag(found.covariance), sd, strict=True):
         if is_open:

@@ -1,4 +1,4 @@
-"""What every frame adds to the gradient and curvature of a fit's loss, and which frames count as independent."""
+"""Contributions of single frames to gradient and curvature of a fit's loss, and the independent clusters of frames."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class FrameScores:
-    """One block's loss, frame by frame, at a point.
+    """One block's loss at a point, frame by frame.
 
-    ``slopes`` ``(nwindow, nframe, nchannel, p)`` are those of the residual with each window's first state eliminated,
-    0 where nothing was measured; ``pull`` ``(nwindow, nframe, nchannel)`` is the loss's derivative by the residual,
-    ``bend`` its second derivative, both with the frame's weight. ``local_pull`` ``(nwindow, p)`` and ``local_bend``
-    ``(nwindow, p, p)`` are what the prior of the first states adds to gradient and curvature; ``penalty`` ``(p, p)``
-    and ``drawn`` ``(p,)`` are the curvature and the gradient of the parameters' own prior. ``follow`` ``(nwindow, m,
-    p)`` and ``settle`` ``(nwindow, m)`` say how first states move: settle + follow · move.
+    ``slopes`` ``(nwindow, nframe, nchannel, p)`` are those of the residual with each window's first state eliminated, 0
+    at missing measurements. ``pull`` ``(nwindow, nframe, nchannel)`` and ``bend`` are first and second derivative of
+    the loss by the residual, both multiplied by the frame's weight. ``local_pull`` ``(nwindow, p)`` and ``local_bend``
+    ``(nwindow, p, p)`` are the contributions of the first states' prior to gradient and curvature. ``penalty`` ``(p,
+    p)`` and ``drawn`` ``(p,)`` are curvature and gradient of the parameters' own prior. ``follow`` ``(nwindow, m, p)``
+    and ``settle`` ``(nwindow, m)`` define the step of the first states: settle + follow · step.
     """
 
     slopes: Array
@@ -39,7 +39,7 @@ class FrameScores:
 
     @property
     def gradient(self) -> Array:
-        """Of the loss without the prior, ``(p,)``."""
+        """Gradient of the loss without the prior, ``(p,)``."""
         return np.einsum("efcp,efc->p", self.slopes, self.pull, optimize=True) + self.local_pull.sum(axis=0)
 
     @property
@@ -50,13 +50,13 @@ class FrameScores:
 
     @property
     def per_frame(self) -> Array:
-        """The gradient frame by frame, ``(nwindow, nframe, p)``; a first state's prior counts in the first."""
+        """Gradient of each frame, ``(nwindow, nframe, p)``; a window's first frame includes its first state's prior."""
         frames = np.einsum("efcp,efc->efp", self.slopes, self.pull, optimize=True)
         frames[:, 0] += self.local_pull
         return frames
 
     def by_cluster(self, labels: NDArray[np.intp]) -> tuple[Array, Array]:
-        """Curvature ``(C, p, p)`` and gradient ``(C, p)`` of each cluster; ``labels`` ``(nwindow, nframe)`` from 0."""
+        """Return curvature ``(C, p, p)`` and gradient ``(C, p)`` per cluster of ``labels`` ``(nwindow, nframe)``."""
         count, p = int(labels.max()) + 1, self.slopes.shape[-1]
         gradients = np.zeros((count, p))
         np.add.at(gradients, labels, self.per_frame)
@@ -72,13 +72,13 @@ class FrameScores:
 
 
 def frame_scores(problem: FitProblem, here: Linearization, block: int, weights: Array | None = None) -> FrameScores:
-    """Gradient and curvature of Huber's own loss: frames beyond its width pull by their weight and do not bend.
+    """Return gradient and curvature of Huber's loss: residuals beyond its width add constant gradient and no curvature.
 
     Args:
         problem: the fit.
-        here: where it is looked at.
-        block: number of the block.
-        weights: how often each frame counts, ``(nwindow, nframe)``; None for once.
+        here: linearization at the point of interest.
+        block: index of the block.
+        weights: multiplicity of each frame, ``(nwindow, nframe)``; by default 1.
     """
     columns, channels = problem.blocks[block].columns, problem.blocks[block].channels
     residual = here.residual[..., channels]
@@ -124,7 +124,7 @@ _PER_PARAMETER = 2
 
 @dataclass(frozen=True, kw_only=True)
 class FrameTimes:
-    """When each window begins, ``(nwindow,)`` in s of its episode, and the time between frames ``dt`` in s."""
+    """Begin of each window, ``(nwindow,)`` in s of its episode, and the time between frames ``dt`` in s."""
 
     begins: Array
     dt: float
@@ -132,11 +132,11 @@ class FrameTimes:
 
 @dataclass(frozen=True, kw_only=True)
 class FrameClusters:
-    """Which frames belong together.
+    """Clusters of frames that are not independent of each other.
 
-    ``labels`` ``(nwindow, nframe)`` number the clusters from 0; ``length`` is that of time blocks in s, 0 for episodes.
-    ``correlated`` is over how many s the influence of frames on the slowest parameter is correlated, ``independent``
-    how many such stretches there are. ``few`` says that there are fewer than twice as many clusters as parameters.
+    ``labels`` ``(nwindow, nframe)`` are cluster numbers from 0. ``length`` is that of time blocks in s, 0 for episodes.
+    ``correlated`` is the time in s over which frames' influence on the slowest parameter is correlated; ``independent``
+    is the number of such stretches. ``few`` states that there are fewer than twice as many clusters as parameters.
     """
 
     kind: Literal["episode", "time block"]
@@ -148,21 +148,21 @@ class FrameClusters:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of clusters."""
         return int(self.labels.max()) + 1
 
 
 def choose_clusters(
     influences: Sequence[Array], present: NDArray[np.bool_], owners: NDArray[np.intp], times: FrameTimes
 ) -> FrameClusters | None:
-    """Episodes where there are two for each parameter, else time blocks where these are more.
+    """Choose episodes as clusters if there are two per parameter; otherwise time blocks if these are more.
 
     Args:
-        influences: what each frame adds to the error of each parameter, ``(nwindow, nframe, p)`` for every block of a
+        influences: each frame's contribution to each parameter's error, ``(nwindow, nframe, p)`` for every block of a
             fit; the block with most parameters decides.
         present: frames with a measurement, ``(nwindow, nframe)``.
-        owners: number of each window's episode from 0, ``(nwindow,)``.
-        times: when windows begin.
+        owners: index of each window's episode from 0, ``(nwindow,)``.
+        times: begin times of the windows.
 
     Returns:
         None for a single episode that is too short to be cut.
@@ -188,7 +188,7 @@ def choose_clusters(
 
 
 def _tracks(influence: Array, owners: NDArray[np.intp], times: FrameTimes) -> list[Array]:
-    """The influence of each episode's frames in order of time; windows that overlap add up."""
+    """Return the influence of each episode's frames in order of time; overlapping windows are summed."""
     tracks = []
     for owner in np.unique(owners):
         rows = owners == owner
@@ -201,6 +201,6 @@ def _tracks(influence: Array, owners: NDArray[np.intp], times: FrameTimes) -> li
 
 
 def _occupied(labels: NDArray[np.intp], present: NDArray[np.bool_]) -> NDArray[np.intp]:
-    """Blocks in which something was measured, renumbered; frames past a window's end go with its first block."""
+    """Renumber the blocks that have measurements; missing frames are assigned to their window's first block."""
     kept = np.where(present, labels, labels[:, :1])
     return np.unique(kept, return_inverse=True)[1].reshape(labels.shape)

@@ -1,10 +1,10 @@
-"""Variants of a fit near its solution, side by side: refits to clusters drawn again, and profile likelihoods.
+"""Variants of a fit near its solution: bootstrap refits to resampled clusters, and profile likelihoods.
 
-Each variant takes Newton steps of its own on Huber's loss; the replays of all variants run in one batch.
+Each variant takes separate Newton steps on Huber's loss; the replays of all variants run in one batch.
 
-Twice the rise of the loss, over what the clusters make of its curvature, is compared with Student's t²: for a quadratic
-loss that is the interval of the sandwich (Pace, Salvan & Sartori, "Adjusting composite likelihood ratio statistics",
-Statistica Sinica 21, 2011), and for one that is not, the limits follow its bends.
+For a profile, twice the rise of the loss, divided by the ratio of sandwich variance to inverse curvature, is compared
+with Student's t². For a quadratic loss that gives the interval of the sandwich (Pace, Salvan & Sartori, "Adjusting
+composite likelihood ratio statistics", Statistica Sinica 21, 2011); otherwise the limits follow the shape of the loss.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from twinloop.identify.uncertainty_scores import FrameClusters, frame_scores
 from twinloop.stats import cluster_weights
 
 Array = NDArray[np.float64]
-_MOST_NUMBERS = 20_000_000  # of residuals that are replayed at once: 160 MB
+_MOST_NUMBERS = 20_000_000  # residuals replayed at once: 160 MB
 
 
 @dataclass(frozen=True, kw_only=True)
 class VariantSolutions:
-    """Where variants are after ``steps``: ``points`` ``(k, p)``, first states ``local`` ``(k, nwindow, m)``."""
+    """Variants after ``steps`` Newton steps: ``points`` ``(k, p)``, first states ``local`` ``(k, nwindow, m)``."""
 
     points: Array
     local: Array
@@ -41,10 +41,10 @@ class VariantSolutions:
 
 @dataclass(frozen=True, kw_only=True)
 class VariantChange:
-    """What is different in each of k variants.
+    """The changes that define each of k variants.
 
-    ``weights`` ``(k, nwindow, nframe)`` say how often each frame counts; None for once. ``column`` is a parameter that
-    each variant holds at its own of ``values`` ``(k,)``; None where all are free.
+    ``weights`` ``(k, nwindow, nframe)`` are multiplicities of frames; None for 1. ``column`` is a parameter that
+    variant i fixes at ``values[i]``, ``values`` ``(k,)``; None if all are free.
     """
 
     weights: Array | None = None
@@ -65,15 +65,15 @@ def newton(
     start: VariantSolutions | None = None,
     watch: Callable[[VariantSolutions], None] | None = None,
 ) -> VariantSolutions:
-    """Walk every variant towards where its own loss is least; the first step needs no replay.
+    """Minimize the loss of every variant by Newton steps; the first step needs no replay.
 
     Args:
         problem: the fit.
-        here: its solution.
-        variation: what is different.
-        steps: Newton steps in all.
-        start: where an earlier walk had come.
-        watch: is told after every step.
+        here: linearization at its solution.
+        variation: the changes of the variants.
+        steps: total number of Newton steps.
+        start: state of an earlier, unfinished call.
+        watch: called after every step.
     """
     now = start
     while now is None or now.steps < steps:
@@ -87,7 +87,7 @@ def newton(
 
 
 def losses(problem: FitProblem, variants: VariantSolutions, variation: VariantChange) -> Array:
-    """Each variant's own loss, priors included, ``(k,)``; without weights it is the fit's."""
+    """Return each variant's own loss, priors included, ``(k,)``; without weights it is the fit's loss."""
     most = max(1, _MOST_NUMBERS // max(problem.measured.size, 1))
     parts = [slice(begin, begin + most) for begin in range(0, len(variants.points), most)]
     residual = np.concatenate([problem.residual(variants.points[part], variants.local[part]) for part in parts])
@@ -101,7 +101,7 @@ def losses(problem: FitProblem, variants: VariantSolutions, variation: VariantCh
 
 
 def _looks(problem: FitProblem, now: VariantSolutions) -> Iterator[Linearization]:
-    """The surroundings of every variant, as many at once as fit into memory."""
+    """Yield the linearization of every variant; as many are replayed at once as fit into memory."""
     probes = [probe(problem, point, local) for point, local in zip(now.points, now.local, strict=True)]
     each = len(probes[0].points)
     most = max(1, _MOST_NUMBERS // max(problem.measured.size * each, 1))
@@ -113,7 +113,7 @@ def _looks(problem: FitProblem, now: VariantSolutions) -> Iterator[Linearization
 
 
 def _step(problem: FitProblem, here: Linearization, variation: VariantChange, i: int) -> tuple[Array, Array]:
-    """A Newton step inside the bounds, no longer than a prior deviation; what is held goes where it is held."""
+    """Return a Newton step within the bounds, at most one prior deviation; a fixed parameter moves to its value."""
     point, local = here.point.copy(), here.local
     for number, block in enumerate(problem.blocks):
         score = frame_scores(problem, here, number, None if variation.weights is None else variation.weights[i])
@@ -145,17 +145,17 @@ def refit_bootstrap(
     seed: int = 0,
     steps: int = _REFIT_STEPS,
 ) -> Array:
-    """Estimates from clusters drawn again, ``(draws, p)``.
+    """Return estimates from resampled clusters, ``(draws, p)``.
 
-    A refit takes a few Newton steps and keeps the last that lowers its loss; unlike the one-step bootstrap it sees how
-    slopes and bends change on the way.
+    A refit takes a few Newton steps and keeps the last one only if it lowers the loss. Unlike the one-step bootstrap it
+    updates slopes and curvature on the way.
 
     Args:
         problem: the fit.
-        here: its solution.
-        clusters: what is drawn.
-        draws: how many refits; each takes as many replays as a step of the fit, ``steps - 1`` times.
-        seed: of the draws.
+        here: linearization at its solution.
+        clusters: the clusters to resample.
+        draws: number of refits; each needs as many replays as a step of the fit, ``steps - 1`` times.
+        seed: seed of the draws.
         steps: Newton steps of each refit.
     """
     weights = cluster_weights(clusters.count, draws, seed=seed)[:, clusters.labels]
@@ -167,18 +167,18 @@ def refit_bootstrap(
     return np.where(best[:, None] == len(loss) - 1, kept[-1].points, kept[-2:][0].points)
 
 
-_VALUES, _SPAN = 17, 2.0  # eight values to either side, as far as twice the interval reaches (our choice)
+_VALUES, _SPAN = 17, 2.0  # eight values on each side, up to twice the interval (our choice)
 _PROFILE_STEPS = 5  # Newton steps of the others at each value: they begin where the fit ended (our choice)
 _UNKNOWN_SPAN = 2.0  # prior standard deviations, for a parameter without an interval
 
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterProfile(JsonRecord):
-    """How much worse the fit is where one parameter is held elsewhere.
+    """Rise of the fit's loss as a function of one fixed parameter.
 
-    ``values`` ``(k,)`` are in SI, ``rise`` ``(k,)`` is in units of t²: the interval holds what lies below ``limit``.
-    ``others`` are the values of the other parameters there. ``low`` or ``high`` is None where the curve does not reach
-    the limit on that side: the data leave it open as far as the curve goes.
+    ``values`` ``(k,)`` are in SI. ``rise`` ``(k,)`` is in units of t²: the interval contains the values with a rise
+    below ``limit``. ``others`` are the values of the other parameters there. ``low`` or ``high`` is None if the curve
+    does not reach the limit on that side: within the curve's range the data set no limit.
     """
 
     name: str
@@ -192,7 +192,7 @@ class ParameterProfile(JsonRecord):
     level: float
 
     def text(self) -> str:
-        """The interval in words."""
+        """Return the interval as a sentence."""
         low = f"{self.low:.4g}" if self.low is not None else f"open below {self.values[0]:.4g}"
         high = f"{self.high:.4g}" if self.high is not None else f"open above {self.values[-1]:.4g}"
         return f"Profile of {self.name}: [{low}, {high}] {self.unit} at {self.level:.0%}"
@@ -207,28 +207,26 @@ def profile_likelihood(
     *,
     checkpoint: FitCheckpoint | None = None,
 ) -> ParameterProfile:
-    """The profile of one parameter at 17 values, as far as twice its interval to either side and within its bounds.
+    """Return the profile of one parameter at 17 values, up to twice its interval on both sides and within its bounds.
 
-    All values walk in one batch.
+    All values are optimized in one batch.
 
     Args:
         problem: the fit.
-        here: its solution.
+        here: linearization at its solution.
         space: its parameters.
-        found: what is known of them.
-        name: of the parameter.
-        checkpoint: keeps how far the walks are, and says where they go on.
+        found: their uncertainty.
+        name: name of the parameter.
+        checkpoint: stores the progress, and resumes from it.
 
     Raises:
         UnknownNameError: the parameter is not free in this fit.
-        InputError: nothing says how far the loss may rise, because there are no clusters to compare.
+        InputError: there are no clusters to derive the allowed rise of the loss from.
     """
     if name not in space.names:
         raise UnknownNameError("free parameter", name, space.names)
     if found.clusters is None:
-        raise InputError(
-            f"Nothing can be compared with the profile of {name}: one episode gives no interval. Add some."
-        )
+        raise InputError(f"The profile of {name} needs more data: one episode gives no interval. Add episodes.")
     column = space.names.index(name)
     grid = _grid(problem, here, found, column)
     variation = VariantChange(column=column, values=grid)
@@ -274,7 +272,7 @@ def _grid(problem: FitProblem, here: Linearization, found: Uncertainty, column: 
 
 
 def _crossings(grid: Array, height: Array, limit: float) -> tuple[float | None, float | None]:
-    """Where the curve first rises over the limit on either side of its lowest point, linear between values."""
+    """Return where the curve first exceeds the limit on both sides of its minimum, by linear interpolation."""
     lowest = int(np.argmin(height))
 
     def crossed(pairs: Iterable[tuple[int, int]]) -> float | None:

@@ -1,8 +1,8 @@
-"""From the start of a fit to its estimate, stage by stage, and what must be said of it on the way.
+"""Optimization of a fit from start to estimate, stage by stage, with notes for the user.
 
-Few parameters on few windows, then all of them, by the search that was chosen, with the noise of every sensor estimated
-anew until it stays; last steps on all training windows. Every stage is kept in the checkpoint as it goes. An interrupt
-(Ctrl-C) ends the walk where it is.
+The first stage fits few parameters on few windows. Then all parameters are fitted by the configured search, and the
+noise of every sensor is estimated again until it is stable. The last steps use all training windows. The checkpoint is
+updated during every stage. An interrupt (Ctrl-C) ends the optimization at its current state.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ _NEAR_BOUND = 1e-3  # standard deviations of the prior
 
 
 def check_measured(logs: ReplayLogs) -> None:
-    """Refuse a channel in which nothing was measured.
+    """Check that every channel has a measurement.
 
     Raises:
-        LogError: there is one; names it.
+        LogError: a channel has none; the message names it.
     """
     for column, channel in enumerate(logs.channels):
         if np.isnan(logs.measured[..., column]).all():
             raise LogError(
-                f"No number was measured of {channel.name} in the {len(logs)} training windows. Compare something "
-                "else, or mend the log."
+                f"{channel.name} has no measurement in the {len(logs)} training windows. Compare other channels, or "
+                "correct the log."
             )
 
 
 def constant_channels(logs: ReplayLogs, space: FitSpace) -> list[str]:
-    """Channels that never move, and the parameters of which they therefore tell nothing."""
+    """Return notes on channels that never move, with the parameters that they therefore cannot identify."""
     said = []
     for column, channel in enumerate(logs.channels):
         values = logs.measured[..., column]
@@ -50,16 +50,16 @@ def constant_channels(logs: ReplayLogs, space: FitSpace) -> list[str]:
             continue
         number = logs.joints.index(joint) if joint in logs.joints else None
         own = [p.name for p in space.free if p.joint is not None and p.joint == number]
-        about = f"nothing of {', '.join(own)}" if own else "nothing"
+        about = f"identify {', '.join(own)}" if own else "identify anything"
         said.append(
-            f"{channel.name} is {np.nanmin(values):g} {channel.unit} in every training frame: it tells {about}. Record "
-            "a log in which it moves, or fix those parameters."
+            f"{channel.name} is {np.nanmin(values):g} {channel.unit} in every training frame: it cannot {about}. "
+            "Record a log in which it moves, or fix those parameters."
         )
     return said
 
 
 def why_not(logs: ReplayLogs, space: FitSpace, point: Array, residual: Array) -> str:
-    """Where and when the twin cannot be replayed at a point; ``residual`` ``(nwindow, nframe, nchannel)`` there."""
+    """Describe where and when the replay at a point diverges, from its ``residual`` ``(nwindow, nframe, nchannel)``."""
     lost = np.asarray(np.isinf(residual).any(axis=-1))
     windows = np.flatnonzero(np.any(lost, axis=1))
     frame = np.argmax(lost[windows], axis=1)
@@ -75,17 +75,17 @@ def why_not(logs: ReplayLogs, space: FitSpace, point: Array, residual: Array) ->
 
 
 def lost_starts(space: FitSpace, points: Array, lost: NDArray[np.bool_]) -> str:
-    """Starts from which the twin diverges, and where the first of them lies."""
+    """Return a note on starts at which the twin diverges, with the first of them."""
     values = space.numbers(points[int(np.argmax(lost))])
     said = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
     return (
-        f"{int(lost.sum())} of {len(lost)} starts were left out, because the twin diverges there; the first: {said}. "
-        "Bounds on what is implausible would keep starts away from there."
+        f"{int(lost.sum())} of {len(lost)} starts are omitted, because the twin diverges there; the first: {said}. "
+        "Narrow the bounds to exclude implausible values."
     )
 
 
 def at_bounds(space: FitSpace, point: Array) -> list[str]:
-    """Parameters that end on a bound."""
+    """Return notes on parameters that end on a bound."""
     said = []
     for value, parameter in zip(point, space.free, strict=True):
         for side, bound in (("lower", parameter.low), ("upper", parameter.high)):
@@ -100,23 +100,23 @@ def at_bounds(space: FitSpace, point: Array) -> list[str]:
 
 
 def unfinished(solution: SolverSolution) -> list[str]:
-    """A walk that ran out of steps while its loss was still falling."""
+    """Return a note if the iterations ended while the loss was still falling."""
     history = solution.history
     if solution.converged or len(history) < 3:
         return []
     fell = 1.0 - history[-1] / history[-3] if history[-3] > 0 else 0.0
-    return [f"The walk ran out of steps while its loss still fell, by {fell:.1%} in the last two. Raise iterations."]
+    return [f"The optimization ended while its loss was still falling, by {fell:.1%} in two steps. Raise iterations."]
 
 
 _FIRST_ITERATIONS, _FIRST_TOLERANCE = 6, 1e-2
-_STEADY = 1.25  # noise that changes by less than this factor is not estimated anew
-_LOCAL_POLISH = 4  # iterations that first states need on windows that the walk has not seen
-_SCANNED = np.linspace(0.0, 0.2, 11)  # s; lags of servos on a bus run to 130 ms (SO-101), of cameras to 200 ms
+_STEADY = 1.25  # noise that changes by less than this factor is stable
+_LOCAL_POLISH = 4  # iterations that first states need on windows outside the main iterations
+_SCANNED = np.linspace(0.0, 0.2, 11)  # s; servo lags on a bus reach 130 ms (SO-101), camera lags 200 ms
 
 
 @dataclass(frozen=True, kw_only=True)
 class FitProgress:
-    """How far a fit is: its ``stage``, that stage's ``iteration`` of at most ``most``, its loss, worlds replayed."""
+    """Progress of a fit: its ``stage``, ``iteration`` of at most ``most`` in it, loss, and replayed worlds."""
 
     stage: str
     iteration: int
@@ -127,9 +127,9 @@ class FitProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizationResult:
-    """Where a walk ended: the ``problem`` of its last steps, the solution, the worlds replayed, and what must be said.
+    """Result of the optimization: the ``problem`` of its last steps, the solution, the replayed worlds, and notes.
 
-    ``optima`` are the ends that explain the data nearly alike, the reported one first.
+    ``optima`` are solutions with nearly the same loss, the reported one first.
     """
 
     problem: FitProblem
@@ -151,8 +151,9 @@ def walk(
     """Fit ``space`` to the training windows.
 
     Raises:
-        InputError: the twin cannot be replayed from any start; says where it diverges and what to do.
-        KeyboardInterrupt: before anything was found.
+        LogError: a channel has no measurement.
+        InputError: the twin cannot be replayed from any start; the message states where it diverges and the next step.
+        KeyboardInterrupt: interrupted before the first result.
     """
     logs = at_physics(training, config.physics_hz)
     stages = _FitStages(
@@ -166,7 +167,7 @@ def walk(
 
 @dataclass(kw_only=True)
 class _FitStages:
-    """``found`` is the best point that the stages have reached, ``worlds`` counts what was replayed."""
+    """Stages of the optimization; ``found`` is the best point so far, ``worlds`` the number of replayed worlds."""
 
     backend: Backend
     logs: ReplayLogs
@@ -179,7 +180,7 @@ class _FitStages:
     notes: list[str] = field(default_factory=list[str])
 
     def all(self) -> OptimizationResult:
-        """Every stage in turn."""
+        """Run all stages in order."""
         logs, config = self.logs, self.config
         check_measured(logs)
         self.notes += constant_channels(logs, self.space)
@@ -204,10 +205,10 @@ class _FitStages:
         )
 
     def interrupted(self) -> OptimizationResult:
-        """What had been found when the walk was interrupted.
+        """Return the best result at the time of an interrupt.
 
         Raises:
-            KeyboardInterrupt: nothing had.
+            KeyboardInterrupt: there is no result yet.
         """
         if self.found is None:
             raise KeyboardInterrupt
@@ -216,13 +217,13 @@ class _FitStages:
         solution = SolverSolution(end=end, history=(float(end.losses.sum()),), replays=self.worlds, converged=False)
         kept = self.config.checkpoint
         how = f"Run again with the checkpoint {kept}" if kept else "Give a checkpoint next time"
-        note = f"Interrupted: this is the best that had been found. {how} to go on to the end."
+        note = f"Interrupted: this is the best result so far. {how} to finish the fit."
         return OptimizationResult(problem=problem, solution=solution, worlds=self.worlds, notes=(*self.notes, note))
 
     def _starts(self, logs: ReplayLogs) -> list[Array]:
-        """Where walks begin, of those starts at which the twin can be replayed."""
+        """Return the start points at which the twin can be replayed."""
         start = self.space.column("start")
-        spread = np.nanstd(logs.measured, axis=(0, 1))  # no scale of residuals is known yet
+        spread = np.nanstd(logs.measured, axis=(0, 1))  # the scale of residuals is still unknown
         width = np.where(spread > 0, spread, 1.0)
         problem = fit_problem(self.backend, logs, self.space, start, self.config, width=width)
         many = self.config.starts if self.config.search != "lm" else 1
@@ -239,7 +240,7 @@ class _FitStages:
         return list(points[~lost])
 
     def _first(self, logs: ReplayLogs, start: Array) -> Array:
-        """What explains most, alone."""
+        """Fit only the parameters that explain most, and return ``start`` with their values."""
         space = self.space
         first = space.columns(lambda fit: fit.first)
         if not 0 < len(first) < len(space.names):
@@ -278,7 +279,7 @@ class _FitStages:
         return found
 
     def _with_steady_noise(self, problem: FitProblem, solution: SolverSolution) -> tuple[FitProblem, SolverSolution]:
-        """Walk on with the noise of every sensor as the walk has left it, until it stays."""
+        """Continue with the noise of every sensor estimated from the last solution, until it is stable."""
         for number in range(self.config.rescale):
             width = huber_width(solution.end.residual * problem.width, problem.measured, self.config)
             change = np.maximum(width / problem.width, problem.width / width)
@@ -311,7 +312,7 @@ class _FitStages:
         tolerance: float = 2e-3,
         whole: Callable[[Array], Array] | None = None,
     ) -> list[SolverSolution]:
-        """Walks together, gone on with where the checkpoint ends; ``whole`` adds what they do not move to a point."""
+        """Run descents together, resumed from the checkpoint; ``whole`` maps their point to one of all parameters."""
         now = self.checkpoint.descents(stage) or list(begun)
 
         def watch(number: int, descent: SolverState) -> None:
@@ -332,7 +333,7 @@ class _FitStages:
 
 
 def _with_scanned_delays(problem: FitProblem, space: FitSpace, start: Array, config: FitConfig) -> Array:
-    """``start`` with the delays that explain most, where nothing has told them: all of a block's are shifted alike."""
+    """Return ``start`` with the best delays of a scan, one value per block; given or estimated delays stay."""
     columns = space.columns(lambda fit: fit.scanned)
     columns = columns[[space.names[i] not in config.start and start[i] == problem.centre[i] for i in columns]]
     if not len(columns):

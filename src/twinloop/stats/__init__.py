@@ -1,4 +1,4 @@
-"""Every interval, test and resampling; knows nothing of robots."""
+"""Intervals, tests and resampling, independent of robots."""
 
 from twinloop.stats.agreement import cohens_kappa, krippendorff_alpha
 from twinloop.stats.allan import AllanCurve, allan_curve, allan_noise

@@ -1,9 +1,9 @@
-"""How far several observers agree on the same units, beyond what chance alone would give.
+"""Measure the agreement of observers on the same units, corrected for chance.
 
 Cohen's kappa of two observers (Cohen, "A coefficient of agreement for nominal scales", Educational and Psychological
-Measurement 20, 1960) and Krippendorff's alpha of any number of them, who need not all have seen every unit
-(Krippendorff, "Computing Krippendorff's Alpha-Reliability", 2011). Both are smooth functions of sums over units, so
-that units drawn again, or left out, cost a matrix product.
+Measurement 20, 1960) and Krippendorff's alpha of any number of observers, who need not label every unit (Krippendorff,
+"Computing Krippendorff's Alpha-Reliability", 2011). Both are smooth functions of sums over units, so a bootstrap or
+jackknife over units costs one matrix product.
 """
 
 from __future__ import annotations
@@ -27,21 +27,22 @@ _MOST_RESAMPLED = 1000  # units; with more, the jackknife's normal interval is a
 
 
 def cohens_kappa(first: ArrayLike, second: ArrayLike, *, level: float = 0.95, seed: int = 0) -> Interval:
-    """Agreement of two observers on nominal values: (observed − expected) / (1 − expected).
+    """Return Cohen's kappa of two observers on nominal values: (observed − expected) / (1 − expected).
 
     Args:
-        first: values ``(nunit,)`` as codes or words; NaN, None or "" where the observer said nothing. Units that
-            either left out do not count.
-        second: the other's.
-        level: of the interval over units.
-        seed: of the resamples.
+        first: values ``(nunit,)`` of the first observer, codes or words; NaN, None or "" for a missing value. Units
+            with a missing value of either observer do not count.
+        second: values of the second observer.
+        level: confidence level of the interval over units.
+        seed: seed of the resamples.
 
     Returns:
-        The interval; its estimate is NaN where both say one and the same value of every unit, because then nothing
-        tells agreement from habit.
+        The interval. Its estimate is NaN if both observers give one and the same value for every unit: agreement and
+            habit
+        cannot be distinguished then.
 
     Raises:
-        InputError: unequal lengths, or fewer than two units that both have seen.
+        InputError: unequal lengths, or fewer than two units with both values.
     """
     codes, size = _coded(_columns(first, second))
     codes = codes[(codes >= 0).all(axis=1)]
@@ -65,17 +66,18 @@ def cohens_kappa(first: ArrayLike, second: ArrayLike, *, level: float = 0.95, se
 def krippendorff_alpha(
     values: ArrayLike, metric: Metric = "nominal", *, level: float = 0.95, seed: int = 0
 ) -> Interval:
-    """Agreement of any number of observers: 1 − observed disagreement / disagreement expected by chance.
+    """Return Krippendorff's alpha of any number of observers: 1 − observed / expected disagreement.
 
     Args:
         values: ``(nunit, nobserver)``, codes or words with metric ``nominal``, numbers with ``interval``; NaN, None or
-            "" where an observer said nothing. Units with fewer than two values do not count.
-        metric: what disagreement is: 1 between unlike values, or the squared difference.
-        level: of the interval over units.
-        seed: of the resamples.
+            "" for a missing value. Units with fewer than two values do not count.
+        metric: measure of disagreement: 1 between unequal values (``nominal``), or the squared difference
+            (``interval``).
+        level: confidence level of the interval over units.
+        seed: seed of the resamples.
 
     Returns:
-        The interval; its estimate is NaN where only one value occurs.
+        The interval; its estimate is NaN if only one value occurs.
 
     Raises:
         InputError: fewer than two units have two values.
@@ -131,11 +133,11 @@ def _interval(
     level: float,
     seed: int,
 ) -> Interval:
-    """Interval of a function of sums ``(k, nsum)`` over units ``(nunit, nsum)``.
+    """Return the interval of a function of sums ``(k, nsum)`` over units ``(nunit, nsum)``.
 
-    Resamples of units that all agree say that they always will: where no unit disagrees, the lower limit is that of
-    the exact binomial interval of disagreeing units, each of which would disagree by 1 where ``chance`` is expected.
-    A resample in which only one value occurs shows no agreement beyond chance, and counts as 0.
+    If no unit disagrees, all resamples agree too and have no spread. The lower limit is then that of the exact binomial
+    interval for the number of disagreeing units; each of them would disagree by 1 where ``chance`` is expected. A
+    resample with only one value has no agreement beyond chance, and counts as 0.
     """
     check_level(level)
     count = len(sums)
@@ -162,13 +164,13 @@ def _interval(
 
 
 def _beyond_chance(observed: Array, expected: Array) -> Array:
-    """1 − observed / expected disagreement; NaN where none can be expected."""
+    """Return 1 − observed / expected disagreement; NaN if the expected one is 0."""
     some = expected > 1e-12
     return np.where(some, 1.0 - observed / np.where(some, expected, 1.0), np.nan)
 
 
 def _chance(counts: NDArray[np.generic]) -> float:
-    """Disagreement of two values drawn from those that occur."""
+    """Return the expected disagreement of two values drawn from the observed ones."""
     share = np.asarray(counts, dtype=np.float64) / max(float(np.sum(counts)), 1.0)
     return max(1.0 - float((share**2).sum()), 1e-12)
 
@@ -181,7 +183,7 @@ def _columns(first: ArrayLike, second: ArrayLike) -> NDArray[np.object_]:
 
 
 def _coded(table: NDArray[np.object_]) -> tuple[NDArray[np.intp], int]:
-    """Values as numbers from 0 on, -1 where nothing was said, and how many there are."""
+    """Return codes from 0, with -1 for missing values, and the number of different values."""
     words = sorted({str(value) for value in table.ravel() if not _missing(value)})
     number = {word: code for code, word in enumerate(words)}
     codes = [-1 if _missing(value) else number[str(value)] for value in table.ravel()]

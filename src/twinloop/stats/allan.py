@@ -1,4 +1,4 @@
-"""Allan deviation: how far averages of neighbouring stretches of a record differ, over how long they are.
+"""Allan deviation: differences of averages over neighbouring intervals, as a function of the averaging time.
 
 Formulas: D. W. Allan, Proc. IEEE 54 (1966); IEEE Std 952-1997, annex C; W. Riley, NIST Special Publication 1065 (2008),
 sections 5.2.4 and 5.4.1.
@@ -23,10 +23,10 @@ _FLICKER = 2.0 * math.log(2.0) / math.pi  # Allan variance of flicker noise over
 
 @dataclass(frozen=True, kw_only=True)
 class AllanCurve:
-    """The overlapping Allan deviation of one record.
+    """Overlapping Allan deviation of one record.
 
-    ``time`` ``(m,)`` are the averaging times in s, ``deviation`` what was found there with its interval,
-    ``freedom`` ``(m,)`` the equivalent degrees of freedom of the variance.
+    ``time`` ``(m,)`` are the averaging times in s. ``deviation`` is the Allan deviation there with its interval.
+    ``freedom`` ``(m,)`` are the equivalent degrees of freedom of the variance.
     """
 
     time: NDArray[np.float64]
@@ -35,13 +35,13 @@ class AllanCurve:
 
     @property
     def slope(self) -> NDArray[np.float64]:
-        """Exponent of σ ∝ τᵉ at each averaging time: −1/2 for white noise, 0 for flicker, 1/2 for a random walk."""
+        """Exponent e of σ ∝ τᵉ at each averaging time: −1/2 for white noise, 0 for flicker, 1/2 for a random walk."""
         return np.gradient(np.log(self.deviation.estimate), np.log(self.time))
 
 
 @dataclass(frozen=True, kw_only=True)
 class AllanNoise:
-    """The noise of a record, coefficients of IEEE 952 with intervals.
+    """Noise coefficients of a record after IEEE 952, with intervals.
 
     σ²(τ) = white²/τ + (2 ln 2/π) · instability² + walk² τ/3: ``white`` in unit/√Hz (N), ``instability`` in the unit
     (B), ``walk`` in unit/√s (K).
@@ -60,19 +60,19 @@ def allan_curve(
     shortest: float = 0.0,
     longest: float = 0.1,
 ) -> AllanCurve:
-    """The overlapping Allan deviation of a record of rates ``(n,)``, ``period`` s apart.
+    """Return the overlapping Allan deviation of a record of rates ``(n,)``, sampled every ``period`` s.
 
-    Intervals are of chi-square, with the degrees of freedom of the noise that the local slope speaks of.
+    Intervals use chi-square, with the degrees of freedom of the noise type that the local slope indicates.
 
     Args:
         values: samples of a rate (not of its integral).
-        period: between them.
-        level: confidence of the intervals.
-        shortest: averaging time at least, in s: a filter bends the curve up to a hundred of its lags.
-        longest: averaging time at most, as a part of the record.
+        period: sampling period, s.
+        level: confidence level of the intervals.
+        shortest: shortest averaging time, s; a filter distorts the curve up to about a hundred times its lag.
+        longest: longest averaging time, as a fraction of the record.
 
     Raises:
-        InputError: fewer than 9 samples, or one that is not finite, or too few for the shortest time.
+        InputError: fewer than 9 samples, a sample that is not finite, or too few samples for the shortest time.
     """
     check_level(level)
     record = np.asarray(values, dtype=np.float64)
@@ -104,10 +104,10 @@ def allan_curve(
 
 
 def allan_noise(curve: AllanCurve) -> AllanNoise:
-    """What white noise, flicker and random walk together explain a curve best, by least squares of relative variances.
+    """Fit white noise, flicker and random walk to a curve, by least squares of relative variances.
 
-    The interval of each is that of the curve where it has the largest part, its estimate's share of it taken; where it
-    has none, it begins at 0 and ends at what the curve's upper end would allow.
+    Each coefficient's interval is that of the curve at the averaging time where its part is largest, minus the other
+    parts. A coefficient of 0 has an interval from 0 to the largest value that the curve's upper limit allows.
     """
     from scipy.optimize import nnls  # slow to load
 
@@ -124,13 +124,13 @@ def allan_noise(curve: AllanCurve) -> AllanNoise:
 
 
 def _variance(phase: NDArray[np.float64], m: int) -> float:
-    """Mean square of the second differences of the integral over ``m`` samples, halved."""
+    """Return half the mean square of the second differences of the integral over ``m`` samples."""
     second = phase[2 * m :] - 2.0 * phase[m:-m] + phase[: -2 * m]
     return float(np.mean(second * second)) / 2.0
 
 
 def _freedom(slope: NDArray[np.float64], m: NDArray[np.float64], n: int) -> NDArray[np.float64]:
-    """Equivalent degrees of freedom of ``n`` points of the integral (NIST SP 1065, table 5)."""
+    """Return the equivalent degrees of freedom for ``n`` points of the integral (NIST SP 1065, table 5)."""
     white = (3.0 * (n - 1) / (2.0 * m) - 2.0 * (n - 2) / n) * 4.0 * m**2 / (4.0 * m**2 + 5.0)
     first = 2.0 * (n - 2) ** 2 / (2.3 * n - 4.9)
     flicker = np.where(m > 1, 5.0 * n**2 / (4.0 * m * (n + 3.0 * m)), first)
@@ -142,7 +142,7 @@ def _freedom(slope: NDArray[np.float64], m: NDArray[np.float64], n: int) -> NDAr
 def _coefficient(
     curve: AllanCurve, basis: NDArray[np.float64], squares: NDArray[np.float64], which: int, level: float
 ) -> Interval:
-    """One coefficient, with the interval of the curve at the averaging time where it weighs most."""
+    """Return one coefficient, with the interval of the curve at the averaging time where its part is largest."""
     model = basis @ squares
     share = basis[:, which] * squares[which] / model
     method = "least squares of the Allan variance, chi-square where the part is largest"

@@ -1,9 +1,9 @@
-"""The mean of bounded values by betting: valid for any number of values and any distribution within the bounds.
+"""Interval and test of the mean of bounded values by betting; valid for any sample size and any bounded distribution.
 
 After Waudby-Smith & Ramdas, "Estimating means of bounded random variables by betting", J. R. Stat. Soc. B 86 (2024). A
-wealth Π (1 + λ (x − m)) that starts at one bets that the mean is not m; if it is, or lies on the other side, the wealth
-reaches 1/α with a chance of at most α, whenever one looks (Ville's inequality). Bets may depend on values before, and
-so may the bounds of the next value.
+wealth Π (1 + λ (x − m)) that starts at 1 bets that the mean is above m (below m for negative λ). If that is false, the
+wealth reaches 1/α with a chance of at most α, at any stopping time (Ville's inequality). Bets may depend on earlier
+values, and so may the bounds of the next value.
 """
 
 from __future__ import annotations
@@ -37,26 +37,27 @@ def log_e_mean(
     alternative: Alternative = "two-sided",
     bets: Bets = "spread",
 ) -> Array:
-    """Logarithm of the wealth after each value, ``(…, n)``, against a mean of at most ``mean`` for ``greater``.
+    """Return the logarithm of the wealth after each value, ``(…, n)``, in bets against ``mean``.
 
-    The wealth is the mean of those of constant fractions of the largest bet ("diversified Kelly betting"), so that it
-    does not depend on the order of the values. Two-sided it is the mean of both sides.
+    The wealth is the mean over constant fractions of the largest bet ("diversified Kelly betting"), so it does not
+    depend on the order of the values. Two-sided it is the mean of both sides.
 
-    Since every bet is constant, the expected wealth is Π (1 + λ (μᵢ − m)) ≤ (1 + λ (μ̄ − m))ⁿ for values of unlike means
-    μᵢ: at a value up to which their average is at most m it is at most 1. So values may come from slices of unlike
-    success, if one looks only where every slice has had its share.
+    Since every bet is constant, the expected wealth is Π (1 + λ (μᵢ − m)) ≤ (1 + λ (μ̄ − m))ⁿ for values of different
+    means μᵢ: as long as their average is at most m it is at most 1. Values may therefore come from slices with
+    different success rates, if the wealth is only checked after complete rounds over all slices.
 
     Args:
         values: ``(…, n)``.
         mean: the hypothesis, broadcast against ``(…,)``.
-        low: bound of each value, known before it is seen.
-        high: likewise.
-        alternative: on which side of ``mean`` the mean is sought.
-        bets: ``spread`` for twelve fractions in a geometric row, ``even`` for all of them alike, which for differences
-            of paired successes against 0 is the e-process of wins and losses 2^(d+1) B(w+1, l+1) (1 − I_½(w+1, l+1)).
+        low: lower bound of each value, known before the value.
+        high: upper bound of each value, known before the value.
+        alternative: ``greater`` bets against a mean of at most ``mean``, ``less`` against one of at least ``mean``.
+        bets: ``spread`` for twelve fractions in geometric progression; ``even`` for a uniform mixture of all fractions.
+            For differences of paired successes against 0, ``even`` is the e-process of wins and losses 2^(d+1) B(w+1,
+            l+1) (1 − I_½(w+1, l+1)).
 
     Raises:
-        InputError: a value outside its bounds, or none at all.
+        InputError: a value outside its bounds, or no value.
     """
     x, m, below, above = _rooms(values, mean, low, high)
     sides = {
@@ -70,11 +71,11 @@ def log_e_mean(
 def log_e_adaptive(
     values: ArrayLike, mean: ArrayLike, *, alpha: float, low: ArrayLike = 0.0, high: ArrayLike = 1.0
 ) -> Array:
-    """Logarithm of the hedged wealth against ``mean`` after each of a known number of values, ``(…, n)``.
+    """Return the logarithm of the hedged wealth against ``mean`` after each of a fixed number of values, ``(…, n)``.
 
-    Bets aim at a decision at the last value: λ = √(2 log(2/α) / (n σ̂²)), with the variance of the values before
-    (Waudby-Smith & Ramdas 2024, section 4.2 and eq. 26), half of the wealth on each side. Narrower than `log_e_mean`
-    where the number of values is fixed.
+    Bets are optimized for a decision at the last value: λ = √(2 log(2/α) / (n σ̂²)), with the variance of the earlier
+    values (Waudby-Smith & Ramdas 2024, section 4.2 and eq. 26), and half of the wealth on each side. Intervals are
+    narrower than those of `log_e_mean` if the number of values is fixed.
     """
     x, m, below, above = _rooms(values, mean, low, high)
     bet = _adaptive_bets(x, alpha)
@@ -91,17 +92,17 @@ def bounded_mean(
     high: ArrayLike = 1.0,
     within: tuple[float, float] | None = None,
 ) -> Interval:
-    """Finite-sample valid interval of the mean of independent bounded values ``(n,)``, by betting in their order.
+    """Return a finite-sample valid interval of the mean of independent bounded values ``(n,)``, by sequential bets.
 
     Args:
         values: ``(n,)``.
         level: confidence level.
-        low: bound of every value, or of each.
-        high: likewise.
-        within: where the mean is known to lie; by default between the bounds.
+        low: lower bound of all values, or of each.
+        high: upper bound of all values, or of each.
+        within: known limits of the mean; by default the bounds.
 
     Raises:
-        InputError: a value outside its bounds, or none.
+        InputError: a value outside its bounds, or no value.
     """
     check_level(level)
     x = check_bounded(values, low, high)
@@ -123,10 +124,10 @@ def bounded_mean(
 
 
 def check_bounded(values: ArrayLike, low: ArrayLike, high: ArrayLike) -> Array:
-    """The values as an array, refused if any lies outside its bounds.
+    """Return the values as an array after checking their bounds.
 
     Raises:
-        InputError: one does, or there is none.
+        InputError: a value is outside its bounds, or there is none.
     """
     x = np.asarray(values, dtype=np.float64)
     if x.ndim < 1 or x.shape[-1] < 1:
@@ -142,13 +143,13 @@ def check_bounded(values: ArrayLike, low: ArrayLike, high: ArrayLike) -> Array:
 
 
 def _rooms(values: ArrayLike, mean: ArrayLike, low: ArrayLike, high: ArrayLike) -> tuple[Array, Array, Array, Array]:
-    """Checked values, the hypothesis, and how far that lies from either bound."""
+    """Return the checked values, the hypothesis, and its distances from both bounds."""
     x, m = check_bounded(values, low, high), np.asarray(mean, dtype=np.float64)[..., None]
     return x, m, m - np.asarray(low, dtype=np.float64), np.asarray(high, dtype=np.float64) - m
 
 
 def _mixed(gain: Array, room: ArrayLike, bets: Bets) -> Array:
-    """Mean wealth of constant fractions of the largest bet, 1 / ``room``; gains are at least −room."""
+    """Return the mean wealth over constant fractions of the largest bet, 1 / ``room``; gains are at least −room."""
     share = gain / np.maximum(room, _NARROWEST)
     total = np.full(share.shape, -np.inf)
     for fraction, weight in zip(*_fractions(bets), strict=True):  # few, and the arrays are large
@@ -157,7 +158,7 @@ def _mixed(gain: Array, room: ArrayLike, bets: Bets) -> Array:
 
 
 def _fractions(bets: Bets) -> tuple[Array, Array]:
-    """Fractions of the largest bet and how much of the wealth goes on each."""
+    """Return fractions of the largest bet and the share of the wealth for each."""
     if bets == "spread":
         return _FRACTIONS, np.full(len(_FRACTIONS), 1 / len(_FRACTIONS))
     nodes, weights = _nodes(_EVEN)
@@ -170,7 +171,7 @@ def _nodes(count: int) -> tuple[Array, Array]:
 
 
 def _adaptive_bets(x: Array, alpha: float) -> Array:
-    """λ before each value, from the variance of those before it, which begins as if ¼ had been seen once."""
+    """Return λ for each value from the variance of the earlier ones, which starts as if ¼ had been observed once."""
     n = x.shape[-1]
     count = np.arange(1, n + 1)
     mean = (0.5 + np.cumsum(x, axis=-1)) / (count + 1)

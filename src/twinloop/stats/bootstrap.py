@@ -1,15 +1,16 @@
-"""Uncertainty from clusters: whole episodes are drawn again, never their frames; and sandwich covariances.
+"""Bootstrap over clusters (whole episodes, never frames) and cluster-robust sandwich covariances.
 
 Percentile and BCa intervals after Efron & Tibshirani, "An Introduction to the Bootstrap" (1993), chapters 13 and 14,
 with tail probabilities widened for few clusters after Hesterberg, "What teachers should know about the bootstrap", The
-American Statistician 69 (2015), section 5.3 ("expanded percentile interval"). SciPy's bootstrap knows no clusters, no
+American Statistician 69 (2015), section 5.3 ("expanded percentile interval"). SciPy's bootstrap has no clusters, no
 widening for few of them, and no seed per stream.
 
-A cluster enters by its curvature ``G_c`` (its part of the loss's second derivative) and its score ``s_c`` (its part of
-the gradient). Residuals of a fit are smaller than the errors, most in clusters with leverage; CR2 makes up for it (Bell
-& McCaffrey, Survey Methodology 28, 2002), and the t quantile has their Satterthwaite degrees of freedom, computed as if
-errors were independent (Pustejovsky & Tipton, Journal of Business & Economic Statistics 36, 2018). All of it is done in
-the space of parameters: Xᵀ (I − X M Xᵀ)^(−½) = (I − G M)^(−½) Xᵀ for any cluster's rows X with G = XᵀX.
+For the sandwich, a cluster is described by its curvature ``G_c`` (its part of the loss's second derivative) and its
+score ``s_c`` (its part of the gradient). Residuals of a fit are smaller than the errors, most in clusters with high
+leverage; CR2 corrects for it (Bell & McCaffrey, Survey Methodology 28, 2002). The t quantile has their Satterthwaite
+degrees of freedom, computed for independent errors (Pustejovsky & Tipton, Journal of Business & Economic Statistics 36,
+2018). Everything is computed in the parameter space: Xᵀ (I − X M Xᵀ)^(−½) = (I − G M)^(−½) Xᵀ for any cluster's rows X
+with G = XᵀX.
 """
 
 from __future__ import annotations
@@ -43,19 +44,19 @@ def bootstrap(
     method: Method = "bca",
     seed: int = 0,
 ) -> Interval:
-    """Bootstrap interval of any statistic of clusters.
+    """Return the bootstrap interval of any statistic of clusters.
 
     Args:
-        statistic: from cluster numbers ``(k, nclusters)``, one resample a row, to values ``(k, …)``; the
-            jackknife of BCa also asks for rows of ``nclusters - 1`` numbers.
-        nclusters: how many clusters there are.
+        statistic: maps cluster indices ``(k, nclusters)``, one resample per row, to values ``(k, …)``. The jackknife of
+            BCa also calls it with rows of ``nclusters - 1`` indices.
+        nclusters: number of clusters.
         level: confidence level.
-        draws: how many resamples.
+        draws: number of resamples.
         method: ``percentile``, or ``bca`` (bias-corrected and accelerated, second-order accurate).
-        seed: the run seed of the resamples.
+        seed: run seed of the resamples.
 
     Raises:
-        InputError: fewer than two clusters, which cannot tell how clusters differ.
+        InputError: fewer than two clusters, from which their spread cannot be estimated.
     """
     check_level(level)
     resamples = _resamples(nclusters, draws, seed)
@@ -79,7 +80,7 @@ def bootstrap_mean(
     method: Method = "bca",
     seed: int = 0,
 ) -> Interval:
-    """Interval of the mean of cluster values ``(nclusters, …)``, weighted by ``(nclusters,)`` such as their lengths."""
+    """Return the interval of the mean of cluster values ``(nclusters, …)``; ``weights`` has shape ``(nclusters,)``."""
     table = np.asarray(values, dtype=np.float64)
     weight = np.ones(len(table)) if weights is None else np.asarray(weights, dtype=np.float64)
     columns = table.reshape(len(table), -1)
@@ -93,10 +94,10 @@ def bootstrap_mean(
 
 
 def bootstrap_paired(before: ArrayLike, after: ArrayLike, *, level: float = 0.95, seed: int = 0) -> Interval:
-    """Interval of mean(``after`` − ``before``) where row ``c`` of both ``(nclusters, …)`` is the same cluster.
+    """Return the interval of mean(``after`` − ``before``); row ``c`` of both ``(nclusters, …)`` is the same cluster.
 
     Raises:
-        InputError: the two do not pair up.
+        InputError: the shapes differ.
     """
     first, second = np.asarray(before, dtype=np.float64), np.asarray(after, dtype=np.float64)
     if first.shape != second.shape:
@@ -105,7 +106,7 @@ def bootstrap_paired(before: ArrayLike, after: ArrayLike, *, level: float = 0.95
 
 
 def _expanded_tails(level: float, nclusters: int) -> NDArray[np.float64]:
-    """Normal quantiles that make a normal bootstrap distribution as wide as Student's t of C − 1 degrees."""
+    """Return normal quantiles that widen a normal bootstrap distribution to Student's t of C − 1 degrees of freedom."""
     quantile = stdtrit(nclusters - 1, (1 + level) / 2) * np.sqrt(nclusters / (nclusters - 1))
     return np.array([-quantile, quantile])
 
@@ -116,7 +117,7 @@ def _bca(
     jackknife: NDArray[np.float64],
     tails: NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """BCa limits (Efron & Tibshirani 1993, eq. 14.9–14.15), elementwise over the trailing axes."""
+    """Return BCa limits (Efron & Tibshirani 1993, eq. 14.9–14.15), elementwise over the trailing axes."""
     draws = len(values)
     below = (np.sum(values < estimate, axis=0) + 0.5 * np.sum(values == estimate, axis=0)) / draws
     correction = ndtri(np.clip(below, 0.5 / draws, 1 - 0.5 / draws))
@@ -132,7 +133,7 @@ def _bca(
 
 
 def _quantile_each(values: NDArray[np.float64], probability: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The quantile of ``values`` over axis 0 at a probability that differs by element, linearly interpolated."""
+    """Return quantiles of ``values`` over axis 0 at one probability per element, linearly interpolated."""
     ordered = np.sort(values, axis=0)
     position = np.asarray(probability) * (len(values) - 1)
     lower = np.floor(position).astype(np.intp)
@@ -151,17 +152,18 @@ def score_bootstrap(
     *,
     draws: int = 2000,
 ) -> NDArray[np.float64]:
-    """Errors of an M-estimate when clusters are drawn again, by one Newton step each: ``(draws, p)``.
+    """Return bootstrap errors of an M-estimate over resampled clusters, one Newton step each: ``(draws, p)``.
 
-    Curvature and gradient are drawn together, so that unequal clusters count (Hu & Kalbfleisch, "The estimating
-    function bootstrap", Canadian Journal of Statistics 28, 2000). Unlike a sandwich it has full rank with few clusters.
+    Curvature and gradient are resampled together, which accounts for unequal clusters (Hu & Kalbfleisch, "The
+    estimating function bootstrap", Canadian Journal of Statistics 28, 2000). Unlike a sandwich it has full rank with
+    few clusters.
 
     Args:
-        curvatures: ``(C, p, p)`` of each cluster's loss.
-        scores: ``(C, p)`` gradients of each cluster's loss.
-        penalty: ``(p, p)`` curvature of a prior.
-        pull: ``(p,)`` gradient of a prior.
-        draws: how many resamples.
+        curvatures: curvature ``(C, p, p)`` of each cluster's loss.
+        scores: gradient ``(C, p)`` of each cluster's loss.
+        penalty: curvature ``(p, p)`` of a prior.
+        pull: gradient ``(p,)`` of a prior.
+        draws: number of resamples.
     """
     gradient = np.asarray(scores, dtype=np.float64)
     weights = cluster_weights(len(gradient), draws)
@@ -171,7 +173,7 @@ def score_bootstrap(
 
 
 def cluster_weights(nclusters: int, draws: int, *, seed: int = 0) -> NDArray[np.float64]:
-    """How often each cluster is drawn in each resample, ``(draws, nclusters)``.
+    """Return the number of times that each cluster is drawn in each resample, ``(draws, nclusters)``.
 
     Raises:
         InputError: fewer than two clusters.
@@ -189,15 +191,15 @@ def _resamples(nclusters: int, draws: int, seed: int) -> NDArray[np.intp]:
 def stretched_percentile(
     values: ArrayLike, nclusters: int, df: ArrayLike, *, level: float = 0.95
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Percentile limits of bootstrap values ``(draws, …)``, stretched about their median for few clusters.
+    """Return percentile limits of bootstrap values ``(draws, …)``, widened about their median for few clusters.
 
-    By √(C / (C − 1)) and by the ratio of Student's quantile to the normal one, as `bootstrap` widens its tails, but
-    without asking a hundred draws for a percentile that only ten thousand would have.
+    The factors are √(C / (C − 1)) and the ratio of Student's quantile to the normal one, as in `bootstrap`. Unlike
+    there, no extreme percentile is needed, so a hundred draws suffice instead of ten thousand.
 
     Args:
-        values: of the statistic in each resample.
-        nclusters: C.
-        df: degrees of freedom ``(…)``: C − 1, or fewer where clusters are unequal.
+        values: values of the statistic in each resample.
+        nclusters: number C of clusters.
+        df: degrees of freedom ``(…)``: C − 1, or fewer for unequal clusters.
         level: confidence level.
     """
     check_level(level)
@@ -213,10 +215,10 @@ _MOST_LEVERAGE = 1 - 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class SandwichCovariance:
-    """``covariance`` ``(p, p)`` of an estimate, and degrees of freedom ``(p,)`` of each parameter's t quantile.
+    """Covariance ``(p, p)`` of an estimate, and degrees of freedom ``(p,)`` of each parameter's t quantile.
 
-    ``rank`` is how many directions C clusters can tell the spread of: C − 1 at most. ``influence`` ``(C, p)`` is what
-    each cluster adds to the estimate's error; the covariance is the sum of their squares.
+    ``rank`` is the number of directions whose spread C clusters can estimate: at most C − 1. ``influence`` ``(C, p)``
+    is each cluster's contribution to the estimate's error; the covariance is the sum of their outer products.
     """
 
     covariance: Array
@@ -228,12 +230,12 @@ class SandwichCovariance:
 def bias_reduced_sandwich(
     curvatures: ArrayLike, scores: ArrayLike, penalty: ArrayLike | None = None
 ) -> SandwichCovariance:
-    """CR2 sandwich with Bell–McCaffrey degrees of freedom.
+    """Return the CR2 sandwich with Bell–McCaffrey degrees of freedom.
 
     Args:
         curvatures: ``(C, p, p)`` second derivative of the summed loss of each cluster at the estimate.
         scores: ``(C, p)`` gradient of the loss summed over each cluster.
-        penalty: ``(p, p)`` second derivative of what is in the loss besides the clusters, such as a prior.
+        penalty: ``(p, p)`` second derivative of the other terms of the loss, for example a prior.
 
     Raises:
         InputError: fewer than two clusters, or a direction that neither clusters nor penalty determine.
@@ -260,7 +262,7 @@ def bias_reduced_sandwich(
 
 
 def _inverse_root(matrix: Array) -> Array:
-    """A root of the inverse of a positive definite matrix: the inverse is root @ root.T."""
+    """Return a root of the inverse of a positive definite matrix: the inverse is root @ root.T."""
     size = np.sqrt(np.maximum(np.diag(matrix), 0.0))  # unit columns: parameters have unlike units
     undetermined = InputError("A direction is determined neither by the clusters nor by a prior. Fix a parameter.")
     if not size.all():
@@ -273,7 +275,7 @@ def _inverse_root(matrix: Array) -> Array:
 
 
 def _satterthwaite(weights: Array, leverage: Array, inner: Array) -> float:
-    """tr(Ω)² / tr(Ω²) of the covariance Ω ``(C, C)`` that clusters' contributions have under independent errors."""
+    """Return tr(Ω)² / tr(Ω²) for the covariance Ω ``(C, C)`` of cluster contributions under independent errors."""
     through = np.einsum("cij,cj->ci", leverage, weights)
     own = np.einsum("ci,ci->c", weights, through)
     common = through @ inner @ through.T

@@ -1,13 +1,13 @@
-"""Find changes in series: of a factor, lasting shifts of a mean, and how far two divisions of time agree.
+"""Find changes in series: a change of slope, lasting shifts of a mean; and match two lists of change times.
 
 Page's CUSUM of standardized values is S ← max(0, S + z − k), an alarm where S ≥ h (Page, "Continuous inspection
-schemes", Biometrika 41, 1954). k is half of the shift that is sought. Its mean run length is that of a Markov chain on
+schemes", Biometrika 41, 1954). k is half of the shift to detect. Its mean run length is that of a Markov chain on
 cells of [0, h) (Brook & Evans, "An approach to the probability distribution of CUSUM run length", Biometrika 59, 1972).
 
-Mean and spread that were estimated from few values make false alarms far more frequent than the chain says. The
-self-starting CUSUM (Hawkins, "Self-starting CUSUM charts for location and scale", The Statistician 36, 1987) takes each
-value in terms of those before it; for independent normal values what comes out is exactly standard normal and
-independent, however few there are.
+With mean and spread estimated from few values, false alarms are far more frequent than the chain predicts. The
+self-starting CUSUM (Hawkins, "Self-starting CUSUM charts for location and scale", The Statistician 36, 1987)
+standardizes each value by the values before it. For independent normal values the result is exactly standard normal and
+independent, for any number of values.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class ChangePoint:
-    """A change at row ``index`` (the first one after it), or none (``index`` 0, ``before`` equals ``after``).
+    """A change at row ``index`` (the first row after it), or none (``index`` 0, ``before`` equals ``after``).
 
     ``gain`` is the part of the squared residuals of the fit without a change that the change explains, 0 to 1.
     """
@@ -38,12 +38,12 @@ class ChangePoint:
 
 
 def slope_change(x: ArrayLike, y: ArrayLike, *, least: int) -> ChangePoint:
-    """The row at which ``y = slope · x`` changes its slope, by least squares over all splits.
+    """Return the row at which ``y = slope · x`` changes its slope, by least squares over all splits.
 
     Args:
         x: ``(n,)``, about zero: no intercept is fitted.
         y: ``(n,)``.
-        least: fewest rows on either side.
+        least: minimum number of rows on each side.
     """
     a, b = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     xx, xy = np.cumsum(a * a), np.cumsum(a * b)
@@ -70,7 +70,7 @@ def _ratio(numerator: NDArray[np.float64], denominator: NDArray[np.float64]) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class MatchedMoments:
-    """Moments of two lists that match one to one: their numbers in each, ``(n,)``, and how many each list has."""
+    """Matched times of two lists: indices of the matched times in each list, ``(n,)``, and the lengths of the lists."""
 
     first: NDArray[np.intp]
     second: NDArray[np.intp]
@@ -78,20 +78,20 @@ class MatchedMoments:
 
     @property
     def f1(self) -> float:
-        """Harmonic mean of precision and recall: 2 matches / moments of both; 1 where neither has any."""
+        """Harmonic mean of precision and recall: 2 matches / total length of both lists; 1 if both are empty."""
         total = sum(self.sizes)
         return 2.0 * len(self.first) / total if total else 1.0
 
 
 def match_moments(first: ArrayLike, second: ArrayLike, tolerance: float) -> MatchedMoments:
-    """The most pairs of moments that lie within ``tolerance``, none used twice, order kept.
+    """Return the largest set of pairs of times within ``tolerance``; each time is used once, and the order is kept.
 
-    On a line, taking pairs from the left is the largest matching there is.
+    On a line, taking pairs greedily from the left gives the largest matching.
 
     Args:
-        first: moments ``(n,)`` in any unit, ascending.
-        second: the others, ascending, in the same unit.
-        tolerance: largest distance of a pair, that distance included.
+        first: times ``(n,)`` in any unit, ascending.
+        second: the other times, ascending, in the same unit.
+        tolerance: largest distance of a pair, inclusive.
     """
     one, other = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     pairs, i, j = list[tuple[int, int]](), 0, 0
@@ -113,7 +113,7 @@ _LONGEST = 20.0  # threshold; with k = 0.5 beyond a billion values
 
 
 def cusum(values: ArrayLike) -> Array:
-    """The upper CUSUM after each standardized value ``(…, n)``, with k = `REFERENCE`; give −z for the lower one."""
+    """Return the upper CUSUM after each standardized value ``(…, n)``, with k = `REFERENCE`; −z gives the lower one."""
     z = np.asarray(values, dtype=np.float64)
     path, total = np.empty_like(z), np.zeros(z.shape[:-1])
     for i in range(z.shape[-1]):
@@ -123,7 +123,7 @@ def cusum(values: ArrayLike) -> Array:
 
 
 def cusum_run_length(threshold: float, *, shift: float = 0.0) -> float:
-    """The mean number of values until an alarm, for independent normal values of mean ``shift`` and variance 1."""
+    """Return the mean number of values until an alarm, for independent normal values of mean ``shift``, variance 1."""
     if threshold <= 0:
         raise InputError(
             f"A CUSUM's threshold of {threshold:g} alarms at once. Give a number above 0; 4 or 5 is usual."
@@ -139,10 +139,10 @@ def cusum_run_length(threshold: float, *, shift: float = 0.0) -> float:
 
 @cache
 def cusum_threshold(run_length: float) -> float:
-    """The threshold with that mean run length where nothing shifts; 4.10 for 370 values at k = 0.5.
+    """Return the threshold with this mean run length if the mean does not shift; 4.10 for 370 values at k = 0.5.
 
     Raises:
-        InputError: a run length below that of the smallest threshold, or beyond what can be computed.
+        InputError: a run length outside the computable range.
     """
     from scipy.optimize import brentq
 
@@ -157,14 +157,14 @@ def cusum_threshold(run_length: float) -> float:
 
 
 def self_starting(before: ArrayLike, values: ArrayLike) -> Array:
-    """Values ``(n,)`` as standard normal numbers in terms of all that came before them.
+    """Convert values ``(n,)`` to standard normal scores relative to all earlier values.
 
     Args:
-        before: at least two values that are known to be good.
-        values: what follows, in order.
+        before: at least two values from normal operation.
+        values: the following values, in order.
 
     Raises:
-        InputError: fewer than two, or all of them alike.
+        InputError: fewer than two values in ``before``, or all of them equal.
     """
     known, given = np.asarray(before, dtype=np.float64), np.asarray(values, dtype=np.float64)
     if len(known) < 2 or np.ptp(known) == 0:

@@ -1,13 +1,13 @@
-"""Test whether a small classifier tells held-out real rows from simulated ones, and the AUC of given scores.
+"""Test whether a small classifier separates held-out real rows from simulated ones; and the AUC of given scores.
 
 Lopez-Paz & Oquab, "Revisiting classifier two-sample tests", ICLR 2017, with whole episodes held out and labels of
 episodes permuted. The classifier is Fisher's discriminant with a ridge (Friedman, "Regularized discriminant analysis",
-J. Am. Stat. Assoc. 84, 1989). Given the rows it is linear in the labels, so that the fits under thousands of relabelled
-episodes are one matrix product; a logistic regression, which finds nearly the same direction, would be fitted anew each
-time. With each column's square beside the column it sees spreads as well as shifts.
+J. Am. Stat. Assoc. 84, 1989). Given the rows it is linear in the labels, so the fits for thousands of relabelled
+episodes are one matrix product. A logistic regression finds nearly the same direction but would need a fit each time.
+With the square of each column as a further feature it detects differences in spread as well as in mean.
 
-Folds hold real and simulated episodes in equal parts, and labels are exchanged within folds: the test is then exact,
-and the area under the curve has no bias from what a fold lacks.
+Folds contain real and simulated episodes in equal parts, and labels are exchanged within folds. The test is then exact,
+and the area under the curve is not biased by the composition of the folds.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ _LEAST_FOLDS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifierTest:
-    """How well held-out rows can be told apart: ½ is not at all, 1 always.
+    """How well a classifier separates held-out rows: AUC ½ is not at all, 1 always.
 
-    ``auc`` is the chance that a real row scores higher than a simulated one of the same fold, ``accuracy`` the mean of
-    the shares of both sides' rows that are named right. Intervals are bootstrapped over episodes.
-    ``p_value`` is of the hypothesis that there is nothing to tell (NaN without relabellings).
+    ``auc`` is the chance that a real row scores higher than a simulated one of the same fold. ``accuracy`` is the mean
+    over both sides of the share of correctly classified rows. Intervals are bootstrapped over episodes. ``p_value`` is
+    for the hypothesis of no difference (NaN without relabellings).
 
-    ``contributions`` ``(d,)`` say which columns give it away: their parts, by column, of the distance between both
-    sides' held-out scores in standard deviations of these, which is their sum. ``scores`` are of the rows as given,
-    held out, real ones first: positive looks real (NaN of the few whose episode fills no bundle, see
-    `TwoSampleRows.bundled`). ``classifier`` is fitted to all rows, for scores of others.
+    ``contributions`` ``(d,)`` show which columns differ: they sum to the distance between both sides' mean held-out
+    scores, in standard deviations of these. ``scores`` are the held-out scores of the given rows, real ones first;
+    positive looks real (NaN for the few whose episode fills no bundle, see `TwoSampleRows.bundled`). ``classifier`` is
+    fitted to all rows, to score others.
     """
 
     columns: tuple[str, ...]
@@ -66,7 +66,7 @@ class ClassifierTest:
     nsim: int
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files, without the scores."""
+        """Return a JSON-compatible dictionary without the scores."""
         return {
             "columns": list(self.columns),
             "auc": self.auc.to_json(),
@@ -93,24 +93,24 @@ def classifier_test(
     resamples: int = 1000,
     seed: int = 0,
 ) -> ClassifierTest:
-    """Tell rows ``(n, d)`` and ``(m, d)`` apart, whole episodes held out.
+    """Test whether rows ``(n, d)`` and ``(m, d)`` can be separated, with whole episodes held out.
 
     Args:
-        real: ``(n, d)``.
-        sim: ``(m, d)``.
-        real_clusters: number of each real row's episode.
-        sim_clusters: of each simulated row's.
-        columns: their names; numbers without it.
-        paired: equal numbers name the same trial, see `two_samples`.
-        quadratic: add each column's square; by default up to 256 columns.
-        folds: parts into which episodes are split, fewer where there are few episodes.
-        level: of the intervals; the test is at 1 − ``level``.
-        draws: relabellings of episodes; 0 for no test.
-        resamples: of the bootstrap.
-        seed: of folds, relabellings and resamples.
+        real: real rows ``(n, d)``.
+        sim: simulated rows ``(m, d)``.
+        real_clusters: episode number of each real row.
+        sim_clusters: episode number of each simulated row.
+        columns: names of the columns; by default numbers.
+        paired: equal episode numbers denote the same trial, see `two_samples`.
+        quadratic: add each column's square; by default for up to 256 columns.
+        folds: number of folds of episodes, fewer if there are few episodes.
+        level: confidence level of the intervals; the test is at 1 − ``level``.
+        draws: number of relabellings of episodes; 0 for no test.
+        resamples: number of bootstrap resamples.
+        seed: seed of folds, relabellings and resamples.
 
     Raises:
-        InputError: rows that cannot be compared, names that do not fit, too few episodes for the test.
+        InputError: the rows cannot be compared, the names do not match, or there are too few episodes for the test.
     """
     check_level(level)
     given = two_samples(real, sim, real_clusters=real_clusters, sim_clusters=sim_clusters, paired=paired)
@@ -146,7 +146,7 @@ def classifier_test(
 
 
 def _folds(samples: TwoSampleRows, most: int, level: float | None, seed: int) -> NDArray[np.intp]:
-    """Fold of each episode ``(C,)``: as many as asked, as episodes allow, and as the test leaves labels to exchange."""
+    """Return the fold of each episode ``(C,)``; the number of folds is limited by the episodes and by the test."""
     fewer = min(samples.nreal, samples.nsim)
     if most < _LEAST_FOLDS:
         raise InputError(f"{most} fold leaves nothing to learn from. Ask for at least {_LEAST_FOLDS}.")
@@ -163,7 +163,7 @@ def _deal(samples: TwoSampleRows, count: int, seed: int) -> NDArray[np.intp]:
 
 
 def _least_p(samples: TwoSampleRows, count: int) -> float:
-    """The smallest p-value when labels are exchanged within so many folds."""
+    """Return the smallest possible p-value with labels exchanged within ``count`` folds."""
     if samples.paired:
         return least_p_value(samples.nreal, samples.nsim, paired=True)
     sides = [np.bincount(np.arange(n) % count, minlength=count) for n in (samples.nreal, samples.nsim)]
@@ -190,7 +190,7 @@ def _too_few(samples: TwoSampleRows, alpha: float) -> str:
 def _held_out(
     features: Array, samples: TwoSampleRows, fold: NDArray[np.intp], learners: Sequence[DiscriminantLearner]
 ) -> tuple[Array, Array]:
-    """Score of every row by the fit without its fold ``(n,)``, and each episode's mean by feature ``(C, f)``."""
+    """Return each row's score by the fit without its fold ``(n,)``, and each episode's mean parts ``(C, f)``."""
     real, sim = observed_labels(samples)
     scores, parts = np.empty(len(features)), np.empty((samples.nepisode, features.shape[1]))
     means = np.add.reduceat(features, samples.starts, axis=0) / samples.sizes[:, None]
@@ -205,14 +205,14 @@ def _held_out(
 
 
 def _within(scores: Array, real: NDArray[np.bool_]) -> float:
-    """Standard deviation of scores within both sides; 1 where they do not vary."""
+    """Return the standard deviation of scores within both sides; 1 if they do not vary."""
     spread = float(np.sqrt((scores[real].var() + scores[~real].var()) / 2))
     return spread if spread > 0 else 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class _EpisodeClassifier:
-    """Held-out areas under the curve for any weights of episodes, all fits and all rankings at once."""
+    """Computes held-out AUC values for any weights of episodes, with all fits and rankings at once."""
 
     features: Array
     samples: TwoSampleRows
@@ -220,9 +220,9 @@ class _EpisodeClassifier:
     learners: tuple[DiscriminantLearner, ...]
 
     def auc(self, real: Array, sim: Array) -> Array:
-        """Mean over folds ``(k,)`` for weights of episodes ``(k, C)`` as real and as simulated.
+        """Return the mean AUC over folds ``(k,)`` for weights of episodes ``(k, C)`` as real and as simulated.
 
-        Learning and judging see the same weights. A fold in which one side has no weight does not count.
+        Training and evaluation use the same weights. A fold in which one side has no weight does not count.
         """
         total, folds = np.zeros(len(real)), np.zeros(len(real))
         for number, known in enumerate(self.learners):
@@ -240,9 +240,9 @@ class _EpisodeClassifier:
 
 
 def weighted_auc(scores: Array, real: Array, sim: Array) -> Array:
-    """Area under the curve ``(k,)`` of each column of scores ``(n, k)`` for weights of rows ``(n, k)``, ties half.
+    """Return the area under the curve ``(k,)`` of each column of scores ``(n, k)`` for row weights ``(n, k)``.
 
-    NaN where one side has no weight, or a score is unknown.
+    Ties count half. NaN if one side has no weight, or a score is NaN.
     """
     order = np.argsort(scores, axis=0, kind="stable")
     ranked, left, right = (np.take_along_axis(table, order, axis=0) for table in (scores, real, sim))
@@ -258,7 +258,7 @@ def weighted_auc(scores: Array, real: Array, sim: Array) -> Array:
 
 
 def _auc(samples: TwoSampleRows, found: float, drawn: Array, level: float) -> Interval:
-    """The interval of a bootstrap that fits anew to every resample, less its bias: it learns from fewer episodes."""
+    """Return a bootstrap interval with a new fit per resample, minus its bias (a resample has fewer episodes)."""
     known = drawn[~np.isnan(drawn)]
     return _interval(samples, found, known - (known.mean() - found), level, (0.0, 1.0), "with fits of their own")
 
@@ -309,17 +309,17 @@ def _final(features: Array, samples: TwoSampleRows, expand: DiscriminantFeatures
 def auc_interval(
     scores: ArrayLike, outcome: ArrayLike, *, level: float = 0.95, draws: int = 1000, seed: int = 0
 ) -> Interval:
-    """The chance that a row with the outcome scores higher than one without it, ties half.
+    """Return the chance that a row with the outcome scores higher than one without it, ties half.
 
-    Rows are resampled within both outcomes, so that no resample lacks one. The scores must be of rows that their maker
-    did not see; that they would be others had it learned from other rows is not part of the interval.
+    Rows are resampled within both outcomes, so every resample has both. The scores must be held-out: their model must
+    not have been trained on the rows. The interval does not include the variation from other training data.
 
     Args:
-        scores: ``(n,)``, one row an episode.
-        outcome: ``(n,)``, yes or no.
-        level: of the interval.
-        draws: resamples.
-        seed: of them.
+        scores: ``(n,)``, one row per episode.
+        outcome: ``(n,)``, true or false.
+        level: confidence level of the interval.
+        draws: number of resamples.
+        seed: seed of the resamples.
 
     Raises:
         InputError: one outcome is missing.

@@ -1,17 +1,16 @@
-"""Set thresholds that hold their rate in finite samples, by order statistics.
-
-Of quantiles, of scores, of whole curves.
+"""Set thresholds with finite-sample guarantees, by order statistics: for quantiles, scores, and whole curves.
 
 If the scores of n calibration clips and of a new one are exchangeable, the new score is at most the ⌈(n + 1) level⌉-th
-smallest of the n with a probability of at least ``level``, and with no ties of less than level + 1 / (n + 1), whatever
-their distribution and however bad the model that made them (Vovk, Gammerman & Shafer, "Algorithmic Learning in a Random
-World", 2005; Lei, G'Sell, Rinaldo, Tibshirani & Wasserman, J. Am. Stat. Assoc. 113, 2018, theorem 2.1).
+smallest of the n with a probability of at least ``level``, and without ties of less than level + 1 / (n + 1). This
+holds for any distribution and any model that made the scores (Vovk, Gammerman & Shafer, "Algorithmic Learning in a
+Random World", 2005; Lei, G'Sell, Rinaldo, Tibshirani & Wasserman, J. Am. Stat. Assoc. 113, 2018, theorem 2.1).
 
-A curve's score is the largest of (value − centre) / width over its time. Centre and width are made of one set of
-curves, the threshold is the conformal quantile of the scores of another (Diquigiovanni, Fontana & Vantini, "Conformal
-prediction bands for multivariate functional data", J. Multivar. Anal. 189, 2022). A new curve that is exchangeable with
-those leaves the band anywhere with a chance of at most 1 − level, in finite samples, whatever centre and width are. Of
-several signals the score is the largest of all theirs, each over a spread of its own, so that they hold together.
+A curve's score is the largest (value − centre) / width over its time. Centre and width are estimated from one set of
+curves; the threshold is the conformal quantile of the scores of another set (Diquigiovanni, Fontana & Vantini,
+"Conformal prediction bands for multivariate functional data", J. Multivar. Anal. 189, 2022). A new curve that is
+exchangeable with those leaves the band anywhere with a chance of at most 1 − level, in finite samples, for any centre
+and width. With several signals the score is the largest of all signals, each scaled by its own spread, so that all
+bands hold together.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ Array = NDArray[np.float64]
 
 
 def quantile_upper(values: ArrayLike, quantile: float, *, level: float = 0.95) -> float | None:
-    """A bound that the quantile exceeds with a chance of at most 1 − ``level``; None where there are too few values.
+    """Return an upper bound of the quantile, wrong with a chance of at most 1 − ``level``; None with too few values.
 
-    The k-th smallest value is beyond the quantile unless k or more values lie below it, which is a binomial chance
+    The k-th smallest value is above the quantile unless k or more values are below it, which has a binomial probability
     (Conover, Practical Nonparametric Statistics, 1999, section 3.2).
 
     Raises:
-        InputError: no values, one that is no number, or a quantile outside (0, 1).
+        InputError: no values, a value that is not a finite number, or a quantile outside (0, 1).
     """
     check_level(level)
     x = np.sort(np.asarray(values, dtype=np.float64))
@@ -49,7 +48,7 @@ def quantile_upper(values: ArrayLike, quantile: float, *, level: float = 0.95) -
 
 
 def least_values(quantile: float, *, level: float = 0.95) -> int:
-    """The fewest values of which the largest bounds a quantile: q^n ≤ 1 − level."""
+    """Return the fewest values for which the largest one bounds the quantile: q^n ≤ 1 − level."""
     return math.ceil(math.log(1 - level) / math.log(quantile))
 
 
@@ -57,13 +56,13 @@ _ROUND_OFF = 1e-9  # (n + 1) · level is a whole number more often than float ar
 
 
 def least_clips(level: float) -> int:
-    """The fewest calibration clips for which a finite threshold holds ``level``: 9 for 90 %, 19 for 95 %."""
+    """Return the fewest calibration clips with a finite threshold at ``level``: 9 for 90 %, 19 for 95 %."""
     check_level(level)
     return math.ceil(level / (1.0 - level) - _ROUND_OFF)
 
 
 def conformal_threshold(scores: ArrayLike, level: float) -> float:
-    """The ⌈(n + 1) level⌉-th smallest score; infinity where there are fewer than `least_clips`.
+    """Return the ⌈(n + 1) level⌉-th smallest score; infinity with fewer than `least_clips`.
 
     Raises:
         InputError: a score that is NaN, or a level outside (0, 1).
@@ -77,24 +76,24 @@ def conformal_threshold(scores: ArrayLike, level: float) -> float:
 
 
 def coverage(inside: ArrayLike, *, level: float = 0.95) -> Interval:
-    """The part of clips ``(n,)`` that lie inside, with Clopper and Pearson's exact interval."""
+    """Return the share of clips ``(n,)`` inside, with the exact Clopper-Pearson interval."""
     flags = np.asarray(inside, dtype=bool)
     return clopper_pearson(int(flags.sum()), len(flags), level=level)
 
 
 def conformal_band(level: NDArray[np.float64], calibration: int, test: int) -> tuple[NDArray, NDArray]:
-    """Between which values 95 % of the empirical coverages of ``test`` clips lie where the calibration holds.
+    """Return limits that contain 95 % of the empirical coverages of ``test`` clips if the calibration holds.
 
     Given n calibration clips the true coverage is Beta(k, n + 1 − k) with k = ⌈(n + 1) level⌉, and the count among
     m test clips beta-binomial (Vovk, "Conditional validity of inductive conformal predictors", 2012).
 
     Args:
         level: nominal levels, ``(k,)``.
-        calibration: n.
-        test: m.
+        calibration: number n of calibration clips.
+        test: number m of test clips.
 
     Returns:
-        Lower and upper ends ``(k,)``; 1 where n clips give no finite threshold.
+        Lower and upper limits ``(k,)``; 1 if n clips give no finite threshold.
     """
     from scipy.stats import betabinom
 
@@ -107,11 +106,12 @@ def conformal_band(level: NDArray[np.float64], calibration: int, test: int) -> t
 
 
 def conformal_p_values(calibration: ArrayLike, scores: ArrayLike) -> NDArray[np.float64]:
-    """(1 + how many of the n calibration scores are as large) / (n + 1), for each of ``scores`` ``(m,)``.
+    """Return (1 + number of calibration scores at least as large) / (n + 1) for each of ``scores`` ``(m,)``.
 
-    A p-value of the hypothesis that a score is drawn as the calibration's were: at most α with a chance of at most α.
-    Of several scores they depend on each other positively, so that Benjamini and Hochberg's procedure holds (Bates,
-    Candès, Lei, Romano & Sesia, "Testing for outliers with conformal p-values", Ann. Stat. 51, 2023, theorem 2).
+    This is a p-value of the hypothesis that a score has the distribution of the n calibration scores: at most α with a
+    chance of at most α. Several of them depend on each other positively, so that the Benjamini-Hochberg procedure is
+    valid (Bates, Candès, Lei, Romano & Sesia, "Testing for outliers with conformal p-values", Ann. Stat. 51, 2023,
+    theorem 2).
 
     Raises:
         InputError: no calibration score, or one that is NaN.
@@ -129,7 +129,7 @@ _SMOOTHED = 7  # steps over which centre and width are averaged: with tens of cu
 
 @dataclass(frozen=True, kw_only=True)
 class CurveBand:
-    """Where curves lie at each time: ``centre`` and ``width`` ``(T,)``; later times are as the last."""
+    """Expected range of curves at each time: ``centre`` and ``width`` ``(T,)``; later times use the last one."""
 
     centre: Array
     width: Array
@@ -139,21 +139,21 @@ class CurveBand:
             object.__setattr__(self, name, frozen(getattr(self, name)))
 
     def standard(self, values: ArrayLike, step: ArrayLike) -> Array:
-        """(value − centre) / width of values ``(…,)`` at their steps."""
+        """Return (value − centre) / width of values ``(…,)`` at their steps."""
         at = np.minimum(np.asarray(step), len(self.centre) - 1)
         return (np.asarray(values, dtype=np.float64) - self.centre[at]) / self.width[at]
 
     def largest(self, curves: ArrayLike) -> Array:
-        """The largest standardized value of each curve ``(n, T)``; NaN where a curve has ended."""
+        """Return the largest standardized value of each curve ``(n, T)``; NaN marks times after a curve's end."""
         values = np.asarray(curves, dtype=np.float64)
         standard = self.standard(values, np.arange(values.shape[1])[None])
         return np.max(np.where(np.isnan(standard), -np.inf, standard), axis=1)
 
 
 def envelope(curves: ArrayLike) -> CurveBand:
-    """Mean and standard deviation of curves ``(n, T)`` at each time, smoothed a little; NaN where one has ended.
+    """Return smoothed mean and standard deviation of curves ``(n, T)`` at each time; NaN marks ended curves.
 
-    Times at which fewer than three curves, or fewer than half, have a value take the figures of the nearest other.
+    Times with values of fewer than three curves, or of fewer than half, take the statistics of the nearest other time.
 
     Raises:
         InputError: fewer than three curves, or a value that is infinite.
@@ -173,15 +173,16 @@ def envelope(curves: ArrayLike) -> CurveBand:
 
 
 def least_curves(rate: float) -> int:
-    """The fewest calibration curves for which a finite threshold keeps a false-alarm rate: 19 for 5 %."""
+    """Return the fewest calibration curves with a finite threshold at a false-alarm rate: 19 for 5 %."""
     return least_clips(1.0 - rate)
 
 
 @dataclass(frozen=True, kw_only=True)
 class JointBand:
-    """Thresholds of several signals: ``alone`` each holds by itself, ``together`` all of them hold at once.
+    """Thresholds of several signals by name, for standardized values.
 
-    Both by name, of standardized values; ``rate`` is the chance per curve of an alarm where nothing is wrong.
+    Thresholds ``alone`` hold for each signal separately, ``together`` for all signals at once. ``rate`` is the chance
+    of a false alarm per curve.
     """
 
     alone: dict[str, float]
@@ -191,15 +192,15 @@ class JointBand:
 
 
 def joint_band(shape: dict[str, Array], calibration: dict[str, Array], *, rate: float) -> JointBand:
-    """Thresholds from the largest standardized values of curves, ``(n,)`` by signal.
+    """Return thresholds from the largest standardized values of curves, ``(n,)`` by signal.
 
     Args:
-        shape: those of the curves that envelopes were made of; they say how large each signal's usually are.
-        calibration: those of other curves, the same ones in every signal.
-        rate: chance of a false alarm per curve, of each signal alone and of all together.
+        shape: values of the curves from which the envelopes were estimated; they set each signal's scale.
+        calibration: values of other curves, the same curves for every signal.
+        rate: chance of a false alarm per curve, for each signal alone and for all together.
 
     Raises:
-        InputError: too few calibration curves for the rate; says how many it needs.
+        InputError: too few calibration curves for the rate; the message gives the required number.
     """
     count = len(next(iter(calibration.values()), ()))
     if count < least_curves(rate):
@@ -222,7 +223,7 @@ def joint_band(shape: dict[str, Array], calibration: dict[str, Array], *, rate: 
 
 
 def running_mean(values: ArrayLike, steps: int) -> Array:
-    """Means of values ``(T, …)`` over so many neighbouring steps, of fewer at the ends."""
+    """Return means of values ``(T, …)`` over ``steps`` neighbouring steps, over fewer at the ends."""
     given = np.asarray(values, dtype=np.float64)
     kernel = np.ones(min(steps, len(given)))
     flat = given.reshape(len(given), -1)

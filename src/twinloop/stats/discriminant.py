@@ -1,6 +1,6 @@
-"""Fit a ridge discriminant that tells two samples apart, and score single rows by one that never saw their episode.
+"""Fit a ridge discriminant that separates two samples, and score rows by fits without their episode.
 
-The discriminator is the one of `stats.classifier`: a ridge discriminant of columns and their squares.
+It is the classifier of `stats.classifier`: a ridge discriminant of columns and their squares.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ _ROUND_OFF = 1e-9  # in standard deviations, which features are in
 
 @dataclass(frozen=True, kw_only=True)
 class DiscriminantFeatures:
-    """Columns in standard deviations about their mean, clipped, and with ``quadratic`` their squares beside them.
+    """Columns standardized and clipped, and with ``quadratic`` also their squares.
 
-    ``mean`` and ``sd`` ``(d,)`` are of both samples together, so that they know no labels; a constant column is 0.
+    ``mean`` and ``sd`` ``(d,)`` are of both samples together, so they are independent of the labels. A constant column
+    gives 0.
     """
 
     mean: Array
@@ -36,28 +37,28 @@ class DiscriminantFeatures:
 
     @classmethod
     def of(cls, rows: Array, *, quadratic: bool) -> DiscriminantFeatures:
-        """From the rows of both samples."""
+        """Estimate mean and standard deviation from the rows of both samples."""
         sd = rows.std(axis=0)
         constant = sd <= 1e-12 * (1e-300 + np.abs(rows).max(axis=0))
         return cls(mean=rows.mean(axis=0), sd=np.where(constant, np.inf, sd), quadratic=quadratic)
 
     def __call__(self, rows: ArrayLike) -> Array:
-        """Features ``(…, d)`` or ``(…, 2 d)`` of rows ``(…, d)``."""
+        """Return features ``(…, d)`` or ``(…, 2 d)`` of rows ``(…, d)``."""
         scaled = np.clip((np.asarray(rows, dtype=np.float64) - self.mean) / self.sd, -_CLIP, _CLIP)
         if not self.quadratic:
             return scaled
         return np.concatenate([scaled, (scaled**2 - 1) / np.sqrt(2)], axis=-1)  # variance 1 of a normal column
 
     def by_column(self, values: Array) -> Array:
-        """Sums over what comes from one column: ``(…, d)`` from values by feature."""
+        """Sum values of features that come from the same column: ``(…, d)``."""
         return values[..., : len(self.mean)] + values[..., len(self.mean) :] if self.quadratic else values
 
 
 @dataclass(frozen=True, kw_only=True)
 class Discriminant:
-    """Scores of rows: positive where they look real.
+    """Linear classifier of rows: its score is positive for rows that look real.
 
-    ``coefficients`` by feature; a score is features · coefficients − ``midpoint``.
+    ``coefficients`` has one value per feature; a score is features · coefficients − ``midpoint``.
     """
 
     features: DiscriminantFeatures
@@ -68,16 +69,16 @@ class Discriminant:
         object.__setattr__(self, "coefficients", frozen(self.coefficients))
 
     def score(self, rows: ArrayLike) -> Array:
-        """Of rows ``(…, d)``: positive where they look real."""
+        """Return scores of rows ``(…, d)``: positive if they look real."""
         return self.features(rows) @ self.coefficients - self.midpoint
 
 
 @dataclass(frozen=True, kw_only=True)
 class DiscriminantLearner:
-    """What is learned from features of some episodes before anybody says which are real.
+    """Statistics of the features of some episodes that do not depend on the labels real and simulated.
 
-    ``means`` ``(C, f)`` of each episode's features (zero for those held out), ``used`` ``(C,)``; ``inverse`` ``(f, f)``
-    is that of the ridged covariance.
+    ``means`` ``(C, f)`` are the mean features of each episode (zero for held-out ones). ``used`` ``(C,)`` marks the
+    episodes. ``inverse`` ``(f, f)`` is the inverse of the covariance with ridge.
     """
 
     means: Array
@@ -85,9 +86,9 @@ class DiscriminantLearner:
     inverse: Array
 
     def directions(self, real: Array, sim: Array) -> tuple[Array, Array]:
-        """Coefficients ``(f, k)`` and midpoints ``(k,)`` for weights of episodes ``(k, C)`` as real and as simulated.
+        """Return coefficients ``(f, k)`` and midpoints ``(k,)`` for weights ``(k, C)`` of real and simulated episodes.
 
-        NaN where one side has no weight.
+        NaN if one side has no weight.
         """
         mean_real, mean_sim = self._mean(real * self.used), self._mean(sim * self.used)
         apart = mean_real - mean_sim
@@ -102,7 +103,7 @@ class DiscriminantLearner:
 
 
 def learner(features: Array, samples: TwoSampleRows, used: NDArray[np.bool_]) -> DiscriminantLearner:
-    """Learn from features ``(n, f)`` of the episodes ``used`` ``(C,)``, each counting once."""
+    """Compute the statistics from features ``(n, f)`` of the episodes ``used`` ``(C,)``, with equal weights."""
     rows = used[samples.episode]
     weight = rows / samples.sizes[samples.episode] / used.sum()
     centred = (features - weight @ features)[rows]
@@ -114,7 +115,7 @@ def learner(features: Array, samples: TwoSampleRows, used: NDArray[np.bool_]) ->
 
 
 def _ridge(values: Array, freedom: float) -> float:
-    """λ with Σ v / (v + λ) equal to the degrees of freedom; a trace of 10⁻³ at least, so that the inverse exists."""
+    """Return λ with Σ v / (v + λ) equal to the degrees of freedom; at least 10⁻³ of the mean of v."""
     least = 1e-3 * max(float(values.mean()), 1e-12)
 
     def excess(exponent: float) -> float:
@@ -132,10 +133,10 @@ _FOLDS = 5
 
 @dataclass(frozen=True, kw_only=True)
 class CrossFittedScores:
-    """Held-out scores, positive where a row looks simulated, in standard deviations of held-out real rows.
+    """Held-out scores, positive if a row looks simulated, in standard deviations of held-out real rows.
 
-    ``real`` ``(n,)`` and ``sim`` ``(m,)`` are about the mean of the real rows; ``real_parts`` ``(n, d)`` and
-    ``sim_parts`` ``(m, d)`` sum to them by column.
+    ``real`` ``(n,)`` and ``sim`` ``(m,)`` are relative to the mean of the real rows. ``real_parts`` ``(n, d)`` and
+    ``sim_parts`` ``(m, d)`` are their parts by column.
     """
 
     real: Array
@@ -151,16 +152,16 @@ def cross_fit(
     real_clusters: ArrayLike,
     sim_clusters: ArrayLike,
 ) -> CrossFittedScores:
-    """Score rows ``(n, d)`` and ``(m, d)`` of two samples, whole episodes held out in at most five folds.
+    """Score rows ``(n, d)`` and ``(m, d)`` of two samples, with whole episodes held out in at most five folds.
 
     Args:
-        real: ``(n, d)``.
-        sim: ``(m, d)``.
-        real_clusters: number of each real row's episode.
-        sim_clusters: of each simulated row's.
+        real: real rows ``(n, d)``.
+        sim: simulated rows ``(m, d)``.
+        real_clusters: episode number of each real row.
+        sim_clusters: episode number of each simulated row.
 
     Raises:
-        InputError: rows that cannot be compared, or fewer than two episodes a side.
+        InputError: the rows cannot be compared, or a side has fewer than two episodes.
     """
     samples = two_samples(real, sim, real_clusters=real_clusters, sim_clusters=sim_clusters)
     count = max(2, min(_FOLDS, samples.nreal // 2, samples.nsim // 2))
@@ -181,7 +182,7 @@ def cross_fit(
 
 
 def _held_out(features: Array, samples: TwoSampleRows, used: NDArray[np.bool_], rows: NDArray[np.bool_]) -> Array:
-    """Parts of the scores of ``rows`` by the fit to the episodes ``used``."""
+    """Return the parts by feature of the scores of ``rows``, by the fit to the episodes ``used``."""
     known = learner(features, samples, used)
     real, sim = observed_labels(samples)
     coefficients = -known.directions(real, sim)[0][:, 0]

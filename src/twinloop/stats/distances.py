@@ -1,20 +1,18 @@
-"""Measure how far two samples' distributions are apart.
-
-MMD, KID, energy distance, and Wasserstein-1 of every column.
+"""Distances between the distributions of two samples: MMD, KID, energy distance, and Wasserstein-1 per column.
 
 Gretton et al., "A kernel two-sample test", Journal of Machine Learning Research 13 (2012): the unbiased estimate of
-MMD² (Lemma 6), the width of the kernel at the median distance (section 8), and the test by permutation.
+MMD² (Lemma 6), the width of the kernel at the median distance (section 8), and the permutation test.
 
 Bińkowski, Sutherland, Arbel & Gretton, "Demystifying MMD GANs", ICLR 2018: the unbiased MMD² under (x·y / d + 1)³. The
-Fréchet distance of the same embeddings is biased upwards by an amount that depends on the encoder and falls as 1/n,
-which below ten thousand pictures is most of it (same paper, section 4).
+Fréchet distance of the same embeddings is biased upwards by an amount that depends on the encoder and falls as 1/n;
+with fewer than ten thousand images the bias is most of the distance (same paper, section 4).
 
 Székely & Rizzo, "Energy statistics: a class of statistics based on distances", Journal of Statistical Planning and
-Inference 143 (2013). It needs no width to be chosen, and has the unit of the rows: columns of different units must be
+Inference 143 (2013). It has no width to choose, and has the unit of the rows: columns of different units must be
 scaled first.
 
-W₁ = ∫ |F − G|, in the column's own unit. F and G are means of the episodes' own distribution functions, so that an
-episode counts once however long it is.
+W₁ = ∫ |F − G|, in the column's own unit. F and G are means of the episodes' distribution functions, so that every
+episode has equal weight regardless of its length.
 """
 
 from __future__ import annotations
@@ -61,25 +59,25 @@ def mmd(
     resamples: int = 2000,
     seed: int = 0,
 ) -> KernelDistance:
-    """Unbiased MMD² of rows ``(n, d)`` and ``(m, d)`` under exp(−‖x − y‖² / (2 σ²)), with episodes as the unit.
+    """Return the unbiased MMD² of rows ``(n, d)`` and ``(m, d)`` under exp(−‖x − y‖² / (2 σ²)), with episodes as units.
 
-    Zero on average where both come from one source, and then as often below zero as above; at most 2 by kernel.
+    If both come from one source it is zero on average, and may be negative. With a kernel of at most 1 it is at most 2.
 
     Args:
-        real: ``(n, d)``.
-        sim: ``(m, d)``.
-        real_clusters: number of each real row's episode.
-        sim_clusters: of each simulated row's.
-        paired: equal numbers name the same trial, see `two_samples`.
+        real: real rows ``(n, d)``.
+        sim: simulated rows ``(m, d)``.
+        real_clusters: episode number of each real row.
+        sim_clusters: episode number of each simulated row.
+        paired: equal episode numbers denote the same trial, see `two_samples`.
         bandwidth: σ, in the rows' units; by default the median distance between rows of both samples.
-        multiples: of σ over whose kernels the mean is taken; several see differences of several sizes.
-        level: of the interval; the test is at 1 − ``level``.
-        draws: relabellings of episodes; 0 for no test.
-        resamples: of the bootstrap over episodes.
-        seed: of relabellings, resamples and the median's subsample.
+        multiples: multiples of σ; the kernel is the mean over them. Several detect differences of several sizes.
+        level: confidence level of the interval; the test is at 1 − ``level``.
+        draws: number of relabellings of episodes; 0 for no test.
+        resamples: number of bootstrap resamples of episodes.
+        seed: seed of relabellings, resamples and the median's subsample.
 
     Raises:
-        InputError: rows that cannot be compared, a width that is not positive, too few episodes for the test.
+        InputError: the rows cannot be compared, a width is not positive, or there are too few episodes for the test.
     """
     samples = two_samples(real, sim, real_clusters=real_clusters, sim_clusters=sim_clusters, paired=paired)
     sigma = median_distance(samples, seed=seed) if bandwidth is None else float(bandwidth)
@@ -91,7 +89,7 @@ def mmd(
 
 
 def gaussian(widths: ArrayLike) -> Kernel:
-    """The mean of Gaussian kernels of several widths."""
+    """Return the mean of Gaussian kernels of several widths."""
     rates = np.sort(0.5 / np.asarray(widths, dtype=np.float64) ** 2)
 
     def values(dots: NDArray[Any], left: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]:
@@ -109,9 +107,10 @@ def gaussian(widths: ArrayLike) -> Kernel:
 
 
 def median_distance(samples: TwoSampleRows, *, seed: int = 0) -> float:
-    """The median distance between rows, whichever sample they are of; 1 where all rows are equal.
+    """Return the median distance between rows of both samples together; 1 if all rows are equal.
 
-    Of at most 1000 rows drawn at random. Where more than half of the distances are zero, the mean of the others.
+    It uses at most 1000 rows drawn at random. If more than half of the distances are zero, it is the mean of the
+    others.
     """
     rows = samples.rows
     if len(rows) > _MEDIAN_ROWS:
@@ -138,16 +137,16 @@ def kid(
     resamples: int = 2000,
     seed: int = 0,
 ) -> KernelDistance:
-    """KID of embeddings ``(n, d)`` and ``(m, d)``, with episodes as the unit.
+    """Return the KID of embeddings ``(n, d)`` and ``(m, d)``, with episodes as units.
 
-    The estimate is of all pairs at once; ``subsets_sd`` is the spread over subsets that is usually published beside
-    it, of whole episodes. The interval is of the estimate, and not that spread.
+    The estimate uses all pairs at once. ``subsets_sd`` is the usually published spread over subsets, here of whole
+    episodes. The interval is that of the estimate, not that spread.
 
     Other arguments and errors are those of `mmd`.
 
     Args:
-        subset_rows: rows a side of a subset.
-        subsets: how many; 0 for none.
+        subset_rows: number of rows per side in a subset.
+        subsets: number of subsets; 0 for none.
     """
     samples = two_samples(real, sim, real_clusters=real_clusters, sim_clusters=sim_clusters, paired=paired)
     kernel = cubic(samples.rows.shape[1])
@@ -157,7 +156,7 @@ def kid(
 
 
 def cubic(dimension: int) -> Kernel:
-    """(x·y / d + 1)³."""
+    """Return the kernel (x·y / d + 1)³."""
 
     def values(dots: NDArray[Any], left: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]:  # noqa: ARG001
         dots /= dimension
@@ -181,7 +180,7 @@ def energy_distance(
     resamples: int = 2000,
     seed: int = 0,
 ) -> KernelDistance:
-    """Unbiased energy distance of rows ``(n, d)`` and ``(m, d)``, with episodes as the unit.
+    """Return the unbiased energy distance of rows ``(n, d)`` and ``(m, d)``, with episodes as units.
 
     Arguments and errors are those of `mmd`.
     """
@@ -204,10 +203,10 @@ _GRID = 512  # places at which distribution functions are read where there are m
 class ColumnDistances(JsonRecord):
     """W₁ of columns ``(d,)`` with intervals and p-values.
 
-    ``floor`` ``(d,)`` is the mean under relabelling: W₁ is never negative, and this is what chance alone makes of it.
-    ``p_value`` is of each column alone, ``p_adjusted`` of all together (see `Relabellings.adjusted`); both are NaN, as
-    the floor, where no test was asked for. ``shift`` ``(d,)`` is mean(sim) − mean(real), ``spread`` the ratio of
-    standard deviations, sim / real (NaN where the real column is constant).
+    ``floor`` ``(d,)`` is the mean under relabelling: W₁ is never negative, and chance alone gives this value.
+    ``p_value`` is for each column alone, ``p_adjusted`` for all together (see `Relabellings.adjusted`). Without a test
+    these three are NaN. ``shift`` ``(d,)`` is mean(sim) − mean(real); ``spread`` is the ratio of standard deviations,
+    sim / real (NaN if the real column is constant).
     """
 
     columns: tuple[str, ...]
@@ -232,25 +231,25 @@ def wasserstein(
     resamples: int = 1000,
     seed: int = 0,
 ) -> ColumnDistances:
-    """W₁ of each column of ``(n, d)`` and ``(m, d)``, with episodes as the unit.
+    """Return W₁ of each column of ``(n, d)`` and ``(m, d)``, with episodes as units.
 
-    Intervals are percentiles of a bootstrap over episodes, less its bias; they reach down to 0 where the permutation
-    test does not tell the samples apart, because there no resample can reach it.
+    Intervals are percentiles of a bootstrap over episodes, minus its bias. If the permutation test does not reject
+    equality, the interval starts at 0, which no resample can reach.
 
     Args:
-        real: ``(n, d)``.
-        sim: ``(m, d)``.
-        real_clusters: number of each real row's episode.
-        sim_clusters: of each simulated row's.
-        columns: their names; numbers without it.
-        paired: equal numbers name the same trial, see `two_samples`.
-        level: of the intervals; tests are at 1 − ``level``.
-        draws: relabellings of episodes; 0 for no test.
-        resamples: of the bootstrap.
-        seed: of both.
+        real: real rows ``(n, d)``.
+        sim: simulated rows ``(m, d)``.
+        real_clusters: episode number of each real row.
+        sim_clusters: episode number of each simulated row.
+        columns: names of the columns; by default numbers.
+        paired: equal episode numbers denote the same trial, see `two_samples`.
+        level: confidence level of the intervals; tests are at 1 − ``level``.
+        draws: number of relabellings of episodes; 0 for no test.
+        resamples: number of bootstrap resamples.
+        seed: seed of relabellings and resamples.
 
     Raises:
-        InputError: rows that cannot be compared, names that do not fit, too few episodes for the test.
+        InputError: the rows cannot be compared, the names do not match, or there are too few episodes for the test.
     """
     check_level(level)
     samples = two_samples(real, sim, real_clusters=real_clusters, sim_clusters=sim_clusters, paired=paired)
@@ -285,7 +284,7 @@ def wasserstein(
 
 
 def distribution_functions(samples: TwoSampleRows, column: int) -> tuple[Array, Array]:
-    """Places ``(T,)`` and each episode's share of rows up to there ``(C, T)``."""
+    """Return grid values ``(T,)`` and each episode's share of rows up to each of them ``(C, T)``."""
     values = samples.rows[:, column]
     grid = np.unique(values)
     if len(grid) > _GRID:
@@ -297,7 +296,7 @@ def distribution_functions(samples: TwoSampleRows, column: int) -> tuple[Array, 
 
 
 def _moved(grid: Array, functions: Array, real: ArrayLike, sim: ArrayLike) -> Array:
-    """W₁ ``(k,)`` of weighted episodes ``(k, C)``."""
+    """Return W₁ ``(k,)`` of weighted episodes ``(k, C)``."""
     left, right = np.asarray(real, dtype=np.float64), np.asarray(sim, dtype=np.float64)
     weight = left / left.sum(axis=1, keepdims=True) - right / right.sum(axis=1, keepdims=True)
     return np.abs(weight @ functions[:, :-1]) @ np.diff(grid)
@@ -318,7 +317,7 @@ def _interval(samples: TwoSampleRows, found: Array, drawn: Array, p_value: Array
 
 
 def _moments(samples: TwoSampleRows) -> tuple[Array, Array]:
-    """Mean and standard deviation of each side's columns ``(2, d)``, episodes counting equally."""
+    """Return mean and standard deviation of each side's columns ``(2, d)``, with equal weight per episode."""
     weight = 1.0 / samples.sizes[samples.episode]
     split = samples.real_rows
     sides = [(samples.rows[:split], weight[:split]), (samples.rows[split:], weight[split:])]

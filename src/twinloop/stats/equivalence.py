@@ -1,8 +1,8 @@
-"""Whether two things differ, are equivalent within a margin, or neither can be said yet; and the power of that.
+"""Decide whether two results differ, are equivalent within a margin, or are undecided; and the power of these tests.
 
-Equivalence is what has to be shown: two one-sided tests refuse both a difference of −δ or less and one of δ or more
-(TOST; Schuirmann, J. Pharmacokinetics and Biopharmaceutics 15, 1987). A test of "no difference" that finds nothing
-shows nothing.
+Equivalence needs a separate test: two one-sided tests reject both a difference of −δ or less and one of δ
+or more (TOST; Schuirmann, J. Pharmacokinetics and Biopharmaceutics 15, 1987). A test of "no difference" that does not
+reject is no evidence of equality.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Answer = Literal["differs", "equivalent", "undecided"]
 
 @dataclass(frozen=True, kw_only=True)
 class Equivalence(JsonRecord):
-    """Two one-sided tests: ``p_low`` refuses a difference ≤ −``margin``, ``p_high`` one ≥ ``margin``."""
+    """Two one-sided tests: ``p_low`` rejects a difference ≤ −``margin``, ``p_high`` one ≥ ``margin``."""
 
     margin: float
     p_low: float
@@ -48,15 +48,15 @@ class Equivalence(JsonRecord):
 
     @property
     def p_value(self) -> float:
-        """Of the hypothesis that the difference is as large as the margin, on either side."""
+        """P-value of the hypothesis that the difference is at least the margin, on either side."""
         return max(self.p_low, self.p_high)
 
 
 def check_margin(margin: float) -> None:
-    """Refuse a margin of equivalence outside (0, 1).
+    """Check that a margin of equivalence is in (0, 1).
 
     Raises:
-        InputError: nothing is equivalent within zero; a margin of 1 or more holds any two rates.
+        InputError: equivalence within 0 cannot be shown; a margin of 1 or more includes any two rates.
     """
     if not 0.0 < margin < 1.0:
         raise InputError(
@@ -66,10 +66,10 @@ def check_margin(margin: float) -> None:
 
 
 def equivalent_rates(table: ContingencyTable, *, margin: float) -> Equivalence:
-    """Exact test that two success rates differ by less than ``margin``, with Farrington and Manning's statistic.
+    """Test exactly whether two success rates differ by less than ``margin``, with the Farrington-Manning statistic.
 
-    Each one-sided p-value is the largest over all rates at the edge of the margin, so that its level is kept for any
-    number of trials.
+    Each one-sided p-value is the largest over all rates at the edge of the margin, so that the test keeps its level for
+    any number of trials.
 
     Raises:
         InputError: a margin outside (0, 1).
@@ -84,7 +84,7 @@ def equivalent_rates(table: ContingencyTable, *, margin: float) -> Equivalence:
 
 
 def equivalence_p_values(trials_a: int, trials_b: int, *, margin: float) -> NDArray[np.float64]:
-    """`equivalent_rates`' p-value of every table, ``(trials_a + 1, trials_b + 1)`` by successes."""
+    """Return the p-value of `equivalent_rates` for every table, ``(trials_a + 1, trials_b + 1)`` by successes."""
     check_margin(margin)
     low = exact_p_values(trials_a, trials_b, difference=-margin, alternative="greater")
     high = exact_p_values(trials_a, trials_b, difference=margin, alternative="less")
@@ -92,13 +92,12 @@ def equivalence_p_values(trials_a: int, trials_b: int, *, margin: float) -> NDAr
 
 
 def equivalent_means(a: ArrayLike, b: ArrayLike, *, margin: float, paired: bool = False) -> Equivalence:
-    """Test that two means differ by less than ``margin``: Welch's t in two one-sided tests, or the paired t.
+    """Test whether two means differ by less than ``margin``: two one-sided Welch t-tests, or paired t-tests.
 
-    Approximate for few or very skewed values. Where all values of both are equal, nothing is known of their spread and
-    both p-values are 1.
+    Approximate for few or very skewed values. If all values are equal, their spread is unknown and both p-values are 1.
 
     Raises:
-        InputError: a margin outside (0, 1), fewer than two values, or pairs that do not match.
+        InputError: a margin outside (0, 1), fewer than two values, or unequal numbers of paired values.
     """
     check_margin(margin)
     first, second = two_arms(a, b, paired=paired)
@@ -115,9 +114,10 @@ def equivalent_means(a: ArrayLike, b: ArrayLike, *, margin: float, paired: bool 
 
 
 def verdict(p_differs: float, p_equivalent: float | None, *, alpha: float = 0.05) -> Answer:
-    """What two p-values say together: equivalent before different, because the margin is what matters to who set it.
+    """Return the answer of two p-values together; equivalence takes precedence over difference.
 
-    Both may be small: a difference that is there and smaller than the margin. It is then called equivalent.
+    Both may be small: the difference exists and is smaller than the margin. The margin is the user's choice of what
+    matters, so the answer is then equivalent.
     """
     if p_equivalent is not None and p_equivalent <= alpha:
         return "equivalent"
@@ -140,9 +140,9 @@ _STEADY = 5  # further numbers of trials at which the power must hold too, becau
 
 @dataclass(frozen=True, kw_only=True)
 class TrialsNeeded(JsonRecord):
-    """The fewest trials of arm a with which the power is at least ``wished``, there and at the next few numbers.
+    """The fewest trials of arm a whose power is at least ``wished``, also at the next few numbers of trials.
 
-    ``trials_b`` belong to them in the other arm.
+    ``trials_b`` is the corresponding number of trials of the other arm.
     """
 
     trials_a: int
@@ -155,9 +155,9 @@ class TrialsNeeded(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class SequentialPower:
-    """When the e-test decides at given rates: of ``decided`` the share before ``most`` pairs, and the pairs it took.
+    """Number of pairs until the e-test decides at given rates; ``decided`` is the share that does within ``most``.
 
-    Sequences that had not decided count with ``most`` pairs, as the trials they cost.
+    Undecided sequences count with ``most`` pairs, the trials that they cost.
     """
 
     pairs: NDArray[np.intp]
@@ -170,7 +170,7 @@ class SequentialPower:
         return float(self.pairs.mean())
 
     def quantile(self, share: float) -> float:
-        """The number of pairs within which that share of the sequences ended."""
+        """Return the number of pairs within which this share of the sequences ended."""
         return float(np.quantile(self.pairs, share))
 
 
@@ -184,10 +184,10 @@ def power_of_rates(
     alternative: Alternative = "two-sided",
     test: PowerTest = "barnard",
 ) -> float:
-    """The chance that an exact test of p_a = p_b refuses at ``alpha``.
+    """Return the power of an exact test of p_a = p_b at level ``alpha``.
 
     Raises:
-        InputError: rates or a level outside their ranges, or Fisher's test one-sided, which is not offered.
+        InputError: rates or a level outside their ranges, or a one-sided Fisher test, which is not available.
     """
     _check_rates(p_a, p_b, alpha)
     if test == "fisher":
@@ -202,7 +202,7 @@ def power_of_rates(
 def power_of_equivalence(
     p_a: float, p_b: float, trials_a: int, trials_b: int, *, margin: float, alpha: float = 0.05
 ) -> float:
-    """The chance that both one-sided exact tests show a difference smaller than ``margin``."""
+    """Return the chance that both one-sided exact tests show a difference smaller than ``margin``."""
     _check_rates(p_a, p_b, alpha)
     check_margin(margin)
     low = refused_tables(trials_a, trials_b, difference=-margin, alternative="greater", alpha=alpha)
@@ -211,10 +211,10 @@ def power_of_equivalence(
 
 
 def power_of_pairs(p_only_a: float, p_only_b: float, pairs: int, *, alpha: float = 0.05) -> float:
-    """The chance that McNemar's exact two-sided test refuses, with these chances that only a, or only b, succeeds.
+    """Return the power of McNemar's exact two-sided test, given the chances that only a, or only b, succeeds.
 
     Raises:
-        InputError: chances that are none or add up to more than one, or a level outside (0, 1).
+        InputError: invalid chances, chances that add up to more than one, or a level outside (0, 1).
     """
     _check_pairs(p_only_a, p_only_b, alpha)
     differ = p_only_a + p_only_b
@@ -231,7 +231,7 @@ def power_of_pairs(p_only_a: float, p_only_b: float, pairs: int, *, alpha: float
 def refused_tables(
     trials_a: int, trials_b: int, *, alpha: float, difference: float = 0.0, alternative: Alternative = "two-sided"
 ) -> NDArray[np.bool_]:
-    """Which tables the exact test refuses at ``alpha``; as its p-values tell, by halving the critical value."""
+    """Return which tables the exact test rejects at ``alpha``; the critical value is found by bisection."""
     key = np.round(score_order(trials_a, trials_b, difference, alternative), 9)
     values = np.unique(key)
     kept, refused = -1, len(values)  # the test refuses from some place on in the ordered statistics
@@ -254,10 +254,10 @@ def trials_for_rates(
     ratio: float = 1.0,
     test: PowerTest = "barnard",
 ) -> TrialsNeeded:
-    """Trials with which an exact test finds that p_a and p_b differ; ``ratio`` is trials of b per trial of a.
+    """Return the trials with which an exact test detects that p_a and p_b differ; ``ratio`` is trials of b per a.
 
     Raises:
-        InputError: equal rates, or so alike that 400 trials of each are too few; says what the normal formula gives.
+        InputError: equal rates, or rates so close that 400 trials of each do not suffice; the message has an estimate.
     """
     _check_rates(p_a, p_b, alpha)
     _check_search(power, ratio)
@@ -281,10 +281,10 @@ def trials_for_equivalence(
     alpha: float = 0.05,
     ratio: float = 1.0,
 ) -> TrialsNeeded:
-    """Trials with which rates that differ by less than ``margin`` are shown to.
+    """Return the trials with which rates that differ by less than ``margin`` are shown to be equivalent.
 
     Raises:
-        InputError: rates that differ by the margin or more, or 400 trials of each are too few.
+        InputError: the rates differ by the margin or more, or 400 trials of each do not suffice.
     """
     _check_rates(p_a, p_b, alpha)
     _check_search(power, ratio)
@@ -302,10 +302,10 @@ def trials_for_equivalence(
 
 
 def trials_for_pairs(p_only_a: float, p_only_b: float, *, power: float = 0.9, alpha: float = 0.05) -> TrialsNeeded:
-    """Pairs with which McNemar's exact test finds a difference.
+    """Return the pairs with which McNemar's exact test detects a difference.
 
     Raises:
-        InputError: equal chances, chances that are none, or 2,000 pairs are too few.
+        InputError: equal chances, invalid chances, or 2,000 pairs do not suffice.
     """
     _check_pairs(p_only_a, p_only_b, alpha)
     _check_search(power, 1.0)
@@ -329,10 +329,10 @@ def sequential_power(
     alternative: Alternative = "two-sided",
     seed: int = 0,
 ) -> SequentialPower:
-    """When the e-test, looked at after every pair, decides at given rates, by simulating 2,000 sequences.
+    """Simulate 2,000 sequences of the e-test, evaluated after every pair, and return when they decide.
 
     Raises:
-        InputError: rates or a level outside their ranges, or no pair at all.
+        InputError: rates or a level outside their ranges, or fewer than one pair.
     """
     _check_rates(p_a, p_b, alpha)
     if most < 1:
@@ -353,7 +353,7 @@ def _search(
     test: str,
     most: int = _MOST,
 ) -> TrialsNeeded:
-    """The fewest trials from which the power holds: forward in steps from below the normal formula, then one by one."""
+    """Return the fewest trials with the required power, searched from the estimate of the normal formula."""
     if guess * np.sqrt(max(1.0, ratio)) > most:  # tables are as many as the product of the trials
         raise InputError(
             f"About {int(np.ceil(guess * max(1.0, ratio)))} trials of {'b' if ratio > 1 else 'each'} would be needed "
@@ -374,7 +374,7 @@ def _search(
 
 
 def _near(at: Callable[[int], float], guess: int, power: float, alpha: float, most: int) -> int:
-    """Where the power is about the wished one: √n is nearly linear in its normal quantile."""
+    """Return trials with about the required power; √n is nearly linear in the power's normal quantile."""
     n = min(guess, most)
     for _ in range(4):
         found = float(np.clip(at(n), 1e-4, 1 - 1e-4))

@@ -1,4 +1,4 @@
-"""An estimate with its interval, and p-values of several tests together."""
+"""An estimate with its interval, and corrections of p-values for several tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from twinloop.core.records import frozen
 
 @dataclass(frozen=True, kw_only=True)
 class Interval(JsonRecord):
-    """``estimate`` lies in [``low``, ``high``] at confidence ``level``, elementwise; ``method`` says how it is made."""
+    """An estimate in [``low``, ``high``] at confidence ``level``, elementwise; ``method`` names the method."""
 
     estimate: NDArray[np.float64]
     low: NDArray[np.float64]
@@ -30,18 +30,18 @@ class Interval(JsonRecord):
 
     @classmethod
     def of(cls, estimate: ArrayLike, low: ArrayLike, high: ArrayLike, *, level: float, method: str) -> Interval:
-        """From numbers or arrays of one shape."""
+        """Create an interval from numbers or arrays of one shape."""
         return cls(estimate=frozen(estimate), low=frozen(low), high=frozen(high), level=level, method=method)
 
     def covers(self, truth: ArrayLike) -> NDArray[np.bool_]:
-        """Where the interval holds ``truth``."""
+        """Return where the interval contains ``truth``."""
         truth = np.asarray(truth, dtype=np.float64)
         return (self.low <= truth) & (truth <= self.high)
 
     def headline(
         self, name: str, at: int | tuple[int, ...] = (), *, unit: str = "", better: Better = "lower", meaning: str = ""
     ) -> HeadlineMetric:
-        """One element as a figure that a measurement ends in; ``at`` is its place, () of a single number."""
+        """Return one element as a headline metric; ``at`` is its index, () for a single number."""
         return HeadlineMetric(
             name=name,
             estimate=float(self.estimate[at]),
@@ -55,35 +55,35 @@ class Interval(JsonRecord):
         )
 
     def at(self, *index: int) -> Interval:
-        """One element of an interval of an array."""
+        """Return one element of an interval of an array."""
         return Interval.of(
             self.estimate[index], self.low[index], self.high[index], level=self.level, method=self.method
         )
 
     def percent(self, digits: int = 0) -> str:
-        """A share with its interval, such as ``83% [72%, 91%]``; of a single number."""
+        """Return a single share with its interval as text, for example ``83% [72%, 91%]``."""
         estimate, low, high = (f"{float(value):.{digits}%}" for value in (self.estimate, self.low, self.high))
         return f"{estimate} [{low}, {high}]"
 
 
 def check_level(level: float) -> None:
-    """Refuse a confidence level outside (0, 1).
+    """Check that a confidence level is in (0, 1).
 
     Raises:
-        InputError: it is a percentage or a tail probability by mistake, most likely.
+        InputError: it is not; most likely it is a percentage or a tail probability.
     """
     if not 0.0 < level < 1.0:
         raise InputError(f"A confidence level lies between 0 and 1, not at {level:g}. Write 95 % as 0.95.")
 
 
 def holm(p_values: ArrayLike) -> NDArray[np.float64]:
-    """Adjusted p-values that keep the chance of any false alarm: reject where they are at most that chance.
+    """Return p-values adjusted for the chance of any false alarm: reject those that are at most that chance.
 
-    p̃_(i) = max_{j ≤ i} min(1, (m − j + 1) p_(j)) (Holm, Scandinavian Journal of Statistics 6, 1979); valid whatever the
+    p̃_(i) = max_{j ≤ i} min(1, (m − j + 1) p_(j)) (Holm, Scandinavian Journal of Statistics 6, 1979). Valid for any
     dependence between the tests. SciPy has no such function, and these lines do not justify statsmodels.
 
     Raises:
-        InputError: a value that is no probability.
+        InputError: a value outside [0, 1].
     """
     p = _checked(p_values)
     order = np.argsort(p, kind="stable")
@@ -93,12 +93,12 @@ def holm(p_values: ArrayLike) -> NDArray[np.float64]:
 
 
 def benjamini_hochberg(p_values: ArrayLike) -> NDArray[np.float64]:
-    """Adjusted p-values that keep the share of false alarms among all alarms: reject where they are at most that share.
+    """Return p-values adjusted for the false discovery rate: reject those that are at most that rate.
 
-    For independent or positively dependent tests (Benjamini & Hochberg, J. R. Stat. Soc. B 57, 1995).
+    Valid for independent or positively dependent tests (Benjamini & Hochberg, J. R. Stat. Soc. B 57, 1995).
 
     Raises:
-        InputError: a value that is no probability.
+        InputError: a value outside [0, 1].
     """
     p = _checked(p_values)
     return np.asarray(scipy.stats.false_discovery_control(p), dtype=np.float64) if len(p) else p

@@ -1,12 +1,12 @@
-"""Distances between distributions that are means of a kernel over pairs: MMD, KID, energy distance.
+"""Distances between distributions from the mean of a kernel over pairs: MMD, KID, energy distance.
 
-D = E k(x, x′) + E k(y, y′) − 2 E k(x, y). The pairs of rows are summed once, block by block, to a matrix of episodes by
-episodes; the distance, its relabelled and its resampled values are quadratic forms of that matrix.
+D = E k(x, x′) + E k(y, y′) − 2 E k(x, y). The kernel is summed once over pairs of rows, block by block, to a matrix of
+episodes by episodes. The distance and its values under relabelling and resampling are quadratic forms of that matrix.
 
-An episode is one observation, whatever its length: its rows stand for its own distribution, and the U-statistic over
-pairs of different episodes is unbiased for the distance between a new real and a new simulated episode's rows. Rows of
-one episode are not compared with each other, because they resemble each other and would add to the distance. Where
-every row is an episode of its own this is the textbook's estimate.
+An episode is one observation of any length: its rows are a sample of one distribution. The U-statistic over
+pairs of different episodes is unbiased for the distance between the rows of a new real and a new simulated episode.
+Rows of one episode are not compared with each other, because they are similar and would increase the distance. If every
+row is a separate episode, this is the textbook estimate.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _BLOCK_BYTES = 64e6
 class Kernel:
     """A symmetric kernel of two rows.
 
-    ``values`` makes kernel values ``(b, n)``, in place where it likes, of dot products ``(b, n)`` and squared norms
-    ``(b, 1)`` and ``(n,)``. ``shifts`` says that adding the same to all rows changes nothing, so that they may be
-    centred, which keeps digits.
+    ``values`` computes kernel values ``(b, n)``, possibly in place, from dot products ``(b, n)`` and squared norms
+    ``(b, 1)`` and ``(n,)``. ``shifts`` states that the kernel does not change if a constant is added to all rows; they
+    are then centred for numerical accuracy.
     """
 
     name: str
@@ -45,12 +45,12 @@ class Kernel:
 
 @dataclass(frozen=True, kw_only=True)
 class KernelDistance:
-    """A distance with its interval and the p-value of the hypothesis that both samples come from one source.
+    """A distance with its interval, and the p-value of the hypothesis that both samples come from one source.
 
-    ``pooled`` is the textbook's estimate over all pairs of rows, episodes or not: what other programs print, and too
-    large where rows of an episode resemble each other. ``p_value`` is NaN where no test was asked for (``draws=0``);
-    ``exact`` says that all relabellings were tried. ``relabelled`` ``(ndraw,)`` are the distances under relabelling:
-    what is seen where there is no gap. ``subsets_sd`` is the spread over subsets of episodes where that was asked for.
+    ``pooled`` is the textbook estimate over all pairs of rows, as other programs print it; it is too large if rows of
+    an episode are similar. ``p_value`` is NaN without a test (``draws=0``); ``exact`` states that all relabellings were
+    used. ``relabelled`` ``(ndraw,)`` are the distances under relabelling, that is, without a gap. ``subsets_sd`` is the
+    standard deviation over subsets of episodes, if requested.
     """
 
     name: str
@@ -65,7 +65,7 @@ class KernelDistance:
     subsets_sd: float = float("nan")
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
+        """Return a JSON-compatible dictionary."""
         return {
             "name": self.name,
             "distance": self.distance.to_json(),
@@ -89,19 +89,19 @@ def kernel_distance(
     seed: int,
     subsets: tuple[int, int] = (0, 0),
 ) -> KernelDistance:
-    """The distance under a kernel, its interval over episodes, and the permutation test over episodes.
+    """Return the distance under a kernel, its interval over episodes, and the permutation test over episodes.
 
     Args:
         samples: the rows.
         kernel: see `Kernel`.
-        level: of the interval; the test is at 1 − ``level``.
-        draws: relabellings; 0 for no test.
-        resamples: of the bootstrap over episodes.
-        seed: of both.
-        subsets: rows a side and number of subsets whose spread is wanted.
+        level: confidence level of the interval; the test is at 1 − ``level``.
+        draws: number of relabellings; 0 for no test.
+        resamples: number of bootstrap resamples of episodes.
+        seed: seed of relabellings and resamples.
+        subsets: rows per side and number of the subsets for ``subsets_sd``.
 
     Raises:
-        InputError: too few episodes for the test that was asked.
+        InputError: too few episodes for the test.
     """
     check_level(level)
     if draws:
@@ -138,9 +138,9 @@ def kernel_distance(
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeSums:
-    """Sums of a kernel over the rows of episodes: ``pairs`` ``(C, C)``, and ``own`` ``(C,)`` of a row with itself.
+    """Sums of a kernel over the rows of episodes: ``pairs`` ``(C, C)``, and ``own`` ``(C,)`` of rows with themselves.
 
-    ``rounding`` is by how much means of kernel values may differ that would be equal in exact arithmetic.
+    ``rounding`` is the rounding error of a mean of kernel values: means that differ by less count as equal.
     """
 
     pairs: Array
@@ -148,14 +148,14 @@ class EpisodeSums:
     rounding: float
 
     def means(self, sizes: NDArray[np.intp]) -> Array:
-        """Mean kernel between the rows of two episodes ``(C, C)``."""
+        """Return the mean kernel between the rows of two episodes ``(C, C)``."""
         return self.pairs / np.outer(sizes, sizes)
 
 
 def episode_sums(samples: TwoSampleRows, kernel: Kernel) -> EpisodeSums:
-    """Sum a symmetric kernel over all pairs of rows, episode by episode, a block of rows at a time.
+    """Sum a symmetric kernel over all pairs of rows, by episodes, one block of rows at a time.
 
-    Memory is a block of rows against all, at most 64 MB, and the matrix of episodes.
+    Memory: one block of rows against all rows, at most 64 MB, and the matrix of episodes.
     """
     kind = np.float32 if len(samples.rows) >= _MANY_ROWS else np.float64
     rows = samples.rows - samples.rows.mean(axis=0) if kernel.shifts else samples.rows
@@ -177,7 +177,7 @@ def episode_sums(samples: TwoSampleRows, kernel: Kernel) -> EpisodeSums:
 
 
 def squared_distances(dots: NDArray[Any], left: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]:
-    """‖x − y‖² from dot products, in place; rounding never makes one negative."""
+    """Return ‖x − y‖² from dot products, in place; rounding never makes it negative."""
     dots *= -2
     dots += left
     dots += right
@@ -187,7 +187,7 @@ def squared_distances(dots: NDArray[Any], left: NDArray[Any], right: NDArray[Any
 def _add_sums(
     pairs: Array, values: NDArray[Any], left: NDArray[np.intp], right: NDArray[np.intp], *, both: bool = False
 ) -> None:
-    """Add sums of a block by episode, whose labels increase; with ``both`` also to the transposed place."""
+    """Add a block's sums by episode; labels must be ascending. With ``both``, also add to the transposed entries."""
     columns = np.flatnonzero(np.diff(right, prepend=-1))
     lines = np.flatnonzero(np.diff(left, prepend=-1))
     by_column = np.add.reduceat(values, columns, axis=1).astype(np.float64)
@@ -199,7 +199,7 @@ def _add_sums(
 
 
 def _distances(samples: TwoSampleRows, sums: EpisodeSums, real: Array, sim: Array) -> Array:
-    """Distances ``(k,)`` of weighted episodes ``(k, C)``: a mean over pairs that may be compared."""
+    """Return distances ``(k,)`` of weighted episodes ``(k, C)``: means over the comparable pairs."""
     kernel = sums.means(samples.sizes) * samples.comparable
     of_real, of_sim = real @ kernel, sim @ kernel
     within_real = np.einsum("kc,kc->k", of_real, real) / samples.count_pairs(real, real)
@@ -209,7 +209,7 @@ def _distances(samples: TwoSampleRows, sums: EpisodeSums, real: Array, sim: Arra
 
 
 def _pooled(samples: TwoSampleRows, sums: EpisodeSums) -> float:
-    """The unbiased estimate over all pairs of different rows (Gretton et al. 2012, eq. 3)."""
+    """Return the unbiased estimate over all pairs of different rows (Gretton et al. 2012, eq. 3)."""
     r, n = samples.nreal, samples.real_rows
     m = len(samples.rows) - n
     if min(n, m) <= 1:
@@ -220,9 +220,9 @@ def _pooled(samples: TwoSampleRows, sums: EpisodeSums) -> float:
 
 
 def subsets_sd(samples: TwoSampleRows, sums: EpisodeSums, *, rows: int, count: int, seed: int = 0) -> float:
-    """Standard deviation of the distance over subsets of whole episodes of about so many rows a side.
+    """Return the standard deviation of the distance over subsets of whole episodes with about ``rows`` rows per side.
 
-    What is published beside KID (Bińkowski et al. 2018: 100 subsets of 1000 pictures), with episodes kept whole.
+    It is usually published with KID (Bińkowski et al. 2018: 100 subsets of 1000 images); here episodes stay whole.
     """
     rng = generator(seed, "stats/two-sample/subsets")
     n, r = samples.real_rows, samples.nreal

@@ -1,6 +1,6 @@
-"""Compare two arms that are matched: within strata, and on the same starts.
+"""Compare two arms with matched trials: within strata, and from the same starts.
 
-Within strata: success rates (exact, Mantel–Haenszel) and mean scores (permutation, Welch). On the same starts:
+Within strata: success rates (exact, Mantel–Haenszel) and mean scores (permutation, Welch). From the same starts:
 McNemar's exact test, Tango's interval, and exact tests against a margin.
 """
 
@@ -24,7 +24,7 @@ Array = NDArray[np.float64]
 
 
 def stratified_exact(tables: Sequence[ContingencyTable]) -> float:
-    """Two-sided exact p-value of equal rates within every stratum; with one stratum it is Fisher's.
+    """Return the two-sided exact p-value of equal rates within every stratum; with one stratum it is Fisher's.
 
     Given the successes of each stratum, those of arm a are a sum of hypergeometric counts (Birch, J. R. Stat. Soc. B
     26, 1964); outcomes that are at most as probable count as at least as extreme.
@@ -47,10 +47,11 @@ def stratified_exact(tables: Sequence[ContingencyTable]) -> float:
 
 
 def mantel_haenszel(tables: Sequence[ContingencyTable], *, level: float = 0.95) -> Interval:
-    """The common difference p_a − p_b within strata, with Sato's interval (Biometrics 45, 1989).
+    """Return the common difference p_a − p_b within strata, with Sato's interval (Biometrics 45, 1989).
 
-    Weights are n_a n_b / (n_a + n_b); the variance holds both for many small strata and for few large ones. It is
-    asymptotic: where no stratum has both outcomes it would have no width, and its ends are NaN with the reason.
+    Weights are n_a n_b / (n_a + n_b). The variance holds both for many small strata and for few large ones. The
+    interval is asymptotic. If no stratum has both outcomes its width would be 0; its limits are then NaN, and
+    ``method`` has the reason.
 
     Raises:
         InputError: no stratum.
@@ -83,11 +84,11 @@ _FLIPS = 4999
 
 
 def stratified_difference(strata: Sequence[Stratum], *, level: float = 0.95) -> Interval:
-    """Weighted mean over strata of mean(a) − mean(b), with Student's interval.
+    """Return the weighted mean over strata of mean(a) − mean(b), with Student's interval.
 
-    Weights are n_a n_b / (n_a + n_b), as Mantel and Haenszel's. The variance within strata is pooled for each arm by
-    itself, with Satterthwaite's degrees of freedom; with one stratum this is Welch's interval. Ends are NaN, with the
-    reason, where nothing varies within strata or an arm has one trial in each.
+    Weights are n_a n_b / (n_a + n_b), as for Mantel-Haenszel. The variance within strata is pooled for each arm
+    separately, with Satterthwaite's degrees of freedom; with one stratum this is Welch's interval. The limits are NaN,
+    and ``method`` has the reason, if scores do not vary within strata or an arm has one trial in each.
 
     Raises:
         InputError: no stratum, or one without trials of an arm.
@@ -115,9 +116,9 @@ def stratified_difference(strata: Sequence[Stratum], *, level: float = 0.95) -> 
 
 
 def stratified_permutation(strata: Sequence[Stratum], *, draws: int = 4999, seed: int = 0) -> float:
-    """Two-sided p-value that a and b do not differ in any stratum: arms are permuted within strata.
+    """Return the two-sided p-value that a and b differ in no stratum: arms are permuted within strata.
 
-    p = (1 + number as far from zero) / (1 + draws), exact whatever the scores' distribution. SciPy's
+    p = (1 + number at least as far from zero) / (1 + draws), exact for any distribution of the scores. SciPy's
     ``permutation_test`` does not permute within strata.
 
     Raises:
@@ -135,7 +136,9 @@ def stratified_permutation(strata: Sequence[Stratum], *, draws: int = 4999, seed
 
 
 def paired_scores(differences: ArrayLike, *, level: float = 0.95, seed: int = 0) -> tuple[Interval, float]:
-    """Mean of paired differences ``(n,)`` with Student's interval, and the two-sided p-value of 4,999 sign flips.
+    """Return the mean of paired differences ``(n,)`` with Student's interval, and a two-sided sign-flip p-value.
+
+    The p-value uses 4,999 random sign flips.
 
     Raises:
         InputError: no pairs.
@@ -166,7 +169,7 @@ _TIE = 1e-9  # counts off by less are not off
 
 @dataclass(frozen=True, kw_only=True)
 class PairedCounts:
-    """Pairs of trials: both succeeded, only a, only b, neither.
+    """Counts of pairs of trials: both succeeded, only a, only b, neither.
 
     Raises:
         InputError: no pair, or a negative number.
@@ -184,17 +187,17 @@ class PairedCounts:
 
     @property
     def pairs(self) -> int:
-        """How many pairs there are."""
+        """Number of pairs."""
         return self.both + self.only_a + self.only_b + self.neither
 
     @property
     def difference(self) -> float:
-        """p_a − p_b as seen."""
+        """Observed p_a − p_b."""
         return (self.only_a - self.only_b) / self.pairs
 
 
 def mcnemar(counts: PairedCounts, *, alternative: Alternative = "two-sided") -> float:
-    """McNemar's exact p-value of p_a = p_b: pairs that differ are coins (Psychometrika 12, 1947); 1 if none differ."""
+    """Return McNemar's exact p-value of p_a = p_b (Psychometrika 12, 1947); 1 if no pair differs."""
     differing = counts.only_a + counts.only_b
     if differing == 0:
         return 1.0
@@ -202,7 +205,7 @@ def mcnemar(counts: PairedCounts, *, alternative: Alternative = "two-sided") -> 
 
 
 def paired_difference_interval(counts: PairedCounts, *, level: float = 0.95) -> Interval:
-    """Tango's score interval of p_a − p_b in pairs (Statistics in Medicine 17, 1998); near nominal, not exact."""
+    """Return Tango's score interval of p_a − p_b in pairs (Statistics in Medicine 17, 1998); approximate coverage."""
     check_level(level)
     z = float(ndtri((1 + level) / 2))
     low, high = _limit(counts, z), _limit(counts, -z)
@@ -210,7 +213,7 @@ def paired_difference_interval(counts: PairedCounts, *, level: float = 0.95) -> 
 
 
 def _limit(counts: PairedCounts, z: float) -> float:
-    """Where Tango's statistic equals ``z``; it falls with the difference."""
+    """Return the difference at which Tango's statistic equals ``z``; the statistic falls with the difference."""
     end = -1.0 if z > 0 else 1.0
     seen = counts.difference
     if seen == end:
@@ -223,7 +226,7 @@ def _limit(counts: PairedCounts, z: float) -> float:
 
 
 def tango_statistic(only_a: ArrayLike, only_b: ArrayLike, pairs: int, difference: float) -> NDArray[np.float64]:
-    """Tango's score statistic of p_a − p_b against ``difference``, elementwise over counts; 0 where none is seen."""
+    """Return Tango's score statistic of p_a − p_b against ``difference``, elementwise over counts; 0 at equality."""
     b, c = np.asarray(only_a, dtype=np.float64), np.asarray(only_b, dtype=np.float64)
     linear = -b - c + (2 * pairs - b + c) * difference
     root = np.sqrt(np.maximum(linear**2 + 8 * pairs * c * difference * (1 - difference), 0.0))
@@ -240,7 +243,7 @@ _RATES = 60  # shares of pairs that differ which are tried; twice as many change
 
 
 def paired_p_value(counts: PairedCounts, *, difference: float = 0.0) -> float:
-    """The p-value of p_a − p_b ≤ ``difference`` from pairs, the largest over how often pairs differ.
+    """Return the p-value of p_a − p_b ≤ ``difference`` from pairs, the largest over all rates of differing pairs.
 
     Outcomes are ordered by Tango's statistic (Hsueh, Liu & Chen, Biometrics 57, 2001).
 
@@ -252,7 +255,7 @@ def paired_p_value(counts: PairedCounts, *, difference: float = 0.0) -> float:
 
 @lru_cache(maxsize=8)
 def paired_p_values(pairs: int, *, difference: float = 0.0) -> NDArray[np.float64]:
-    """`paired_p_value` of every outcome, ``(pairs + 1, pairs + 1)`` by only a and only b; 1 where there is none such.
+    """Return `paired_p_value` of every outcome, ``(pairs + 1, pairs + 1)`` by only a and only b; 1 if impossible.
 
     Raises:
         InputError: as `paired_p_value`.

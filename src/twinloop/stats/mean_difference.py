@@ -1,10 +1,8 @@
-"""Test differences of means at a fixed number of trials or clusters.
+"""Test differences of means at a fixed number of trials or clusters: permutation, Welch's t, paired, several groups.
 
-By permutation, Welch's t, in pairs, and among several groups.
-
-If the groups tell nothing the values are exchangeable, and a permuted statistic is as large as the observed one with a
-known chance, whatever their distribution (Pitman, "Significance tests which may be applied to samples from any
-populations", Suppl. J. R. Stat. Soc. 4, 1937). p = (1 + number as large) / (1 + draws).
+If the groups do not differ the values are exchangeable, and a permuted statistic is at least as large as the observed
+one with a known chance, for any distribution (Pitman, "Significance tests which may be applied to samples from any
+populations", Suppl. J. R. Stat. Soc. 4, 1937). p = (1 + number at least as large) / (1 + draws).
 """
 
 from __future__ import annotations
@@ -30,14 +28,14 @@ _LEAST = 2
 def permutation_of_means(
     a: ArrayLike, b: ArrayLike, *, paired: bool = False, draws: int = 4999, seed: int = 0
 ) -> float:
-    """Two-sided permutation p-value that both arms have one distribution; of pairs, that either order is as likely.
+    """Return the two-sided permutation p-value that both arms have one distribution, or that pairs are exchangeable.
 
-    Unpaired the statistic is Welch's t, with which the test also keeps its level for equal means and unequal spreads as
-    trials grow (Janssen, Statistics & Probability Letters 36, 1997). All permutations are gone through where there are
-    no more than ``draws``. Unlike SciPy's ``permutation_test``, the draws follow the run's seed.
+    The unpaired statistic is Welch's t, with which the test keeps its level also for equal means and unequal spreads as
+    the number of trials grows (Janssen, Statistics & Probability Letters 36, 1997). All permutations are used if there
+    are at most ``draws``. Unlike in SciPy's ``permutation_test``, the draws follow the run's seed.
 
     Raises:
-        InputError: fewer than two trials of one, or pairs that do not match.
+        InputError: fewer than two trials of an arm, or unequal numbers of paired values.
     """
     first, second = two_arms(a, b, paired=paired)
     if paired:
@@ -59,10 +57,10 @@ def permutation_of_means(
 def bootstrap_of_means(
     a: ArrayLike, b: ArrayLike, *, level: float = 0.95, draws: int = 4999, seed: int = 0
 ) -> Interval:
-    """BCa bootstrap interval of mean(a) − mean(b), each arm drawn again by itself; approximate for few trials.
+    """Return the BCa bootstrap interval of mean(a) − mean(b), arms resampled separately; approximate for few trials.
 
     Raises:
-        InputError: fewer than two trials of one.
+        InputError: fewer than two trials of an arm.
     """
     check_level(level)
     first, second = two_arms(a, b, paired=False)
@@ -88,12 +86,13 @@ def bootstrap_of_means(
 
 
 def bounded_difference(a: ArrayLike, b: ArrayLike, *, paired: bool = False, level: float = 0.95) -> Interval:
-    """Finite-sample valid interval of mean(a) − mean(b) of scores in [0, 1], by betting.
+    """Return a finite-sample valid interval of mean(a) − mean(b) of scores in [0, 1], by betting.
 
-    Of pairs it bets on their differences; else it is the difference of two intervals of level √level, which is wide.
+    For pairs the bets are on their differences. Otherwise it is the difference of two intervals of level √level, which
+    is wide.
 
     Raises:
-        InputError: scores outside [0, 1], or pairs that do not match.
+        InputError: scores outside [0, 1], or unequal numbers of paired values.
     """
     check_level(level)
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
@@ -111,10 +110,10 @@ def bounded_difference(a: ArrayLike, b: ArrayLike, *, paired: bool = False, leve
 
 
 def two_arms(a: ArrayLike, b: ArrayLike, *, paired: bool) -> tuple[Array, Array]:
-    """Both arms' values as arrays.
+    """Return both arms' values as arrays.
 
     Raises:
-        InputError: fewer than two trials of one, or pairs that do not match.
+        InputError: fewer than two trials of an arm, or unequal numbers of paired values.
     """
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if paired and len(first) != len(second):
@@ -143,18 +142,18 @@ _LEAST_CLUSTERS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class WelchTest:
-    """``difference`` of the means, first − second, with its interval; ``p_value`` ``(…)`` that there is none."""
+    """Difference of the means, first − second, with its interval, and ``p_value`` ``(…)`` that it is zero."""
 
     difference: Interval
     p_value: np.ndarray
 
 
 def welch_test(first: ArrayLike, second: ArrayLike, *, level: float = 0.95) -> WelchTest:
-    """Welch's t-test of cluster values ``(n, …)`` against ``(m, …)``, two-sided, elementwise over the trailing axes.
+    """Return Welch's two-sided t-test of cluster values ``(n, …)`` and ``(m, …)``, elementwise over the trailing axes.
 
     Welch, "The generalization of 'Student's' problem when several different population variances are involved",
-    Biometrika 34 (1947), with Satterthwaite's degrees of freedom. Where neither group varies, the difference is exact:
-    its interval has no width, and p is 1 where it is 0, else 0.
+    Biometrika 34 (1947), with Satterthwaite's degrees of freedom. If neither group varies, the difference is exact: its
+    interval has no width, and p is 1 if it is 0, else 0.
 
     Raises:
         InputError: fewer than two clusters in a group.
@@ -184,7 +183,7 @@ def welch_test(first: ArrayLike, second: ArrayLike, *, level: float = 0.95) -> W
 
 @dataclass(frozen=True, kw_only=True)
 class PairedTest:
-    """Mean of paired differences with its interval, and ``p_value`` of the hypothesis that it is not above zero."""
+    """Mean of paired differences with its interval, and ``p_value`` of the hypothesis that it is at most zero."""
 
     mean: Interval
     p_value: float
@@ -193,20 +192,20 @@ class PairedTest:
 def paired_test(
     differences: ArrayLike, *, level: float = 0.95, draws: int = 4999, seed: int = 0, stream: str = "paired"
 ) -> PairedTest:
-    """Paired bootstrap over clusters: BCa interval, and the one-sided p-value of the studentized bootstrap.
+    """Return a paired bootstrap over clusters: BCa interval, and the one-sided p-value of the studentized bootstrap.
 
-    The test compares t = mean / standard error with the same of resamples of the centred differences, so that it holds
-    its level to second order (Hall & Wilson, "Two guidelines for bootstrap hypothesis testing", Biometrics 47, 1991);
-    p = (1 + number of t* ≥ t) / (1 + draws), and at least 2⁻ⁿ with n clusters: no test by the signs of n differences
-    can claim more, and with few clusters resamples hardly differ. Where all differences are equal, and not above zero,
-    p is 1.
+    The test compares t = mean / standard error with t* of resamples of the centred differences, so it keeps its level
+    to second order (Hall & Wilson, "Two guidelines for bootstrap hypothesis testing", Biometrics 47, 1991). p = (1 +
+    number of t* ≥ t) / (1 + draws), and at least 2⁻ⁿ with n clusters: the signs of n differences give no smaller
+    p-value, and with few clusters there are few different resamples. If all differences are equal and at most zero, p
+    is 1.
 
     Args:
-        differences: ``(nclusters,)``, positive where the second is better.
+        differences: ``(nclusters,)``, positive if the second is better.
         level: confidence level of the interval.
-        draws: how many resamples.
+        draws: number of resamples.
         seed: run seed of the resamples.
-        stream: name of the resamples, so that several tests can have their own.
+        stream: name of the random stream, so that several tests use different resamples.
 
     Raises:
         InputError: fewer than two clusters.
@@ -237,8 +236,8 @@ def _studentized(values: NDArray[np.float64], draws: int, seed: int, stream: str
 class GroupTest:
     """Change between groups and trend along the order, for every column of values.
 
-    ``q`` ``(p,)`` is Cochran's Q: the groups' means about their common one, over their errors. ``correlation`` ``(p,)``
-    is that of values and order.
+    ``q`` ``(p,)`` is Cochran's Q: squared deviations of the groups' means from the common mean, relative to their
+    errors. ``correlation`` ``(p,)`` is that of values and order.
     """
 
     means: Array
@@ -252,9 +251,9 @@ class GroupTest:
 def group_test(
     values: ArrayLike, groups: ArrayLike, order: ArrayLike, *, draws: int = 4999, seed: int = 0
 ) -> GroupTest:
-    """Permutation tests of values ``(ncluster, p)`` between groups and along an order, ``(ncluster,)`` each.
+    """Run permutation tests of values ``(ncluster, p)`` between groups and along an order, ``(ncluster,)`` each.
 
-    Q = Σ_g n_g (m_g − m)² / s², s² being the variance within groups (Cochran, "The combination of estimates from
+    Q = Σ_g n_g (m_g − m)² / s² with the variance s² within groups (Cochran, "The combination of estimates from
     different experiments", Biometrics 10, 1954); ``errors`` ``(ngroup, p)`` are s / √n_g.
 
     Raises:
@@ -291,7 +290,7 @@ def group_test(
 
 
 def _cochran(values: Array, member: Array, sizes: NDArray[np.intp]) -> tuple[Array, Array, Array]:
-    """Q ``(p,)``, means ``(ngroup, p)`` and standard deviation within groups ``(p,)`` of values of mean zero."""
+    """Return Q ``(p,)``, means ``(ngroup, p)`` and standard deviation within groups ``(p,)`` of values of mean zero."""
     means = member @ values
     between = sizes @ means**2
     inside = np.maximum(np.sum(values**2, axis=0) - between, 1e-12)

@@ -1,13 +1,13 @@
-"""Precision, recall, density and coverage: whether simulation makes what reality has, and all of it.
+"""Precision, recall, density and coverage: whether simulated rows are realistic and include all real behaviour.
 
-Around every row lies a ball that reaches to its k-th neighbour. Precision is the share of simulated rows within some
-real ball, recall the share of real rows within some simulated ball (Kynkäänniemi et al., "Improved precision and recall
-metric for assessing generative models", NeurIPS 2019). Density counts the real balls around a simulated row over k, and
-is not deceived by single far rows; coverage is the share of real balls with a simulated row within (Naeem et al.,
-"Reliable fidelity and diversity metrics for generative models", ICML 2020).
+Every row has a ball whose radius is the distance to its k-th neighbour. Precision is the share of simulated rows within
+some real ball, recall the share of real rows within some simulated ball (Kynkäänniemi et al., "Improved precision and
+recall metric for assessing generative models", NeurIPS 2019). Density is the number of real balls around a simulated
+row divided by k; single outliers do not distort it. Coverage is the share of real balls that contain a simulated row
+(Naeem et al., "Reliable fidelity and diversity metrics for generative models", ICML 2020).
 
-Neighbours are sought among the rows of *other* episodes: the next frame of the same episode is no neighbour that a new
-episode could have, and balls up to it would hold nothing else.
+Neighbours are only searched among rows of *other* episodes. The next frame of the same episode would always be near,
+and balls up to it would contain no row of a new episode.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _FIGURES = ("precision", "recall", "density", "coverage")
 class NeighbourMetrics(JsonRecord):
     """Precision, recall, density and coverage with intervals.
 
-    ``floor`` holds, by figure, the mean where labels of episodes are exchanged: what is seen where there is no gap;
-    ``p_value`` the chance of a value as low then. Both are NaN without relabellings. ``k`` is the neighbour up to
-    which a ball reaches.
+    ``floor`` is, by metric, the mean under relabelling of episodes, that is, the value without a gap. ``p_value`` is
+    the chance of a value as low under relabelling. Both are NaN without relabellings. ``k`` is the number of the
+    neighbour that defines the balls.
     """
 
     precision: Interval
@@ -58,23 +58,23 @@ def precision_recall_density_coverage(
     draws: int = 0,
     seed: int = 0,
 ) -> NeighbourMetrics:
-    """The four figures of rows ``(n, d)`` and ``(m, d)``, all of which depend on how many rows and episodes there are.
+    """Return the four metrics of rows ``(n, d)`` and ``(m, d)``; they depend on the numbers of rows and episodes.
 
-    Intervals are bootstrapped over the episodes that are judged (simulated ones for precision and density, real ones
-    for recall and coverage), given the balls of the others.
+    Intervals are bootstrapped over the evaluated episodes (simulated ones for precision and density, real ones for
+    recall and coverage), given the balls of the others.
 
     Args:
-        real: ``(n, d)``.
-        sim: ``(m, d)``.
-        real_clusters: number of each real row's episode.
-        sim_clusters: of each simulated row's.
-        k: which neighbour a ball reaches to (5: Naeem et al., section 4).
-        level: of the intervals.
-        draws: relabellings of episodes for floor and p-values; each costs as much as the figures themselves.
-        seed: of bootstrap and relabellings.
+        real: real rows ``(n, d)``.
+        sim: simulated rows ``(m, d)``.
+        real_clusters: episode number of each real row.
+        sim_clusters: episode number of each simulated row.
+        k: number of the neighbour that defines the balls (5: Naeem et al., section 4).
+        level: confidence level of the intervals.
+        draws: number of relabellings for floor and p-values; each takes as long as the metrics themselves.
+        seed: seed of bootstrap and relabellings.
 
     Raises:
-        InputError: rows that cannot be compared, or fewer than ``k`` rows in the other episodes.
+        InputError: the rows cannot be compared, or the other episodes have fewer than ``k`` rows.
     """
     samples = two_samples(real, sim, real_clusters=real_clusters, sim_clusters=sim_clusters)
     _refuse_few(samples, k)
@@ -104,7 +104,7 @@ def _refuse_few(samples: TwoSampleRows, k: int) -> None:
 
 
 def _judge(samples: TwoSampleRows, is_real: NDArray[np.bool_], k: int) -> dict[str, Array]:
-    """Each figure's mean in every episode that it judges."""
+    """Return each metric's mean in every episode that it evaluates."""
     real_row = is_real[samples.episode]
     rows, episode = samples.rows - samples.rows.mean(axis=0), samples.episode
     real, sim = rows[real_row], rows[~real_row]
@@ -127,7 +127,7 @@ def _judge(samples: TwoSampleRows, is_real: NDArray[np.bool_], k: int) -> dict[s
 
 
 def _reach(rows: Array, episode: NDArray[np.intp], k: int) -> Array:
-    """Squared distance of every row to its k-th neighbour among the rows of other episodes."""
+    """Return the squared distance of every row to its k-th neighbour among the rows of other episodes."""
     reach = np.empty(len(rows))
     for block in _blocks(len(rows), len(rows)):
         squares = _squares(rows[block], rows)

@@ -1,16 +1,18 @@
-"""Find what lies apart: clusters of rows where no reference rows are, and values that stand out among their likes.
+"""Detect novelty: clusters of rows far from all reference rows, and outliers among values of one kind.
 
-Rows are clips, clusters episodes. A cluster's score is the mean of its rows': of the logarithm of the distance to the
-k-th nearest reference row (Loftsgaarden & Quesenberry, "A nonparametric estimate of a multivariate density function",
-Ann. Math. Stat. 36, 1965), or of Mahalanobis' distance with a shrunk covariance, the density of a normal cloud.
+Rows are clips, clusters are episodes. A cluster's score is the mean over its rows of the logarithm of a distance. The
+distance is that to the k-th nearest reference row (Loftsgaarden & Quesenberry, "A nonparametric estimate of a
+multivariate density function", Ann. Math. Stat. 36, 1965), or Mahalanobis' with a shrunk covariance, which corresponds
+to a normal density.
 
-References must not be judged by themselves. They are split into folds of whole clusters; each fold is scored by the fit
-to the others, and a new cluster is compared with a reference by the fit that did not know that reference. The share of
-references that are at least as far out is the p-value: cross-conformal (Vovk, "Cross-conformal predictors", Ann. Math.
-Artif. Intell. 74, 2015), at most twice the stated level whatever the data (Barber, Candès, Ramdas & Tibshirani,
-"Predictive inference with the jackknife+", Ann. Stat. 49, 2021, theorem 4), near it where fits hardly differ.
+References must not be scored by a fit to themselves. They are split into folds of whole clusters; each fold is scored
+by the fit to the others. A new cluster is compared with a reference by the fit without that reference. The p-value is
+the share of references with at least the same score: cross-conformal (Vovk, "Cross-conformal predictors", Ann. Math.
+Artif. Intell. 74, 2015). Its false-alarm rate is at most twice the stated level for any data (Barber, Candès, Ramdas &
+Tibshirani, "Predictive inference with the jackknife+", Ann. Stat. 49, 2021, theorem 4), and near the level if the fits
+are similar.
 
-A fence is the median plus so many halves of the middle half of the values, each side by its own half, so that a skewed
+A fence is a limit at the median plus or minus a multiple of the distance to the quartile on that side, so that a skewed
 distribution is not cut on its long side (Kimber, "Exploratory data analysis for possibly censored data from skewed
 distributions", J. R. Stat. Soc. C 39, 1990). Up to a quarter of the values may be wrong on one side.
 """
@@ -41,8 +43,9 @@ _NEIGHBOUR = 5  # to which the distance is
 class WhitenedReference:
     """Reference rows in whitened axes: columns standardized and clipped, covariance shrunk, principal axes.
 
-    ``mean`` and ``sd`` ``(d,)``; ``whiten`` ``(d, k)`` the first axes, to unit variance; ``inverse`` ``(d, d)`` of the
-    shrunk covariance; ``rows`` ``(n, k)``; ``clusters`` ``(n,)``.
+    ``mean`` and ``sd`` ``(d,)`` standardize the columns. ``whiten`` ``(d, k)`` maps to the first axes with unit
+    variance. ``inverse`` ``(d, d)`` is the inverse of the shrunk covariance. ``rows`` are ``(n, k)``, ``clusters``
+    ``(n,)``.
     """
 
     mean: Array
@@ -54,7 +57,7 @@ class WhitenedReference:
 
     @classmethod
     def of(cls, rows: Array, clusters: NDArray[np.int64]) -> WhitenedReference:
-        """From reference rows ``(n, d)``; a constant column counts by how far others leave it."""
+        """Fit to reference rows ``(n, d)``; a constant column gets a small standard deviation instead of zero."""
         mean, sd = rows.mean(axis=0), rows.std(axis=0)
         sd = np.where(sd <= 1e-9 * (1e-12 + np.abs(rows).max(axis=0)), np.maximum(np.abs(mean), 1.0) * 1e-3, sd)
         scaled = _clipped((rows - mean) / sd)
@@ -75,18 +78,18 @@ class WhitenedReference:
         )
 
     def scaled(self, rows: Array) -> Array:
-        """Rows ``(m, d)`` in standard deviations of the references, clipped."""
+        """Return rows ``(m, d)`` in standard deviations of the references, clipped."""
         return _clipped((rows - self.mean) / self.sd)
 
     def score(self, rows: Array, kind: Kind) -> Array:
-        """How far out rows ``(m, d)`` of other clusters are ``(m,)``: logarithms of distances."""
+        """Return novelty scores ``(m,)`` of rows ``(m, d)`` of other clusters: logarithms of distances."""
         scaled = self.scaled(rows)
         if kind == "density":
             return 0.5 * np.log(np.maximum(np.einsum("nd,de,ne->n", scaled, self.inverse, scaled), 1e-12))
         return np.log(np.maximum(self.neighbours(rows, _NEIGHBOUR)[0][:, -1], 1e-6))
 
     def neighbours(self, rows: Array, count: int) -> tuple[Array, NDArray[np.intp]]:
-        """Distances to the nearest reference rows, ascending, and which they are: both ``(m, count)``."""
+        """Return distances to the nearest reference rows, ascending, and their indices: both ``(m, count)``."""
         given = (self.scaled(rows) @ self.whiten).astype(np.float32)
         count = min(count, len(self.rows))
         squares = np.einsum("nd,nd->n", self.rows, self.rows)
@@ -106,11 +109,11 @@ class WhitenedReference:
 
 @dataclass(frozen=True, kw_only=True)
 class NoveltyScores:
-    """How far out clusters are.
+    """Novelty of clusters.
 
-    ``names`` ``(c,)`` of the new clusters, ``scores`` ``(c,)`` by the fit to all references, ``p_values`` ``(c,)``;
-    ``row_scores`` ``(m,)`` of the new rows as given; ``reference`` ``(r,)`` the held-out scores of reference clusters.
-    ``space`` is the fit to all references.
+    ``names`` ``(c,)`` are the new clusters, with ``scores`` ``(c,)`` by the fit to all references and ``p_values``
+    ``(c,)``. ``row_scores`` ``(m,)`` are those of the new rows. ``reference`` ``(r,)`` are the held-out scores of the
+    reference clusters. ``space`` is the fit to all references.
     """
 
     names: NDArray[np.int64]
@@ -130,18 +133,18 @@ def novelty(
     kind: Kind = "neighbours",
     seed: int = 0,
 ) -> NoveltyScores:
-    """How far out every cluster of rows ``(m, d)`` is among reference rows ``(n, d)``.
+    """Return the novelty of every cluster of rows ``(m, d)`` relative to reference rows ``(n, d)``.
 
     Args:
-        reference: rows of what is known to be good.
-        rows: what is judged; must not be among the references.
+        reference: rows of known good episodes.
+        rows: rows to score; must not be among the references.
         reference_clusters: episode of each reference row ``(n,)``.
         clusters: episode of each row ``(m,)``.
         kind: distance to the fifth neighbour, or density.
-        seed: of the five folds of the references.
+        seed: seed of the five folds of the references.
 
     Raises:
-        InputError: tables that do not fit, a value that is not finite, or fewer than `LEAST_CLUSTERS` references.
+        InputError: shapes that do not match, a value that is not finite, or fewer than `LEAST_CLUSTERS` references.
     """
     known, label = _checked(reference, reference_clusters, "Reference")
     given, name = _checked(rows, clusters, "Judged")
@@ -171,9 +174,9 @@ def novelty(
 
 
 def shrunk_covariance(rows: ArrayLike) -> Array:
-    """Ledoit and Wolf's covariance of rows ``(n, d)``: the sample's, drawn towards a multiple of the identity.
+    """Return the Ledoit-Wolf covariance of rows ``(n, d)``: the sample's, shrunk towards a multiple of the identity.
 
-    By as much as minimizes the expected squared error ("A well-conditioned estimator for large-dimensional covariance
+    The shrinkage minimizes the expected squared error ("A well-conditioned estimator for large-dimensional covariance
     matrices", J. Multivar. Anal. 88, 2004, section 3.2).
     """
     x = np.asarray(rows, dtype=np.float64)
@@ -189,7 +192,7 @@ def shrunk_covariance(rows: ArrayLike) -> Array:
 
 
 def _clipped(values: Array) -> Array:
-    """Beyond ten standard deviations the logarithm: one wild column must not be all that is seen."""
+    """Return values with a logarithmic scale beyond ten standard deviations, so that one column cannot dominate."""
     size = np.abs(values)
     return np.where(size > 10.0, np.sign(values) * 10.0 * (1.0 + np.log(np.maximum(size, 10.0) / 10.0)), values)
 
@@ -218,7 +221,7 @@ LEAST_VALUES = 10
 
 @dataclass(frozen=True, kw_only=True)
 class ValueFence:
-    """Where values of one kind lie: ``median``, and the ends ``low`` and ``high`` beyond which one stands out."""
+    """Usual range of values of one kind: ``median``, and the limits ``low`` and ``high`` beyond which are outliers."""
 
     median: float
     low: float
@@ -226,17 +229,17 @@ class ValueFence:
     count: int
 
     def doubled(self) -> tuple[float, float]:
-        """Both ends twice as far from the median."""
+        """Return both limits at twice their distance from the median."""
         return 2 * self.low - self.median, 2 * self.high - self.median
 
 
 def fence(values: ArrayLike, *, least: float = 0.0, stretch: float = 1.0) -> ValueFence:
-    """The fence of values ``(n,)``, NaN left out.
+    """Return the fence of values ``(n,)``; NaN is ignored.
 
     Args:
-        values: of likes.
-        least: ends are at least so far from the median: a smaller difference does not matter.
-        stretch: how many times as far ends are as usual, where many figures of one thing are looked at.
+        values: values of one kind.
+        least: minimum distance of the limits from the median; smaller differences do not matter.
+        stretch: factor on the distance of the limits, for example if many metrics of one object are checked.
 
     Raises:
         InputError: fewer than `LEAST_VALUES` known values.

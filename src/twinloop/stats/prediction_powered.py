@@ -1,31 +1,31 @@
-"""Estimate the real mean score from few real and many simulated trials.
+"""Estimate the real mean score from few real and many simulated trials: control variates, betting, and exact strata.
 
-Control variates, betting, and exact strata.
+With n starts tried in both worlds (real F, simulated G) and k more simulated ones (G′), μ̂ = mean(F) − β (mean(G) −
+mean(G′)). Simulation cannot bias it for any β: the same policy in the same simulator is subtracted. β = 1 is
+prediction-powered inference (Angelopoulos et al., Science 382, 2023). The β of least variance, Cov(F, G) / Var(G) · k /
+(n + k), is the classical control variate and PPI++ (Angelopoulos, Duchi & Zrnic, arXiv 2311.01453, 2023). These
+intervals are asymptotic: with few trials, or nearly equal outcomes, they cover less than stated. Use
+`prediction_powered` then.
 
-With n starts tried in both worlds (real F, simulated G) and k more simulated ones (G′),
-μ̂ = mean(F) − β (mean(G) − mean(G′)). Whatever β is, simulation cannot bias it: the same policy in the same simulator is
-subtracted. β = 1 is prediction-powered inference (Angelopoulos et al., Science 382, 2023); the β of least variance,
-Cov(F, G) / Var(G) · k / (n + k), is the classical control variate and PPI++ (Angelopoulos, Duchi & Zrnic,
-arXiv 2311.01453, 2023). These intervals are asymptotic: for few trials, and where nearly all end alike, they cover less
-than they say, and `prediction_powered` is the one to use.
-
-Each real trial i takes a share of the trials that were simulated only, and is rectified by them:
-Z_i = F_i − β_i (G_i − mean of its share). With β_i chosen from the trials before, Z_i has the real mean whatever the
-simulator is worth, and lies between −|β_i| and 1 + |β_i|. So its mean is bet on as in `betting`, and the interval holds
-for any number of trials, any scores in [0, 1] and any correlation; where simulation tells nothing, β_i stays near zero.
-The rectified mean is that of `control_variates`; predictable coefficients are those of Waudby-Smith & Ramdas,
+For betting, each real trial i is assigned a share of the trials that were only simulated, and is rectified by them: Z_i
+= F_i − β_i (G_i − mean of its share). If β_i is chosen from the earlier trials, Z_i has the real mean for any
+simulator, and is between −|β_i| and 1 + |β_i|. Its mean is therefore estimated as in `betting`, and the interval is
+valid for any number of trials, any scores in [0, 1] and any correlation. With an uninformative simulation β_i stays
+near zero. The rectified mean is that of `control_variate`. Predictable coefficients are those of Waudby-Smith & Ramdas,
 "Confidence sequences for sampling without replacement / by betting" (2020, 2024), and of active and sequential
 prediction-powered inference (Zrnic & Candès, arXiv 2403.03208, 2024).
 
-Given that a start succeeds in simulation, let its chance in reality be p₁, else p₀, and let π be the share of starts
-that succeed in simulation. The real rate is π p₁ + (1 − π) p₀. π is known well, from the trials that were simulated
-only, and within the strata the paired trials are two binomials. Where simulation predicts reality, p₁ and p₀ lie near
-1 and 0 and vary little; that is what is gained over an interval of all real trials alone.
+For the strata, let p₁ be the real success chance of a start that succeeds in simulation, p₀ that of the others, and π
+the share of starts that succeed in simulation. The real rate is π p₁ + (1 − π) p₀. π is estimated accurately from the
+trials that were only simulated, and within the strata the paired trials are two binomials. If simulation predicts
+reality, p₁ and p₀ are near 1 and 0 and have little variance; that is the advantage over an interval of the real trials
+alone.
 
-The limits are Buehler's (J. Am. Stat. Assoc. 52, 1957): the smallest real rate at which an estimate as large as the one
-seen still has a chance of α/2, over all p₁ and p₀ within a box that holds them with high confidence (Berger & Boos, J.
-Am. Stat. Assoc. 89, 1994) and all π within its exact interval; what these two may miss is taken off α. The tail grows
-with p₁ and p₀, and the rate is linear in π, so that the smallest one lies on a curve, at an end of π's interval.
+The limits are Buehler's (J. Am. Stat. Assoc. 52, 1957): the smallest real rate at which an estimate as large as the
+observed one still has a chance of α/2. It is taken over all p₁ and p₀ within a box that contains them with high
+confidence (Berger & Boos, J. Am. Stat. Assoc. 89, 1994) and all π within its exact interval; the error probabilities of
+these two are subtracted from α. The tail grows with p₁ and p₀, and the rate is linear in π, so the smallest rate is on
+a curve, at one end of π's interval.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ _LEAST = 3  # paired trials from which a covariance and its spread can be told
 
 @dataclass(frozen=True, kw_only=True)
 class PairedTrials:
-    """Scores of starts tried in both worlds, ``real`` and ``sim`` ``(n,)``, and of ``more`` simulated ones ``(k,)``.
+    """Scores of starts tried in both worlds, ``real`` and ``sim`` ``(n,)``, and of simulated ones, ``more`` ``(k,)``.
 
     Raises:
-        InputError: scores outside [0, 1], pairs that do not match, or nothing simulated besides.
+        InputError: scores outside [0, 1], unequal numbers of paired trials, or no further simulated trial.
     """
 
     real: Array
@@ -72,13 +72,13 @@ class PairedTrials:
             )
 
     def take(self, rows: NDArray[np.intp]) -> PairedTrials:
-        """The pairs of these numbers, with all other simulated trials."""
+        """Return the pairs with these indices, and all other simulated trials."""
         return PairedTrials(real=self.real[rows], sim=self.sim[rows], more=self.more)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ControlVariate(JsonRecord):
-    """The estimate of the real mean, with β and how it was found; asymptotic."""
+    """Asymptotic estimate of the real mean, with the mean coefficient β."""
 
     mean: Interval
     beta: float
@@ -87,16 +87,16 @@ class ControlVariate(JsonRecord):
 def control_variate(
     trials: PairedTrials, *, coefficient: Coefficient = "cross-fitted", level: float = 0.95
 ) -> ControlVariate:
-    """The real mean by a control variate, with an asymptotic interval.
+    """Estimate the real mean by a control variate, with an asymptotic interval.
 
     Args:
         trials: the scores.
         coefficient: ``ppi`` for β = 1, ``ppi++`` for the β of least variance, both with normal quantiles as published;
-            ``cross-fitted`` takes each pair's β from all others, so that no pair chooses its own, and Student's t.
+            ``cross-fitted`` estimates each pair's β from all other pairs, and uses Student's t.
         level: confidence level.
 
     Raises:
-        InputError: fewer than three pairs, of which no spread can be told.
+        InputError: fewer than three pairs, from which no spread can be estimated.
     """
     check_level(level)
     n, k = len(trials.real), len(trials.more)
@@ -121,11 +121,11 @@ def control_variate(
 
 
 def trials_saved(trials: PairedTrials, *, level: float = 0.95, draws: int = 2000, seed: int = 0) -> Interval:
-    """How many further real trials the simulated ones are worth: n ρ²k/(n + k) / (1 − ρ²k/(n + k)).
+    """Return how many further real trials the simulated ones are worth: n ρ²k/(n + k) / (1 − ρ²k/(n + k)).
 
-    ρ² is corrected for its bias with few pairs, 1 − (1 − r²)(n − 1)/(n − 2) and at least 0, without which simulation
-    that tells nothing would seem to help. The interval is a percentile bootstrap over pairs. Where either side has only
-    one outcome the correlation cannot be told: nothing is saved as far as seen, and the ends are NaN.
+    ρ² is corrected for its bias with few pairs, 1 − (1 − r²)(n − 1)/(n − 2) and at least 0; otherwise an uninformative
+    simulation would seem to help. The interval is a percentile bootstrap over pairs. If either side has only one
+    outcome, the correlation is unknown: the estimate is 0 and the limits are NaN.
 
     Raises:
         InputError: fewer than three pairs.
@@ -164,7 +164,7 @@ def _tuned(trials: PairedTrials) -> Array:
 
 
 def _left_out(trials: PairedTrials) -> Array:
-    """β of each pair from all others: sums without it, by what it contributes to them."""
+    """Return β of each pair from all others, by subtracting its contribution from the sums."""
     n, k = len(trials.real), len(trials.more)
     f, g = trials.real - trials.real.mean(), trials.sim - trials.sim.mean()
     grown = n / (n - 1)  # leaving one out of centred sums removes its product this many times
@@ -179,35 +179,35 @@ _DOUBT = 1.0  # squares of simulated scores, without covariance, that β has as 
 
 @dataclass(frozen=True, kw_only=True)
 class RectifiedValues:
-    """Values ``(…, n)`` with the real mean, the coefficients ``(…, n)`` they were made with, and their bounds."""
+    """Values ``(…, n)`` with the real mean, their coefficients ``(…, n)``, and their bounds."""
 
     values: Array
     beta: Array
 
     @property
     def low(self) -> Array:
-        """The least that each value could have been."""
+        """Lower bound of each value."""
         return -np.abs(self.beta)
 
     @property
     def high(self) -> Array:
-        """The most that each value could have been."""
+        """Upper bound of each value."""
         return 1 + np.abs(self.beta)
 
 
 def rectified(
     real: ArrayLike, sim: ArrayLike, more: ArrayLike, *, known: tuple[ArrayLike, ArrayLike] | None = None
 ) -> RectifiedValues:
-    """Real scores, rectified by simulation with coefficients from the trials before each.
+    """Return real scores rectified by simulation, with coefficients from the earlier trials.
 
     Args:
-        real: ``(…, n)`` scores.
-        sim: ``(…, n)`` of the same starts.
-        more: ``(…, k)`` simulated only; each real trial takes k // n of them, in their order.
-        known: paired real and simulated scores ``(m,)`` of other policies, from which β may start.
+        real: real scores ``(…, n)``.
+        sim: simulated scores ``(…, n)`` of the same starts.
+        more: scores ``(…, k)`` of trials that were only simulated; each real trial uses k // n of them, in their order.
+        known: paired real and simulated scores ``(m,)`` of other policies, for the start value of β.
 
     Raises:
-        InputError: fewer simulated trials besides than real ones, or scores outside [0, 1].
+        InputError: fewer further simulated trials than real ones, or scores outside [0, 1].
     """
     f, g, h = (check_bounded(values, 0.0, 1.0) for values in (real, sim, more))
     n, k = f.shape[-1], h.shape[-1]
@@ -223,17 +223,17 @@ def rectified(
 
 
 def log_e_prediction_powered(values: RectifiedValues, mean: ArrayLike, *, alpha: float) -> Array:
-    """Logarithm of the wealth against a real mean of ``mean`` after each trial, ``(…, n)``."""
+    """Return the logarithm of the wealth against a real mean of ``mean`` after each trial, ``(…, n)``."""
     return log_e_adaptive(values.values, mean, alpha=alpha, low=values.low, high=values.high)
 
 
 def prediction_powered(
     trials: PairedTrials, *, level: float = 0.95, known: tuple[ArrayLike, ArrayLike] | None = None
 ) -> Interval:
-    """Finite-sample valid interval of the real mean score.
+    """Return a finite-sample valid interval of the real mean score.
 
     Raises:
-        InputError: fewer simulated trials besides than real ones.
+        InputError: fewer further simulated trials than real ones.
     """
     made = rectified(trials.real, trials.sim, trials.more, known=known)
     found = bounded_mean(made.values, level=level, low=made.low, high=made.high, within=(0.0, 1.0))
@@ -243,7 +243,7 @@ def prediction_powered(
 
 
 def _coefficients(f: Array, g: Array, known: tuple[ArrayLike, ArrayLike] | None) -> Array:
-    """β before each trial: covariance over variance of those before it and of other policies', drawn towards 0."""
+    """Return β for each trial: covariance over variance of earlier trials and other policies', shrunk towards 0."""
     both, spread = 0.0, _DOUBT
     if known is not None and np.size(known[0]) > 1:
         first, second = (np.asarray(values, dtype=np.float64) for values in known)
@@ -264,10 +264,10 @@ _TIE = 1e-9
 
 
 def post_stratified(trials: PairedTrials, *, level: float = 0.95) -> Interval:
-    """Exact interval of the real success rate from paired and simulated-only successes.
+    """Return the exact interval of the real success rate from paired and simulated-only successes.
 
     Raises:
-        InputError: scores that are no successes.
+        InputError: scores other than 0 and 1.
     """
     check_level(level)
     for name in ("real", "sim", "more"):
@@ -291,7 +291,7 @@ def post_stratified(trials: PairedTrials, *, level: float = 0.95) -> Interval:
 def _lowest(
     counts: tuple[tuple[int, int], ...], share: float, ends: tuple[float, float], tail: float, alpha: float
 ) -> float:
-    """The lower limit of the rate; of failures it gives the upper one."""
+    """Return the lower limit of the rate; applied to failures it gives the upper limit."""
     (s1, n1), (s0, n0) = counts
     box1, box0 = _box(s1, n1, alpha), _box(s0, n0, alpha)
     first = np.linspace(*box1, _CURVE)
@@ -314,7 +314,7 @@ def _box(successes: int, trials: int, alpha: float) -> tuple[float, float]:
 
 
 def _curve(first: Array, counts: tuple[tuple[int, int], ...], share: float, tail: float) -> Array:
-    """The p₀ of every p₁ at which the chance of an estimate as large as the one seen is ``tail``; 2 where none is."""
+    """Return for every p₁ the p₀ at which an estimate as large as observed has chance ``tail``; 2 if none exists."""
     (s1, n1), (s0, n0) = counts
     weight1, weight0 = share / max(n1, 1), (1 - share) / max(n0, 1)
     seen = weight1 * s1 + weight0 * s0

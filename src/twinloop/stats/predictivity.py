@@ -1,4 +1,4 @@
-"""How well simulated scores of policies predict real ones, with intervals for these policies and others like them."""
+"""Measure how well simulated scores of policies predict real ones, with intervals for these policies and for others."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _NO_GAP_INTERVAL = "no interval we tried held for few policies (docs/predictivit
 
 @dataclass(frozen=True, kw_only=True)
 class PredictivityMetric:
-    """One figure and two intervals.
+    """One metric with two intervals.
 
-    ``estimate`` is what publications print, from the means as they are; NaN where it does not exist, with the
-    ``reason``. ``these`` says where the same figure of the true scores of these policies lies: more trials narrow it.
-    ``others`` is about the population of policies these are from, without noise of trials: only more policies narrow
-    it. ``corrected`` is the middle of ``others``' draws: the estimate without what noise of trials does to it.
+    ``estimate`` is the value that publications report, from the observed means; NaN if it does not exist, with the
+    ``reason``. ``these`` is an interval for the metric of these policies' true scores: more trials narrow it.
+    ``others`` is for the population of policies like these, without the noise of trials: only more policies narrow it.
+    ``corrected`` is the median of the draws of ``others``: the estimate without the effect of trial noise.
     """
 
     name: str
@@ -49,7 +49,7 @@ class PredictivityMetric:
     reason: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files; what does not exist is null."""
+        """Return a JSON-compatible dictionary; missing values are null."""
 
         def ends(interval: Interval) -> dict[str, Any]:
             low, high = (None if np.isnan(x) else float(x) for x in (interval.low, interval.high))
@@ -63,10 +63,10 @@ class PredictivityMetric:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictivityMetrics:
-    """Figures of one set of policies.
+    """Metrics of one set of policies.
 
-    ``best_policy`` is the chance that the policy the simulation ranks first is truly the best of these in reality, and
-    ``noise_share`` ``(2,)`` which part of the spread of real and simulated means is noise of their trials.
+    ``best_policy`` is the chance that the policy ranked first by the simulation is truly the best of these in reality.
+    ``noise_share`` ``(2,)`` is the part of the variance of real and simulated means that is trial noise.
     """
 
     figures: tuple[PredictivityMetric, ...]
@@ -74,11 +74,11 @@ class PredictivityMetrics:
     noise_share: tuple[float, float]
 
     def __getitem__(self, name: str) -> PredictivityMetric:
-        """The figure of that name."""
+        """Return the metric of that name."""
         return next(figure for figure in self.figures if figure.name == name)
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
+        """Return a JSON-compatible dictionary."""
         return {
             "figures": [figure.to_json() for figure in self.figures],
             "best_policy": self.best_policy,
@@ -87,7 +87,7 @@ class PredictivityMetrics:
 
 
 class _MetricKind(NamedTuple):
-    """A figure and how it is computed of scores."""
+    """A metric and the function that computes it from scores."""
 
     name: str
     of_scores: Callable[..., Array]
@@ -124,17 +124,18 @@ _ORDERED = ("pearson", "spearman", "kendall", "pairwise_accuracy")  # of what is
 def predictivity(
     *, real: PolicyScoreMatrix, sim: PolicyScoreMatrix, level: float = 0.95, draws: int = 4000, seed: int = 0
 ) -> PredictivityMetrics:
-    """Correlations, ranking figures and distances of real and simulated scores ``(P,)`` of the same policies.
+    """Return correlations, ranking metrics and distances of real and simulated scores ``(P,)`` of the same policies.
 
     Args:
         real: the real scores.
-        sim: the simulated scores; not symmetric, so both are named.
+        sim: the simulated scores; the metrics are not symmetric in the two.
         level: confidence level of all intervals.
-        draws: of populations and true scores; 4,000 leave an end of an interval uncertain by about 2 % of its width.
+        draws: draws of populations and true scores; with 4,000 an interval limit is uncertain by about 2 % of its
+            width.
         seed: run seed of the draws.
 
     Raises:
-        InputError: fewer than three policies, or not the same of both.
+        InputError: fewer than three policies, or different numbers of real and simulated scores.
     """
     check_level(level)
     if real.mean.shape != sim.mean.shape or real.mean.ndim != 1:
@@ -182,7 +183,7 @@ def _figure(
 
 
 def _in_portions(of_scores: Callable[..., Array], true_r: Array, true_s: Array) -> Array:
-    """A figure of many draws ``(D, P)``, few at a time because it compares all pairs."""
+    """Compute a metric of many draws ``(D, P)`` in parts, because it compares all pairs of policies."""
     parts = -(-true_r.shape[0] * true_r.shape[1] ** 2 // _PAIRS)
     pairs = zip(np.array_split(true_r, parts), np.array_split(true_s, parts), strict=True)
     return np.concatenate([of_scores(real=r, sim=s) for r, s in pairs])
@@ -198,7 +199,7 @@ def _quantiles(value: Array, draws: Array | None, level: float, method: str, rea
 
 
 def _bias(real: PolicyScoreMatrix, sim: PolicyScoreMatrix, level: float) -> PredictivityMetric:
-    """Differences are observed without bias, so Student's interval over policies has the noise of trials in it."""
+    """Return the bias; observed differences are unbiased, so Student's interval over policies includes trial noise."""
     differences = sim.mean - real.mean
     n, value = len(differences), differences.mean()
     error = np.sqrt(np.sum(real.variance + sim.variance)) / n
@@ -231,7 +232,7 @@ def _absolute_gap(real: PolicyScoreMatrix, sim: PolicyScoreMatrix, draws: Array,
 
 
 def _method(real: PolicyScoreMatrix, sim: PolicyScoreMatrix, method: str) -> tuple[bool, str]:
-    """Whether noise of trials is known at all, and how the interval is made of what is."""
+    """Return whether any trial noise is known, and a description of the interval's method."""
     if real.known and sim.known:
         return True, method
     if real.known or sim.known:
@@ -240,7 +241,7 @@ def _method(real: PolicyScoreMatrix, sim: PolicyScoreMatrix, method: str) -> tup
 
 
 def _equal(real: PolicyScoreMatrix, sim: PolicyScoreMatrix) -> str:
-    """Why there is no order to speak of; "" where there is one."""
+    """Return the reason why scores have no order; "" if they have one."""
     for side, word in ((real, "real"), (sim, "simulated")):
         if np.ptp(side.mean) <= 1e-12:
             what = f"all {len(side.mean)} {word} scores are {side.mean[0]:.3g}"

@@ -1,4 +1,4 @@
-"""Bound a rate: of successes, of claims about failures, and of something rare from weighted draws."""
+"""Bounds of rates: of successes, of failures for a reliability claim, and of rare events from weighted draws."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array = NDArray[np.float64]
 
 
 def wilson(successes: int, trials: int, *, level: float = 0.95) -> Interval:
-    """Wilson's score interval (J. Am. Stat. Assoc. 22, 1927): mean coverage near nominal, also for few trials.
+    """Return Wilson's score interval (J. Am. Stat. Assoc. 22, 1927): mean coverage near nominal, also for few trials.
 
     SciPy's ``binomtest`` has the same interval, but computes a p-value first, which takes a hundred times as long.
     """
@@ -30,7 +30,7 @@ def wilson(successes: int, trials: int, *, level: float = 0.95) -> Interval:
 
 
 def wilson_ends(rate: ArrayLike, trials: ArrayLike, level: float) -> tuple[Array, Array]:
-    """Wilson's limits of rates seen in so many trials, elementwise; rounding may take them past 0 or 1."""
+    """Return Wilson's limits of observed rates, elementwise; rounding may move them slightly outside [0, 1]."""
     p, n, z = np.asarray(rate, dtype=np.float64), np.asarray(trials, dtype=np.float64), float(ndtri((1 + level) / 2))
     room = 1 + z**2 / n
     centre, half = (p + z**2 / (2 * n)) / room, z / room * np.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
@@ -38,9 +38,9 @@ def wilson_ends(rate: ArrayLike, trials: ArrayLike, level: float) -> tuple[Array
 
 
 def clopper_pearson(successes: int, trials: int, *, level: float = 0.95) -> Interval:
-    """Clopper and Pearson's exact interval (Biometrika 26, 1934): coverage never below nominal.
+    """Return the exact Clopper-Pearson interval (Biometrika 26, 1934): coverage never below nominal.
 
-    From the inverse beta function; SciPy's ``binomtest`` searches roots, 400 times as long, and loses digits.
+    It uses the inverse beta function. SciPy's ``binomtest`` searches roots, 400 times as long, and loses digits.
     """
     _check_counts(successes, trials, level)
     tail = (1 - level) / 2
@@ -62,10 +62,10 @@ MOST_TRIALS = 10**9
 
 
 def trials_to_claim(rate: float, *, confidence: float = 0.95, failures: int = 0) -> int:
-    """Fewest trials after which at most ``failures`` failures show that the failure rate is at most ``rate``.
+    """Return the fewest trials after which at most ``failures`` failures show a failure rate of at most ``rate``.
 
-    The exact one-sided binomial test: n is the least with P(at most ``failures`` of n | rate) ≤ 1 − confidence. With no
-    failure allowed that is ln(1 − confidence) / ln(1 − rate), about 3 / rate at 95 % ("rule of three"; Hanley and
+    The exact one-sided binomial test: n is the smallest with P(at most ``failures`` of n | rate) ≤ 1 − confidence. For
+    zero failures that is ln(1 − confidence) / ln(1 − rate), about 3 / rate at 95 % ("rule of three"; Hanley and
     Lippman-Hand, JAMA 249, 1983).
 
     Raises:
@@ -85,7 +85,7 @@ def trials_to_claim(rate: float, *, confidence: float = 0.95, failures: int = 0)
 
 
 def _least(enough: Callable[[int], bool], low: int, high: int) -> int:
-    """The least number above ``low`` that is enough, sought from ``high`` on by doubling and halving."""
+    """Return the smallest sufficient number above ``low``, by doubling from ``high`` and then bisection."""
     while not enough(high):
         low, high = high, 2 * high
     while high - low > 1:
@@ -95,7 +95,7 @@ def _least(enough: Callable[[int], bool], low: int, high: int) -> int:
 
 
 def rate_shown(failures: int, trials: int, *, confidence: float = 0.95) -> float:
-    """The largest failure rate that ``failures`` in ``trials`` leave possible: Clopper and Pearson's one-sided bound.
+    """Return the one-sided Clopper-Pearson upper bound of the failure rate after ``failures`` in ``trials``.
 
     Raises:
         InputError: more failures than trials, no trials, or a confidence outside (0, 1).
@@ -107,18 +107,19 @@ def rate_shown(failures: int, trials: int, *, confidence: float = 0.95) -> float
 
 
 def chance_to_show(truth: ArrayLike, trials: int, failures: int) -> Array:
-    """Chance that a policy of a true failure rate passes a demonstration: at most ``failures`` of ``trials``."""
+    """Return the chance that a policy with this true failure rate has at most ``failures`` in ``trials``."""
     return np.asarray(bdtr(failures, trials, np.asarray(truth, dtype=np.float64)))
 
 
 def watched_claim(rate: float, *, confidence: float = 0.95, failures: int = 3) -> NDArray[np.int64]:
-    """When trials that are looked at one by one show a failure rate of at most ``rate``, ``(failures + 1,)``.
+    """Return after how many trials, checked one by one, a failure rate of at most ``rate`` is shown.
 
-    A demonstration ends well after so many trials if 0, 1, … failures have come by then; fewer never suffice.
+    Entry f of ``(failures + 1,)`` is the number of trials that suffices with f failures by then; fewer never suffice.
 
     The wealth of bets against "the rate is ``rate`` or more" is ∫ (p/rate)^f ((1 − p)/(1 − rate))^s dπ(p) with π
-    Jeffreys' Beta(½, ½) cut to p < rate, a mixture of likelihood ratios and so a martingale at the boundary; by Ville's
-    inequality it exceeds 1/(1 − confidence) with a chance of at most 1 − confidence, whenever one stops.
+    Jeffreys' Beta(½, ½) truncated to p < rate. It is a mixture of likelihood ratios and therefore a martingale at the
+    boundary; by Ville's inequality it exceeds 1/(1 − confidence) with a chance of at most 1 − confidence, at any
+    stopping time.
 
     Raises:
         InputError: as `trials_to_claim`.
@@ -134,7 +135,7 @@ def watched_claim(rate: float, *, confidence: float = 0.95, failures: int = 3) -
 
 
 def log_wealth(failures: ArrayLike, successes: ArrayLike, rate: float) -> Array:
-    """Logarithm of the wealth of `watched_claim` after so many failures and successes, elementwise."""
+    """Return the logarithm of the wealth of `watched_claim` for numbers of failures and successes, elementwise."""
     f, s = np.asarray(failures, dtype=np.float64) + 0.5, np.asarray(successes, dtype=np.float64) + 0.5
     part = np.log(np.maximum(betainc(f, s, rate), np.finfo(np.float64).tiny))
     cut = math.log(float(betainc(0.5, 0.5, rate))) + float(betaln(0.5, 0.5))
@@ -158,10 +159,10 @@ _FEW = 30  # failures below which a normal interval of their mean weight is not 
 class WeightedRate:
     """A rate from weighted draws.
 
-    ``interval`` is that of the mean of weight × event, made on the logarithm (delta method), so that it stays positive.
-    ``events`` counts the draws in which it happened, ``effective`` is Kish's effective number of them, ``largest`` the
-    share of the estimate that its heaviest draw carries, ``plain`` how many plain draws would give as narrow an
-    interval.
+    ``interval`` is that of the mean of weight × event, computed on the logarithm (delta method), so that it stays
+    positive. ``events`` is the number of draws with the event, ``effective`` Kish's effective number of them.
+    ``largest`` is the share of the estimate that comes from the heaviest draw. ``plain`` is the number of unweighted
+    draws with an equally narrow interval.
     """
 
     interval: Interval
@@ -173,7 +174,7 @@ class WeightedRate:
 
     @property
     def warning(self) -> str:
-        """Why the interval is not to be trusted; empty where nothing speaks against it."""
+        """Reason to distrust the interval; empty if there is none."""
         if self.events == 0:
             return f"It never happened in {self.draws} draws: the search did not reach it, and nothing is known."
         if self.largest > _HEAVY:
@@ -186,7 +187,7 @@ class WeightedRate:
         return ""
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
+        """Return a JSON-compatible dictionary."""
         return {
             "rate": float(self.interval.estimate),
             "low": float(self.interval.low),
@@ -202,15 +203,15 @@ class WeightedRate:
 
 
 def weighted_rate(events: ArrayLike, log_weights: ArrayLike, *, level: float = 0.95) -> WeightedRate:
-    """The rate of an event under one distribution, from independent draws of another.
+    """Return the rate of an event under one distribution, from independent draws of another.
 
     Args:
-        events: whether it happened in each draw, ``(n,)``.
-        log_weights: logarithm of the density asked about over that drawn from, ``(n,)``.
-        level: of the interval.
+        events: whether the event happened in each draw, ``(n,)``.
+        log_weights: logarithm of the target density over the sampling density, ``(n,)``.
+        level: confidence level of the interval.
 
     Raises:
-        InputError: fewer than two draws, or weights that are no numbers.
+        InputError: fewer than two draws, or weights that are NaN.
     """
     check_level(level)
     happened, logs = np.asarray(events, dtype=np.bool_), np.asarray(log_weights, dtype=np.float64)

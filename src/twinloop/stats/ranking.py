@@ -1,16 +1,16 @@
-"""How well one set of scores of policies tells another, how sure trials make scores, and what populations they imply.
+"""Metrics of how well simulated scores of policies rank real ones, the accuracy of scores, and draws of true scores.
 
-Arguments are keyword-only, because not all of these are symmetric. Scores closer than 1e-12 are tied. Where a figure
-does not exist, because all scores of one side are equal, it is NaN; `twinloop.stats.predictivity` says so in words.
-SciPy's rank correlations know neither that tolerance nor leading axes.
+Arguments are keyword-only, because some metrics are not symmetric. Scores closer than 1e-12 are tied. A metric that
+does not exist, because all scores of one side are equal, is NaN; `twinloop.stats.predictivity` gives the reason.
+SciPy's rank correlations have neither that tolerance nor leading axes.
 
-A model with one assumption: true real and simulated scores of policies are jointly normal, and observed means scatter
+The model has one assumption: true real and simulated scores of policies are jointly normal, and observed means scatter
 about them by the binomial noise of their trials. Under it the observed means have a Wishart scatter matrix S, whose
-Cholesky factor T = C U has an exactly known U (Bartlett); solving for C gives a draw of the covariance that is as
-likely as not too large, whatever the truth (the generalized pivot of Krishnamoorthy & Xia, "Inferences on correlation
-coefficients", J. Stat. Plan. Inference 137, 2007). The noise of trials is then taken off its diagonal, which undoes the
-attenuation of a correlation (Spearman, "The proof and measurement of association between two things", Am. J. Psychol.
-15, 1904). How well this holds where scores are not normal is shown by simulation in docs/predictivity.md.
+Cholesky factor T = C U has a U of known distribution (Bartlett). Solving for C gives a draw of the covariance whose
+error has either sign with equal chance (the generalized pivot of Krishnamoorthy & Xia, "Inferences on correlation
+coefficients", J. Stat. Plan. Inference 137, 2007). The noise of trials is then subtracted from its diagonal, which
+corrects the attenuation of a correlation (Spearman, "The proof and measurement of association between two things", Am.
+J. Psychol. 15, 1904). docs/predictivity.md shows by simulation how well this holds for scores that are not normal.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ _TIE = 1e-12  # rounding of means, far below what one trial in a billion changes
 
 
 def pearson(*, real: ArrayLike, sim: ArrayLike) -> Array:
-    """Pearson's correlation of real and simulated scores, the "sim-to-real correlation" (SRCC)."""
+    """Return Pearson's correlation of real and simulated scores, the "sim-to-real correlation" (SRCC)."""
     r, s = _both(real, sim)
     return _correlation(r, s)
 
 
 def spearman(*, real: ArrayLike, sim: ArrayLike) -> Array:
-    """Spearman's correlation: Pearson's of the ranks; tied scores share the mean of their ranks."""
+    """Return Spearman's correlation: Pearson's of the ranks; tied scores share the mean of their ranks."""
     r, s = _both(real, sim)
     return _correlation(_ranks(r), _ranks(s))
 
 
 def kendall(*, real: ArrayLike, sim: ArrayLike) -> Array:
-    """Kendall's τ-b: pairs ordered alike less pairs ordered otherwise, over √(pairs untied in each)."""
+    """Return Kendall's τ-b: (pairs in the same order − pairs in opposite order) / √(pairs untied in each)."""
     order_r, order_s = _orders(*_both(real, sim))
     agreed = np.sum(order_r * order_s, axis=(-1, -2))
     untied = np.sqrt(np.sum(order_r**2, axis=(-1, -2)) * np.sum(order_s**2, axis=(-1, -2)))
@@ -53,11 +53,11 @@ def kendall(*, real: ArrayLike, sim: ArrayLike) -> Array:
 
 
 def mmrv(*, real: ArrayLike, sim: ArrayLike) -> Array:
-    """Mean maximum rank violation: what a policy's wrong place in the simulation costs at most in real score, averaged.
+    """Return the mean maximum rank violation: the largest real score lost by a wrong order, averaged over policies.
 
     (1/P) Σ_i max_j |r_i − r_j| · 1[(s_i > s_j) ≠ (r_i > r_j)] (Li et al., "Evaluating real-world robot manipulation
-    policies in simulation", arXiv:2405.05941, eq. 2). Not symmetric: it is measured in real scores, so that swapped
-    arguments give another number. A tie on one side is a violation in one direction only.
+    policies in simulation", arXiv:2405.05941, eq. 2). Not symmetric: it is measured in real scores, so swapped
+    arguments give another value. A tie on one side is a violation in one direction only.
     """
     r, s = _both(real, sim)
     distance = np.abs(r[..., :, None] - r[..., None, :])
@@ -66,9 +66,9 @@ def mmrv(*, real: ArrayLike, sim: ArrayLike) -> Array:
 
 
 def violations(*, real: ArrayLike, sim: ArrayLike) -> list[tuple[int, int, float]]:
-    """Pairs of policies that the simulation orders otherwise, and the real score at stake, largest first.
+    """Return the pairs of policies that the simulation orders wrongly, with the real difference, largest first.
 
-    ``(better, worse, difference)``: policy ``better`` is better in reality, and in the simulation it is not.
+    Each is ``(better, worse, difference)``: policy ``better`` is better in reality, but not in the simulation.
     """
     r, s = _both(real, sim)
     found = np.argwhere((_differences(r) > _TIE) & ~(_differences(s) > _TIE))
@@ -77,7 +77,7 @@ def violations(*, real: ArrayLike, sim: ArrayLike) -> list[tuple[int, int, float
 
 
 def pairwise_accuracy(*, real: ArrayLike, sim: ArrayLike) -> Array:
-    """Share of pairs that differ in reality whose better one the simulation names; a tie in it counts half."""
+    """Return the share of pairs, different in reality, whose better policy the simulation finds; ties count half."""
     order_r, order_s = _orders(*_both(real, sim))
     differ = np.sum(order_r != 0, axis=(-1, -2))
     right = np.sum(np.where(order_r != 0, 0.5 + 0.5 * order_r * order_s, 0.0), axis=(-1, -2))
@@ -85,26 +85,26 @@ def pairwise_accuracy(*, real: ArrayLike, sim: ArrayLike) -> Array:
 
 
 def bias(*, real: ArrayLike, sim: ArrayLike) -> Array:
-    """Mean of simulated − real score: positive where the simulation flatters."""
+    """Return the mean of simulated − real score: positive if the simulation is optimistic."""
     r, s = _both(real, sim)
     return np.mean(s - r, axis=-1)
 
 
 def absolute_gap(*, real: ArrayLike, sim: ArrayLike) -> Array:
-    """Mean of |simulated − real score|."""
+    """Return the mean of |simulated − real score|."""
     r, s = _both(real, sim)
     return np.mean(np.abs(s - r), axis=-1)
 
 
 def best_agrees(*, real: ArrayLike, sim: ArrayLike) -> Array:
-    """The chance that the simulation's best policy is the real best: 1 or 0, and between where it has several best."""
+    """Return the chance that the simulation's best policy is the real best: 1 or 0, or between for tied best ones."""
     r, s = _both(real, sim)
     chosen = _chosen(s)
     return np.sum(chosen * (r >= r.max(axis=-1, keepdims=True) - _TIE), axis=-1)
 
 
 def regret(*, real: ArrayLike, sim: ArrayLike) -> Array:
-    """Real score lost by taking the simulation's best policy instead of the real best; a mean over several best."""
+    """Return the real score lost by choosing the simulation's best policy; the mean over tied best ones."""
     r, s = _both(real, sim)
     return np.sum(_chosen(s) * (r.max(axis=-1, keepdims=True) - r), axis=-1)
 
@@ -127,30 +127,30 @@ def _differences(values: Array) -> Array:
 
 
 def _orders(r: Array, s: Array) -> tuple[Array, Array]:
-    """Signs of all differences, 0 where tied."""
+    """Return the signs of all pairwise differences, 0 for ties."""
     pair = (_differences(values) for values in (r, s))
     first, second = (np.where(np.abs(difference) > _TIE, np.sign(difference), 0.0) for difference in pair)
     return first, second
 
 
 def _ranks(values: Array) -> Array:
-    """Ranks from their mean being 0; tied ones share theirs."""
+    """Return ranks with mean 0; tied values share their mean rank."""
     difference = _differences(values)
     return np.sum(np.where(np.abs(difference) > _TIE, np.sign(difference), 0.0), axis=-1) / 2
 
 
 def _chosen(sim: Array) -> Array:
-    """Weights that sum to one over the best of the simulation."""
+    """Return weights that sum to one over the policies that are best in simulation."""
     best = (sim >= sim.max(axis=-1, keepdims=True) - _TIE).astype(np.float64)
     return best / best.sum(axis=-1, keepdims=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyScoreMatrix:
-    """Means of scores in [0, 1] of P policies, and the number of successes-or-failures that would be as sure.
+    """Mean scores in [0, 1] of P policies, and the equivalent number of binary trials.
 
-    ``mean`` ``(..., P)``. ``trials`` ``(..., P)`` is the number of trials where a score is 0 or 1; scores that vary
-    less between trials than that count as more: m (1 − m) over the variance of the mean. NaN where it is unknown.
+    ``mean`` and ``trials`` have shape ``(..., P)``. ``trials`` is the number of trials if scores are 0 or 1. Scores
+    with less variance between trials count as more: m (1 − m) over the variance of the mean. NaN if unknown.
 
     Raises:
         InputError: a mean outside [0, 1], or no trials.
@@ -170,19 +170,20 @@ class PolicyScoreMatrix:
 
     @classmethod
     def of_trials(cls, samples: Sequence[ArrayLike]) -> PolicyScoreMatrix:
-        """From the scores of each policy's trials ``(n_i,)``.
+        """Create the matrix from the scores of each policy's trials ``(n_i,)``.
 
-        Where scores are not all 0 or 1 their variance is estimated, with one success-or-failure added so that a few
-        equal scores do not claim to be exact.
+        If scores are not all 0 or 1 their variance is estimated with one binary trial added, so that a few equal scores
+        do not count as exact.
         """
         rows = [np.asarray(sample, dtype=np.float64) for sample in samples]
         return cls(mean=frozen([row.mean() for row in rows]), trials=frozen([_worth(row) for row in rows]))
 
     @classmethod
     def of_table(cls, mean: ArrayLike, trials: ArrayLike, deviation: ArrayLike | None = None) -> PolicyScoreMatrix:
-        """From a published table: means, numbers of trials, and the standard deviation between trials if it is given.
+        """Create the matrix from a published table: means, numbers of trials, optionally deviations between trials.
 
-        Without one, trials are taken as successes or failures, which vary most of all scores with that mean.
+        Without standard deviations, trials count as successes or failures, which have the largest variance for a given
+        mean.
         """
         means = np.asarray(mean, dtype=np.float64)
         counts = np.broadcast_to(np.asarray(trials, dtype=np.float64), means.shape)
@@ -193,7 +194,7 @@ class PolicyScoreMatrix:
 
     @classmethod
     def averaged(cls, parts: Sequence[PolicyScoreMatrix]) -> PolicyScoreMatrix:
-        """Scores averaged over tasks, every task with the same weight."""
+        """Return scores averaged over tasks, with equal weight per task."""
         mean = np.mean([part.mean for part in parts], axis=0)
         variance = np.sum([part.variance for part in parts], axis=0) / len(parts) ** 2
         smooth = np.clip(mean, 1e-3, 1 - 1e-3)  # a mean at the end of the scale still has trials
@@ -202,7 +203,7 @@ class PolicyScoreMatrix:
         return cls(mean=mean, trials=worth)
 
     def chosen(self, rows: Sequence[int]) -> PolicyScoreMatrix:
-        """The scores of some policies, in that order."""
+        """Return the scores of some policies, in that order."""
         return PolicyScoreMatrix(mean=self.mean[..., rows], trials=self.trials[..., rows])
 
     @property
@@ -212,16 +213,16 @@ class PolicyScoreMatrix:
 
     @property
     def variance(self) -> Array:
-        """Variance of each mean from its trials ``(..., P)``, 0 where their number is unknown.
+        """Variance of each mean from its trials ``(..., P)``, 0 if their number is unknown.
 
-        p (1 − p) / n with p = (n m + ½) / (n + 1), Jeffreys' estimate, so that 10 of 10 is not taken for certain.
+        p (1 − p) / n with p = (n m + ½) / (n + 1), Jeffreys' estimate, so that 10 of 10 does not count as certain.
         """
         n = np.where(np.isnan(self.trials), 1.0, self.trials)
         p = (n * self.mean + 0.5) / (n + 1)
         return np.where(np.isnan(self.trials), 0.0, p * (1 - p) / n)
 
     def resampled(self, rng: np.random.Generator, draws: int) -> Array:
-        """Means of trials drawn again from a binomial distribution, ``(draws, ..., P)``; unchanged where unknown."""
+        """Draw means from binomial distributions, ``(draws, ..., P)``; unchanged if the number of trials is unknown."""
         n = np.maximum(np.rint(np.where(np.isnan(self.trials), 1.0, self.trials)), 1.0)
         again = rng.binomial(n.astype(np.int64), self.mean, size=(draws, *self.mean.shape)) / n
         return np.where(np.isnan(self.trials), self.mean, again)
@@ -229,7 +230,7 @@ class PolicyScoreMatrix:
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyScores:
-    """Real and simulated scores of the same ``policies`` in one ``task`` ("" where it has no name)."""
+    """Real and simulated scores of the same ``policies`` in one ``task`` ("" if it has no name)."""
 
     policies: tuple[str, ...]
     real: PolicyScoreMatrix
@@ -238,7 +239,7 @@ class PolicyScores:
 
 
 def score_intervals(scores: PolicyScoreMatrix, *, level: float = 0.95) -> Interval:
-    """Wilson's score interval of each mean, with the trials of `PolicyScoreMatrix`; without them, no interval."""
+    """Return Wilson's score interval of each mean, for the trials of `PolicyScoreMatrix`; NaN if they are unknown."""
     check_level(level)
     low, high = wilson_ends(scores.mean, scores.trials, level)
     return Interval.of(
@@ -259,7 +260,7 @@ def _worth(row: Array) -> float:
 
 
 def _pooled(mean: Array, n: Array, squares: ArrayLike) -> Array:
-    """Trials that would be as sure, from a sum of squares to which one success-or-failure is added."""
+    """Return the equivalent number of binary trials from a sum of squares, with one binary trial added."""
     most = np.clip(mean * (1 - mean), 1e-6, None)
     return np.maximum(n * most * n / (np.asarray(squares) + most), n)
 
@@ -272,9 +273,9 @@ _GRID = np.concatenate([np.linspace(-0.995, 0.9, 39), [0.93, 0.96, 0.98, 0.99, 0
 
 @dataclass(frozen=True, kw_only=True)
 class ScorePopulation:
-    """Draws ``(..., D)`` of the means, variances and covariance of true scores of policies like these.
+    """Draws ``(..., D)`` of means, variances and covariance of true scores of policies like these.
 
-    Of the noise of trials the means have what the observed ones have; variances and covariance are without it.
+    The means include the trial noise of the observed means; variances and covariance do not.
     """
 
     mean_real: Array
@@ -292,7 +293,7 @@ class ScorePopulation:
 def draw_population(
     *, real: PolicyScoreMatrix, sim: PolicyScoreMatrix, draws: int, rng: np.random.Generator
 ) -> ScorePopulation:
-    """Draw populations that the observed means may come from.
+    """Draw populations that are consistent with the observed means.
 
     Raises:
         InputError: fewer than three policies.
@@ -327,11 +328,11 @@ def draw_population(
 def draw_true_scores(
     population: ScorePopulation, *, real: PolicyScoreMatrix, sim: PolicyScoreMatrix, rng: np.random.Generator
 ) -> tuple[Array, Array]:
-    """Draws ``(..., D, P)`` of the true scores of these policies, given their trials and a population they belong to.
+    """Draw true scores ``(..., D, P)`` of these policies, given their trials and a population they belong to.
 
-    Means that stand out by noise are pulled back as far as the population says, as in an empirical Bayes estimate
-    (Efron & Morris, J. Am. Stat. Assoc. 70, 1975), with the population's own uncertainty. They are not clipped to
-    [0, 1], which would tie policies near the ends.
+    Means are shrunk towards the population as in an empirical Bayes estimate (Efron & Morris, J. Am. Stat. Assoc. 70,
+    1975), including the uncertainty of the population. They are not clipped to [0, 1], which would tie policies near
+    the limits.
     """
     a, b, c = population.real[..., None], population.sim[..., None], population.both[..., None]
     noise_r, noise_s = real.variance[..., None, :], sim.variance[..., None, :]
@@ -354,7 +355,7 @@ def draw_true_scores(
 
 
 def draw_differences(*, real: PolicyScoreMatrix, sim: PolicyScoreMatrix, draws: int, rng: np.random.Generator) -> Array:
-    """Draws ``(..., D, P)`` of true differences simulated − real of these policies, by a model of them alone."""
+    """Draw true differences simulated − real ``(..., D, P)`` of these policies, by a model of differences alone."""
     seen, noise = sim.mean - real.mean, (real.variance + sim.variance)[..., None, :]
     policies, shape = seen.shape[-1], (*seen.shape[:-1], draws)
     scatter = np.sum((seen - seen.mean(axis=-1, keepdims=True)) ** 2, axis=-1)[..., None]
@@ -368,7 +369,7 @@ def draw_differences(*, real: PolicyScoreMatrix, sim: PolicyScoreMatrix, draws: 
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedMetrics:
-    """Expected figures of P policies from a population, by its correlation, in standard deviations of real scores."""
+    """Expected metrics of P policies from a population, by its correlation, in standard deviations of real scores."""
 
     correlation: Array
     mmrv: Array
@@ -376,12 +377,12 @@ class ExpectedMetrics:
     best_agrees: Array
 
     def at(self, name: str, correlation: Array) -> Array:
-        """One figure at correlations of any shape."""
+        """Return one metric at correlations of any shape."""
         return np.interp(correlation, self.correlation, getattr(self, name))
 
 
 def population_figures(population: ScorePopulation, policies: int) -> dict[str, Array]:
-    """The figures of `twinloop.stats.ranking` that populations imply, of true scores of that many policies, by name.
+    """Return the expected metrics of this module for populations, for that many policies with true scores, by name.
 
     Kendall's τ is 2/π asin ρ and Spearman's 6/π asin ρ/2 in a normal population (Greiner 1909, Pearson 1907). Scores in
     [0, 1] have a standard deviation of at most ½.
@@ -400,7 +401,7 @@ def population_figures(population: ScorePopulation, policies: int) -> dict[str, 
 
 @functools.cache
 def expected_figures(policies: int) -> ExpectedMetrics:
-    """Expected figures of that many policies without noise of trials, from simulated populations."""
+    """Return expected metrics of that many policies without trial noise, from simulated populations."""
     draws = int(np.clip(400_000 // policies**2, 20, 4_000))
     z1, z2 = generator(0, "stats/ranking/expected").standard_normal((2, draws, policies))
     sims = [rho * z1 + np.sqrt(1 - rho**2) * z2 for rho in _GRID]
@@ -409,13 +410,13 @@ def expected_figures(policies: int) -> ExpectedMetrics:
 
 
 def _off_lattice(side: PolicyScoreMatrix, draws: int, rng: np.random.Generator) -> Array:
-    """Means ``(..., D, P)`` spread over the step of their lattice, 1 / n, so that equal ones are not so for certain."""
+    """Return means ``(..., D, P)`` with noise of one step of their lattice, 1 / n, so that equal means can differ."""
     step = np.where(np.isnan(side.trials), 0.0, 1.0 / side.trials)[..., None, :]
     return side.mean[..., None, :] + step * rng.uniform(-0.5, 0.5, (*side.mean.shape[:-1], draws, side.mean.shape[-1]))
 
 
 def _lower(r: Array, s: Array) -> tuple[Array, Array, Array]:
-    """Cholesky factor (11, 21, 22) of the scatter matrix of both over the last axis."""
+    """Return the Cholesky factor (11, 21, 22) of the scatter matrix of both over the last axis."""
     a, b = r - r.mean(axis=-1, keepdims=True), s - s.mean(axis=-1, keepdims=True)
     rr, ss, rs = (np.sum(x * y, axis=-1) for x, y in ((a, a), (b, b), (a, b)))
     first = np.sqrt(rr)

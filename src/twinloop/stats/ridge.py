@@ -1,8 +1,7 @@
-"""Fit linear and logistic regressions with a ridge, judged by groups of rows (episodes) that they did not see.
+"""Linear and logistic ridge regression, evaluated on held-out groups of rows (episodes).
 
 Coefficients are those of le Cessie & van Houwelingen ("Ridge estimators in logistic regression", Applied Statistics 41,
-1992); the ridge is chosen within the learning part alone, so that the held-out predictions know nothing of their own
-outcomes.
+1992). The ridge is chosen within the training part alone, so held-out predictions do not depend on their own outcomes.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ _PENALTIES = 10.0 ** np.arange(-4.0, 3.0)  # of the features' mean square; the o
 
 
 def ridge_predictions(features: ArrayLike, target: ArrayLike, fold: ArrayLike) -> Array:
-    """Predictions of every fold by the others, at the penalty that predicts best over all; zero where none does.
+    """Return predictions of every fold from the others, at the penalty with the least error; zero if none helps.
 
     Args:
         features: ``(nwindow, nframe, k)``, of about unit spread, without NaN.
-        target: ``(nwindow, nframe)``, NaN where nothing is known.
-        fold: of each window, ``(nwindow,)``.
+        target: ``(nwindow, nframe)``, NaN if unknown.
+        fold: fold of each window, ``(nwindow,)``.
 
     Returns:
         ``(nwindow, nframe)``.
@@ -71,19 +70,20 @@ class LogisticRidge:
     penalty: float
 
     def probability(self, rows: ArrayLike) -> Array:
-        """Of rows ``(n, d)``: ``(n,)``."""
+        """Return the probabilities of rows ``(n, d)``: ``(n,)``."""
         return expit(self.intercept + self.parts(rows).sum(axis=1))
 
     def parts(self, rows: ArrayLike) -> Array:
-        """What each column adds to the log odds of each row, ``(n, d)``."""
+        """Return each column's contribution to the log odds of each row, ``(n, d)``."""
         return (np.asarray(rows, dtype=np.float64) - self.mean) / self.sd * self.coefficients
 
 
 @dataclass(frozen=True, kw_only=True)
 class CrossValidatedPrediction:
-    """``held_out`` ``(n,)``: the probability of each row by a fit that did not see it; ``auc`` of them, by row.
+    """Held-out prediction of an outcome.
 
-    ``model`` is fitted to all rows, for others.
+    ``held_out`` ``(n,)`` is the probability of each row by a fit without it; ``auc`` is the area under the curve of
+    these. ``model`` is fitted to all rows, to predict others.
     """
 
     held_out: Array
@@ -92,7 +92,7 @@ class CrossValidatedPrediction:
 
 
 def fit_logistic(rows: ArrayLike, outcome: ArrayLike, penalty: float) -> LogisticRidge:
-    """Newton's method on −log likelihood / n + ``penalty`` / 2 · |coefficients|², columns standardized."""
+    """Minimize −log likelihood / n + ``penalty`` / 2 · |coefficients|² by Newton's method, columns standardized."""
     x, y = np.asarray(rows, dtype=np.float64), np.asarray(outcome, dtype=np.float64)
     mean, sd = x.mean(axis=0), x.std(axis=0)
     sd = np.where(sd <= 1e-12 * (1e-300 + np.abs(x).max(axis=0)), np.inf, sd)
@@ -114,17 +114,17 @@ def fit_logistic(rows: ArrayLike, outcome: ArrayLike, penalty: float) -> Logisti
 def cross_validated_logistic(
     rows: ArrayLike, outcome: ArrayLike, *, level: float = 0.95, draws: int = 1000, seed: int = 0
 ) -> CrossValidatedPrediction:
-    """Predict an outcome from rows, one row an episode, each by those of four other folds of five.
+    """Predict an outcome from rows, one row per episode, with five-fold cross-validation.
 
     Args:
         rows: ``(n, d)``.
-        outcome: ``(n,)``, yes or no.
-        level: of the interval of the area under the curve, bootstrapped over rows given their predictions.
-        draws: resamples.
-        seed: of folds and resamples.
+        outcome: ``(n,)``, true or false.
+        level: confidence level of the AUC's interval, bootstrapped over rows given their predictions.
+        draws: number of resamples.
+        seed: seed of folds and resamples.
 
     Raises:
-        InputError: a value that is not finite, or fewer of one outcome than folds.
+        InputError: a value that is not finite, or one outcome has fewer rows than there are folds.
     """
     x, y = np.asarray(rows, dtype=np.float64), np.asarray(outcome, dtype=bool)
     if x.ndim != 2 or len(x) != len(y) or not np.isfinite(x).all():
@@ -145,7 +145,7 @@ def cross_validated_logistic(
 
 
 def _dealt(outcome: NDArray[np.bool_], folds: int, seed: int) -> NDArray[np.intp]:
-    """Fold of each row ``(n,)``: as many of both outcomes in each as can be."""
+    """Return the fold of each row ``(n,)``; both outcomes are spread evenly over the folds."""
     rng = generator(seed, "stats/logistic/folds")
     fold = np.empty(len(outcome), dtype=np.intp)
     for side in (outcome, ~outcome):
@@ -154,7 +154,7 @@ def _dealt(outcome: NDArray[np.bool_], folds: int, seed: int) -> NDArray[np.intp
 
 
 def _penalty(x: Array, y: NDArray[np.bool_], seed: int) -> float:
-    """The ridge that predicts best within these rows; the largest where no fold can be held out."""
+    """Return the ridge with the best held-out likelihood within these rows; the largest if no fold can be held out."""
     folds = min(_INNER, int(min(y.sum(), (~y).sum())))
     if folds < 2:
         return float(PENALTIES[-1])

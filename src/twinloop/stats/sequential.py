@@ -1,29 +1,28 @@
-"""Compare two arms while trials come in, valid whenever one looks and stops.
-
-Success rates, rates on the same starts, mean scores.
+"""Compare two arms while trials arrive, valid at any stopping time: success rates, paired rates, mean scores.
 
 An e-process is a wealth that bets against a hypothesis: if it holds, the chance that the wealth ever reaches 1/α is at
-most α (Ville's inequality). So one may look after every pair, stop when it pleases, and go on later. The bet is that of
-Turner, Ly and Grünwald ("Generic E-variables for exact sequential k-sample tests that allow for optional stopping", J.
-Stat. Plan. Inference 230, 2024): the rates that the blocks before suggest, against the pair of rates within the
-hypothesis that is nearest to them in Kullback–Leibler divergence. With difference δ = p_a − p_b and hypothesis δ ≤ δ₀
-or δ ≥ δ₀ that set is convex, so the projection gives an e-variable (Turner & Grünwald, "Exact anytime-valid confidence
-intervals for contingency tables and beyond", Statistics & Probability Letters 198, 2023), and all δ₀ that are not
-refused are a confidence sequence.
+most α (Ville's inequality). The user may therefore check after every pair, stop at any time, and continue later. The
+bet is that of Turner, Ly and Grünwald ("Generic E-variables for exact sequential k-sample tests that allow for optional
+stopping", J. Stat. Plan. Inference 230, 2024): rates estimated from the earlier blocks, against the pair of rates
+within the hypothesis that is nearest to them in Kullback–Leibler divergence. With difference δ = p_a − p_b and
+hypothesis δ ≤ δ₀ or δ ≥ δ₀ that set is convex, so the projection gives an e-variable (Turner & Grünwald, "Exact
+anytime-valid confidence intervals for contingency tables and beyond", Statistics & Probability Letters 198, 2023). All
+δ₀ that are not rejected form a confidence sequence.
 
-Arrays have blocks last, so that thousands of sequences run side by side.
+Arrays have blocks on the last axis, so that thousands of sequences are computed together.
 
-The difference of a pair, 1, 0 or −1, has the mean p_a − p_b whatever the two of a pair have in common; it is bet on as
-in `betting`, all parts of the largest bet alike. With no difference as the hypothesis only pairs count that end
-differently, and with w and l of them won by a and by b the wealth is
+For paired success rates, the difference of a pair, 1, 0 or −1, has the mean p_a − p_b even if the two trials of a pair
+are dependent. It is bet on as in `betting`, with a uniform mixture of all fractions of the largest bet. For the
+hypothesis of no difference only pairs with different outcomes count. With w and l of them won by a and by b the wealth
+is
 
-    2^(w + l + 1) B(w + 1, l + 1) (1 − I_½(w + 1, l + 1)),
+2^(w + l + 1) B(w + 1, l + 1) (1 − I_½(w + 1, l + 1)),
 
-a sign test whose coin may favour a by any amount alike. It decides 10 to 20 % earlier than the bets of
+a sign test with a uniform prior on the chance that a wins. It decides 10 to 20 % earlier than the bets of
 `sequential_scores` at rates that differ by 5 to 20 points; those are better at smaller differences.
 
-For scores between 0 and 1 (progress, a rubric) of any distribution: the difference of a pair lies between −1 and 1 and
-has the mean difference, whether or not the two of a pair resemble each other. It is bet on as in `betting`.
+Scores between 0 and 1 (progress, a rubric) may have any distribution. The difference of a pair is between −1 and 1 and
+has the mean difference, also for dependent trials. It is bet on as in `betting`.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _GRID = 401  # hypotheses between −1 and 1 from which a confidence sequence is
 
 @dataclass(frozen=True, kw_only=True)
 class SequentialTest(JsonRecord):
-    """What the trials so far say of p_a − p_b against ``difference``, and what they said at each block before.
+    """Sequential test of p_a − p_b against ``difference``, with its state after each block.
 
     ``log_e`` ``(nblock,)`` is the logarithm of the wealth after each block, ``p_value`` ``(nblock,)`` the running
     1 / largest wealth, ``low`` and ``high`` ``(nblock,)`` the running confidence sequence of the difference.
@@ -73,7 +72,7 @@ class SequentialTest(JsonRecord):
 
     @property
     def interval(self) -> Interval:
-        """The confidence sequence as it stands."""
+        """The current confidence sequence."""
         return Interval.of(
             self.estimate, self.low[-1], self.high[-1], level=self.level, method=f"confidence sequence, {self.method}"
         )
@@ -90,17 +89,17 @@ def sequential_rates(
     level: float = 0.95,
     gamma: float = GAMMA,
 ) -> SequentialTest:
-    """The test and the confidence sequence of one sequence of blocks.
+    """Return the test and the confidence sequence of one sequence of blocks.
 
     Args:
         successes_a: successes of arm a in each block, ``(nblock,)``.
-        successes_b: those of arm b.
+        successes_b: successes of arm b in each block, ``(nblock,)``.
         size_a: trials of arm a in each block; 1 pairs the trials.
-        size_b: those of arm b.
-        difference: of the hypothesis.
+        size_b: trials of arm b in each block.
+        difference: difference of the hypothesis.
         alternative: ``greater`` bets on p_a − p_b > difference.
         level: 1 − α.
-        gamma: γ.
+        gamma: γ, pseudo-successes and pseudo-failures before the first block.
 
     Raises:
         InputError: no block, or more successes than trials in one.
@@ -129,15 +128,14 @@ def log_e_rates(
     alternative: Alternative = "two-sided",
     gamma: float = GAMMA,
 ) -> Array:
-    """Logarithm of the wealth after each block, ``(…, nblock)``, against p_a − p_b = ``difference`` or one side of it.
+    """Return the logarithm of the wealth after each block, ``(…, nblock)``, against p_a − p_b = ``difference``.
 
-    ``difference`` is broadcast against the leading axes.
-
-    Two-sided it is the mean of both one-sided wealths, so that the side of the richer one may be named: that it is the
-    wrong side has a chance of at most α too.
+    ``difference`` is broadcast against the leading axes. A one-sided ``alternative`` bets on one side only. Two-sided
+    it is the mean of both one-sided wealths. The side with the larger wealth may then be reported: the chance that it
+    is the wrong one is also at most α.
 
     Raises:
-        InputError: no block, more successes in a block than trials, arms of unlike shapes, γ ≤ 0.
+        InputError: no block, more successes in a block than trials, arms of different shapes, γ ≤ 0.
     """
     _check_largest(difference)
     shift = np.asarray(difference, dtype=np.float64)
@@ -160,22 +158,22 @@ def log_e_rates(
 
 
 def running_p(log_e: ArrayLike) -> Array:
-    """The anytime-valid p-value after each block: 1 / the largest wealth so far, at most 1."""
+    """Return the anytime-valid p-value after each block: 1 / the largest wealth so far, at most 1."""
     return np.exp(-np.maximum(np.maximum.accumulate(np.asarray(log_e, dtype=np.float64), axis=-1), 0.0))
 
 
 def decision_blocks(log_e: ArrayLike, *, alpha: float = 0.05) -> NDArray[np.intp]:
-    """The block, counted from 1, at which each wealth ``(…, nblock)`` first reaches 1/α; 0 where it never does."""
+    """Return the block, counted from 1, at which each wealth ``(…, nblock)`` first reaches 1/α; 0 if it never does."""
     check_level(1 - alpha)
     over = np.asarray(log_e) >= -np.log(alpha)
     return np.where(over.any(axis=-1), over.argmax(axis=-1) + 1, 0)
 
 
 def kept_range(hypotheses: ArrayLike, log_e: ArrayLike, *, alpha: float) -> tuple[Array, Array]:
-    """The running range ``(nblock,)`` of hypotheses ``(nhyp,)`` whose wealth ``(nhyp, nblock)`` has not reached 1/α.
+    """Return the running range ``(nblock,)`` of hypotheses ``(nhyp,)`` whose wealth ``(nhyp, nblock)`` is below 1/α.
 
-    The hypotheses next to the ones that are kept bound it, so that the steps of the grid never make it too narrow. If
-    none is kept, which has a chance of at most α, it shrinks to the one that was refused last.
+    The range is bounded by the neighbours of the hypotheses that are not rejected, so that the grid never makes it too
+    narrow. If all are rejected, which has a chance of at most α, it keeps its last value.
     """
     grid = np.asarray(hypotheses, dtype=np.float64)
     edges = np.concatenate([[-1.0], grid, [1.0]])
@@ -202,7 +200,7 @@ def _counts(successes: ArrayLike, size: int, arm: str) -> Array:
 
 
 def _rate_before(successes: Array, trials: NDArray[np.intp], gamma: float) -> Array:
-    """p̆ before each block: (successes + γ) / (trials + 2γ) of the blocks before it."""
+    """Return p̆ for each block: (successes + γ) / (trials + 2γ) of the earlier blocks."""
     earlier = np.cumsum(successes, axis=-1) - successes
     return (earlier + gamma) / (trials + 2 * gamma)
 
@@ -219,18 +217,18 @@ _GRID_OF_PAIRS = 201  # hypotheses between −1 and 1 from which a confidence se
 def log_e_pairs(
     a: ArrayLike, b: ArrayLike, *, difference: ArrayLike = 0.0, alternative: Alternative = "two-sided"
 ) -> Array:
-    """Logarithm of the wealth after each pair, ``(…, npair)``, against mean(a) − mean(b) = ``difference`` or one side.
+    """Return the logarithm of the wealth after each pair, ``(…, npair)``, against mean(a) − mean(b) = ``difference``.
 
     ``difference`` is broadcast against the leading axes. Two-sided it is the mean of both one-sided wealths.
 
     Args:
         a: successes as 0 and 1, or scores between, ``(…, npair)``.
-        b: likewise, of the same starts.
-        difference: of the hypothesis.
+        b: outcomes of the other arm from the same starts, ``(…, npair)``.
+        difference: difference of the hypothesis.
         alternative: ``greater`` bets on mean(a) − mean(b) > difference.
 
     Raises:
-        InputError: a value outside [0, 1], none at all, or pairs that do not match.
+        InputError: a value outside [0, 1], no pair, or unequal numbers of values.
     """
     return _log_e(_pair_differences(a, b, "Outcomes"), difference, alternative, "even")
 
@@ -243,7 +241,7 @@ def sequential_pairs(
     alternative: Alternative = "two-sided",
     level: float = 0.95,
 ) -> SequentialTest:
-    """The test and the confidence sequence of mean(a) − mean(b) for one sequence of pairs ``(npair,)``.
+    """Return the test and the confidence sequence of mean(a) − mean(b) for one sequence of pairs ``(npair,)``.
 
     Raises:
         InputError: as `log_e_pairs`.
@@ -264,10 +262,12 @@ def sequential_pairs(
 def log_e_scores(
     a: ArrayLike, b: ArrayLike, *, difference: float = 0.0, alternative: Alternative = "two-sided"
 ) -> NDArray[np.float64]:
-    """Logarithm of the wealth after each pair, ``(…, npair)``, against mean(a) − mean(b) = ``difference`` or one side.
+    """Return the logarithm of the wealth after each pair of scores, ``(…, npair)``.
+
+    The hypothesis is mean(a) − mean(b) = ``difference``, or one side of it.
 
     Raises:
-        InputError: a score outside [0, 1], or pairs that do not match.
+        InputError: a score outside [0, 1], or unequal numbers of scores.
     """
     return _log_e(_pair_differences(a, b, "Scores"), difference, alternative, "spread")
 
@@ -280,10 +280,10 @@ def sequential_scores(
     alternative: Alternative = "two-sided",
     level: float = 0.95,
 ) -> SequentialTest:
-    """The test and the confidence sequence of mean(a) − mean(b) for one sequence of pairs ``(npair,)``.
+    """Return the test and the confidence sequence of mean(a) − mean(b) for one sequence of pairs ``(npair,)``.
 
     Raises:
-        InputError: a score outside [0, 1], or pairs that do not match.
+        InputError: a score outside [0, 1], or unequal numbers of scores.
     """
     check_level(level)
     off = _pair_differences(a, b, "Scores")
@@ -308,7 +308,7 @@ def _pair_differences(a: ArrayLike, b: ArrayLike, what: str) -> Array:
 
 
 def _log_e(off: Array, difference: ArrayLike, alternative: Alternative, bets: Bets) -> Array:
-    """Logarithm of the wealth after each difference of a pair, ``(…, npair)``."""
+    """Return the logarithm of the wealth after each paired difference, ``(…, npair)``."""
     _check_largest(difference)
     return log_e_mean(off, difference, low=-1.0, high=1.0, alternative=alternative, bets=bets)
 
@@ -328,7 +328,7 @@ def _sequential(
     alternative: Alternative,
     method: str,
 ) -> SequentialTest:
-    """The test of one sequence, and the confidence sequence of the hypotheses on a grid that it does not refuse."""
+    """Return the test of one sequence, and the confidence sequence of the grid hypotheses that it does not reject."""
     log_e, shifts = log_e_against(difference), np.linspace(-1, 1, grid)[1:-1]
     low, high = kept_range(shifts, log_e_against(shifts), alpha=1 - level)
     return SequentialTest(

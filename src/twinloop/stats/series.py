@@ -1,11 +1,12 @@
-"""Describe time series: autocorrelation, independent stretches, power spectra, quantization, smoothness.
+"""Describe time series: autocorrelation, independent blocks, power spectra, quantization, smoothness.
 
-Intervals from few long blocks with t quantiles hold their level even when blocks do not grow in number (Bester, Conley
-& Hansen, "Inference with dependent data using cluster covariance estimators", Journal of Econometrics 165, 2011).
+Intervals from few long blocks with t quantiles keep their level even if the number of blocks does not grow (Bester,
+Conley & Hansen, "Inference with dependent data using cluster covariance estimators", Journal of Econometrics 165,
+2011).
 
 Both measures of smoothness, spectral arc length and log dimensionless jerk, are dimensionless and nearer to zero for a
 smoother movement (Balasubramanian, Melendez-Calderon, Roby-Brami & Burdet, "On the analysis of movement smoothness", J.
-NeuroEng. Rehabil. 12, 2015). They are measures of one movement; of a recording that holds several, take windows.
+NeuroEng. Rehabil. 12, 2015). They are measures of one movement; cut a recording with several movements into windows.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ Array = NDArray[np.float64]
 
 
 def autocorrelation(series: ArrayLike, nlags: int = 1) -> NDArray[np.float64]:
-    """Sample autocorrelation at lags 0 … ``nlags`` (biased form, Box & Jenkins), ``(nlags + 1,)``.
+    """Return the sample autocorrelation at lags 0 … ``nlags`` (biased form, Box & Jenkins), ``(nlags + 1,)``.
 
-    A constant series resembles itself entirely: 1 at every lag.
+    A constant series has 1 at every lag.
 
     Raises:
         InputError: the series is not longer than the lags.
@@ -42,9 +43,10 @@ def autocorrelation(series: ArrayLike, nlags: int = 1) -> NDArray[np.float64]:
 
 
 def pooled_autocorrelation(clips: Sequence[ArrayLike], lag: int = 1) -> float:
-    """Correlation of what lies ``lag`` frames apart, over clips of one series of mean zero: not centred clip by clip.
+    """Return the correlation of values ``lag`` frames apart, over clips of one series of mean zero.
 
-    What is constant in a clip, such as the error of its first state, counts as correlated. Series of zeros have 1.
+    Clips are not centred individually, so a constant part of a clip, for example the error of its first state, counts
+    as correlated. Series of zeros have 1.
 
     Raises:
         InputError: no clip is longer than the lag.
@@ -59,14 +61,14 @@ def pooled_autocorrelation(clips: Sequence[ArrayLike], lag: int = 1) -> float:
 
 
 def effective_size(n: float, rho: float) -> float:
-    """Independent samples that tell a mean as well as ``n`` of lag-1 correlation ρ: n (1 − ρ) / (1 + ρ) (AR(1))."""
+    """Return how many independent samples equal ``n`` of lag-1 correlation ρ: n (1 − ρ) / (1 + ρ) (AR(1))."""
     within = min(max(rho, 0.0), 1.0)
     return max(1.0, n * (1 - within) / (1 + within))
 
 
 @dataclass(frozen=True, kw_only=True)
 class LjungBox:
-    """The portmanteau test for whiteness: a small ``p_value`` says that the residuals are correlated in time."""
+    """The portmanteau test for whiteness: a small ``p_value`` means that the residuals are correlated in time."""
 
     statistic: float
     lags: int
@@ -74,12 +76,14 @@ class LjungBox:
 
 
 def ljung_box(clips: Sequence[ArrayLike], *, lags: int = 10, fitted: int = 0) -> LjungBox:
-    """Q = n (n + 2) Σ_k ρ_k² / (n − k), chi-square with ``lags − fitted`` degrees (Ljung & Box, Biometrika 65, 1978).
+    """Return Q = n (n + 2) Σ_k ρ_k² / (n − k), with its chi-square p-value (Ljung & Box, Biometrika 65, 1978).
+
+    The degrees of freedom are ``lags − fitted`` for one clip.
 
     Args:
-        clips: residuals of one clip or of several independent ones, whose statistics and degrees of freedom add up.
-        lags: how many lags are pooled.
-        fitted: parameters of a model that was fitted to this very series.
+        clips: residuals of one clip or of several independent ones, whose statistics and degrees of freedom are summed.
+        lags: number of lags.
+        fitted: number of model parameters that were fitted to the same series.
     """
     if fitted >= lags * len(clips):
         raise InputError(f"{fitted} fitted parameters leave no degree of freedom in {lags} lags; use more lags.")
@@ -98,10 +102,10 @@ _SHORTEST, _FEW, _FEWEST_BLOCKS = 4.0, 8, 4
 
 
 def integrated_time(series: Sequence[ArrayLike]) -> Array:
-    """Frames that count as one, τ = 1 + 2 Σ ρ_k, of clips ``(nframe, …)`` of one stationary series of mean zero.
+    """Return the frames per independent frame, τ = 1 + 2 Σ ρ_k, of clips ``(nframe, …)`` of one stationary series.
 
-    Autocovariances are pooled over clips and not centred in each, so that what is constant in a clip counts as
-    correlated; the sum ends where pairs of lags turn negative (Geyer, Statistical Science 7, 1992).
+    The series has mean zero. Autocovariances are pooled over clips and not centred in each, so that a constant part of
+    a clip counts as correlated. The sum ends where pairs of lags become negative (Geyer, Statistical Science 7, 1992).
 
     Returns:
         ``(…)``, at least 1; a series of zeros has 1.
@@ -121,7 +125,7 @@ def integrated_time(series: Sequence[ArrayLike]) -> Array:
 
 
 def block_frames(frames: float, tau: float) -> float | None:
-    """How long a block is, in frames, for so many frames with correlation time ``tau``; None where they are too few."""
+    """Return the length of a block in frames, for correlation time ``tau``; None if there are too few frames."""
     independent = frames / tau
     if independent < _FEWEST_BLOCKS * _SHORTEST:
         return None
@@ -130,17 +134,17 @@ def block_frames(frames: float, tau: float) -> float | None:
 
 
 def time_blocks(starts: ArrayLike, frames: int, dt: float, episodes: ArrayLike, length: float) -> NDArray[np.intp]:
-    """Block of every frame of windows, numbered from 0, ``(nwindow, frames)``.
+    """Return the block of every frame of windows, numbered from 0, ``(nwindow, frames)``.
 
-    Each episode is cut into equal stretches of about ``length``. A window shorter than two of them is not cut, because
-    its frames share the error of its first state: it belongs where its middle lies.
+    Each episode is cut into equal parts of about ``length``. A window shorter than two of them is not cut, because its
+    frames share the error of its first state; it is assigned to the block at its middle.
 
     Args:
-        starts: begin of each window in s, ``(nwindow,)``.
-        frames: of a window.
-        dt: between frames, s.
+        starts: begin of each window, s, ``(nwindow,)``.
+        frames: number of frames per window.
+        dt: time between frames, s.
         episodes: number of each window's episode.
-        length: wanted length, s.
+        length: target length of a block, s.
     """
     begins, owner = np.asarray(starts, dtype=np.float64), np.asarray(episodes)
     times = begins[:, None] + dt * np.arange(frames)
@@ -168,16 +172,16 @@ class Spectrum:
     density: NDArray[np.float64]
 
     def level(self, low: float, high: float) -> float:
-        """Mean density between two frequencies; NaN where no line of the spectrum lies there."""
+        """Return the mean density between two frequencies in Hz; NaN if the spectrum has no line between them."""
         inside = (self.frequency >= low) & (self.frequency < high)
         return float(self.density[inside].mean()) if inside.any() else float("nan")
 
 
 def spectrum(values: ArrayLike, hz: float, *, segment: int = 256) -> Spectrum:
-    """Welch's estimate from overlapping Hann windows of a record ``(n,)`` at a steady rate, the median of the windows.
+    """Return Welch's spectrum of a record ``(n,)`` at a constant rate: the median over overlapping Hann windows.
 
     P. Welch, IEEE Trans. Audio Electroacoust. 15 (1967). The median over windows, corrected for its bias (Allen et
-    al., Phys. Rev. D 85, 122006, 2012, appendix B), passes over the few in which something knocked.
+    al., Phys. Rev. D 85, 122006, 2012, appendix B), ignores a few windows with disturbances.
 
     Raises:
         InputError: fewer than 16 samples, or one that is not finite.
@@ -196,7 +200,7 @@ def spectrum(values: ArrayLike, hz: float, *, segment: int = 256) -> Spectrum:
 
 
 def octaves(low: float, high: float) -> NDArray[np.float64]:
-    """Edges of bands of one octave down from ``high``, as many as reach down to ``low``, rising."""
+    """Return ascending edges of one-octave bands from ``high`` down to about ``low``."""
     count = max(1, int(np.floor(np.log2(high / low))))
     return high * 2.0 ** -np.arange(count, -1, -1, dtype=np.float64)
 
@@ -207,11 +211,11 @@ _TOLERANCE = 0.05
 
 
 def quantum(values: ArrayLike) -> float | None:
-    """The step that all ``values`` are whole multiples of, up to a common shift; None where there is none.
+    """Return the step of which all ``values`` are integer multiples, up to a common shift; None if there is none.
 
-    The smallest gaps between distinct values give a first guess; a least-squares line of the sorted values over their
-    whole numbers sharpens it. Accepted when the values then lie within 5 % of a step (RMS) of whole numbers and are
-    visited often, so that noise without steps is not taken for steps.
+    The smallest gaps between distinct values give an initial step; a least-squares line of the sorted values over their
+    integers refines it. The step is accepted if the values are then within 5 % of a step (RMS) of integers and occur
+    often enough, so that continuous noise is not mistaken for steps.
     """
     samples = np.asarray(values, dtype=np.float64).ravel()
     levels = np.unique(np.round(samples, 5))
@@ -227,7 +231,7 @@ def quantum(values: ArrayLike) -> float | None:
 
 
 def on_grid(values: ArrayLike, step: float) -> bool:
-    """Whether ``values`` lie within 5 % of a step (RMS) of whole multiples of it, up to a common shift."""
+    """Return whether ``values`` are within 5 % of a step (RMS) of integer multiples of it, up to a common shift."""
     levels = np.unique(np.asarray(values, dtype=np.float64))
     counts = (levels - levels[0]) / step
     shift = np.angle(np.mean(np.exp(2j * np.pi * counts))) / (2 * np.pi)
@@ -235,7 +239,7 @@ def on_grid(values: ArrayLike, step: float) -> bool:
 
 
 def _slope(levels: NDArray[np.float64], step: float) -> float:
-    """Least-squares step of levels whose whole numbers ``step`` already tells, gap by gap."""
+    """Return the least-squares step of levels; their integers are counted gap by gap with the initial ``step``."""
     counts = np.concatenate([[0.0], np.cumsum(np.maximum(np.round(np.diff(levels) / step), 1.0))])
     return float(np.polyfit(counts, levels, 1)[0])
 
@@ -247,17 +251,17 @@ _LEAST_FRAMES = 4  # two differences of a velocity, and one more to tell them ap
 
 
 def spectral_arc_length(speed: ArrayLike, rate_hz: float) -> Array:
-    """SPARC, the negative length of the curve of the speed's amplitude spectrum: −1.4 or so for one smooth reach.
+    """Return SPARC, the negative arc length of the speed's amplitude spectrum: about −1.4 for one smooth reach.
 
-    With V(f) the spectrum over V(0), frequencies up to the cut-off f_c are 0 … 1 on the abscissa, where f_c is the last
-    one, up to `MOST_HZ`, at which V reaches `FLOOR`.
+    V(f) is the spectrum divided by V(0). Frequencies up to the cut-off f_c are scaled to 0 … 1 on the abscissa; f_c is
+    the last frequency, up to `MOST_HZ`, at which V reaches `FLOOR`.
 
     Args:
         speed: ``(…, T)``, not negative, in any unit.
         rate_hz: samples per second.
 
     Returns:
-        ``(…,)``; NaN where nothing moves.
+        ``(…,)``; NaN without motion.
 
     Raises:
         InputError: too few samples.
@@ -278,14 +282,14 @@ def spectral_arc_length(speed: ArrayLike, rate_hz: float) -> Array:
 
 
 def log_dimensionless_jerk(velocity: ArrayLike, rate_hz: float) -> Array:
-    """LDLJ = −ln(T³ / v² · ∫ |d²v/dt²|² dt) with the movement's duration T and peak speed v; −ln 204.8 at minimum jerk.
+    """Return LDLJ = −ln(T³ / v² · ∫ |d²v/dt²|² dt) with duration T and peak speed v; −ln 204.8 at minimum jerk.
 
     Args:
         velocity: ``(…, T, k)``, in any unit.
         rate_hz: samples per second.
 
     Returns:
-        ``(…,)``; NaN where nothing moves, infinite where it moves without any jerk.
+        ``(…,)``; NaN without motion, infinite for motion without jerk.
 
     Raises:
         InputError: too few samples.

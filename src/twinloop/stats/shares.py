@@ -1,17 +1,17 @@
-"""Share out a total (Shapley values, ratios of sums over clusters) or a variance (Sobol' indices), with intervals.
+"""Shares of a total (Shapley values, ratios of sums over clusters) or of a variance (Sobol' indices), with intervals.
 
 φ_i = Σ_{S ∌ i} |S|! (n − |S| − 1)! / n! · [v(S ∪ i) − v(S)] (Shapley, "A value for n-person games", Contributions to
-the Theory of Games II, 1953). They add up to v(all) − v(none), treat equal players equally, give nothing to one that
-changes nothing, and are linear in v. Few players are valued exactly from all 2ⁿ coalitions; many from random orders,
-each walked forwards and backwards (Mitchell et al., "Sampling permutations for Shapley value estimation", JMLR 23,
-2022), which is exact where players interact in pairs at most.
+the Theory of Games II, 1953). They sum to v(all) − v(none), are equal for equal players, zero for a player without
+effect, and linear in v. Few players are valued exactly from all 2ⁿ coalitions; many from random orders, each used
+forwards and backwards (Mitchell et al., "Sampling permutations for Shapley value estimation", JMLR 23, 2022), which is
+exact if players interact at most in pairs.
 
 First order S_i = V[E(f | x_i)] / V[f] and total order T_i = E[V(f | x_~i)] / V[f] of independent factors (Sobol',
 "Sensitivity estimates for nonlinear mathematical models", 1993), from two independent designs A and B and, for each
 factor, A with that factor taken from B. A factor may be a group of numbers. Estimators: Saltelli et al., "Variance
 based sensitivity analysis of model output" (Computer Physics Communications 181, 2010), eq. (b) of table 2 for the
-first order and Jansen's, eq. (f), for the total. Of many outputs together (a trajectory) the indices are weighted by
-each output's variance (Gamboa et al., "Sensitivity analysis for multidimensional and functional outputs", Electronic
+first order and Jansen's, eq. (f), for the total. For several outputs together (a trajectory) the indices are weighted
+by each output's variance (Gamboa et al., "Sensitivity analysis for multidimensional and functional outputs", Electronic
 Journal of Statistics 8, 2014).
 """
 
@@ -36,10 +36,10 @@ _MOST_PLAYERS = 16  # 65,536 coalitions: what their weights fit in
 
 
 def every_coalition(nplayer: int) -> Coalitions:
-    """All coalitions ``(2ⁿ, n)``: row b holds the players whose bits are set in b, the first player's the lowest.
+    """Return all coalitions ``(2ⁿ, n)``: row b has the players whose bits are set in b, the first as lowest bit.
 
     Raises:
-        InputError: more players than anybody can evaluate all coalitions of.
+        InputError: fewer than 1 or more than 16 players.
     """
     if not 1 <= nplayer <= _MOST_PLAYERS:
         raise InputError(
@@ -50,10 +50,10 @@ def every_coalition(nplayer: int) -> Coalitions:
 
 
 def shapley(values: ArrayLike) -> Array:
-    """Exact Shapley values ``(n, …)`` of the values ``(2ⁿ, …)`` of all coalitions, in the order of `every_coalition`.
+    """Return exact Shapley values ``(n, …)`` from values ``(2ⁿ, …)`` of coalitions in the order of `every_coalition`.
 
     Raises:
-        InputError: not one value for each coalition.
+        InputError: the number of values is not a power of two.
     """
     worth = np.asarray(values, dtype=np.float64)
     nplayer = max(len(worth).bit_length() - 1, 1)
@@ -63,7 +63,7 @@ def shapley(values: ArrayLike) -> Array:
 
 
 def _weights(nplayer: int) -> Array:
-    """What each coalition's value counts in each player's share, ``(n, 2ⁿ)``."""
+    """Return the weight of each coalition's value in each player's share, ``(n, 2ⁿ)``."""
     member = every_coalition(nplayer)
     size = member.sum(axis=1)
     chance = np.array([1.0 / (nplayer * math.comb(nplayer - 1, s)) for s in range(nplayer)])
@@ -74,10 +74,10 @@ def _weights(nplayer: int) -> Array:
 
 @dataclass(frozen=True, kw_only=True)
 class JoiningOrders:
-    """Orders of joining, ``(nwalk, n)``, the second half of them the first half reversed.
+    """Joining orders ``(nwalk, n)``; the second half are the first half reversed.
 
-    ``coalitions`` ``(k, n)`` are those that the walks pass, each once, the empty one first and the full one last;
-    ``steps`` ``(nwalk, n + 1)`` are the rows of each walk among them.
+    ``coalitions`` ``(k, n)`` are the different coalitions along the walks, the empty one first and the full one last.
+    ``steps`` ``(nwalk, n + 1)`` are the rows of each walk in ``coalitions``.
     """
 
     orders: NDArray[np.intp]
@@ -86,7 +86,7 @@ class JoiningOrders:
 
 
 def antithetic_walks(nplayer: int, pairs: int, *, seed: int = 0, stream: str = "stats/shapley") -> JoiningOrders:
-    """Random orders, each of ``pairs`` and its reverse.
+    """Draw ``pairs`` random orders, each with its reverse.
 
     Raises:
         InputError: no player or no pair.
@@ -110,9 +110,9 @@ def antithetic_walks(nplayer: int, pairs: int, *, seed: int = 0, stream: str = "
 
 
 def shapley_of_walks(values: ArrayLike, walks: JoiningOrders) -> Array:
-    """Contributions ``(pair, n, …)`` by pair of walks, from values ``(k, …)`` of `JoiningOrders.coalitions`.
+    """Return contributions ``(pair, n, …)`` by pair of walks, from values ``(k, …)`` of `JoiningOrders.coalitions`.
 
-    The mean over pairs estimates the Shapley values without bias; each pair alone adds up to v(all) − v(none).
+    The mean over pairs estimates the Shapley values without bias; each pair sums to v(all) − v(none).
     """
     worth = np.asarray(values, dtype=np.float64)
     gains = np.diff(worth[walks.steps], axis=1)  # (nwalk, n, …) by place in the order
@@ -129,8 +129,8 @@ _LEAST_CLUSTERS = 2
 class ShapleyShares:
     """Shares ``(m, k)`` with intervals, and two-sided p-values ``(m, k)`` of the hypothesis that a share is 0.
 
-    ``replicates`` ``(ndraw, m, k)`` are the shares when clusters, and what else they rest on, are drawn again; none
-    where there is no interval.
+    ``replicates`` ``(ndraw, m, k)`` are the shares from resampled clusters and from draws of the other uncertainties;
+    none if there is no interval.
     """
 
     interval: Interval
@@ -138,10 +138,10 @@ class ShapleyShares:
     replicates: Array
 
     def claimed(self) -> NDArray[np.bool_]:
-        """Which shares may be said to differ from 0, ``(m, k)``.
+        """Return which shares differ significantly from 0, ``(m, k)``.
 
-        Their interval does not hold 0, and Holm's p-value over the ``m`` shares of a column is at most 1 − level: that
-        anything that is claimed in a column is false has that chance at most.
+        Their interval excludes 0, and Holm's p-value over the ``m`` shares of a column is at most 1 − level. The chance
+        of any false claim in a column is therefore at most 1 − level.
         """
         outside = (self.interval.low > 0) | (self.interval.high < 0)
         known = np.where(np.isfinite(self.p_values), self.p_values, 1.0)
@@ -149,7 +149,7 @@ class ShapleyShares:
         return np.asarray(outside & (adjusted <= 1 - self.interval.level))
 
     def correlation(self, column: int) -> Array:
-        """Of the errors of a column's shares, ``(m, m)``; 0 where a share does not vary."""
+        """Return the correlation of the errors of a column's shares, ``(m, m)``; 0 if a share does not vary."""
         values = self.replicates[..., column]
         scaled = values - values.mean(axis=0)
         size = np.sqrt(np.sum(scaled**2, axis=0))
@@ -159,7 +159,8 @@ class ShapleyShares:
 
 @dataclass(frozen=True, kw_only=True)
 class ShareDeviations:
-    """What else shares rest on besides clusters: ``values`` ``(n, m, k)`` whose sums of products are its covariance.
+    """Uncertainty of shares besides that from clusters: sums of products of ``values`` ``(n, m, k)`` are its
+    covariance.
 
     ``df`` are its degrees of freedom.
     """
@@ -169,9 +170,9 @@ class ShareDeviations:
 
     @classmethod
     def of_draws(cls, drawn: ArrayLike, *, df: float = np.inf) -> ShareDeviations:
-        """Of shares ``(n, m, k)`` that n draws of something uncertain gave: its spread is that of one draw.
+        """Create from shares ``(n, m, k)`` at n draws of an uncertain quantity; the spread is that of one draw.
 
-        ``df`` are the degrees of freedom of the covariance that was drawn from: a variance that was estimated twice
+        ``df`` are the degrees of freedom of the covariance from which was drawn. A variance that was estimated twice
         has a relative variance of 2 / df + 2 / (n − 1).
         """
         table = np.asarray(drawn, dtype=np.float64)
@@ -180,18 +181,18 @@ class ShareDeviations:
 
     @classmethod
     def of_mean(cls, sampled: ArrayLike) -> ShareDeviations:
-        """Of shares that are the mean of n samples ``(n, m, k)``: its spread is that of the mean."""
+        """Create from n samples ``(n, m, k)`` whose mean the shares are; the spread is that of the mean."""
         one = cls.of_draws(sampled)
         return cls(values=one.values / np.sqrt(len(one.values)), df=one.df)
 
     def rows(self, groups: ArrayLike) -> ShareDeviations:
-        """Of sums of shares: ``groups`` ``(g, m)`` says how often each counts in which."""
+        """Return the deviations of sums of shares; ``groups`` ``(g, m)`` are the weights of the shares in each sum."""
         return ShareDeviations(
             values=np.einsum("gm,nmk->ngk", np.asarray(groups, dtype=np.float64), self.values), df=self.df
         )
 
     def column(self, number: int) -> ShareDeviations:
-        """Of one column of the shares."""
+        """Return the deviations of one column of the shares."""
         return ShareDeviations(values=self.values[..., [number]], df=self.df)
 
     def __add__(self, other: ShareDeviations) -> ShareDeviations:
@@ -199,12 +200,12 @@ class ShareDeviations:
 
 
 def ratios(parts: ArrayLike, whole: ArrayLike, mix: ArrayLike | None = None) -> Array:
-    """Σ ``parts`` / Σ ``whole`` over clusters, ``(…, k)`` of ``(…, C, k)`` and ``(C, k)``; NaN where the whole is 0.
+    """Return Σ ``parts`` / Σ ``whole`` over clusters, ``(…, k)`` from ``(…, C, k)`` and ``(C, k)``; NaN if undefined.
 
     Args:
-        parts: of each cluster.
-        whole: of each cluster.
-        mix: weights ``(k, j)`` of columns to be added up after division; columns that are NaN must have weight 0.
+        parts: parts of each cluster.
+        whole: total of each cluster.
+        mix: weights ``(k, j)`` to sum columns after the division; columns that are NaN must have weight 0.
     """
     return _divided(np.asarray(parts, dtype=np.float64).sum(axis=-2), np.asarray(whole).sum(axis=0), mix)
 
@@ -219,24 +220,24 @@ def shares(
     draws: int = 2000,
     seed: int = 0,
 ) -> ShapleyShares:
-    """Shares of a whole when clusters are drawn again.
+    """Return shares of a whole with intervals over resampled clusters.
 
-    Percentiles of the bootstrap over clusters, stretched for few of them (`stretched_percentile`). What the parts rest
-    on besides, estimates of parameters or sampled orders, widens the distribution by normal deviations. The p-value is
-    that of the share over its standard error, with Student's t of Satterthwaite's degrees of freedom ("An approximate
-    distribution of estimates of variance components", Biometrics Bulletin 2, 1946).
+    Intervals are percentiles of the bootstrap over clusters, widened for few of them (`stretched_percentile`). Other
+    uncertainties of the parts (estimated parameters, sampled orders) widen the distribution by normal deviations. The
+    p-value is that of the share divided by its standard error, with Student's t of Satterthwaite's degrees of freedom
+    ("An approximate distribution of estimates of variance components", Biometrics Bulletin 2, 1946).
 
     Args:
         parts: ``(m, C, k)``.
         whole: ``(C, k)``.
         mix: see `ratios`.
-        deviations: see there; of the shares after mixing.
+        deviations: other uncertainties of the shares, after mixing; see `ShareDeviations`.
         level: confidence level.
-        draws: how many resamples.
-        seed: the run seed of the resamples.
+        draws: number of resamples.
+        seed: run seed of the resamples.
 
     Raises:
-        InputError: no interval can be had of fewer than two clusters; see `unsure`.
+        InputError: fewer than two clusters, for which there is no interval; see `unsure`.
     """
     check_level(level)
     pieces, total = np.asarray(parts, dtype=np.float64), np.asarray(whole, dtype=np.float64)
@@ -263,7 +264,7 @@ def shares(
 def unsure(
     parts: ArrayLike, whole: ArrayLike, *, mix: ArrayLike | None = None, level: float, reason: str
 ) -> ShapleyShares:
-    """The shares of a single cluster: without intervals (NaN), for a reason that the method says."""
+    """Return the shares of a single cluster without intervals (NaN); ``reason`` becomes the interval's method."""
     estimate = ratios(parts, whole, mix)
     unknown = np.full_like(estimate, np.nan)
     interval = Interval.of(estimate, unknown, unknown, level=level, method=reason)
@@ -287,7 +288,7 @@ def _satterthwaite(first: Array, first_df: float, second: Array, second_df: floa
 
 
 def _p_values(estimate: Array, error: Array, df: Array) -> Array:
-    """Two-sided p-values; a share that never varies has 1 where it is 0, and 0 where it is not."""
+    """Return two-sided p-values; a share that never varies has 1 if it is 0, else 0."""
     sure = np.where(np.isnan(estimate), np.nan, np.where(estimate == 0, 1.0, 0.0))
     varies = error > 1e-12 * np.abs(estimate)
     t = np.divide(np.abs(estimate), error, out=np.zeros_like(error), where=varies)
@@ -300,16 +301,16 @@ _SOBOL_STREAM = "stats/sobol_indices"
 
 
 def sobol_rows(nfactor: int, base: int, *, seed: int = 0, sizes: ArrayLike | None = None) -> Array:
-    """Points ``(nfactor + 2, base, naxis)`` of the open unit cube: A, B, and A with each factor taken from B.
+    """Return points ``(nfactor + 2, base, naxis)`` of the open unit cube: A, B, and A with each factor taken from B.
 
-    A and B are the halves of Sobol' points of twice as many axes (``scipy.stats.qmc``) under a random digital shift,
-    which makes every point uniform and leaves them balanced.
+    A and B are the halves of Sobol' points with twice as many axes (``scipy.stats.qmc``) under a random digital shift,
+    which makes every point uniform and keeps the points balanced.
 
     Args:
-        nfactor: factors.
-        base: rows of A, a power of two, because Sobol' points are balanced only then.
-        seed: of the shift.
-        sizes: axes of each factor, ``(nfactor,)``; one each without it.
+        nfactor: number of factors.
+        base: number of rows of A, a power of two, because Sobol' points are balanced only then.
+        seed: seed of the shift.
+        sizes: number of axes of each factor, ``(nfactor,)``; by default 1.
 
     Raises:
         InputError: no factor, or a base that is no power of two or below 8.
@@ -330,9 +331,9 @@ def sobol_rows(nfactor: int, base: int, *, seed: int = 0, sizes: ArrayLike | Non
 
 @dataclass(frozen=True, kw_only=True)
 class SobolTerms:
-    """What the indices are means of: ``first`` and ``total`` ``(nfactor, base, …)``, ``variance`` ``(base, …)``.
+    """Terms whose means are the indices: ``first`` and ``total`` ``(nfactor, base, …)``, ``variance`` ``(base, …)``.
 
-    Terms of several outputs add up to those of all together, in which each counts by its variance.
+    Terms of several outputs sum to those of all together, with each output weighted by its variance.
     """
 
     first: Array
@@ -345,7 +346,7 @@ class SobolTerms:
         )
 
     def pooled(self, axis: int) -> SobolTerms:
-        """The outputs along one of the trailing axes (negative number) together."""
+        """Return the terms summed over one of the trailing axes of outputs (negative number)."""
         if axis >= 0:
             raise ValueError("axes of outputs are counted from the end")
         return SobolTerms(
@@ -354,7 +355,7 @@ class SobolTerms:
 
 
 def sobol_terms(values: ArrayLike) -> SobolTerms:
-    """Terms of outputs ``(nfactor + 2, base, …)`` at the points of `sobol_rows`.
+    """Return the terms of outputs ``(nfactor + 2, base, …)`` at the points of `sobol_rows`.
 
     Raises:
         InputError: an output that is not finite.
@@ -369,9 +370,9 @@ def sobol_terms(values: ArrayLike) -> SobolTerms:
 
 @dataclass(frozen=True, kw_only=True)
 class SobolIndices:
-    """First and total order ``(nfactor, …)`` with intervals; NaN where the output does not vary.
+    """First and total order indices ``(nfactor, …)`` with intervals; NaN if the output does not vary.
 
-    Estimates are left as they come: a factor without effect may read a little below 0.
+    Estimates are not clipped: a factor without effect may have an index slightly below 0.
     """
 
     first: Interval
@@ -381,16 +382,16 @@ class SobolIndices:
 def sobol_indices(
     terms: SobolTerms, *, clusters: bool = False, level: float = 0.95, draws: int = 1000, seed: int = 0
 ) -> SobolIndices:
-    """Indices with percentile bootstrap intervals over the rows of the design.
+    """Return indices with percentile bootstrap intervals over the rows of the design.
 
-    Rows of Sobol' points are spread more evenly than by chance, so that these intervals are rather too wide.
+    Rows of Sobol' points are spread more evenly than random points, so these intervals are slightly too wide.
 
     Args:
         terms: see `sobol_terms`.
-        clusters: the axis after the rows are clusters (episodes): they are pooled, and drawn again as well.
+        clusters: the axis after the rows are clusters (episodes): they are pooled, and resampled too.
         level: confidence level.
-        draws: how many resamples.
-        seed: the run seed of the resamples.
+        draws: number of resamples.
+        seed: run seed of the resamples.
     """
     check_level(level)
     base = terms.variance.shape[0]
@@ -409,13 +410,13 @@ def sobol_indices(
 
 
 def _counts(rng: np.random.Generator, n: int, draws: int) -> Array:
-    """How often each of ``n`` is drawn in each resample, ``(1 + draws, n)``; the first row holds each once."""
+    """Return how often each of ``n`` is drawn in each resample, ``(1 + draws, n)``; the first row is all ones."""
     drawn = rng.multinomial(n, np.full(n, 1 / n), size=draws)
     return np.concatenate([np.ones((1, n)), drawn.astype(np.float64)])
 
 
 def _means(values: Array, rows: Array, columns: Array | None) -> Array:
-    """Weighted sums of ``(base, …)`` or ``(base, ncluster, …)`` under every resample, ``(1 + draws, …)``."""
+    """Return weighted sums of ``(base, …)`` or ``(base, ncluster, …)`` for every resample, ``(1 + draws, …)``."""
     summed = np.tensordot(rows, values, axes=1)
     return summed if columns is None else np.einsum("dc,dc...->d...", columns, summed)
 

@@ -1,7 +1,8 @@
-"""Compare recordings over time: errors, delays, agreement if a clock is bent, and series that are nearly copies.
+"""Compare recordings over time: errors, delays, correlation under clock warps, and near-duplicate series.
 
-Comparing n series in pairs, for copies, grows as n². So each is first made a row of numbers that a shift, a cut or a
-pace hardly moves; only the few nearest rows of each are then laid over each other at every shift.
+Comparing n series in pairs, for duplicates, grows as n². The caller therefore first describes each series by numbers
+that barely change under a shift, a cut or another pace. Only the nearest few rows of each are then compared at every
+shift.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Array = NDArray[np.float64]
 
 
 def mae(predicted: ArrayLike, measured: ArrayLike) -> NDArray[np.float64]:
-    """Mean absolute error over all axes but the last, ``(nchannel,)``; frames that are NaN in either do not count."""
+    """Return the mean absolute error over all axes but the last, ``(nchannel,)``; frames with NaN are ignored."""
     error = np.abs(np.asarray(predicted) - np.asarray(measured))
     return np.nanmean(error.reshape(-1, error.shape[-1]), axis=0)
 
@@ -27,9 +28,9 @@ _FINENESS = 8  # parts of a frame at which the correlation is read before the pa
 
 
 def delayed(series: ArrayLike, lag: ArrayLike) -> NDArray[np.float64]:
-    """``series`` ``(…, nframe, n)`` seen ``lag`` frames later (``(n,)``, may be fractional: linear in between).
+    """Delay ``series`` ``(…, nframe, n)`` by ``lag`` frames (``(n,)``, fractions are interpolated linearly).
 
-    Before its beginning the series held its first value.
+    Before its first frame the series is constant at its first value.
     """
     values = np.asarray(series, dtype=np.float64)
     nframe, n = values.shape[-2:]
@@ -43,10 +44,10 @@ def delayed(series: ArrayLike, lag: ArrayLike) -> NDArray[np.float64]:
 
 
 def best_lag(inputs: ArrayLike, outputs: ArrayLike) -> NDArray[np.float64]:
-    """The lag in frames, per channel, at which delayed ``inputs`` resemble ``outputs`` most (mean absolute error).
+    """Return the lag in frames, per channel, at which delayed ``inputs`` match ``outputs`` best (mean absolute error).
 
-    Both are ``(nepisode, nframe, n)``; frames of ``outputs`` that are NaN do not count. Lags are quarters of
-    a frame up to 15 frames; of equal lags the shortest.
+    Both are ``(nepisode, nframe, n)``; frames of ``outputs`` that are NaN are ignored. Lags are multiples of a quarter
+    frame up to 15 frames; of equally good lags the shortest is taken.
     """
     inputs, outputs = np.asarray(inputs, dtype=np.float64), np.asarray(outputs, dtype=np.float64)
     grid = np.arange(0.0, min(_LONGEST, inputs.shape[1] - 1) + _STEP / 2, _STEP)
@@ -55,7 +56,7 @@ def best_lag(inputs: ArrayLike, outputs: ArrayLike) -> NDArray[np.float64]:
 
 
 def raw_correlation(x: ArrayLike, y: ArrayLike) -> float:
-    """Correlation about zero of two series ``(n,)``, nothing subtracted: x·y / √(x·x y·y), 0 where either is zero."""
+    """Return the correlation of two series ``(n,)`` without centring: x·y / √(x·x y·y), 0 if either is zero."""
     a, b = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     energy = float(np.sqrt((a @ a) * (b @ b)))
     return float(a @ b) / energy if energy > 0 else 0.0
@@ -64,17 +65,18 @@ def raw_correlation(x: ArrayLike, y: ArrayLike) -> float:
 def correlation_at_lags(
     inputs: ArrayLike, outputs: ArrayLike, *, earliest: int, latest: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Normalized cross-correlation of every input with every output, by FFT.
+    """Return the normalized cross-correlation of every input with every output, by FFT.
 
     Args:
         inputs: ``(nframe, n)``.
         outputs: ``(nframe, m)``.
-        earliest: first lag in frames; negative where outputs may come before inputs.
+        earliest: first lag in frames; negative if outputs may precede inputs.
         latest: last lag in frames.
 
     Returns:
-        The lags ``(nlag,)`` and the correlations ``(nlag, n, m)``, both series centred, divided by the energies of the
-        whole series: at most 1, and 0 for a series that is constant.
+        The lags ``(nlag,)`` and the correlations ``(nlag, n, m)``. Both series are centred and divided by the energies
+            of the
+        whole series: at most 1, and 0 for a constant series.
     """
     x, y = _centred(inputs), _centred(outputs)
     nframe = len(x)
@@ -87,18 +89,18 @@ def correlation_at_lags(
 
 
 def cross_lag(inputs: ArrayLike, outputs: ArrayLike, *, earliest: float, latest: float) -> tuple[float, float]:
-    """The lag in frames, finer than a frame, at which two series ``(nframe,)`` correlate most, and that correlation.
+    """Return the sub-frame lag with the strongest correlation of two series ``(nframe,)``, and that correlation.
 
-    Most is the largest magnitude, whatever its sign.
+    The strongest is the one of largest magnitude, of either sign.
 
-    The peak among whole lags is refined by reading the correlation between them from its spectrum (the series are
-    taken to be band-limited), and by a parabola through the three finest values.
+    The peak among integer lags is refined by evaluating the correlation between them from its spectrum (the series are
+    assumed to be band-limited), and by a parabola through the best three values.
 
     Args:
-        inputs: the series that leads where the lag is positive.
+        inputs: the series that leads if the lag is positive.
         outputs: the series that follows.
-        earliest: first lag looked at, in frames.
-        latest: last lag looked at, in frames.
+        earliest: first lag, in frames.
+        latest: last lag, in frames.
     """
     x, y = _centred(np.asarray(inputs)[:, None])[:, 0], _centred(np.asarray(outputs)[:, None])[:, 0]
     lags, correlation = correlation_at_lags(
@@ -118,15 +120,15 @@ def cross_lag(inputs: ArrayLike, outputs: ArrayLike, *, earliest: float, latest:
 
 
 def following_lag(leader: ArrayLike, follower: ArrayLike, *, longest: float) -> tuple[float, float]:
-    """The lag in frames, finer than a frame, at which ``follower`` ``(n,)`` correlates most with ``leader``, and that.
+    """Return the sub-frame lag at which ``follower`` ``(n,)`` correlates most with ``leader``, and that correlation.
 
-    Unlike `cross_lag` every lag from none to ``longest`` is judged on the same frames of the follower, so that slow
-    motion does not draw it towards none. A parabola through the best whole lag and its neighbours refines it.
+    Unlike in `cross_lag` all lags from 0 to ``longest`` are evaluated on the same frames of the follower, so that slow
+    motion does not bias the lag towards 0. A parabola through the best integer lag and its neighbours refines it.
 
     Args:
-        leader: what moves first.
-        follower: what moves like it, later.
-        longest: in frames; at most half of the series is used up by it.
+        leader: the series that moves first.
+        follower: the series that follows.
+        longest: longest lag in frames; at most half the length of the series.
     """
     first, later = np.asarray(leader, dtype=np.float64), np.asarray(follower, dtype=np.float64)
     reach = max(1, min(int(np.ceil(longest)), (len(first) - 1) // 2))
@@ -148,7 +150,7 @@ def _centred(series: ArrayLike) -> NDArray[np.float64]:
 def _correlation_between(
     x: NDArray[np.float64], y: NDArray[np.float64], lags: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Unnormalized correlation at lags between frames, from the cross-spectrum."""
+    """Return the unnormalized correlation at fractional lags, from the cross-spectrum."""
     size = int(2 ** np.ceil(np.log2(2 * len(x))))
     spectrum = np.conj(np.fft.rfft(x, size)) * np.fft.rfft(y, size)
     weight = np.full(len(spectrum), 2.0)
@@ -158,7 +160,7 @@ def _correlation_between(
 
 
 def _parabola_peak(at: NDArray[np.float64], values: NDArray[np.float64], best: int) -> float:
-    """Where the parabola through the best value and its neighbours has its top."""
+    """Return the position of the maximum of the parabola through the best value and its neighbours."""
     if not 0 < best < len(values) - 1:
         return float(at[best])
     left, middle, right = values[best - 1 : best + 2]
@@ -170,18 +172,19 @@ def _parabola_peak(at: NDArray[np.float64], values: NDArray[np.float64], best: i
 def warped_correlation(
     inputs: ArrayLike, outputs: ArrayLike, *, warps: ArrayLike, lags: ArrayLike, reach: int
 ) -> NDArray[np.float64]:
-    """The largest correlation of every output with its own input, seen later by each warp and a constant lag.
+    """Return the largest correlation of every output with its own input, delayed by each warp and a constant lag.
 
     Args:
         inputs: ``(nframe, n)``.
         outputs: ``(nframe, n)``; column by column they follow the inputs.
-        warps: frames by which the inputs are seen later at every frame, ``(nwarp, nframe)``.
-        lags: frames by which each output follows its input besides, ``(n,)``.
-        reach: whole frames by which that lag may be off.
+        warps: delay of the inputs in frames at every frame, ``(nwarp, nframe)``.
+        lags: additional constant delay of each output in frames, ``(n,)``.
+        reach: integer frames by which that lag may be wrong.
 
     Returns:
-        ``(nwarp, n)``: of all lags within reach the correlation of the largest magnitude. Between frames inputs are
-        linear, before and after them zero.
+        ``(nwarp, n)``: the correlation of largest magnitude among all lags within reach. Between frames inputs are
+            linear,
+        before and after them zero.
     """
     x, y = (np.asarray(series, dtype=np.float64) for series in (inputs, outputs))
     nframe, n = x.shape
@@ -203,7 +206,7 @@ def warped_correlation(
 
 
 def _shifted_product(x: NDArray[np.float64], y: NDArray[np.float64], shift: int) -> NDArray[np.float64]:
-    """Column by column the sum of ``x[t] · y[t + shift]``."""
+    """Return the sum of ``x[t] · y[t + shift]`` of every column."""
     early, late = (x[: len(x) - shift], y[shift:]) if shift >= 0 else (x[-shift:], y[:shift])
     return np.einsum("tn,tn->n", early, late)
 
@@ -218,9 +221,9 @@ _LEAST_OF_SHORTER, _LEAST_OF_LONGER = 0.75, 1 / 3
 
 @dataclass(frozen=True, kw_only=True)
 class AlignedPairs:
-    """Pairs ``(m, 2)`` laid over each other: least root mean square difference ``(m,)`` over what they share.
+    """Pairs ``(m, 2)`` at their best shift: smallest RMS difference ``(m,)`` over the common frames.
 
-    ``shift`` ``(m,)`` in frames: frame t of the first is like frame t + shift of the second.
+    ``shift`` ``(m,)`` in frames: frame t of the first matches frame t + shift of the second.
     """
 
     pairs: Pairs
@@ -229,7 +232,7 @@ class AlignedPairs:
 
 
 def nearest_pairs(rows: ArrayLike, neighbours: int) -> Pairs:
-    """Every pair of rows ``(n, d)`` of which one is among the other's nearest, ``(m, 2)``, the smaller number first.
+    """Return every pair of rows ``(n, d)`` of which one is among the other's nearest, ``(m, 2)``, smaller index first.
 
     Raises:
         InputError: no rows, or a value that is not finite.
@@ -255,11 +258,11 @@ def nearest_pairs(rows: ArrayLike, neighbours: int) -> Pairs:
 
 
 def aligned_distances(series: ArrayLike, lengths: ArrayLike, pairs: ArrayLike) -> AlignedPairs:
-    """Lay the two series of every pair over each other at every shift.
+    """Compare the two series of every pair at every shift.
 
     Args:
-        series: ``(n, T, k)``, columns about their means; what lies after a series' own length is not looked at.
-        lengths: frames of each ``(n,)``.
+        series: ``(n, T, k)``, columns centred; frames after a series' own length are ignored.
+        lengths: frames of each series, ``(n,)``.
         pairs: ``(m, 2)``.
     """
     values, length = np.asarray(series, dtype=np.float64), np.asarray(lengths, dtype=np.intp)
@@ -281,9 +284,9 @@ def aligned_distances(series: ArrayLike, lengths: ArrayLike, pairs: ArrayLike) -
 def _laid_over(
     x: Array, y: Array, known_x: NDArray[np.bool_], known_y: NDArray[np.bool_], padded: int
 ) -> tuple[Array, NDArray[np.intp]]:
-    """Least distance and its shift for pairs ``(m, T, k)``: Σ (x[t] − y[t + s])² of what both have, by Fourier.
+    """Return the smallest distance and its shift for pairs ``(m, T, k)``: Σ (x[t] − y[t + s])² over common frames.
 
-    Between whole shifts the squares are a parabola, whose lowest point is taken.
+    Between integer shifts the squares are interpolated by a parabola, whose minimum is taken.
     """
     inside_x, inside_y = (np.fft.rfft(known.astype(np.float64), padded) for known in (known_x, known_y))
     square_x, square_y = (np.fft.rfft(np.sum(side**2, axis=2), padded) for side in (x, y))

@@ -1,14 +1,12 @@
-"""Compare two success rates that were measured apart.
-
-Exact tests (Barnard's, Fisher's) and intervals of the difference.
+"""Compare two success rates from independent trials: exact tests (Barnard, Fisher) and intervals of the difference.
 
 Differences are p_a − p_b. An unconditional test orders all tables by the score statistic of Farrington and Manning
 ("Test statistics and sample size formulae for comparative binomial trials with null hypothesis of non-zero risk
-difference or non-unity relative risk", Statistics in Medicine 9, 1990) and takes the largest tail probability that any
-pair of rates with that difference could give (Chan & Zhang, "Test-based exact confidence intervals for the difference
-of two binomial proportions", Biometrics 55, 1999). At a difference of zero this is Barnard's test with the pooled
-statistic (Biometrika 34, 1947; Suissa & Shuster 1985), the same as ``scipy.stats.barnard_exact``, which however
-searches the unknown rate anew for every table; here all tables of two sample sizes are done at once.
+difference or non-unity relative risk", Statistics in Medicine 9, 1990) and takes the largest tail probability over all
+pairs of rates with that difference (Chan & Zhang, "Test-based exact confidence intervals for the difference of two
+binomial proportions", Biometrics 55, 1999). At a difference of zero this is Barnard's test with the pooled statistic
+(Biometrika 34, 1947; Suissa & Shuster 1985), as in ``scipy.stats.barnard_exact``. SciPy searches the unknown rate for
+every table separately; here all tables of two sample sizes are computed at once.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ _CHUNK = 2_000_000  # numbers held at once while tails are summed
 
 @dataclass(frozen=True, kw_only=True)
 class ContingencyTable:
-    """Successes of two arms, ``successes_a`` of ``trials_a`` against ``successes_b`` of ``trials_b``.
+    """Successes of two arms, ``successes_a`` of ``trials_a`` and ``successes_b`` of ``trials_b``.
 
     Raises:
         InputError: an arm without trials, or more successes than trials.
@@ -56,11 +54,11 @@ class ContingencyTable:
 
     @property
     def difference(self) -> float:
-        """p_a − p_b as seen."""
+        """Observed p_a − p_b."""
         return self.successes_a / self.trials_a - self.successes_b / self.trials_b
 
     def swapped(self) -> ContingencyTable:
-        """The arms in the other order."""
+        """Return the table with the arms exchanged."""
         return ContingencyTable(
             successes_a=self.successes_b,
             trials_a=self.trials_b,
@@ -72,10 +70,10 @@ class ContingencyTable:
 def constrained_rates(
     p_a: ArrayLike, p_b: ArrayLike, difference: ArrayLike, *, weight_a: float = 1.0, weight_b: float = 1.0
 ) -> tuple[Array, Array]:
-    """The rates with p_a − p_b = ``difference`` that are nearest to given ones in likelihood, elementwise.
+    """Return the rates with p_a − p_b = ``difference`` of maximum likelihood given ``p_a`` and ``p_b``, elementwise.
 
     They minimize weight_a KL(p_a ‖ x) + weight_b KL(p_b ‖ x − difference), a root of a cubic (Farrington & Manning
-    1990, appendix): maximum likelihood under the constraint, and equally the projection of a bet on a hypothesis.
+    1990, appendix): maximum likelihood under the constraint, and also the projection of a bet on a hypothesis.
     """
     first, second, shift = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in (p_a, p_b, difference)))
     ratio = weight_b / weight_a
@@ -97,7 +95,7 @@ def constrained_rates(
 def score_statistic(
     successes_a: ArrayLike, trials_a: int, successes_b: ArrayLike, trials_b: int, *, difference: float = 0.0
 ) -> Array:
-    """Farrington and Manning's z of p_a − p_b against ``difference``, elementwise over counts; 0 where none is seen."""
+    """Return the Farrington-Manning z of p_a − p_b against ``difference``, elementwise over counts; 0 at equality."""
     p_a, p_b = np.asarray(successes_a) / trials_a, np.asarray(successes_b) / trials_b
     x, y = constrained_rates(p_a, p_b, difference, weight_a=trials_a, weight_b=trials_b)
     variance = x * (1 - x) / trials_a + y * (1 - y) / trials_b
@@ -108,13 +106,13 @@ def score_statistic(
 
 
 def exact_p_value(table: ContingencyTable, *, difference: float = 0.0, alternative: Alternative = "two-sided") -> float:
-    """P-value of the hypothesis p_a − p_b = ``difference`` (at most it for ``greater``, at least for ``less``).
+    """Return the p-value of p_a − p_b = ``difference`` (for ``greater`` of ≤, for ``less`` of ≥).
 
-    Two-sided it counts tables whose statistic is as far from zero on either side, as scipy's does. A table of
-    successes only, or failures only, has p = 1: it says nothing about a difference.
+    Two-sided it counts tables whose statistic is at least as far from zero on either side, as in SciPy. A table of
+    successes only, or failures only, has p = 1: it contains no information about a difference.
 
     Raises:
-        InputError: a difference that no two rates have.
+        InputError: a difference outside (−1, 1).
     """
     check_difference(difference)
     key = score_order(table.trials_a, table.trials_b, difference, alternative)
@@ -123,12 +121,12 @@ def exact_p_value(table: ContingencyTable, *, difference: float = 0.0, alternati
 
 
 def barnard(table: ContingencyTable, *, alternative: Alternative = "two-sided") -> float:
-    """Barnard's unconditional exact p-value of p_a = p_b."""
+    """Return Barnard's unconditional exact p-value of p_a = p_b."""
     return exact_p_value(table, alternative=alternative)
 
 
 def fisher(table: ContingencyTable, *, alternative: Alternative = "two-sided") -> float:
-    """Fisher's conditional exact p-value of p_a = p_b; two-sided it sums tables that are at most as probable."""
+    """Return Fisher's conditional exact p-value of p_a = p_b; two-sided it sums tables that are at most as probable."""
     rows = [
         [table.successes_a, table.trials_a - table.successes_a],
         [table.successes_b, table.trials_b - table.successes_b],
@@ -140,7 +138,7 @@ def fisher(table: ContingencyTable, *, alternative: Alternative = "two-sided") -
 def exact_p_values(
     trials_a: int, trials_b: int, *, difference: float = 0.0, alternative: Alternative = "two-sided"
 ) -> Array:
-    """`exact_p_value` of every table, ``(trials_a + 1, trials_b + 1)`` by successes; read-only."""
+    """Return `exact_p_value` of every table, ``(trials_a + 1, trials_b + 1)`` by successes; read-only."""
     check_difference(difference)
     key = np.round(score_order(trials_a, trials_b, difference, alternative), 9)
     _, group = np.unique(-key.ravel(), return_inverse=True)  # group 0 is the most extreme
@@ -160,7 +158,7 @@ def exact_p_values(
 
 @lru_cache(maxsize=64)
 def fisher_p_values(trials_a: int, trials_b: int) -> Array:
-    """Fisher's two-sided p-value of every table, ``(trials_a + 1, trials_b + 1)`` by successes; read-only."""
+    """Return Fisher's two-sided p-value of every table, ``(trials_a + 1, trials_b + 1)`` by successes; read-only."""
     values = np.ones((trials_a + 1, trials_b + 1))
     for total in range(trials_a + trials_b + 1):
         won_a = np.arange(max(0, total - trials_b), min(trials_a, total) + 1)
@@ -172,14 +170,15 @@ def fisher_p_values(trials_a: int, trials_b: int) -> Array:
 
 
 def table_chances(trials_a: int, trials_b: int, p_a: float, p_b: float) -> Array:
-    """Probability of every table, ``(trials_a + 1, trials_b + 1)``, at given rates."""
+    """Return the probability of every table, ``(trials_a + 1, trials_b + 1)``, at given rates."""
     return np.outer(_pmf(trials_a, np.array([p_a]))[0], _pmf(trials_b, np.array([p_b]))[0])
 
 
 def largest_tail(extreme: NDArray[np.bool_], difference: float, *, refine: bool = True) -> float:
-    """The largest probability of a set of tables over all rates with that difference.
+    """Return the largest probability of a set of tables over all rates with that difference.
 
-    On a grid of rates, and with ``refine`` closer in twice about the largest; without it that is up to 0.1 % too small.
+    Computed on a grid of rates; ``refine`` refines the grid twice around the largest. Without it the result is up to
+    0.1 % too small.
     """
     trials_a, trials_b = extreme.shape[0] - 1, extreme.shape[1] - 1
     member = extreme.astype(np.float64)
@@ -196,10 +195,10 @@ def largest_tail(extreme: NDArray[np.bool_], difference: float, *, refine: bool 
 
 
 def check_difference(difference: float) -> None:
-    """Refuse a difference of rates outside (−1, 1).
+    """Check that a difference of rates is in (−1, 1).
 
     Raises:
-        InputError: it is, perhaps because it is a percentage.
+        InputError: it is not; it may be a percentage.
     """
     if not -1.0 < difference < 1.0:
         raise InputError(
@@ -208,7 +207,7 @@ def check_difference(difference: float) -> None:
 
 
 def score_order(trials_a: int, trials_b: int, difference: float, alternative: Alternative) -> Array:
-    """The statistic of every table, larger where it speaks more against the hypothesis."""
+    """Return the statistic of every table, larger with more evidence against the hypothesis."""
     won_a, won_b = np.arange(trials_a + 1)[:, None], np.arange(trials_b + 1)[None, :]
     z = score_statistic(won_a, trials_a, won_b, trials_b, difference=difference)
     return {"greater": z, "less": -z}[alternative] if alternative != "two-sided" else np.abs(z)
@@ -216,13 +215,13 @@ def score_order(trials_a: int, trials_b: int, difference: float, alternative: Al
 
 @lru_cache(maxsize=8)
 def _grid(trials_a: int, trials_b: int, difference: float) -> tuple[Array, Array, Array]:
-    """Rates of arm a, and the probabilities of both arms' counts ``(nrate, trials + 1)`` there."""
+    """Return rates of arm a, and the probabilities of both arms' counts ``(nrate, trials + 1)`` at them."""
     x, y = _rates(difference, trials_a + trials_b)
     return x, _pmf(trials_a, x), _pmf(trials_b, y)
 
 
 def _rates(difference: float, trials: int) -> tuple[Array, Array]:
-    """Pairs of rates with the difference, spaced evenly in the arcsine of the rate, which evens out the peaks."""
+    """Return pairs of rates with the difference, evenly spaced in the arcsine of the rate for equally wide peaks."""
     count = int(_FINEST * np.sqrt(trials)) + 1
     low, high = max(0.0, difference), min(1.0, 1.0 + difference)
     x = low + (high - low) * np.sin(np.linspace(0, np.pi / 2, count)) ** 2
@@ -230,7 +229,7 @@ def _rates(difference: float, trials: int) -> tuple[Array, Array]:
 
 
 def _pmf(trials: int, rates: Array) -> Array:
-    """Binomial probabilities ``(len(rates), trials + 1)``."""
+    """Return binomial probabilities ``(len(rates), trials + 1)``."""
     return np.asarray(scipy.stats.binom.pmf(np.arange(trials + 1), trials, rates[:, None]), dtype=np.float64)
 
 
@@ -242,16 +241,16 @@ _HALVINGS = 15  # to 3e-6 of the difference
 def difference_interval(
     table: ContingencyTable, *, level: float = 0.95, method: DifferenceMethod = "newcombe"
 ) -> Interval:
-    """Interval of p_a − p_b.
+    """Return the interval of p_a − p_b.
 
     Args:
         table: the counts.
         level: confidence level.
-        method: ``newcombe``, his hybrid of two Wilson intervals (method 10; Statistics in Medicine 17, 1998), near
-            nominal on average; ``agresti-caffo``, two trials added to each arm (The American Statistician 54, 2000),
-            the same with less arithmetic; ``chan-zhang``, the inversion of two exact one-sided score tests (Biometrics
-            55, 1999), never below nominal; ``clopper-pearson``, the difference of two exact intervals of level √level
-            each, never below nominal either and the widest.
+        method: ``newcombe``, the hybrid of two Wilson intervals (method 10; Statistics in Medicine 17, 1998): near
+            nominal on average. ``agresti-caffo``, two trials added to each arm (The American Statistician 54, 2000):
+            similar, with less arithmetic. ``chan-zhang``, the inversion of two exact one-sided score tests (Biometrics
+            55, 1999): never below nominal. ``clopper-pearson``, the difference of two exact intervals of level √level
+            each: never below nominal, and the widest.
     """
     check_level(level)
     made = {
@@ -293,7 +292,7 @@ def _chan_zhang(table: ContingencyTable, level: float) -> tuple[float, float, st
 
 
 def _exact_low(table: ContingencyTable, tail: float) -> float:
-    """The smallest difference that the exact one-sided test at ``tail`` does not refuse as too small."""
+    """Return the smallest difference that the exact one-sided test at ``tail`` does not reject as too small."""
     if table.difference <= -1 + _TIE:
         return -1.0
     scan = np.linspace(-1.0, table.difference, _SCAN)
@@ -315,5 +314,5 @@ def _exact_low(table: ContingencyTable, tail: float) -> float:
 
 
 def _tail_at(table: ContingencyTable, difference: float) -> float:
-    """The largest chance, at this difference, of a table that speaks as much for a larger one."""
+    """Return the largest chance, at this difference, of a table with at least as much evidence for a larger one."""
     return 1.0 if difference >= 1.0 else exact_p_value(table, difference=difference, alternative="greater")

@@ -1,8 +1,8 @@
-"""Prepare comparisons of two samples: rows by episode, enough of them for a test, relabelled or drawn again.
+"""Prepare comparisons of two samples: rows by episode, required numbers of episodes, relabelling, resampling.
 
-If real and simulated episodes come from one source, labels are exchangeable *between episodes*, and a statistic of
-relabelled episodes is as large as the observed one with a known chance (Pitman, "Significance tests which may be
-applied to samples from any populations", Suppl. J. R. Stat. Soc. 4, 1937).
+If real and simulated episodes come from one source, labels are exchangeable *between episodes*. A statistic of
+relabelled episodes is then at least as large as the observed one with a known chance (Pitman, "Significance tests which
+may be applied to samples from any populations", Suppl. J. R. Stat. Soc. 4, 1937).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _ASKED = 200  # episodes a side up to which the number that a test needs is look
 
 @dataclass(frozen=True, kw_only=True)
 class TwoSampleRows:
-    """Rows of both samples, real episodes first, the rows of an episode together.
+    """Rows of both samples, grouped by episode, real episodes first.
 
-    ``rows`` ``(n, d)``; ``episode`` ``(n,)`` numbers the episodes 0 … C − 1 in that order, of which the first ``nreal``
-    are real; ``sizes`` ``(C,)`` are their rows; ``order`` ``(n,)`` says which row of real and then sim each row was.
-    With ``paired``, episode ``i`` and ``nreal + i`` are the same trial, once real and once simulated.
+    ``rows`` are ``(n, d)``. ``episode`` ``(n,)`` numbers the episodes 0 … C − 1 in that order; the first ``nreal`` are
+    real. ``sizes`` ``(C,)`` are their numbers of rows. ``order`` ``(n,)`` is each row's index in real followed by sim.
+    With ``paired``, episodes ``i`` and ``nreal + i`` are the same trial, once real and once simulated.
     """
 
     rows: Array
@@ -44,12 +44,12 @@ class TwoSampleRows:
 
     @property
     def nepisode(self) -> int:
-        """C, real and simulated ones together."""
+        """Number C of episodes, real and simulated."""
         return len(self.sizes)
 
     @property
     def nsim(self) -> int:
-        """How many episodes are simulated."""
+        """Number of simulated episodes."""
         return self.nepisode - self.nreal
 
     @property
@@ -59,12 +59,12 @@ class TwoSampleRows:
 
     @property
     def real_rows(self) -> int:
-        """How many rows are real: they come first."""
+        """Number of real rows; they come first."""
         return int(self.sizes[: self.nreal].sum())
 
     @property
     def comparable(self) -> Array:
-        """1 for pairs of episodes that a U-statistic compares ``(C, C)``: not one with itself, nor with its pair."""
+        """Mask ``(C, C)``, 1 for pairs of episodes in a U-statistic: no episode with itself or its paired one."""
         pairs = 1.0 - np.eye(self.nepisode)
         if self.paired:
             trial = np.arange(self.nreal)
@@ -72,7 +72,7 @@ class TwoSampleRows:
         return pairs
 
     def count_pairs(self, left: Array, right: Array) -> Array:
-        """How many pairs of `comparable` episodes there are between weights ``(k, C)`` and ``(k, C)``: ``(k,)``."""
+        """Return the number of `comparable` pairs of episodes between weights ``(k, C)`` and ``(k, C)``: ``(k,)``."""
         count = left.sum(axis=1) * right.sum(axis=1) - np.einsum("kc,kc->k", left, right)
         if self.paired:
             partner = np.roll(np.arange(self.nepisode), self.nreal)
@@ -80,10 +80,10 @@ class TwoSampleRows:
         return count
 
     def bundled(self, *, seed: int = 0) -> TwoSampleRows:
-        """The same rows with episodes bundled at random, all bundles of one size, so that `MOST_EPISODES` remain.
+        """Bundle episodes at random, in bundles of equal size, so that at most about `MOST_EPISODES` remain.
 
-        Bundles of exchangeable episodes are exchangeable, so that tests keep their level. The few episodes that fill no
-        bundle are left out. Paired samples stay paired.
+        Bundles of exchangeable episodes are exchangeable, so tests keep their level. The few episodes that fill no
+        bundle are omitted. Paired samples stay paired.
         """
         size = math.ceil(self.nepisode / MOST_EPISODES)
         if size == 1:
@@ -113,18 +113,18 @@ class TwoSampleRows:
 def two_samples(
     real: ArrayLike, sim: ArrayLike, *, real_clusters: ArrayLike, sim_clusters: ArrayLike, paired: bool = False
 ) -> TwoSampleRows:
-    """Check two samples and lay their rows out by episode.
+    """Check two samples and group their rows by episode.
 
     Args:
-        real: ``(n, d)``.
-        sim: ``(m, d)``.
-        real_clusters: number of each real row's episode ``(n,)``; ``arange(n)`` where rows are independent.
-        sim_clusters: of each simulated row's ``(m,)``.
-        paired: equal numbers name the same trial: the simulated one is a replay of the real one.
+        real: real rows ``(n, d)``.
+        sim: simulated rows ``(m, d)``.
+        real_clusters: episode number of each real row ``(n,)``; ``arange(n)`` for independent rows.
+        sim_clusters: episode number of each simulated row ``(m,)``.
+        paired: equal episode numbers denote the same trial: the simulated one is a replay of the real one.
 
     Raises:
-        InputError: other shapes, other numbers of columns, a value that is not finite, fewer than two episodes a
-            side, or pairs that lack a partner.
+        InputError: wrong shapes, different numbers of columns, a value that is not finite, fewer than two episodes per
+            side, or an episode without a partner.
     """
     real_rows, real_label, real_names = _side("real", real, real_clusters)
     sim_rows, sim_label, sim_names = _side("simulated", sim, sim_clusters)
@@ -173,10 +173,10 @@ def _side(name: str, rows: ArrayLike, clusters: ArrayLike) -> tuple[Array, NDArr
 
 
 def column_names(columns: Sequence[str] | None, count: int) -> tuple[str, ...]:
-    """Names of columns, numbers where there are none.
+    """Return the names of columns; numbers if there are none.
 
     Raises:
-        InputError: they do not fit the columns.
+        InputError: the number of names differs from that of the columns.
     """
     names = tuple(map(str, range(count))) if columns is None else tuple(columns)
     if len(names) != count:
@@ -185,9 +185,9 @@ def column_names(columns: Sequence[str] | None, count: int) -> tuple[str, ...]:
 
 
 def least_p_value(nreal: int, nsim: int, *, paired: bool = False) -> float:
-    """The smallest p-value that relabelling so many episodes can reach.
+    """Return the smallest p-value that relabelling this many episodes can reach.
 
-    One over the number of relabellings; two over it where swapping all labels gives the same statistic again.
+    One divided by the number of relabellings; two divided by it if exchanging all labels gives the same statistic.
     """
     if paired:
         return 2.0 ** (1 - nreal)
@@ -195,10 +195,10 @@ def least_p_value(nreal: int, nsim: int, *, paired: bool = False) -> float:
 
 
 def require_episodes(samples: TwoSampleRows, level: float) -> None:
-    """Refuse a test that could not come out significant whatever the data.
+    """Check that a test with these episodes can be significant at all.
 
     Raises:
-        InputError: says the smallest p-value there is, and how many episodes the test needs.
+        InputError: it cannot; the message has the smallest possible p-value and the required number of episodes.
     """
     check_level(level)
     n, m, alpha = samples.nreal, samples.nsim, 1 - level
@@ -215,7 +215,7 @@ def require_episodes(samples: TwoSampleRows, level: float) -> None:
 
 
 def _more(n: int, m: int, alpha: float) -> str:
-    """How many more of the larger side would do."""
+    """Return how many episodes of the larger side would suffice, as text."""
     few, many = min(n, m), max(n, m)
     while least_p_value(few, many) > alpha:
         many += 1
@@ -228,13 +228,13 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeRelabellings:
-    """Which episodes count as real, ``real`` ``(ndraw, C)``; all possible ones where ``exact``, identity included."""
+    """Masks of the episodes that count as real, ``(ndraw, C)``; all possible ones, with the identity, if ``exact``."""
 
     real: Mask
     exact: bool
 
     def p_value(self, observed: ArrayLike, relabelled: ArrayLike, *, rounding: float = 0.0) -> Array:
-        """The share of statistics ``(ndraw, …)`` at least as large as the observed one ``(…)``, itself included.
+        """Return the share of statistics ``(ndraw, …)`` at least as large as the observed one ``(…)``, itself included.
 
         Statistics that differ by less than ``rounding`` count as equal.
         """
@@ -243,11 +243,12 @@ class EpisodeRelabellings:
         return self._share(np.sum(drawn >= seen - slack, axis=0), len(drawn))
 
     def adjusted(self, observed: ArrayLike, relabelled: ArrayLike) -> Array:
-        """P-values ``(p,)`` of statistics ``(p,)`` tested together, which keep the chance of any false alarm.
+        """Return p-values ``(p,)`` of statistics ``(p,)`` tested together, adjusted for the chance of any false alarm.
 
-        Each statistic in standard deviations of its relabelled values ``(ndraw, p)``, then the step-down maximum
-        (Westfall & Young, "Resampling-Based Multiple Testing", 1993, algorithm 4.1): as safe as Holm's, but it knows
-        how the columns hang together, and can reject where p-values cannot be small for want of episodes.
+        Each statistic is scaled by the standard deviation of its relabelled values ``(ndraw, p)``; then the step-down
+        maximum is taken (Westfall & Young, "Resampling-Based Multiple Testing", 1993, algorithm 4.1). It is as safe as
+        Holm's method, but accounts for the dependence of the columns, and can reject where few episodes limit the
+        single p-values.
         """
         drawn = np.asarray(relabelled, dtype=np.float64)
         known = drawn if self.exact else np.concatenate([np.asarray(observed, dtype=np.float64)[None], drawn])
@@ -270,12 +271,12 @@ class EpisodeRelabellings:
 def relabellings(
     samples: TwoSampleRows, draws: int, *, groups: NDArray[np.intp] | None = None, seed: int = 0
 ) -> EpisodeRelabellings:
-    """Relabelled episodes, as many real ones as there are: all ways where they are at most ``draws``, else drawn.
+    """Relabel episodes, keeping the number of real ones: all ways if there are at most ``draws``, else random ones.
 
-    With ``groups`` ``(C,)`` labels are exchanged within each group only. Of pairs, both labels are swapped.
+    With ``groups`` ``(C,)`` labels are exchanged within each group only. For pairs, both labels are swapped.
 
     Raises:
-        InputError: no relabelling is asked for.
+        InputError: fewer than one relabelling.
     """
     if draws < 1:
         raise InputError(f"{draws} is no number of relabellings. Ask for 19 or more; 999 are usual.")
@@ -305,10 +306,10 @@ def _swaps(npair: int, draws: int, seed: int) -> tuple[Mask, bool]:
 
 
 def resampled(samples: TwoSampleRows, draws: int, *, seed: int = 0) -> tuple[Array, Array]:
-    """How often each episode is drawn in each bootstrap resample: real ``(draws, C)`` and simulated ``(draws, C)``.
+    """Return how often each episode is drawn in each bootstrap resample: real and simulated, ``(draws, C)`` each.
 
-    Each side is drawn with replacement, pairs together; episodes of the other side have 0. Resamples of one episode
-    only say nothing of how episodes differ and are left out, so that there may be fewer than ``draws``.
+    Each side is drawn with replacement, pairs together; episodes of the other side have 0. Resamples with a single
+    episode on a side have no spread and are omitted, so there may be fewer than ``draws``.
     """
     weights = []
     for name, count in (("real", samples.nreal), ("sim", samples.nsim)):
@@ -321,6 +322,6 @@ def resampled(samples: TwoSampleRows, draws: int, *, seed: int = 0) -> tuple[Arr
 
 
 def observed_labels(samples: TwoSampleRows) -> tuple[Array, Array]:
-    """Weights of the samples as they are: real ``(1, C)`` and simulated ``(1, C)``."""
+    """Return the weights of the original samples: real ``(1, C)`` and simulated ``(1, C)``."""
     real = (np.arange(samples.nepisode) < samples.nreal).astype(np.float64)[None]
     return real, 1.0 - real
