@@ -159,10 +159,9 @@ class ShapleyShares:
 
 @dataclass(frozen=True, kw_only=True)
 class ShareDeviations:
-    """Uncertainty of shares besides that from clusters: sums of products of ``values`` ``(n, m, k)`` are its
-    covariance.
+    """Uncertainty of shares besides the one between clusters.
 
-    ``df`` are its degrees of freedom.
+    Its covariance is the sum of products of ``values`` ``(n, m, k)``; ``df`` are its degrees of freedom.
     """
 
     values: Array
