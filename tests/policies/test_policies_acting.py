@@ -190,7 +190,7 @@ def test_a_world_that_never_was_seen_has_nothing_to_hold():
 def test_observations_that_do_not_fit_are_named():
     acting = PolicyLoop(Recorder(), 2)
     with pytest.raises(
-        InputError, match="reads observation.environment_state, and the observation has observation.state"
+        InputError, match="needs observation.environment_state, but the observation has observation.state"
     ):
         acting.act({STATE: np.zeros((2, 2))})
     with pytest.raises(InputError, match="observation.state has 3 rows for 2 worlds"):

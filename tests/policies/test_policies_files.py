@@ -171,13 +171,13 @@ def _torch_file(folder):
 _BROKEN = {
     "cut": (
         lambda f: _weights(f, (f / "model.safetensors").read_bytes()[:-100]),
-        r"\d+ bytes\) is no whole safetensors",
+        r"\d+ bytes\) is not a complete safetensors",
     ),
-    "begun": (lambda f: _weights(f, b"\x10"), r"model.safetensors \(1 bytes\) is no whole safetensors file"),
-    "empty": (lambda f: _weights(f, b""), r"model.safetensors \(0 bytes\) is no whole safetensors file"),
+    "begun": (lambda f: _weights(f, b"\x10"), r"model.safetensors \(1 bytes\) is not a complete safetensors file"),
+    "empty": (lambda f: _weights(f, b""), r"model.safetensors \(0 bytes\) is not a complete safetensors file"),
     "huge header": (
         lambda f: _weights(f, b"\xff" * 64),
-        r"model.safetensors \(64 bytes\) is no whole safetensors file",
+        r"model.safetensors \(64 bytes\) is not a complete safetensors file",
     ),
     "pickle": (lambda f: _weights(f, pickle.dumps({"a": 1})), "model.safetensors is a pickle.*It was not opened"),
     "torch": (_torch_file, "model.safetensors is a pickle, as torch.save writes them"),
@@ -192,11 +192,11 @@ _BROKEN = {
     ),
     "key": (
         lambda f: _tensors(f, lambda t: t.update({"network.haed.bias": t.pop("network.head.bias")})),
-        "network.haed.bias belongs to no part of the network; network.head.bias is missing",
+        "network.haed.bias is not part of the network; network.head.bias is missing",
     ),
     "nan": (lambda f: _tensors(f, _nan), "network.trunk.0.weight holds 1 of 160 numbers that are not finite"),
     "one bit": (lambda f: _tensors(f, lambda t: t["network.head.bias"].add_(1e-3)), "its hash is .*were changed after"),
-    "horizon": (lambda f: _settings(f, n_action_steps=1), "its hash is .*and its content has"),
+    "horizon": (lambda f: _settings(f, n_action_steps=1), "saved with the hash .*but its content has"),
     "newer": (lambda f: _config(f, schema=2), "config.json has schema 2; this version reads up to 1. Upgrade twinloop"),
     "no hash": (lambda f: _config(f, hash=...), "config.json lacks hash: it is damaged or not ours"),
     "kind": (lambda f: _config(f, kind="gpt"), "Unknown policy kind 'gpt'"),

@@ -182,9 +182,9 @@ def test_noise_decides_where_it_should_and_nowhere_else():
 def test_an_observation_that_does_not_fit_is_named():
     policy = small("mlp", n_obs_steps=2)
     seen = observation(policy, 3)
-    with pytest.raises(InputError, match="The observation lacks observation.state, which the policy reads. It has: "):
+    with pytest.raises(InputError, match="The observation has no observation.state, which the policy needs. It has: "):
         policy.predict({ENVIRONMENT: seen[ENVIRONMENT]})
-    with pytest.raises(InputError, match=r"observation.state has shape \(3, 1, 2\); the policy wants \(n, 2, 2\)"):
+    with pytest.raises(InputError, match=r"observation.state has shape \(3, 1, 2\); the policy expects \(n, 2, 2\)"):
         policy.predict({**seen, STATE: seen[STATE][:, :1]})
     with pytest.raises(InputError, match="different counts of rows"):
         policy.predict({**seen, STATE: seen[STATE][:2]})
@@ -194,9 +194,9 @@ def test_an_observation_that_does_not_fit_is_named():
         with pytest.raises(InputError, match=r"observation.images.front is .*float(32|64); .*in uint8, 0 to 255"):
             sees.predict(floats)
     rows = batch(policy, 3)
-    with pytest.raises(InputError, match=r"observation.state has shape \(3, 1, 2\); the policy wants \(n, 2, 2\)"):
+    with pytest.raises(InputError, match=r"observation.state has shape \(3, 1, 2\); the policy expects \(n, 2, 2\)"):
         policy.loss({**rows, STATE: rows[STATE][:, :1]})
-    with pytest.raises(InputError, match=r"action has shape \(3, 3, 2\); the policy wants \(3, 4, 2\)"):
+    with pytest.raises(InputError, match=r"action has shape \(3, 3, 2\); the policy expects \(3, 4, 2\)"):
         policy.loss({**rows, ACTION: rows[ACTION][:, :3]})
 
 

@@ -34,7 +34,7 @@ def test_settings_name_what_is_wrong():
     assert read_settings("act", {"chunk_size": 8}).n_action_steps == 8
     with pytest.raises(InputError, match="chunk_size: Input should be greater than or equal to 1"):
         read_settings("act", {"chunk_size": 0})
-    with pytest.raises(InputError, match=r"n_action_steps \(9\) is more than the chunk has \(8\)"):
+    with pytest.raises(InputError, match=r"n_action_steps \(9\) is larger than chunk_size \(8\)"):
         read_settings("flow", {"chunk_size": 8, "n_action_steps": 9})
     with pytest.raises(InputError, match=r"width \(100\) must be a multiple of 4 times the heads \(16\)"):
         read_settings("act", {"width": 100})
@@ -115,7 +115,7 @@ def test_statistics_survive_their_plain_form_and_name_what_is_wrong():
     assert again.to_json() == made.to_json()
     with pytest.raises(UnknownNameError, match=r"Unknown statistic 'actoin' in the statistics of planted samples"):
         made.require("actoin", 2)
-    with pytest.raises(InputError, match="have 2 columns of action, the policy's contract has 6"):
+    with pytest.raises(InputError, match="have 2 columns of action, but the policy's contract has 6"):
         made.require(ACTION, 6)
     with pytest.raises(InputError, match="x holds 1 values that are not finite, the first in row 1, column 0"):
         Statistics.measure({"x": [[1.0], [np.nan]]}, source="s")
@@ -140,7 +140,7 @@ def test_a_policy_is_made_of_what_fits_together():
         new_policy("mlp", contract(state=None), {"action_space": "delta_to_state"}, statistics(contract()))
     tiny = contract(cameras={"front": (4, 64)})
     with pytest.raises(
-        InputError, match="Camera front gives 64x4 pixels; 4 layers that halve a picture need at least 16"
+        InputError, match="Camera front gives 64x4 pixels; 4 layers that halve an image need at least 16"
     ):
         new_policy("mlp", tiny, {}, statistics(tiny))
     bare = Statistics(
@@ -157,5 +157,5 @@ def test_without_torch_it_says_what_to_install(missing, monkeypatch, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(said), encoding="utf-8")
     with pytest.raises(MissingDependencyError, match=r"pip install 'twinloop\[train\]'"):
         open_policy(tmp_path)
-    with pytest.raises(MissingDependencyError, match=r"torch networks in safetensors files"):
+    with pytest.raises(MissingDependencyError, match=r"Policies need torch and safetensors"):
         new_policy("mlp", contract(), {}, statistics(contract()))

@@ -336,7 +336,7 @@ def test_beyond_this_machine_a_token_is_needed(host):
 def test_options_and_token_files_are_checked(tmp_path):
     with pytest.raises(InputError, match="The token has 5 characters and is too easy to guess"):
         ServeOptions(token="short")
-    for wrong, said in (({"port": 70000}, "--port 70000 is not a port"), ({"sessions": 0}, "would serve nobody")):
+    for wrong, said in (({"port": 70000}, "--port 70000 is not a port"), ({"sessions": 0}, "allows no client")):
         with pytest.raises(InputError, match=said):
             ServeOptions(**wrong)
     path = tmp_path / "token.txt"

@@ -1,4 +1,4 @@
-"""Whether a twin holds up, before anything is made with it."""
+"""Checks of a twin before it is used."""
 
 from twinloop.checks.report import CheckOutcome, CheckReport
 from twinloop.checks.run import CHECKS, run_checks

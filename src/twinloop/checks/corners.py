@@ -1,4 +1,4 @@
-"""Find the corners of the default ranges where a twin breaks, and the parameter whose range does it."""
+"""Find the corners of the default ranges at which a twin diverges, and the parameter that causes it."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from twinloop.twin import Param, Twin
 
 
 def drawn(twin: Twin) -> list[Param]:
-    """Parameters that the default randomization draws and that physics feels."""
+    """Return the parameters that the default randomization draws and that affect physics."""
     return [p for p in twin.params.values() if p.default_range is not None and not p.quantity.visual]
 
 
 def command_ranges(model: mujoco.MjModel) -> NDArray[np.float64]:
-    """Lowest and highest command of each actuator, ``(2, nu)``; −1 and 1 where it has no limits."""
+    """Return the lowest and highest command of each actuator, ``(2, nu)``; −1 and 1 without limits."""
     return np.where(model.actuator_ctrllimited[:, None].astype(bool), model.actuator_ctrlrange, (-1.0, 1.0)).T
 
 
 def at(param: Param, high: bool) -> float:
-    """One end of a parameter's default range, in SI units."""
+    """Return one end of a parameter's default range, in SI units."""
     ends = param.absolute(param.default_range or (param.nominal, param.nominal), param.op)
     return float(max(ends) if high else min(ends))
 
 
 def corner(twin: Twin, chosen: Callable[[Param], bool | None]) -> dict[str, float]:
-    """Values with each drawn parameter at its high end, its low end, or (None) left nominal."""
+    """Return the values with each drawn parameter at its high end, its low end, or (None) left nominal."""
     picks = ((param, chosen(param)) for param in drawn(twin))
     return {param.name: at(param, high) for param, high in picks if high is not None}
 
 
 def corner_table(twin: Twin, nworld: int, *, seed: int) -> ParamTable:
-    """World 0 all-low, world 1 all-high, the rest with every parameter at an end of its range, drawn by coin."""
+    """Return worlds at corners: 0 all low, 1 all high, the others with a random end of each range."""
     params = drawn(twin)
     coins = uniforms(seed, "checks/corners", np.arange(nworld), size=max(len(params), 1)) > 0.5
     coins[0] = False
@@ -50,7 +50,7 @@ def corner_table(twin: Twin, nworld: int, *, seed: int) -> ParamTable:
 
 
 def initial_at(twin: Twin, params: ParamTable) -> InitialState:
-    """The starting pose, with free and placed objects where the table says, and clutter as it falls around them."""
+    """Return the starting pose with objects placed by the table and clutter dropped around them."""
     start = InitialState.home(twin, params.nworld)
     qpos, mocap = start.qpos.copy(), start.mocap_pos.copy()
     for param in twin.params.values():
@@ -77,34 +77,34 @@ def _place(
         qpos[:, address + "xyz".index(kind[-1])] = values
 
 
-# Tells, for worlds of these parameters, which of them break.
+# Returns a mask of the worlds of these parameters that diverge.
 Trial = Callable[[ParamTable], NDArray[np.bool_]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class FailingParameter:
-    """A parameter whose range breaks worlds: at ``value`` with all others nominal, or only together with others."""
+    """Parameter whose range makes worlds diverge: at ``value`` with all others nominal, or together with others."""
 
     param: Param
     value: float
     alone: bool
 
     def text(self) -> str:
-        """In words, with the range that is to be narrowed."""
+        """Describe the parameter and its range in words."""
         low, high = at(self.param, high=False), at(self.param, high=True)
-        how = "alone" if self.alone else "in company"
+        how = "alone" if self.alone else "together with others"
         return f"{self.param.name} = {self.value:g} {self.param.unit} {how} (default range {low:g} to {high:g})"
 
 
 def find_culprits(twin: Twin, broken: ParamTable, trial: Trial) -> list[FailingParameter]:
-    """The parameters to blame for a broken corner.
+    """Return the parameters that cause the divergence of a corner.
 
-    First every end of every range with all other parameters nominal. Where none of these breaks, the smallest set of
-    the broken corner's values that does; empty where the model breaks at nominal values.
+    First, every end of every range is tested with all other parameters nominal. If none of them diverges, the result is
+    a smallest set of the corner's values that does. It is empty if the model diverges at nominal values.
 
     Args:
-        broken: the corner that broke, one row.
-        trial: runs worlds as they were run when the corner broke.
+        broken: the diverged corner, one row.
+        trial: runs worlds under the same conditions as that corner.
     """
     params = drawn(twin)
     ends = [(param, at(param, high)) for param in params for high in (False, True)]
@@ -123,9 +123,9 @@ def find_culprits(twin: Twin, broken: ParamTable, trial: Trial) -> list[FailingP
 
 
 def _smallest(twin: Twin, params: list[Param], broken: ParamTable, trial: Trial) -> list[Param]:
-    """A set of parameters that breaks at its corner values, and would not without any one of them.
+    """Return a set of parameters that diverges at its corner values, and does not without any one of them.
 
-    One parameter after the other goes back to nominal, and stays there if the world still breaks.
+    The parameters are set to nominal one after the other; each stays nominal if the world still diverges.
     """
     kept = list(params)
     for param in params:
@@ -137,7 +137,7 @@ def _smallest(twin: Twin, params: list[Param], broken: ParamTable, trial: Trial)
 
 
 def _one_each(ends: list[tuple[Param, float]]) -> dict[str, NDArray[np.float64]]:
-    """Columns of a table in which world i has the i-th parameter at its end and all others nominal."""
+    """Return table columns in which world i has the i-th parameter at its end and all others nominal."""
     columns: dict[str, NDArray[np.float64]] = {}
     for world, (param, value) in enumerate(ends):
         columns.setdefault(param.name, np.full(len(ends), param.nominal))[world] = value

@@ -1,8 +1,8 @@
-"""The delay that is asked for must be the delay that the motor shows, joint by joint.
+"""Check that the requested delay is the delay of the simulated motor, joint by joint.
 
-One joint of each world is given a step; the same world is run a second time without it. The first physics step after
-which the two differ is the onset of motion. Commands go through the simulate room's own command path, at the physics
-rate; that the running backend does the same is verified by comparing its states with those found here, bit for bit.
+One joint of each world gets a step command; the same world is run a second time without it. The first physics step
+after which the two differ is the onset of motion. Commands pass through the command path of `simulate` at the physics
+rate. The states of the running backend are compared with these states, bit for bit.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from twinloop.twin import Twin
 
 LEAD_STEPS = 2  # control steps before the command changes
 STEP_FRACTION = 0.1  # of the actuator's range
-LIMIT_STEPS = 0.999  # a broken number of steps begins in the step before; one whole step off is wrong
+LIMIT_STEPS = 0.999  # a fractional number of steps starts in the step before; an error of a whole step is wrong
 _MOVED = 1e-9  # rad/s or m/s: far above rounding, far below what any motor does in one step
 
 
 @dataclass(frozen=True, kw_only=True)
 class _DelayProbe:
-    """World ``i`` steps joint ``joint[i]`` under delay ``delay_s[i]`` of that joint alone."""
+    """Experiment in which world ``i`` steps joint ``joint[i]`` with delay ``delay_s[i]`` of that joint only."""
 
     joint: NDArray[np.intp]
     delay_s: NDArray[np.float64]
@@ -40,7 +40,7 @@ class _DelayProbe:
 
 
 def check_delay(twin: Twin) -> CheckOutcome:
-    """The largest difference between requested and realised delay over joints and delays, in physics steps."""
+    """Check the largest difference of requested and realized delay over joints and delays, in physics steps."""
     name = "realised delay"
     if twin.spec.robot is None:
         return CheckOutcome.skip(name, "the twin has no robot")
@@ -53,18 +53,18 @@ def check_delay(twin: Twin) -> CheckOutcome:
     worst = int(np.argmax(error))
     joint = twin.robot.joints[probe.joint[worst]]
     detail = (
-        f"worst {joint}: asked {1e3 * probe.delay_s[worst]:.2f} ms, got {1e3 * onset[worst]:.2f} ms; "
+        f"worst {joint}: requested {1e3 * probe.delay_s[worst]:.2f} ms, realized {1e3 * onset[worst]:.2f} ms; "
         f"{len(onset)} worlds, step {1e3 * twin.dt:.2f} ms"
     )
     if differing:
         return CheckOutcome.fail(
-            name, f"the backend's states differ from the command path's in {differing} worlds; {detail}"
+            name, f"the backend's states differ from those of the command path in {differing} worlds; {detail}"
         )
     return CheckOutcome.judge(name, float(error[worst]), LIMIT_STEPS, "physics steps", detail=detail)
 
 
 def delays_to_try(twin: Twin) -> NDArray[np.float64]:
-    """None, the ends of the default ranges, whole and broken numbers of physics and control steps, in seconds."""
+    """Return delays to test in s: 0, ends of the default ranges, whole and fractional physics and control steps."""
     params = [twin.params[f"actuator/{name}/delay"] for name in twin.robot.actuator_names]
     bounded = min(param.high for param in params)
     ends = [v for p in params if p.default_range for v in p.absolute(p.default_range, p.op)]
@@ -91,7 +91,7 @@ def _probe(twin: Twin) -> _DelayProbe:
 
 
 def _step_size(twin: Twin, joint: int) -> float:
-    """A tenth of the actuator's range, towards the farther end."""
+    """Return a tenth of the actuator's range, towards the farther end."""
     actuator = twin.model.actuator(twin.robot.actuator_names[joint]).id
     low, high = command_ranges(twin.model)[:, actuator]
     size = STEP_FRACTION * (high - low)
@@ -99,7 +99,7 @@ def _step_size(twin: Twin, joint: int) -> float:
 
 
 def _onset(twin: Twin, probe: _DelayProbe) -> tuple[NDArray[np.float64], int]:
-    """Seconds from command to motion in every world, and how many worlds the backend runs differently."""
+    """Return the time in s from command to motion per world and the number of worlds in which the backend differs."""
     initial = InitialState.home(twin, len(probe.joint))
     still = np.broadcast_to(probe.command[:, :1], probe.command.shape).copy()
     moved, held = (_run(twin, probe, initial, command) for command in (probe.command, still))
@@ -114,7 +114,7 @@ def _onset(twin: Twin, probe: _DelayProbe) -> tuple[NDArray[np.float64], int]:
 
 
 def _run(twin: Twin, probe: _DelayProbe, initial: InitialState, command: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Joint velocities after every physics step, ``(nworld, nstep * substeps, nv)``."""
+    """Return joint velocities after every physics step, ``(nworld, nstep * substeps, nv)``."""
     path = CommandPath(twin, probe.params, initial.command)
     controls = np.concatenate([path.controls(command[:, step]) for step in range(probe.nstep)], axis=1)
     velocity = np.empty((*controls.shape[:2], twin.model.nv))

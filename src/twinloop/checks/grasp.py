@@ -1,7 +1,7 @@
-"""Check that nothing overlaps at the beginning, and that a grasp in the air holds.
+"""Check that no shapes overlap at the start, and that the gripper holds an object in the air.
 
-The object is placed at the tool point with its axes along the tool's, carried by a force against its weight while the
-gripper closes, then left to friction alone. Nothing is welded.
+The object is placed at the tool point with its axes along the tool's axes. A force against its weight carries it while
+the gripper closes. Afterwards only friction holds it; there is no weld.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PENETRATION_LIMIT_MM = 0.1  # soft contacts at rest overlap by less than this; o
 
 
 def check_compiles(twin: Twin) -> CheckOutcome:
-    """The twin's description compiles again to the model in use, and all of its numbers are finite."""
+    """Check that the twin's description compiles to the model in use, and that all of its numbers are finite."""
     name = "compiles"
     try:
         again = twin.mjspec.copy().compile()
@@ -36,7 +36,7 @@ def check_compiles(twin: Twin) -> CheckOutcome:
 
 
 def check_penetration(twin: Twin) -> CheckOutcome:
-    """Depth of the deepest overlap of colliding geoms in the starting pose."""
+    """Check the depth of the deepest overlap of colliding geoms in the starting pose."""
     model, data = twin.model, mujoco.MjData(twin.model)
     data.qpos[:] = twin.home()[0]
     mujoco.mj_forward(model, data)
@@ -46,7 +46,7 @@ def check_penetration(twin: Twin) -> CheckOutcome:
 
 
 def deepest_overlap(model: mujoco.MjModel, data: mujoco.MjData, *, body: int | None = None) -> tuple[float, str]:
-    """The deepest overlap in metres (0: none) among current contacts, and the two geoms; ``body`` limits to its own."""
+    """Return the deepest overlap in m (0: none) of current contacts, and its two geoms; ``body`` selects one body."""
     depth, pair = 0.0, ""
     for contact in data.contact:
         touching = (int(contact.geom1), int(contact.geom2))
@@ -75,9 +75,9 @@ _SEARCH_MM = 20
 
 
 def check_grasp(twin: Twin) -> CheckOutcome:
-    """The worst slip over `HOLD_S` of the object's farthest point in the hand's frame.
+    """Check the largest slip of the object's farthest point in the hand frame over `HOLD_S`.
 
-    Held in worlds with nominal values and at the ends of the default ranges that make holding hardest: low friction
+    The worlds have nominal values, and the ends of the default ranges at which holding is hardest: low friction
     and a weak gripper, each with the lightest and the heaviest object.
     """
     name = "grasp holds"
@@ -87,7 +87,7 @@ def check_grasp(twin: Twin) -> CheckOutcome:
     welded = _welded(twin.model, hand.body)
     if welded:
         return CheckOutcome.fail(
-            name, f"{welded} ties {twin.model.body(hand.body).name}; a grasp must hold by friction alone"
+            name, f"{welded} fixes {twin.model.body(hand.body).name}; a grasp must hold by friction only"
         )
     worlds = _worlds(twin, hand)
     table = twin.table(len(worlds), {p: [w.get(p, twin.params[p].nominal) for w in worlds] for p in worlds[-1]})
@@ -106,7 +106,7 @@ def check_grasp(twin: Twin) -> CheckOutcome:
 
 @dataclass(frozen=True, kw_only=True)
 class _GripperIds:
-    """Ids of what takes part, and the gripper's two commands."""
+    """Ids for a grasp, and the gripper's two commands."""
 
     body: int
     qpos: int
@@ -118,7 +118,7 @@ class _GripperIds:
 
 
 def _hand(twin: Twin) -> _GripperIds | str:
-    """What takes part in a grasp, or the reason why there is none."""
+    """Return the ids for a grasp, or the reason why no grasp is possible."""
     robot, model = twin.spec.robot, twin.model
     if robot is None:
         return "the twin has no robot"
@@ -142,7 +142,7 @@ def _hand(twin: Twin) -> _GripperIds | str:
 
 
 def _welded(model: mujoco.MjModel, body: int) -> str:
-    """The name of an equality constraint that ties the body, or nothing."""
+    """Return the name of an equality constraint that fixes the body, or ""."""
     for row in range(model.neq):
         kind = mujoco.mjtEq(int(model.eq_type[row]))
         if kind in (mujoco.mjtEq.mjEQ_WELD, mujoco.mjtEq.mjEQ_CONNECT):
@@ -155,7 +155,7 @@ def _welded(model: mujoco.MjModel, body: int) -> str:
 
 
 def _worlds(twin: Twin, hand: _GripperIds) -> list[dict[str, float]]:
-    """Nominal, then the hard corners: every dict but the first names the same parameters."""
+    """Return the nominal world, then the hard corners; all dicts except the first have the same parameters."""
     body, motor = twin.model.body(hand.body).name, twin.model.actuator(hand.actuator).name
     weak = {f"object/{body}/friction/slide", f"actuator/{motor}/kp", f"actuator/{motor}/torque_limit"}
     mass = f"object/{body}/mass"
@@ -167,7 +167,7 @@ def _worlds(twin: Twin, hand: _GripperIds) -> list[dict[str, float]]:
 
 
 def _slip(twin: Twin, model: mujoco.MjModel, hand: _GripperIds) -> float:
-    """Metres by which the object's farthest point moves in the hand once its support goes; infinite if it was lost."""
+    """Return the slip in m of the object's farthest point after its support is removed; infinite if it was lost."""
     data = mujoco.MjData(model)
     if not _place(twin, model, data, hand):
         return np.inf
@@ -186,7 +186,7 @@ def _slip(twin: Twin, model: mujoco.MjModel, hand: _GripperIds) -> float:
 
 
 def _held(model: mujoco.MjModel, data: mujoco.MjData, hand: _GripperIds) -> bool:
-    """Whether the object touches the robot, and nothing but the robot."""
+    """Whether the object touches the robot and no other body."""
     robot = model.body_rootid[model.site_bodyid[hand.site]]
     bodies = model.geom_bodyid[data.contact.geom[: data.ncon]]
     touching = bodies[(bodies == hand.body).any(axis=1)]
@@ -195,7 +195,7 @@ def _held(model: mujoco.MjModel, data: mujoco.MjData, hand: _GripperIds) -> bool
 
 
 def _place(twin: Twin, model: mujoco.MjModel, data: mujoco.MjData, hand: _GripperIds) -> bool:
-    """The home pose with an open gripper and the object at the tool point, moved along a tool axis until it is free."""
+    """Set the home pose with an open gripper, and the object at the tool point, moved along a tool axis until free."""
     data.qpos[:], data.ctrl[:] = twin.home()
     data.qpos[hand.joint_qpos] = data.ctrl[hand.actuator] = hand.open
     _close_equalities(model, data)
@@ -212,7 +212,7 @@ def _place(twin: Twin, model: mujoco.MjModel, data: mujoco.MjData, hand: _Grippe
 
 
 def _close_equalities(model: mujoco.MjModel, data: mujoco.MjData) -> None:
-    """Joints that an equality ties to others, put where it wants them (the second finger of a parallel hand)."""
+    """Set joints that an equality couples to others, for example the second finger of a parallel gripper."""
     for row in np.flatnonzero(model.eq_type == mujoco.mjtEq.mjEQ_JOINT):
         follower, leader = model.eq_obj1id[row], model.eq_obj2id[row]
         if leader >= 0:
@@ -226,20 +226,20 @@ def _run(model: mujoco.MjModel, data: mujoco.MjData, seconds: float) -> None:
 
 
 def _in_hand(data: mujoco.MjData, hand: _GripperIds) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Position and rotation matrix of the object in the tool frame."""
+    """Return the position and rotation matrix of the object in the tool frame."""
     tool = data.site_xmat[hand.site].reshape(3, 3)
     position = tool.T @ (data.xpos[hand.body] - data.site_xpos[hand.site])
     return position, tool.T @ data.xmat[hand.body].reshape(3, 3)
 
 
 def _moved(before: tuple[NDArray, NDArray], after: tuple[NDArray, NDArray], radius: float) -> float:
-    """An upper bound on how far any point within ``radius`` of the object's origin has moved."""
+    """Return an upper bound of the motion in m of any point within ``radius`` of the object's origin."""
     cosine = (np.trace(before[1].T @ after[1]) - 1.0) / 2.0
     angle = np.arccos(np.clip(cosine, -1.0, 1.0))
     return float(np.linalg.norm(after[0] - before[0]) + angle * radius)
 
 
 def _half_size(model: mujoco.MjModel, body: int) -> NDArray[np.float64]:
-    """Half extents of the largest geom of a body."""
+    """Return the half extents of the largest geom of a body."""
     geoms = np.flatnonzero(model.geom_bodyid == body)
     return model.geom_aabb[geoms[np.argmax(model.geom_rbound[geoms])], 3:]

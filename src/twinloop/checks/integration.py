@@ -1,11 +1,11 @@
-"""Check the integrator: half the step changes little, and energy is kept where nothing takes it.
+"""Check the integrator: convergence when the step is halved, and conservation of energy without dissipation.
 
-The full twin follows slow sines of all commands from its starting pose; contacts are off, because a contact that comes
-a step earlier changes a path by more than any integrator does.
+For convergence, the full twin follows slow sines of all commands from its starting pose. Contacts are off, because a
+contact that occurs one step earlier changes a path by more than any integrator does.
 
-Both checks let the arm fall from near its starting pose. Contacts, joint limits and actuators are off and gravity is
-on; compensation of gravity is a controller's work and is off too. Free bodies are made weightless where there is an
-arm to look at, since their falling would hide it.
+For energy, the arm falls from near its starting pose. Contacts, joint limits and actuators are off and gravity is
+on. Gravity compensation is a task of a controller and is also off. If there is an arm, free bodies are made
+weightless, since the energy of their fall would hide that of the arm.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from twinloop.twin import Twin
 CONVERGENCE_S = 1.0
 CHANGE_LIMIT = 0.02  # rad or m
 LEAST_ORDER = 0.5
-# Below a tenth of the limit the order decides nothing: dry friction that holds or slips a step earlier makes one of any
-# size, and changes that keep their size add up to the limit only after ten halvings.
+# Below a tenth of the limit the order is not used: dry friction that holds or slips a step earlier gives any order,
+# and changes of constant size add up to the limit only after ten halvings.
 UNJUDGED = 0.1
 NEGLIGIBLE = 1e-7  # changes below this are rounding and have no order
 AMPLITUDE = 0.05  # of each actuator's range
@@ -34,10 +34,10 @@ FREQUENCY_HZ = 1.0
 
 
 def check_convergence(twin: Twin) -> CheckOutcome:
-    """The largest change of a joint (or free body) over one second when the step is halved.
+    """Check the largest change of a joint (or free body) over one second when the step is halved.
 
-    The order comes from halving it again. Fails too where the changes do not shrink (order below one half), unless
-    they are so small that they may grow on and still be within the limit.
+    The order is computed from a second halving. The check also fails if the changes do not decrease (order below one
+    half), unless they are so small that they stay within the limit even if they grow.
     """
     name = "half-step convergence"
     paths = [_path(twin, refine) for refine in (1, 2, 4)]
@@ -54,7 +54,7 @@ def check_convergence(twin: Twin) -> CheckOutcome:
 
 
 def _path(twin: Twin, refine: int) -> NDArray[np.float64]:
-    """Positions at the control rate with each physics step cut into ``refine``, ``(nstep, n)``."""
+    """Return positions at the control rate with each physics step divided by ``refine``, ``(nstep, n)``."""
     model = copy.copy(twin.model)
     model.opt.timestep = twin.dt / refine
     model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_CONTACT)
@@ -70,7 +70,7 @@ def _path(twin: Twin, refine: int) -> NDArray[np.float64]:
 
 
 def _watched(model: mujoco.MjModel) -> NDArray[np.intp]:
-    """Hinges and slides; where there are none, the positions of free bodies."""
+    """Return the columns of hinges and slides; without any, those of the positions of free bodies."""
     free = model.jnt_type == mujoco.mjtJoint.mjJNT_FREE
     if not free.all():
         return model.jnt_qposadr[~free & (model.jnt_type != mujoco.mjtJoint.mjJNT_BALL)].astype(np.intp)
@@ -78,7 +78,7 @@ def _watched(model: mujoco.MjModel) -> NDArray[np.intp]:
 
 
 def _commands(twin: Twin) -> NDArray[np.float64]:
-    """Sines about the home command, each actuator in a phase of its own, ``(nstep, nu)``."""
+    """Return sines about the home command, each actuator with another phase, ``(nstep, nu)``."""
     low, high = command_ranges(twin.model)
     time = np.arange(round(CONVERGENCE_S * twin.control_hz))[:, None] / twin.control_hz
     phase = np.arange(twin.model.nu)
@@ -89,7 +89,7 @@ def _commands(twin: Twin) -> NDArray[np.float64]:
 ENERGY_S = 2.0
 DRIFT_LIMIT = 0.05  # a first-order integrator at 2 ms keeps a falling seven-joint arm to about 0.02
 GAIN_LIMIT = 0.005
-TURN = 1.0  # rad by which every other hinge starts away from home, so that an arm at rest there falls too
+TURN = 1.0  # rad by which every other hinge is displaced from home, so that an arm that is stable there falls too
 SPIN = 4.0  # rad/s given to free bodies
 _OFF = (
     mujoco.mjtDisableBit.mjDSBL_CONTACT
@@ -100,7 +100,7 @@ _OFF = (
 
 
 def check_energy_drift(twin: Twin) -> CheckOutcome:
-    """Largest departure of the energy from its beginning over the largest kinetic energy, with nothing to dissipate."""
+    """Check the largest deviation of the energy from its start, relative to the largest kinetic energy, undamped."""
     if not twin.model.nv:
         return CheckOutcome.skip("energy drift", "nothing moves")
     total, kinetic = _energies(twin, _conservative(twin))
@@ -110,9 +110,9 @@ def check_energy_drift(twin: Twin) -> CheckOutcome:
 
 
 def check_energy_gain(twin: Twin) -> CheckOutcome:
-    """How far the energy rises above its beginning with the twin's own damping and friction.
+    """Check the increase of the energy above its start with the twin's damping and friction.
 
-    What the integrator adds without them is the business of the other check and is subtracted.
+    The increase without damping and friction, which the integrator causes, is tested separately and is subtracted.
     """
     if not twin.model.nv:
         return CheckOutcome.skip("no energy from damping", "nothing moves")
@@ -146,7 +146,7 @@ def _falling(twin: Twin) -> mujoco.MjModel:
 
 
 def _lock_gears(twin: Twin, model: mujoco.MjModel) -> None:
-    """Links move with their motors' inertia, damping and friction: flanks are limits, and limits are off."""
+    """Add the motors' inertia, damping and friction to their links, because gear flanks are limits, which are off."""
     if twin.spec.robot is None or twin.spec.robot.gears is None:
         return
     for field in (model.dof_armature, model.dof_damping, model.dof_frictionloss):
@@ -156,13 +156,13 @@ def _lock_gears(twin: Twin, model: mujoco.MjModel) -> None:
 
 
 def _free_bodies(model: mujoco.MjModel) -> NDArray[np.intp]:
-    """Bodies that float freely and carry no others."""
+    """Return the bodies with a free joint that have no child bodies."""
     free = model.jnt_bodyid[model.jnt_type == mujoco.mjtJoint.mjJNT_FREE].astype(np.intp)
     return free[~np.isin(free, model.body_parentid)]
 
 
 def _energies(twin: Twin, model: mujoco.MjModel) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Total and kinetic energy before every step, J; infinite from where they are no longer numbers."""
+    """Return total and kinetic energy before every step, J; infinite where not finite."""
     data = mujoco.MjData(model)
     data.qpos[:] = twin.home()[0]
     hinges = np.flatnonzero(model.jnt_type == mujoco.mjtJoint.mjJNT_HINGE)
@@ -179,5 +179,5 @@ def _energies(twin: Twin, model: mujoco.MjModel) -> tuple[NDArray[np.float64], N
 
 
 def _relative(energy: NDArray[np.float64], kinetic: NDArray[np.float64]) -> float:
-    """The largest value over the largest kinetic energy; infinite where either is."""
+    """Return the largest value divided by the largest kinetic energy; infinite if the kinetic energy is."""
     return float(energy.max()) / max(float(kinetic.max()), 1e-12) if np.isfinite(kinetic).all() else np.inf

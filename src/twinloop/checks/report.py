@@ -1,4 +1,4 @@
-"""What a check says: a figure against a limit, or why it was not made."""
+"""Results of checks: a metric with its limit, or the reason why a check was skipped."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Status = Literal["pass", "fail", "skip"]
 
 @dataclass(frozen=True, kw_only=True)
 class CheckOutcome:
-    """The outcome of one check.
+    """Result of one check.
 
-    ``figure`` is what was measured and ``limit`` the most that it may be, both in ``unit``; None where nothing was
-    measured. ``detail`` says under which conditions, what went wrong, or why the check was skipped. ``figures``
-    holds further numbers worth keeping.
+    ``figure`` is the measured value and ``limit`` its largest allowed value, both in ``unit``; None without a
+    measurement. ``detail`` gives the conditions, the failure, or the reason why the check was skipped. ``figures`` are
+    further metrics.
     """
 
     name: str
@@ -38,7 +38,7 @@ class CheckOutcome:
         detail: str = "",
         figures: Mapping[str, float] | None = None,
     ) -> CheckOutcome:
-        """Pass where the figure is at most the limit; a figure that is not a number fails."""
+        """Pass if the figure is at most the limit; a figure that is not a number fails."""
         status: Status = "pass" if figure <= limit else "fail"
         return cls(
             name=name, status=status, unit=unit, figure=float(figure), limit=limit, detail=detail, figures=figures
@@ -46,23 +46,23 @@ class CheckOutcome:
 
     @classmethod
     def skip(cls, name: str, reason: str) -> CheckOutcome:
-        """Not made, and why."""
+        """Return a skipped check with its reason."""
         return cls(name=name, status="skip", detail=reason)
 
     @classmethod
     def fail(cls, name: str, reason: str) -> CheckOutcome:
-        """Failed before anything could be measured."""
+        """Return a check that failed before a measurement."""
         return cls(name=name, status="fail", detail=reason)
 
     def line(self) -> str:
-        """One line for people."""
+        """Return one line for people."""
         if self.figure is None:
             return f"{self.status:4} {self.name}: {self.detail}"
         measured = f"{self.figure:.3g} {self.unit}".rstrip()
         return f"{self.status:4} {self.name}: {measured} (limit {self.limit:g}). {self.detail}".rstrip()
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; a figure that is no finite number becomes its name, because JSON has none for it."""
+        """Return a JSON-compatible dictionary; a figure that is not finite becomes a string, which JSON can store."""
         return {
             "name": self.name,
             "status": self.status,
@@ -76,14 +76,14 @@ class CheckOutcome:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckReport:
-    """Every check of one twin, in the order they were made."""
+    """All checks of one twin, in the order in which they were made."""
 
     twin: str
     checks: tuple[CheckOutcome, ...]
 
     @property
     def passed(self) -> bool:
-        """No check failed. Skipped ones do not count against a twin; read why they were skipped."""
+        """Whether no check failed. Skipped checks do not count as failed; their details give the reason."""
         return all(check.status != "fail" for check in self.checks)
 
     def __getitem__(self, name: str) -> CheckOutcome:
@@ -93,13 +93,13 @@ class CheckReport:
         raise KeyError(f"No check {name!r}; there are {', '.join(check.name for check in self.checks)}.")
 
     def text(self) -> str:
-        """Lines for people."""
+        """Return lines for people."""
         count = {status: sum(check.status == status for check in self.checks) for status in ("pass", "fail", "skip")}
         total = f"{count['pass']} passed, {count['fail']} failed, {count['skip']} skipped"
         return "\n".join([f"{self.twin}: {total}", *(f"  {check.line()}" for check in self.checks)])
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values for ``result.json``."""
+        """Return a JSON-compatible dictionary for ``result.json``."""
         return {"twin": self.twin, "passed": self.passed, "checks": [check.to_json() for check in self.checks]}
 
 

@@ -1,4 +1,4 @@
-"""All checks of a twin, in order."""
+"""Run all checks of a twin, in order."""
 
 from __future__ import annotations
 
@@ -33,16 +33,17 @@ def run_checks(
     only: Collection[str] | None = None,
     progress: Callable[[CheckOutcome], None] | None = None,
 ) -> CheckReport:
-    """Every check of a twin, or those in ``only``.
+    """Run every check of a twin, or those in ``only``.
 
     Args:
-        twin: a compiled twin, or what `twin.load_twin` takes; one that does not load fails `compiles`, and the
-            rest is skipped.
+        twin: a compiled twin, or an argument of `twin.load_twin`. A twin that does not load fails `compiles`, and the
+            other checks are skipped.
+        only: names of the checks to run; all by default.
         progress: called after every check.
 
     Raises:
-        UnknownNameError: ``only`` names a check that does not exist, or ``twin`` names nothing. A name that is
-            missing inside the twin's own file fails `compiles`.
+        UnknownNameError: ``only`` names a check that does not exist, or ``twin`` a twin that does not exist. A name
+            that is missing inside the twin's file fails `compiles`.
     """
     chosen = {name: CHECKS[name] for name in CHECKS if only is None or name in only}
     for name in only or ():

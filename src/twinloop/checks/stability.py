@@ -1,6 +1,6 @@
-"""Check that random commands leave every world finite, and the solver against a dense one in contact.
+"""Check that all worlds stay finite under random commands, and compare the solver with a dense one in contact.
 
-The sparse and the dense constraint Jacobian are two ways of storing the same numbers, so that both must give the same
+The sparse and the dense constraint Jacobian store the same numbers in two ways, so that both must give the same
 accelerations. A version of MuJoCo in which they differ has a fault.
 """
 
@@ -24,16 +24,16 @@ from twinloop.twin import Twin
 from twinloop.twin.compiling import solver_settings
 
 HOLD_S = 0.5  # every second world holds each random command this long, the others for one control period
-_GRACE_S = 2.0  # a parameter alone may break a world later than in company; our choice
-_NAMED = 3  # culprits spelled out in the message
+_GRACE_S = 2.0  # a parameter alone may break a world later than together with others; our choice
+_NAMED = 3  # parameters named in the message
 TOSS_SPEED = 2.0  # m/s; and four times that in rad/s: the faster of the published cube tosses
 
 
 def check_stability(twin: Twin, *, seconds: float = 60.0, nworld: int = 8, seed: int = 0) -> CheckOutcome:
-    """Worlds at the corners of the default ranges, under random commands for ``seconds``; counts those that break.
+    """Count diverged worlds at corners of the default ranges under random commands for ``seconds``.
 
-    A twin without actuators is tossed at random instead. Where a world breaks, the parameter to blame is looked for
-    and named.
+    A twin without actuators starts with random velocities instead. If a world diverges, the check searches and names
+    the parameters that cause it.
     """
     nstep = round(seconds * twin.control_hz)
     params = corner_table(twin, nworld, seed=seed)
@@ -44,7 +44,7 @@ def check_stability(twin: Twin, *, seconds: float = 60.0, nworld: int = 8, seed:
     if len(broken):
         first = int(broken[np.argmin(result.invalid_step[broken])])
         step = int(result.invalid_step[first])
-        detail += f"; world {first} broke at {step / twin.control_hz:.2f} s: {result.reason[first]}. "
+        detail += f"; world {first} diverged at {step / twin.control_hz:.2f} s: {result.reason[first]}. "
         horizon = min(nstep, step + 1 + round(_GRACE_S * twin.control_hz))
         detail += _blame(twin, params.take([first]), first, horizon, seed)
     return CheckOutcome.judge(
@@ -53,32 +53,32 @@ def check_stability(twin: Twin, *, seconds: float = 60.0, nworld: int = 8, seed:
 
 
 def _blame(twin: Twin, corner: ParamTable, world: int, nstep: int, seed: int) -> str:
-    """A sentence that names the parameters to blame for a corner that broke under the commands of ``world``."""
+    """Return a sentence with the parameters that cause the divergence of a corner under the commands of ``world``."""
 
     def trial(params: ParamTable) -> NDArray[np.bool_]:
         return ~run_random(twin, params, nstep, commands=np.full(params.nworld, world), seed=seed).valid
 
     culprits = find_culprits(twin, corner, trial)
     if not culprits:
-        return "No range is to blame: the model breaks at nominal values. Raise substeps, or look at its integrator."
+        return "No range is the cause: the model diverges at nominal values. Raise substeps, or check its integrator."
     named = "; ".join(culprit.text() for culprit in culprits[:_NAMED])
     more = f" and {len(culprits) - _NAMED} more" if len(culprits) > _NAMED else ""
-    return f"To blame: {named}{more}. Narrow that range in the twin's YAML, or raise substeps."
+    return f"Cause: {named}{more}. Narrow that range in the twin's YAML, or raise substeps."
 
 
 def run_random(twin: Twin, params: ParamTable, nstep: int, *, commands: NDArray[np.intp], seed: int) -> Trajectories:
-    """Worlds under random commands; world ``i`` gets those of number ``commands[i]``."""
+    """Run worlds under random commands; world ``i`` gets the commands of number ``commands[i]``."""
     initial = initial_at(twin, params)
     if not twin.model.nu:
         initial = _tossed(twin, initial, commands, seed)
     sequence = _commands(twin, commands, nstep, seed)
     seeded = params.with_seeds(SeedPath.of(seed, commands))
-    with np.errstate(all="ignore"):  # a world that diverges is the finding, not an accident of ours
+    with np.errstate(all="ignore"):  # a diverging world is a result of the check, not an error
         return rollout(open_backend("threads"), twin, seeded, initial, sequence, nstep)
 
 
 def _commands(twin: Twin, commands: NDArray[np.intp], nstep: int, seed: int) -> NDArray[np.float64]:
-    """Uniform over each actuator's range, ``(nworld, nstep, nu)``; every second number holds each command longer."""
+    """Return uniform commands over each actuator's range, ``(nworld, nstep, nu)``; odd numbers hold each longer."""
     nu, (low, high) = twin.model.nu, command_ranges(twin.model)
     numbers = uniforms(seed, "checks/commands", commands, size=nstep * max(nu, 1))
     numbers = numbers.reshape(len(commands), nstep, -1)[..., :nu]
@@ -89,7 +89,7 @@ def _commands(twin: Twin, commands: NDArray[np.intp], nstep: int, seed: int) -> 
 
 
 def _tossed(twin: Twin, start: InitialState, commands: NDArray[np.intp], seed: int) -> InitialState:
-    """The same start with random velocities, angular ones four times the linear."""
+    """Return the same start with random velocities, angular ones four times as large as linear ones."""
     size = max(twin.model.nv, 1)
     numbers = 2.0 * uniforms(seed, "checks/toss", commands, size=size) - 1.0
     scale = np.where(np.arange(twin.model.nv) % 6 < 3, TOSS_SPEED, 4 * TOSS_SPEED)
@@ -112,11 +112,11 @@ _TURN = 2.0  # rad or m; our choice: enough for the links of a tree to reach eac
 
 
 def check_solver(twin: Twin) -> CheckOutcome:
-    """The largest relative difference between the twin's accelerations and those of a dense solver.
+    """Check the largest relative difference of the twin's accelerations from those of a dense solver.
 
-    Nothing is simulated where the twin uses the dense Newton solver by its own settings, or an iterative solver, whose
-    two forms agree only to its tolerance. Where twinloop changed the settings because of a
-    known fault, the sparse solver is compared too, for information.
+    No simulation is made if the twin's settings select the dense Newton solver, or an iterative solver, whose two forms
+    agree only to its tolerance. If twinloop changed the settings because of a known fault, the sparse solver is also
+    compared, for information.
     """
     name = "solver agrees with dense"
     settings = solver_settings(twin.model)
@@ -125,7 +125,7 @@ def check_solver(twin: Twin) -> CheckOutcome:
     nstep = max(1, round(_COMPARED_S * twin.control_hz))
     params = corner_table(twin, _COMPARED, seed=_SEED)
     made = run_random(twin, params, nstep, commands=np.arange(_COMPARED), seed=_SEED)
-    lost = np.where(made.valid, nstep + 1, made.invalid_step)  # what follows is no motion of the twin
+    lost = np.where(made.valid, nstep + 1, made.invalid_step)  # later states are not a motion of the twin
     states = made.states[np.arange(nstep + 1) < lost[:, None]]
     states = np.concatenate([states, _turned(twin.model, states, _SEED)])
     rows = np.array(list(_differences(twin.model, states))).reshape(-1, 2)
@@ -142,7 +142,7 @@ def check_solver(twin: Twin) -> CheckOutcome:
 
 
 def _turned(model: mujoco.MjModel, states: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
-    """Return the states with every body turned at random about its place: other bodies touch than those in motion."""
+    """Return the states with every body rotated at random in place, so that other bodies touch than in the motion."""
     turned = states.copy()
     columns = state_columns(model, int(mujoco.mjtState.mjSTATE_QPOS))
     angles = 2.0 * uniforms(seed, "checks/solver", np.arange(len(states)), size=max(model.nv, 1)) - 1.0
@@ -160,7 +160,7 @@ def _described(settings: SolverSettings) -> str:
 
 
 def _differences(model: mujoco.MjModel, states: NDArray[np.float64]) -> Iterator[tuple[float, float]]:
-    """Yield how far the model's own accelerations, and the sparse solver's, are from the dense ones, in each state."""
+    """Yield the differences of the model's and the sparse solver's accelerations from the dense ones, per state."""
     models = [model, copy.copy(model), copy.copy(model)]
     models[1].opt.jacobian = mujoco.mjtJacobian.mjJAC_SPARSE
     models[2].opt.jacobian = mujoco.mjtJacobian.mjJAC_DENSE

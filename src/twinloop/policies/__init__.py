@@ -1,4 +1,4 @@
-"""What acts: policies as networks with a contract, saved as safetensors, and the way from observations to commands."""
+"""Policies: networks with a contract, saved as safetensors, and the loop from observations to commands."""
 
 from twinloop.policies.acting import CommandRefusal, PolicyLoop, Predictor
 from twinloop.policies.folder import PolicyCard, read_card, read_config

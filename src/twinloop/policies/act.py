@@ -1,6 +1,6 @@
 """Action chunking with a transformer: a conditional variational autoencoder of chunks (Zhao et al., RSS 2023).
 
-Every matrix of the transformer is an ``nn.Linear``, so that adapters find all of them.
+Every matrix of the transformer is an ``nn.Linear``, so that adapters can find all of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Attention(nn.Module):
         self.out = nn.Linear(width, width)
 
     def forward(self, tokens: Tensor, memory: Tensor, is_pad: Tensor | None = None) -> Tensor:
-        """What tokens ``(n, a, width)`` find in a memory ``(n, b, width)``, blind to where ``is_pad`` ``(n, b)``."""
+        """Return the attention of tokens ``(n, a, width)`` to a memory ``(n, b, width)``, masked by ``is_pad``."""
         query, key, value = (self._split(x) for x in (self.query(tokens), self.key(memory), self.value(memory)))
         mask = None if is_pad is None else ~is_pad[:, None, None, :]
         dropout = self.dropout if self.training else 0.0
@@ -39,10 +39,10 @@ class Attention(nn.Module):
 
 
 class TransformerLayer(nn.Module):
-    """Attention to oneself, with ``crosses`` also to a memory, and a perceptron, each normalized beforehand.
+    """Self-attention, with ``crosses`` also attention to a memory, and a perceptron, each with normalized inputs.
 
-    Normalizing before rather than after, as the paper's code can too, trains without a warm-up (Xiong et al., "On layer
-    normalization in the transformer architecture", ICML 2020).
+    Normalizing the inputs instead of the outputs, as the paper's code also can, needs no warm-up (Xiong et al., "On
+    layer normalization in the transformer architecture", ICML 2020).
     """
 
     def __init__(self, width: int, heads: int, feed_forward: int, dropout: float, *, crosses: bool = False) -> None:
@@ -57,7 +57,7 @@ class TransformerLayer(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, tokens: Tensor, memory: Tensor | None = None, is_pad: Tensor | None = None) -> Tensor:
-        """Tokens ``(n, a, width)``; ``is_pad`` ``(n, a)`` says which of them nobody may see."""
+        """Transform tokens ``(n, a, width)``; those marked in ``is_pad`` ``(n, a)`` are masked."""
         seen = self.norm_self(tokens)
         tokens = tokens + self.dropout(self.self_attention(seen, seen, is_pad))
         if memory is not None:
@@ -66,7 +66,7 @@ class TransformerLayer(nn.Module):
 
 
 class TransformerEncoder(nn.Module):
-    """Layers that attend to themselves, normalized at the end."""
+    """Layers with self-attention, normalized at the end."""
 
     def __init__(self, layers: int, width: int, heads: int, feed_forward: int, dropout: float) -> None:
         super().__init__()
@@ -74,14 +74,14 @@ class TransformerEncoder(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, tokens: Tensor, is_pad: Tensor | None = None) -> Tensor:
-        """Tokens ``(n, a, width)``."""
+        """Transform tokens ``(n, a, width)``."""
         for layer in self.layers:
             tokens = layer(tokens, None, is_pad)
         return self.norm(tokens)
 
 
 class TransformerDecoder(nn.Module):
-    """Layers that attend to themselves and to a memory, normalized at the end."""
+    """Layers with self-attention and attention to a memory, normalized at the end."""
 
     def __init__(self, layers: int, width: int, heads: int, feed_forward: int, dropout: float) -> None:
         super().__init__()
@@ -90,28 +90,28 @@ class TransformerDecoder(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, tokens: Tensor, memory: Tensor) -> Tensor:
-        """Tokens ``(n, a, width)`` that look at a memory ``(n, b, width)``."""
+        """Transform tokens ``(n, a, width)`` with attention to a memory ``(n, b, width)``."""
         for layer in self.layers:
             tokens = layer(tokens, memory)
         return self.norm(tokens)
 
 
 def places(count: int, width: int) -> Tensor:
-    """Sinusoidal places ``(count, width)`` (Vaswani et al. 2017, section 3.5)."""
+    """Return sinusoidal position encodings ``(count, width)`` (Vaswani et al. 2017, section 3.5)."""
     rates = torch.exp(-math.log(10_000.0) * torch.arange(0, width, 2) / width)
     angles = torch.arange(count)[:, None] * rates
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
 
 
 def places_in_picture(height: int, width: int, size: int) -> Tensor:
-    """Sinusoidal places of cells, row by row, ``(height · width, size)``: half says the row, half the column."""
+    """Return sinusoidal position encodings of cells, row by row, ``(height · width, size)``: row half, column half."""
     rows, columns = places(height, size // 2), places(width, size // 2)
     shape = (height, width, size // 2)
     return torch.cat([rows[:, None].expand(shape), columns[None].expand(shape)], dim=-1).flatten(0, 1)
 
 
 class TokenEncoder(nn.Module):
-    """All that is observed as tokens of one width: one per vector, one per cell of each picture, one for the domain."""
+    """Encoder of an observation as tokens: one per vector, one per cell of each image, one for the domain."""
 
     def __init__(self, contract: Contract, settings: Settings, width: int) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class TokenEncoder(nn.Module):
             self.domain = nn.Embedding(1 + len(settings.domains), width)
 
     def forward(self, inputs: NetworkInputs) -> Tensor:
-        """Tokens ``(n, number, width)``."""
+        """Return tokens ``(n, number, width)``."""
         tokens = [self.of_vectors(inputs)]
         for number, name in enumerate(self.cameras):
             tokens.append(self._of_pictures(inputs.pictures[name], self.camera[number]))
@@ -138,7 +138,7 @@ class TokenEncoder(nn.Module):
         return torch.cat(tokens, dim=1)
 
     def of_vectors(self, inputs: NetworkInputs) -> Tensor:
-        """The tokens of the vectors alone, ``(n, number, width)``; there may be none."""
+        """Return the tokens of the vectors only, ``(n, number, width)``; there may be none."""
         made = [self.vectors[name](inputs.vectors[key]) for key, name in self.names.items()]
         if made:
             return torch.stack(made, dim=1)
@@ -155,9 +155,9 @@ class TokenEncoder(nn.Module):
 
 
 class LatentPosterior(nn.Module):
-    """What of a demonstrated chunk the observation does not say: mean and log variance of a latent, ``(n, z)`` each.
+    """Posterior of the latent of a demonstrated chunk: mean and log variance, ``(n, z)`` each.
 
-    It sees the vectors and the commands, not the pictures, as in the paper; only training asks for it.
+    Its inputs are the vectors and the commands, not the images, as in the paper. It is used in training only.
     """
 
     places: Tensor
@@ -174,7 +174,7 @@ class LatentPosterior(nn.Module):
         self.register_buffer("places", places(1 + vectors + settings.chunk_size, width), persistent=False)
 
     def forward(self, vectors: Tensor, action: Tensor, is_pad: Tensor) -> tuple[Tensor, Tensor]:
-        """Vectors as tokens ``(n, v, width)``, commands ``(n, chunk, k)``; those that are padding are not seen."""
+        """Encode vectors as tokens ``(n, v, width)`` and commands ``(n, chunk, k)``; padding is masked."""
         n = len(action)
         tokens = torch.cat([self.first.expand(n, 1, -1), vectors, self.commands(action)], dim=1)
         hidden = torch.cat([is_pad.new_zeros(n, 1 + vectors.shape[1]), is_pad], dim=1)
@@ -183,7 +183,7 @@ class LatentPosterior(nn.Module):
 
 
 class ActTrunk(nn.Module):
-    """From the tokens of observation and latent to one token per command."""
+    """Transformer from the tokens of observation and latent to one token per command."""
 
     def __init__(self, settings: ActSettings) -> None:
         super().__init__()
@@ -194,13 +194,13 @@ class ActTrunk(nn.Module):
         self.queries = nn.Parameter(torch.randn(settings.chunk_size, settings.width) * 0.02)
 
     def forward(self, tokens: Tensor, latent: Tensor) -> Tensor:
-        """Tokens ``(n, number, width)`` and latents ``(n, z)`` to ``(n, chunk, width)``."""
+        """Transform tokens ``(n, number, width)`` and latents ``(n, z)`` to ``(n, chunk, width)``."""
         memory = self.encoder(torch.cat([self.latent(latent)[:, None], tokens], dim=1))
         return self.decoder(self.queries.expand(len(tokens), -1, -1), memory)
 
 
 class ActNetwork(Network):
-    """One answer to each observation and latent; acting with the latent at zero, or drawn with ``sample_latent``."""
+    """Network with one answer to each observation and latent; the latent is zero, or drawn with ``sample_latent``."""
 
     def __init__(self, contract: Contract, settings: ActSettings) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""From predictions to commands, for many worlds at once: histories, receding horizons, ensembles, refusals."""
+"""Convert predictions to commands for many worlds at once: histories, receding horizons, ensembles, refusals."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from twinloop.policies.statistics import LAST_COMMAND, action_size
 class TemporalEnsemble:
     """Predictions of the last ``chunk`` steps of many worlds (Zhao et al. 2023, algorithm 2).
 
-    Of the predictions for a step, oldest first, the i-th has the weight exp(-decay · i): with a positive decay older
-    ones count more. Steps at which a world predicted nothing have none.
+    Of the predictions for one step, oldest first, the i-th has the weight exp(-decay · i): with a positive decay, older
+    predictions have a larger weight. Steps at which a world made no prediction are left out.
 
     Args:
         shape: (nworld, chunk, k).
-        decay: the paper's m, 0.01 there.
+        decay: the paper's m, 0.01 in the paper.
     """
 
     def __init__(self, shape: tuple[int, ...], decay: float) -> None:
@@ -34,20 +34,20 @@ class TemporalEnsemble:
         self._made = np.full((nworld, chunk, chunk, size), np.nan)  # world, when modulo chunk, step of the chunk
 
     def forget(self, worlds: NDArray[np.intp]) -> None:
-        """Worlds of which nothing is known any more."""
+        """Delete all predictions of some worlds."""
         self._made[worlds] = np.nan
 
     def age(self) -> None:
-        """A step has passed; the oldest predictions say nothing of those to come."""
+        """Advance one step; the oldest predictions do not cover later steps and are deleted."""
         self._now = (self._now + 1) % self._chunk
         self._made[:, self._now] = np.nan
 
     def put(self, worlds: NDArray[np.intp], chunk: NDArray[np.float64]) -> None:
-        """Predictions of this step, ``(len(worlds), chunk, k)``."""
+        """Add the predictions of this step, ``(len(worlds), chunk, k)``."""
         self._made[worlds, self._now] = chunk
 
     def mean(self) -> NDArray[np.float64]:
-        """The command of this step ``(nworld, k)``, NaN where nothing was predicted for it."""
+        """Return the command of this step ``(nworld, k)``, NaN without a prediction for it."""
         since = np.arange(self._chunk)[::-1]  # steps since a prediction, oldest first
         said = self._made[:, (self._now - since) % self._chunk, since]
         there = ~np.isnan(said[..., 0])
@@ -60,38 +60,38 @@ _NOISE = "policy/noise"
 
 
 class Predictor(Protocol):
-    """What `PolicyLoop` needs of a policy; `policies.policy.Policy` is one, and a test's own may be another."""
+    """Interface of a policy for `PolicyLoop`; `policies.policy.Policy` implements it."""
 
     @property
     def contract(self) -> Contract:
-        """What it sees and commands."""
+        """Contract of observations and commands."""
         ...
 
     @property
     def settings(self) -> CommonSettings:
-        """How many observations go in, how many commands come out and are carried out."""
+        """Settings with the numbers of observations, of predicted commands and of executed commands."""
         ...
 
     @property
     def noise_size(self) -> int:
-        """Standard normal numbers per prediction."""
+        """Number of standard normal draws per prediction."""
         ...
 
     @property
     def observation_keys(self) -> tuple[str, ...]:
-        """What must be observed."""
+        """Keys of the required observations."""
         ...
 
     def predict_with_features(
         self, observation: Mapping[str, NDArray], noise: NDArray | None = None, domain: str | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Chunks ``(n, chunk_size, k)`` and features ``(n, d)`` of histories ``(n, n_obs_steps, …)``."""
+        """Return chunks ``(n, chunk_size, k)`` and features ``(n, d)`` for histories ``(n, n_obs_steps, …)``."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommandRefusal:
-    """A command that a world did not get from its policy, and what it was given instead: the one before."""
+    """Refused command of a policy in one world; the world got its previous command instead."""
 
     world: int
     episode: int
@@ -100,26 +100,27 @@ class CommandRefusal:
 
 
 class PolicyLoop:
-    """A policy in the loop with ``nworld`` worlds, each of which may begin anew while the others go on.
+    """A policy in the loop with ``nworld`` worlds, each of which may restart while the others continue.
 
     ``chunk`` and ``previous_chunk`` ``(nworld, chunk_size, k)`` are the latest prediction of each world and the one
-    before, in the dataset's units, NaN where there is none; ``chunk_step`` and ``previous_step`` ``(nworld,)`` are the
-    steps of the episode at which they were made (-1: never). ``latent`` ``(nworld, d)`` are the features of the latest
-    prediction, ``predicted`` ``(nworld,)`` says whether it was made in the last call. Read-only for others.
+    before, in the dataset's units, NaN without one. ``chunk_step`` and ``previous_step`` ``(nworld,)`` are the steps of
+    the episode at which they were made (-1: never). ``latent`` ``(nworld, d)`` are the features of the latest
+    prediction. ``predicted`` ``(nworld,)`` is true if it was made in the last call. Callers must not change these
+    arrays.
 
-    A history begins filled with the first observation. Chance within a policy depends on run seed, episode, attempt and
-    step alone, so that an episode is the same in any company.
+    A history is first filled with the first observation. Random draws within a policy depend only on run seed, episode,
+    attempt and step, so that an episode is the same in any batch of worlds.
 
     Args:
-        policy: what predicts.
+        policy: the policy.
         nworld: number of worlds.
-        run_seed: of the chance within the policy.
+        run_seed: seed of random draws within the policy.
         episodes: numbers of the worlds' episodes ``(nworld,)``; 0, 1, … by default.
-        attempt: which try of these episodes.
-        domain: name of the domain token; the policy's default without it.
-        command: what each robot was last told, ``(nworld, k)`` in the dataset's units; the first reading without it.
-        on_refusal: whether what cannot be trusted (an observation or a command that is not finite) is an error, or has
-            the world ``hold`` its last command and is noted in ``refusals``.
+        attempt: number of the attempt at these episodes.
+        domain: name of the domain token; by default that of the policy.
+        command: last command of each robot, ``(nworld, k)`` in the dataset's units; by default the first reading.
+        on_refusal: handling of an observation or a command that is not finite. ``raise`` raises an error; ``hold``
+            repeats the last command of the world and adds an entry to ``refusals``.
     """
 
     def __init__(
@@ -140,7 +141,7 @@ class PolicyLoop:
         self._domain, self._holds, self._attempt = domain, on_refusal == "hold", attempt
         self._episodes = np.arange(nworld) if episodes is None else np.array(episodes, dtype=np.int64)
         if self._episodes.shape != (nworld,):
-            raise InputError(f"{len(self._episodes)} episode numbers for {nworld} worlds. Give one for each.")
+            raise InputError(f"There are {len(self._episodes)} episode numbers for {nworld} worlds. Give one for each.")
         self.chunk = np.full((nworld, settings.chunk_size, size), np.nan)
         self.previous_chunk = self.chunk.copy()
         self.chunk_step = np.full(nworld, -1)
@@ -156,9 +157,9 @@ class PolicyLoop:
     def restart(
         self, worlds: ArrayLike, episodes: ArrayLike | None = None, *, command: ArrayLike | None = None
     ) -> None:
-        """Forget what some worlds saw and did; they begin an episode, of these numbers if they are others.
+        """Reset some worlds to the start of an episode, with new episode numbers if given.
 
-        ``command`` ``(len(worlds), k)`` is what their robots were last told.
+        ``command`` ``(len(worlds), k)`` is the last command of their robots.
         """
         index = np.asarray(worlds, dtype=np.intp)
         if episodes is not None:
@@ -173,10 +174,10 @@ class PolicyLoop:
             self._ensemble.forget(index)
 
     def act(self, observation: Mapping[str, NDArray]) -> NDArray[np.float64]:
-        """The commands ``(nworld, k)`` of this step in the dataset's units, for observations ``(nworld, …)`` of it.
+        """Return the commands ``(nworld, k)`` of this step in the dataset's units for observations ``(nworld, …)``.
 
         Raises:
-            InputError: an observation is missing or has another count of worlds; with ``on_refusal="raise"`` also where
+            InputError: an observation is missing or has another number of worlds; with ``on_refusal="raise"`` also if
                 an observation or a command is not finite: names the world, its episode and step.
         """
         self._check(observation)
@@ -190,7 +191,7 @@ class PolicyLoop:
         return commands
 
     def sent(self, commands: ArrayLike) -> None:
-        """What the robots were told in the end, ``(nworld, k)``, where something between changed the commands."""
+        """Set the commands that were sent to the robots, ``(nworld, k)``, if they differ from the returned commands."""
         self._command = np.array(commands, dtype=np.float64).reshape(self._command.shape)
 
     def _check(self, observation: Mapping[str, NDArray]) -> None:
@@ -198,13 +199,13 @@ class PolicyLoop:
         missing = [key for key in wanted if key not in observation]
         if missing:
             there = ", ".join(observation) or "nothing"
-            raise InputError(f"The policy reads {', '.join(missing)}, and the observation has {there}.")
+            raise InputError(f"The policy needs {', '.join(missing)}, but the observation has {there}.")
         for key in wanted:
             if len(observation[key]) != self.nworld:
                 raise InputError(f"{key} has {len(observation[key])} rows for {self.nworld} worlds.")
 
     def _trusted(self, observation: Mapping[str, NDArray]) -> NDArray[np.bool_]:
-        """Worlds all of whose observations are finite."""
+        """Return a mask of the worlds whose observations are all finite."""
         good = np.ones(self.nworld, dtype=bool)
         for key in self.policy.observation_keys:
             if key != LAST_COMMAND and np.issubdtype(observation[key].dtype, np.floating):
@@ -221,12 +222,12 @@ class PolicyLoop:
             if not self._holds:
                 raise InputError(
                     f"World {refusal.world} (episode {refusal.episode}) in step {refusal.step}: {reason}. No command "
-                    "was given; the last one should hold until the cause is found."
+                    "was given. Hold the last command until the cause is found."
                 )
             self.refusals.append(refusal)
 
     def _begin_commands(self, observation: Mapping[str, NDArray]) -> None:
-        """Before its first command a robot was told to be where it is, if nothing else is known."""
+        """Set unknown last commands to the measured joint positions."""
         unknown = np.isnan(self._command).all(axis=1)
         contract = self.policy.contract
         if unknown.any() and contract.state is not None and contract.state.names == contract.action.names:
@@ -247,7 +248,7 @@ class PolicyLoop:
             past[fresh] = now[fresh, None]
 
     def _due(self) -> NDArray[np.bool_]:
-        """Worlds whose chunk has been carried out as far as it should be."""
+        """Return a mask of the worlds that need a new chunk."""
         if self._ensemble is not None:
             return np.ones(self.nworld, dtype=bool)
         return (self.chunk_step < 0) | (self.step - self.chunk_step >= self.policy.settings.n_action_steps)
@@ -301,6 +302,6 @@ class PolicyLoop:
             world = int(np.argmax(unknown))
             raise InputError(
                 f"World {world} (episode {self._episodes[world]}) in step {self.step[world]} has no command to hold: "
-                "nothing finite was seen of it. Say what its robot was last told."
+                "it had no finite observation so far. Give the last command of its robot."
             )
         return commands

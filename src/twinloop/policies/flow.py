@@ -1,4 +1,4 @@
-"""Flow matching: a velocity field, conditioned on what is observed, that carries noise to chunks of commands."""
+"""Flow matching: a velocity field, conditioned on the observation, that transforms noise to chunks of commands."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FASTEST = 1000.0  # ratio of the slowest to the fastest of them, as usual for t
 
 
 class VelocityBlock(nn.Module):
-    """A residual layer whose scale and shift are given by the condition (Perez et al., "FiLM", AAAI 2018)."""
+    """A residual layer whose scale and shift depend on the condition (Perez et al., "FiLM", AAAI 2018)."""
 
     def __init__(self, width: int, condition: int, dropout: float) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class VelocityBlock(nn.Module):
         self.layers = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Dropout(dropout), nn.Linear(width, width))
 
     def forward(self, hidden: Tensor, condition: Tensor) -> Tensor:
-        """The layer's output, ``(n, width)``."""
+        """Return the layer's output, ``(n, width)``."""
         scale, shift = self.modulation(condition).chunk(2, dim=-1)
         return hidden + self.layers(self.norm(hidden) * (1 + scale) + shift)
 
@@ -54,10 +54,10 @@ class VelocityField(nn.Module):
 
 
 class FlowNetwork(Network):
-    """Any of the answers that demonstrations gave to an observation; which one, the noise decides.
+    """Network that samples one of the demonstrated answers to an observation; the noise selects it.
 
-    On the straight path x_t = (1 - t) · noise + t · action the velocity is action - noise, and the field that is
-    nearest to it in the mean carries the one distribution to the other (Lipman et al. 2023, theorem 2).
+    On the straight path x_t = (1 - t) · noise + t · action the velocity is action - noise. The field that is
+    nearest to it in the mean transforms the noise distribution to that of the actions (Lipman et al. 2023, theorem 2).
     """
 
     def __init__(self, contract: Contract, settings: FlowSettings) -> None:
@@ -95,7 +95,7 @@ class FlowNetwork(Network):
 
 
 def _waves(time: Tensor) -> Tensor:
-    """Cosines and sines of a time in [0, 1] at geometric rates, ``(n, _TIME_SIZE)``."""
+    """Return cosines and sines of a time in [0, 1] at geometric rates, ``(n, _TIME_SIZE)``."""
     half = _TIME_SIZE // 2
     exponents = torch.arange(half, dtype=time.dtype, device=time.device) / (half - 1)
     angles = 2 * math.pi * time[:, None] * _FASTEST**exponents / _FASTEST**0.5

@@ -1,6 +1,6 @@
-"""A policy's folder as it is read without torch: its settings, and its model card.
+"""Read a policy's folder without torch: its settings and its model card.
 
-The card says what a policy needs and gives, what it was trained on, and what was measured of it.
+The card describes a policy's inputs and outputs, its training data, and its measured performance.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _KINDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyCard(JsonRecord):
-    """What the maker of a policy says of it.
+    """Description of a policy by its maker.
 
-    ``data`` is a row of plain values per source (name, hash, episodes, frames, real or simulated, share);
-    ``provenance`` says how it came to be (code version, twin hash, run, base policy, seconds); ``metrics`` are figures
-    by name, and ``notes`` are sentences for people: what the policy cannot do belongs there.
+    ``data`` is a row of plain values per source (name, hash, episodes, frames, real or simulated, share).
+    ``provenance`` describes its origin (code version, twin hash, run, base policy, seconds). ``metrics`` are metrics by
+    name. ``notes`` are sentences for people, for example about the limits of the policy.
     """
 
     name: str = ""
@@ -44,10 +44,10 @@ class PolicyCard(JsonRecord):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], *, where: str) -> PolicyCard:
-        """The inverse of `to_json`.
+        """Return a card from its JSON value; the inverse of `to_json`.
 
         Raises:
-            InputError: a part has another type than we write.
+            InputError: a part has an unexpected type.
         """
         try:
             return cls(
@@ -62,7 +62,7 @@ class PolicyCard(JsonRecord):
 
 
 def render_card(card: PolicyCard, config: Mapping[str, Any]) -> str:
-    """The README of a policy's folder; ``config`` is what stands in its ``config.json``."""
+    """Return the README of a policy's folder; ``config`` is the content of its ``config.json``."""
     contract = Contract.from_json(config["contract"])
     parts = [
         f"# {markdown_text(card.name or 'A policy')}",
@@ -79,9 +79,9 @@ def render_card(card: PolicyCard, config: Mapping[str, Any]) -> str:
 
 
 def _kind(config: Mapping[str, Any]) -> str:
-    """What sort of policy it is; those of others say their type."""
+    """Return a description of the policy's kind; for other kinds, their name and type."""
     kind = config["kind"]
-    kinds = (kind, config["settings"].get("type", "of no said type"))
+    kinds = (kind, config["settings"].get("type", "without a type"))
     return _KINDS.get(kind) or f"A policy of kind {', '.join(map(markdown_text, kinds))}."
 
 
@@ -106,7 +106,7 @@ def _contract_rows(contract: Contract, settings: Mapping[str, Any]) -> dict[str,
         f"{_joints(contract.action)}: {contract.command}s, predicted {settings['action_space']}"
     )
     rows["observations"] = settings["n_obs_steps"]
-    rows["chunk"] = f"{settings['chunk_size']} commands, {settings['n_action_steps']} carried out"
+    rows["chunk"] = f"{settings['chunk_size']} commands, {settings['n_action_steps']} executed"
     return rows
 
 
@@ -144,29 +144,30 @@ _KEYS = ("schema", "kind", "settings", "contract", "statistics", "hash")
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """What stands in a policy's ``config.json``.
+    """Read a policy's ``config.json``.
 
     Raises:
-        InputError: no such folder, no policy in it, a missing key or a newer schema; names the file.
+        InputError: the folder does not exist or has no policy, a key is missing, or the schema is newer; names the
+            file.
     """
     path = folder / CONFIG
     if not path.is_file():
         there = "no such folder" if not folder.is_dir() else f"it has no {CONFIG}"
-        raise InputError(f"{folder} is no policy: {there}. A policy is a folder with {CONFIG} and {WEIGHTS}.")
+        raise InputError(f"{folder} is not a policy: {there}. A policy is a folder with {CONFIG} and {WEIGHTS}.")
     config = read_json(path)
     missing = [key for key in _KEYS if not isinstance(config, dict) or key not in config]
     if missing:
-        raise InputError(f"{path} lacks {', '.join(missing)}: it is damaged or not ours. {RESTORE}")
+        raise InputError(f"{path} has no {', '.join(missing)}: it is damaged or not from twinloop. {RESTORE}")
     if not isinstance(config["schema"], int) or config["schema"] > SCHEMA:
         raise InputError(f"{path} has schema {config['schema']}; this version reads up to {SCHEMA}. Upgrade twinloop.")
     return config
 
 
 def read_card(folder: str | Path) -> PolicyCard:
-    """The card of a saved policy as its maker gave it.
+    """Read the card of a saved policy.
 
     Raises:
-        InputError: no policy there, or the card is damaged.
+        InputError: the folder has no policy, or the card is damaged.
     """
     path = Path(folder)
     return PolicyCard.from_json(read_config(path).get("card", {}), where=str(path / CONFIG))

@@ -1,6 +1,6 @@
-"""What every kind of network offers, the encoders that they share, and the multilayer perceptron.
+"""Base class of networks, shared encoders, and the multilayer perceptron.
 
-From observations to one row of numbers: vectors as they are, pictures as keypoints, domains as tokens.
+An encoder converts observations to one row of numbers: vectors unchanged, images as keypoints, domains as tokens.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from twinloop.policies.statistics import LAST_COMMAND, action_size, vector_sizes
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkInputs:
-    """What a network sees of n samples, in normal form.
+    """Normalized inputs of a network for n samples.
 
-    ``vectors`` by key ``(n, d)``, histories laid flat, oldest first; ``pictures`` by camera ``(n, t, 3, h, w)`` in
-    [-1, 1]; ``domain`` ``(n,)`` the index of each sample's domain token, 0 where it is unknown.
+    ``vectors`` by key ``(n, d)``, with flattened histories, oldest first; ``pictures`` by camera ``(n, t, 3, h, w)`` in
+    [-1, 1]; ``domain`` ``(n,)`` is the index of each sample's domain token, 0 if unknown.
     """
 
     vectors: Mapping[str, Tensor]
@@ -31,42 +31,43 @@ class NetworkInputs:
 
 
 class Network(nn.Module, ABC):
-    """Observations to chunks of commands, all in normal form.
+    """Network from observations to chunks of commands, all normalized.
 
-    Its parameters stand under ``encoder`` (from observations), ``trunk`` and ``head`` (to commands), and whatever only
-    training needs under names of its own. ``noise_size`` numbers per sample decide between the commands it could
-    give, none where it gives only one.
+    Its parameters are grouped as ``encoder`` (from observations), ``trunk`` and ``head`` (to commands); parameters that
+    only training needs have other names. ``noise_size`` numbers per sample select one of the possible commands; it is 0
+    if there is only one.
     """
 
     noise_size: int = 0
 
     @abstractmethod
     def sample(self, inputs: NetworkInputs, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Chunks ``(n, chunk, k)`` and features ``(n, d)``, the latent before the head; noise ``(n, noise_size)``."""
+        """Return chunks ``(n, chunk, k)`` and features ``(n, d)`` before the head, for noise ``(n, noise_size)``."""
 
     @abstractmethod
     def terms(
         self, inputs: NetworkInputs, action: Tensor, is_pad: Tensor, generator: torch.Generator | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of each sample ``(n,)`` and what it is made of, ``(n,)`` each.
+        """Return the loss of each sample ``(n,)`` and its parts, ``(n,)`` each.
 
-        ``action`` ``(n, chunk, k)``; where ``is_pad`` ``(n, chunk)`` an episode was over and nothing is asked.
+        ``action`` is ``(n, chunk, k)``; where ``is_pad`` ``(n, chunk)`` is true, the episode was over and the loss is
+        0.
         """
 
 
 def masked_mean(errors: Tensor, is_pad: Tensor) -> Tensor:
-    """The mean error of each sample ``(n,)`` over the steps of its chunk ``(n, chunk, k)`` that are no padding."""
+    """Return the mean error of each sample ``(n,)`` over the steps of its chunk ``(n, chunk, k)`` without padding."""
     kept = (~is_pad).to(errors.dtype)
     return (errors.mean(dim=-1) * kept).sum(dim=1) / kept.sum(dim=1).clamp(min=1)
 
 
 def normal(like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Standard normal numbers of a tensor's shape, on its device."""
+    """Return standard normal numbers with a tensor's shape, on its device."""
     return torch.randn(like.shape, generator=generator, dtype=like.dtype, device=like.device)
 
 
 def perceptron(size: int, width: int, depth: int, dropout: float) -> nn.Sequential:
-    """``depth`` layers of ``width`` units, each normalized."""
+    """Return ``depth`` layers of ``width`` units, each normalized."""
     layers: list[nn.Module] = []
     for number in range(depth):
         layers += [nn.Linear(width if number else size, width), nn.LayerNorm(width), nn.GELU()]
@@ -79,7 +80,7 @@ _GROUP = 8  # channels that are normalized together
 
 
 class Convolutions(nn.Module):
-    """Strided convolutions with group normalization, which knows no batch: ``(n, 3, h, w)`` to ``(n, c, h', w')``.
+    """Strided convolutions with group normalization, independent of the batch: ``(n, 3, h, w)`` to ``(n, c, h', w')``.
 
     Chi et al. ("Diffusion policy", RSS 2023) replace batch by group normalization for the same reason.
     """
@@ -94,22 +95,22 @@ class Convolutions(nn.Module):
             layers += [nn.Conv2d(before, channels, size, stride=2, padding=size // 2)]
             layers += [nn.GroupNorm(groups, channels), nn.ReLU()]
             before = channels
-        self.layers = nn.Sequential(*layers[:-1])  # what follows decides what to do with negative numbers
+        self.layers = nn.Sequential(*layers[:-1])  # the next module decides how to treat negative numbers
         self.channels = before
 
     def forward(self, pictures: Tensor) -> Tensor:
-        """The last layer, before its activation."""
+        """Return the last layer before its activation."""
         return self.layers(pictures)
 
 
 class SpatialSoftmax(nn.Module):
-    """Where in the picture each channel answers: expected column and row in [-1, 1], ``(n, c, h, w)`` to ``(n, 2c)``.
+    """Keypoint of each channel: expected column and row in [-1, 1], ``(n, c, h, w)`` to ``(n, 2c)``.
 
     Finn et al., "Deep spatial autoencoders for visuomotor learning", ICRA 2016; temperature 1.
     """
 
     def forward(self, cells: Tensor) -> Tensor:
-        """Columns of all channels, then rows."""
+        """Return the columns of all channels, then their rows."""
         n, channels, height, width = cells.shape
         share = cells.reshape(n, channels, height * width).softmax(dim=-1).reshape(n, channels, height, width)
         columns = torch.linspace(-1, 1, width, dtype=cells.dtype, device=cells.device)
@@ -118,9 +119,9 @@ class SpatialSoftmax(nn.Module):
 
 
 class RowEncoder(nn.Module):
-    """All that is observed as one row: vectors, then keypoints camera by camera, then the domain's token.
+    """Encoder of an observation as one row: vectors, then keypoints camera by camera, then the domain's token.
 
-    ``size`` is the length of the row. Cameras come in the order of their names and share their convolutions.
+    ``size`` is the length of the row. Cameras are in the order of their names and share their convolutions.
     """
 
     def __init__(self, contract: Contract, settings: Settings) -> None:
@@ -138,7 +139,7 @@ class RowEncoder(nn.Module):
             self.size += _DOMAIN_SIZE
 
     def forward(self, inputs: NetworkInputs) -> Tensor:
-        """The row of each sample, ``(n, size)``."""
+        """Return the row of each sample, ``(n, size)``."""
         parts = [inputs.vectors[key] for key in self.keys]
         for name in self.cameras:
             pictures = inputs.pictures[name]
@@ -149,7 +150,7 @@ class RowEncoder(nn.Module):
 
 
 class MlpNetwork(Network):
-    """One answer to each observation: the mean of the demonstrations (``mse``) or their median (``l1``)."""
+    """Network with one answer per observation: the mean of the demonstrations (``mse``) or their median (``l1``)."""
 
     def __init__(self, contract: Contract, settings: MlpSettings) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Make policies and open saved ones; nothing of this package needs torch before that."""
+"""Create policies and open saved ones; other parts of this package work without torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def require_torch() -> ModuleType:
-    """The package ``torch``, once it and safetensors are known to be there.
+    """Return the package ``torch`` after checking that it and safetensors are installed.
 
     Raises:
         MissingDependencyError: one of them is not installed.
@@ -29,12 +29,12 @@ def require_torch() -> ModuleType:
         import safetensors.torch  # noqa: F401  # pyright: ignore[reportMissingImports]
         import torch  # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        what = f"Policies are torch networks in safetensors files, and {error.name} is not installed."
+        what = f"Policies need torch and safetensors, but {error.name} is not installed."
         raise MissingDependencyError(what, remedy="pip install 'twinloop[train]'") from error
     return torch
 
 
-# Openers of saved policies of other kinds. A policy's folder names its kind, so that a user's file cannot be one.
+# Functions that open other kinds of saved policies, by kind; a user's file cannot be a kind.
 OTHER_KINDS: Registry[Callable[[Path], Any]] = Registry(
     "policy kind", {}, group="twinloop.policies", shown=lambda: KINDS
 )
@@ -48,18 +48,18 @@ def new_policy(
     *,
     seed: int = 0,
 ) -> Policy:
-    """A policy that knows nothing yet, its weights drawn by ``seed``; the caller's random state stays as it is.
+    """Return an untrained policy with weights drawn by ``seed``; the caller's random state is not changed.
 
     Args:
         kind: ``mlp``, ``act`` or ``flow``.
-        contract: what it will see and command.
-        settings: of that kind, in plain values or checked; what is not given is the default.
-        statistics: of every column it reads and of what it predicts.
-        seed: of the first weights.
+        contract: contract of its observations and commands.
+        settings: settings of that kind, as plain values or checked; missing values are defaults.
+        statistics: statistics of every column that it reads and predicts.
+        seed: seed of the first weights.
 
     Raises:
-        UnknownNameError: no such kind, or a statistic is missing.
-        InputError: settings or contract make no policy; says why.
+        UnknownNameError: the kind does not exist, or a statistic is missing.
+        InputError: settings and contract do not fit; gives the reason.
         MissingDependencyError: torch is not installed.
     """
     chosen = read_settings(kind, settings)
@@ -73,15 +73,15 @@ def new_policy(
 
 
 def open_policy(folder: str | Path) -> Policy:
-    """The policy saved in a folder, on the CPU, its content compared with its hash.
+    """Open the policy saved in a folder, on the CPU, after checking its content against its hash.
 
-    Kinds that are not of this room come by the entry points ``twinloop.policies``: a kind's name, and a function from
-    the folder to something that predicts (`Predicts`) and has a ``hash``. LeRobot's policies are such a kind.
+    Other kinds of policies are added by the entry points ``twinloop.policies``: the name of a kind, and a function from
+    the folder to an object that predicts (`Predictor`) and has a ``hash``. LeRobot's policies are such a kind.
 
     Raises:
-        InputError: what of the folder is missing, damaged, newer or no safetensors; names it.
-        UnknownNameError: a kind that nothing installed here knows.
-        MissingDependencyError: torch, or what another kind needs, is not installed.
+        InputError: a part of the folder is missing, damaged, newer or not safetensors; names it.
+        UnknownNameError: no installed package has this kind.
+        MissingDependencyError: torch, or a package for another kind, is not installed.
     """
     folder = Path(folder)
     config = read_config(folder)
@@ -97,9 +97,9 @@ def open_policy(folder: str | Path) -> Policy:
     policy.load_state_dict(tensors)
     if policy.hash != config["hash"]:
         raise InputError(
-            f"{folder} says its hash is {config['hash']}, and its content has {policy.hash}: weights, settings or "
-            "contract were changed after it was saved. Restore it from its origin, or save what it is now as a policy "
-            "of its own."
+            f"{folder} was saved with the hash {config['hash']}, but its content has {policy.hash}: weights, settings "
+            "or contract were changed after it was saved. Restore it from its origin, or save its present content "
+            "as a new policy."
         )
     return policy
 
@@ -121,7 +121,7 @@ def _network(contract: Contract, settings: Settings) -> Network:
 def _check_contract(contract: Contract, settings: Settings) -> None:
     if contract.state is None and not contract.environment and not contract.cameras:
         raise InputError(
-            f"A policy needs something to see, and this contract has neither {STATE}, nor {ENVIRONMENT}, nor cameras."
+            f"A policy needs an observation, but this contract has neither {STATE}, nor {ENVIRONMENT}, nor cameras."
         )
     if settings.action_space == "delta_to_state":
         read = () if contract.state is None else contract.state.names
@@ -135,7 +135,7 @@ def _check_contract(contract: Contract, settings: Settings) -> None:
         if min(size) < smallest:
             raise InputError(
                 f"Camera {name} gives {size[1]}x{size[0]} pixels; {len(settings.pictures.channels)} layers that halve "
-                f"a picture need at least {smallest}. Give fewer channels, or larger pictures."
+                f"an image need at least {smallest}. Give fewer channels, or larger images."
             )
 
 

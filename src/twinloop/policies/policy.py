@@ -1,6 +1,6 @@
-"""A policy: a network with the contract it was trained for and the normalization that belongs to it.
+"""A policy: a network with the contract it was trained for and its normalization.
 
-The normalization, between a dataset's units and the numbers a network works with, is part of the weights' file.
+The normalization, between a dataset's units and the inputs and outputs of a network, is part of the weights' file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from twinloop.policies.weights import content_hash, write_policy
 
 
 class AffineTransform(nn.Module):
-    """Columns shifted and scaled; what has scale 0 is 0 in normal form and its offset in units."""
+    """Affine transform of columns. A column with scale 0 has the normalized value 0 and equals its offset in units."""
 
     offset: Tensor
     scale: Tensor
@@ -40,12 +40,12 @@ class AffineTransform(nn.Module):
         self.register_buffer("scale", torch.as_tensor(scale, dtype=torch.float32))
 
     def forward(self, values: Tensor) -> Tensor:
-        """The normal form of values ``(…, k)``."""
+        """Normalize values ``(…, k)``."""
         known = self.scale != 0
         return torch.where(known, (values - self.offset) / torch.where(known, self.scale, 1.0), 0.0)
 
     def inverse(self, values: Tensor) -> Tensor:
-        """Values ``(…, k)`` in units from their normal form."""
+        """Return values ``(…, k)`` in units from normalized values."""
         return self.offset + self.scale * values
 
 
@@ -53,7 +53,7 @@ class Normalizer(nn.Module):
     """One `AffineTransform` for each input that is a row of numbers, and for the commands.
 
     Raises:
-        InputError: the statistics lack a key or have another number of columns.
+        InputError: the statistics have no such key or another number of columns.
     """
 
     def __init__(self, contract: Contract, settings: Settings, statistics: Statistics) -> None:
@@ -66,35 +66,35 @@ class Normalizer(nn.Module):
             self.columns[_plain(key)] = AffineTransform(*found.affine(settings.normalization))
 
     def forward(self, key: str, values: Tensor) -> Tensor:
-        """The normal form of values ``(…, k)`` of that key."""
+        """Normalize values ``(…, k)`` of this key."""
         return self.columns[_plain(key)](values)
 
     def inverse(self, key: str, values: Tensor) -> Tensor:
-        """Values ``(…, k)`` of that key in units."""
+        """Return values ``(…, k)`` of this key in units from normalized values."""
         return cast("AffineTransform", self.columns[_plain(key)]).inverse(values)
 
 
 def _plain(key: str) -> str:
-    """A key as the name of a module, which has no dots."""
+    """Return a key without dots, as a name of a module."""
     return key.removeprefix("observation.").replace(".", "_")
 
 
 DOMAIN = "domain"  # key of a batch: indices of domain tokens (n,)
 IS_PAD = "action_is_pad"  # key of a batch: LeRobot's name for steps beyond an episode's end (n, chunk)
 
-# Rows that go through a network at once when it acts. Always as many, so that matrix products sum in the same order and
-# an episode gets the same commands alone and among hundreds; fewer with pictures, which take longer. Our choice.
+# Rows that a network processes at once when it acts. Always the same number, so that matrix products sum in the same
+# order and an episode gets the same commands alone and among hundreds; fewer with images, which are slower. Our choice.
 _TILE, _TILE_PICTURES = 16, 4
 
 Batch = Mapping[str, Tensor]
 
 
 class Policy(nn.Module):
-    """What acts, and what is trained: ``network`` and ``normalizer`` are its modules.
+    """Policy for training and acting; its modules are ``network`` and ``normalizer``.
 
-    Made by `new_policy` and `open_policy`. Observations are named as LeRobot does, hold ``n_obs_steps`` steps, oldest
-    first, and are in the dataset's units: rows ``(n, n_obs_steps, d)``, pictures ``(n, n_obs_steps, h, w, 3)`` uint8.
-    Where the settings ask for it, ``observation.last_command`` ``(n, k)`` is among them.
+    Created by `new_policy` and `open_policy`. Observations have LeRobot's names and ``n_obs_steps`` steps, oldest
+    first, in the dataset's units: rows ``(n, n_obs_steps, d)``, images ``(n, n_obs_steps, h, w, 3)`` uint8. If the
+    settings require it, ``observation.last_command`` ``(n, k)`` is among them.
     """
 
     def __init__(self, contract: Contract, settings: Settings, statistics: Statistics, network: Network) -> None:
@@ -113,58 +113,58 @@ class Policy(nn.Module):
 
     @property
     def config(self) -> dict[str, Any]:
-        """The settings in plain values."""
+        """Settings as plain values."""
         return self.settings.model_dump(mode="json")
 
     @property
     def n_obs_steps(self) -> int:
-        """Observations that go in."""
+        """Number of observations in the input."""
         return self.settings.n_obs_steps
 
     @property
     def chunk_size(self) -> int:
-        """Commands that come out."""
+        """Number of commands in a prediction."""
         return self.settings.chunk_size
 
     @property
     def n_action_steps(self) -> int:
-        """Commands of a chunk that are carried out before the next prediction."""
+        """Number of commands of a chunk that are executed before the next prediction."""
         return self.settings.n_action_steps
 
     @property
     def noise_size(self) -> int:
-        """Standard normal numbers that decide between commands, per prediction; 0 where there is but one answer."""
+        """Number of standard normal draws per prediction; 0 if the policy is deterministic."""
         return self.network.noise_size
 
     @property
     def action_size(self) -> int:
-        """Commands per step."""
+        """Number of commands per step."""
         return action_size(self.contract)
 
     @property
     def hash(self) -> str:
-        """SHA-256 over what decides the commands: weights, normalization, settings and contract as they are now."""
+        """SHA-256 over the current weights, normalization, settings and contract, which decide the commands."""
         return content_hash(self.state_dict(), self._identity)
 
     @property
     def parameter_count(self) -> int:
-        """Trained numbers, those included that only training needs."""
+        """Number of trained parameters, including those that only training needs."""
         return sum(parameter.numel() for parameter in self.parameters())
 
     @property
     def observation_keys(self) -> tuple[str, ...]:
-        """What must be given: keys of rows, then of pictures."""
+        """Keys of the required observations: rows, then images."""
         return (*self._sizes, *(IMAGES + name for name in self.contract.cameras))
 
     def forward(
         self, observation: Batch, noise: Tensor | None = None, domain: str | Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Chunks ``(n, chunk_size, k)`` in the dataset's units and features ``(n, d)``, with gradients.
+        """Return chunks ``(n, chunk_size, k)`` in the dataset's units and features ``(n, d)``, with gradients.
 
         Args:
             observation: see the class; tensors on the policy's device.
-            noise: ``(n, noise_size)``; without it the same fixed draw for every row.
-            domain: name of a domain, or indices ``(n,)``; the settings' default without it.
+            noise: ``(n, noise_size)``; by default the same fixed draw for every row.
+            domain: name of a domain, or indices ``(n,)``; by default that of the settings.
         """
         inputs = self._inputs(observation, domain)
         count = len(next(iter(observation.values())))
@@ -175,12 +175,12 @@ class Policy(nn.Module):
         return action, features
 
     def loss(self, batch: Batch, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """The loss to go down, that of each sample ``(n,)``, and the means of what it is made of, by name.
+        """Return the loss to minimize, that of each sample ``(n,)``, and the means of its parts by name.
 
-        ``batch`` is an observation with ``action`` ``(n, chunk_size, k)`` in the dataset's units; ``action_is_pad``
-        ``(n, chunk_size)`` says which of them lie beyond an episode's end: whatever stands there changes nothing.
-        ``domain`` ``(n,)`` are indices of domain tokens. Chance comes from ``generator``, or torch's own; that of
-        dropout always from torch's own.
+        ``batch`` is an observation with ``action`` ``(n, chunk_size, k)`` in the dataset's units. ``action_is_pad``
+        ``(n, chunk_size)`` marks commands after an episode's end; their values have no effect. ``domain`` ``(n,)`` are
+        indices of domain tokens. Random draws come from ``generator``, or from torch's default; those of dropout always
+        from torch's default.
 
         Raises:
             InputError: an observation or the commands are missing or have another shape; names it.
@@ -200,7 +200,7 @@ class Policy(nn.Module):
         noise: NDArray | None = None,
         domain: str | None = None,
     ) -> NDArray[np.float64]:
-        """Chunks ``(n, chunk_size, k)`` in the dataset's units; see `predict_with_features`."""
+        """Return chunks ``(n, chunk_size, k)`` in the dataset's units; see `predict_with_features`."""
         return self.predict_with_features(observation, noise, domain)[0]
 
     def predict_with_features(
@@ -209,9 +209,9 @@ class Policy(nn.Module):
         noise: NDArray | None = None,
         domain: str | None = None,
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Chunks ``(n, chunk_size, k)`` and features ``(n, d)``, in evaluation mode and on one thread.
+        """Return chunks ``(n, chunk_size, k)`` and features ``(n, d)``, in evaluation mode and on one thread.
 
-        Rows go through the network in portions of one size, so that a row's answer does not depend on the others.
+        Rows are processed in batches of one fixed size, so that the result of a row does not depend on the other rows.
 
         Raises:
             InputError: an observation is missing or has another shape; names it.
@@ -234,7 +234,7 @@ class Policy(nn.Module):
         return whole, features
 
     def save(self, folder: str | Path, card: PolicyCard | None = None) -> Path:
-        """Write the policy as a folder, whole or not at all; see `policies.weights`."""
+        """Write the policy to a folder, completely or not at all; see `policies.weights`."""
         return write_policy(
             Path(folder), self.state_dict(), self._identity, self.statistics.to_json(), card or PolicyCard()
         )
@@ -273,20 +273,20 @@ class Policy(nn.Module):
         missing = [key for key in self.observation_keys if key not in observation]
         if missing:
             raise InputError(
-                f"The observation lacks {', '.join(missing)}, which the policy reads. It has: "
-                f"{', '.join(observation) or 'nothing'}."
+                f"The observation has no {', '.join(missing)}, which the policy needs. It has: "
+                f"{', '.join(observation) or 'no arrays'}."
             )
         counts = {key: len(observation[key]) for key in self.observation_keys}
         for key in self.observation_keys:
             shape = tuple(observation[key].shape)
             if shape[1:] != self._row(key):
                 raise InputError(
-                    f"{key} has shape {shape}; the policy wants (n, {', '.join(map(str, self._row(key)))})."
+                    f"{key} has shape {shape}; the policy expects (n, {', '.join(map(str, self._row(key)))})."
                 )
             if key.startswith(IMAGES) and str(observation[key].dtype).removeprefix("torch.") != "uint8":
-                raise InputError(f"{key} is {observation[key].dtype}; the policy wants pictures in uint8, 0 to 255.")
+                raise InputError(f"{key} is {observation[key].dtype}; the policy expects images in uint8, 0 to 255.")
         if len(set(counts.values())) != 1:
-            raise InputError(f"The observation's parts have different counts of rows: {counts}.")
+            raise InputError(f"The observation's arrays have different numbers of rows: {counts}.")
         return next(iter(counts.values()))
 
     def _check_batch(self, batch: Batch) -> None:
@@ -294,7 +294,7 @@ class Policy(nn.Module):
         wanted = (count, self.chunk_size, self.action_size)
         if ACTION not in batch or tuple(batch[ACTION].shape) != wanted:
             there = f"has shape {tuple(batch[ACTION].shape)}" if ACTION in batch else "is missing"
-            raise InputError(f"{ACTION} {there}; the policy wants {wanted}.")
+            raise InputError(f"{ACTION} {there}; the policy expects {wanted}.")
 
     def _row(self, key: str) -> tuple[int, ...]:
         if key == LAST_COMMAND:
@@ -306,7 +306,7 @@ class Policy(nn.Module):
 
 @contextlib.contextmanager
 def _acting(policy: Policy) -> Iterator[None]:
-    """Evaluation mode, no gradients, one thread; afterwards all is as it was."""
+    """Set evaluation mode, no gradients and one thread; restore the previous state afterwards."""
     threads, training = torch.get_num_threads(), policy.training
     if threads != 1:
         torch.set_num_threads(1)
@@ -321,7 +321,7 @@ def _acting(policy: Policy) -> Iterator[None]:
 
 
 def _filled(action: Tensor, is_pad: Tensor) -> Tensor:
-    """Commands whose padding repeats the last one before it, so that what stood there does not matter."""
+    """Return commands whose padding repeats the last valid command, so that the padding's values have no effect."""
     steps = torch.arange(action.shape[1], device=action.device).expand(is_pad.shape)
     last = torch.where(is_pad, 0, steps).cummax(dim=1).values
     return action.gather(1, last[..., None].expand_as(action))

@@ -1,4 +1,4 @@
-"""What a policy is told to be: one frozen model per kind, checked on reading, saved with the weights."""
+"""Settings of policies: one frozen model per kind, checked on reading, saved with the weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Kind = Literal["mlp", "act", "flow"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 UNKNOWN_DOMAIN = 0  # index of the token that stands for any domain
 
-# Bounds keep a file of settings from taking all memory; they are far above what trains on a CPU: our choice.
+# Bounds prevent a settings file from using all memory; they are far above sizes that train on a CPU: our choice.
 _Width = Annotated[int, Field(ge=4, le=8192)]
 _Depth = Annotated[int, Field(ge=1, le=64)]
 _Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
@@ -26,11 +26,11 @@ class _Strict(BaseModel):
 
 
 class ImageEncoderSettings(_Strict):
-    """The convolutional encoder, one for all cameras: strided convolutions, then keypoints.
+    """Settings of the convolutional image encoder, shared by all cameras: strided convolutions, then keypoints.
 
-    ``channels`` are those of its layers, each of which halves the picture; the last is the number of keypoints, whose
-    expected places are the features (spatial softmax; Finn et al., "Deep spatial autoencoders for visuomotor learning",
-    ICRA 2016; robomimic takes 32). ``act`` takes the cells of the last layer as tokens instead.
+    ``channels`` are the channels of its layers, each of which halves the image size. The last one is the number of
+    keypoints, whose expected positions are the features (spatial softmax; Finn et al., "Deep spatial autoencoders for
+    visuomotor learning", ICRA 2016; 32 in robomimic). ``act`` uses the cells of the last layer as tokens instead.
     """
 
     channels: tuple[Annotated[int, Field(ge=1, le=1024)], ...] = Field(
@@ -39,19 +39,20 @@ class ImageEncoderSettings(_Strict):
 
 
 class CommonSettings(_Strict):
-    """What every kind is told.
+    """Settings of every kind of policy.
 
-    ``n_obs_steps`` observations, the newest last, go in; ``chunk_size`` commands come out, of which ``n_action_steps``
-    are carried out before the next prediction (receding horizon). With ``ensemble`` every step predicts, and a command
-    is the mean of all predictions for its step with weights exp(-ensemble · i), i = 0 the oldest (Zhao et al. 2023,
-    where it is 0.01). ``delta_to_state`` predicts commands relative to the newest reading.
+    ``n_obs_steps`` observations, the newest last, are the input; ``chunk_size`` commands are the output, of which
+    ``n_action_steps`` are executed before the next prediction (receding horizon). With ``ensemble`` there is a
+    prediction at every step, and a command is the mean of all predictions for its step with weights exp(-ensemble · i),
+    i = 0 the oldest (Zhao et al. 2023, who use 0.01). ``delta_to_state`` predicts commands relative to the newest
+    reading.
 
-    ``last_command`` gives the last command as an input. It is off, because a policy that sees what it did learns to do
-    it again (the copycat problem: Wen et al., "Fighting copycat agents in behavioral cloning from observation
-    histories", NeurIPS 2020); longer histories tend there too.
+    ``last_command`` adds the last command to the inputs. It is off by default, because a policy with this input learns
+    to repeat its last command (the copycat problem: Wen et al., "Fighting copycat agents in behavioral cloning from
+    observation histories", NeurIPS 2020); longer histories have a similar effect.
 
-    ``domains`` names the sources that a token tells apart, ``default_domain`` the one taken where none is given;
-    without it the token is the one for an unknown domain.
+    ``domains`` names the sources that have different tokens. ``default_domain`` is used if no domain is given; if it is
+    empty, the token for an unknown domain is used.
     """
 
     n_obs_steps: int = Field(1, ge=1, le=64)
@@ -68,7 +69,7 @@ class CommonSettings(_Strict):
     @model_validator(mode="before")
     @classmethod
     def _within_the_chunk(cls, value: Any) -> Any:
-        """Where only the length of a chunk is said, no more of it is carried out than it has."""
+        """Limit the default of ``n_action_steps`` to the length of the chunk if only the latter is given."""
         if not isinstance(value, dict) or "n_action_steps" in value or not isinstance(value.get("chunk_size"), int):
             return value
         usual = cls.model_fields["n_action_steps"].default
@@ -77,18 +78,20 @@ class CommonSettings(_Strict):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.n_action_steps > self.chunk_size:
-            raise ValueError(f"n_action_steps ({self.n_action_steps}) is more than the chunk has ({self.chunk_size})")
+            raise ValueError(f"n_action_steps ({self.n_action_steps}) is larger than chunk_size ({self.chunk_size})")
         if len(set(self.domains)) != len(self.domains):
-            raise ValueError(f"domains names one twice: {', '.join(self.domains)}")
+            raise ValueError(f"domains has a name twice: {', '.join(self.domains)}")
         if self.default_domain and self.default_domain not in self.domains:
-            raise ValueError(f"default_domain {self.default_domain!r} is none of: {', '.join(self.domains) or 'none'}")
+            raise ValueError(
+                f"default_domain {self.default_domain!r} is not among the domains: {', '.join(self.domains) or 'none'}"
+            )
         return self
 
     def domain_index(self, name: str | None) -> int:
-        """The index of a domain's token; of the default one for None, of the unknown one for an empty name.
+        """Return the index of a domain's token: the default domain's for None, the unknown one's for an empty name.
 
         Raises:
-            UnknownNameError: the policy knows no such domain.
+            UnknownNameError: the policy has no such domain.
         """
         name = self.default_domain if name is None else name
         if not name:
@@ -99,9 +102,9 @@ class CommonSettings(_Strict):
 
 
 class MlpSettings(CommonSettings):
-    """Behaviour cloning by regression: ``depth`` layers of ``width`` units.
+    """Settings of behaviour cloning by regression: ``depth`` layers of ``width`` units.
 
-    Absolute errors (``l1``) shrug off demonstrations that differ; robomimic's BC takes squared ones (``mse``).
+    Absolute errors (``l1``) are robust to differing demonstrations; robomimic's BC uses squared errors (``mse``).
     """
 
     kind: Literal["mlp"] = "mlp"
@@ -112,11 +115,11 @@ class MlpSettings(CommonSettings):
 
 
 class ActSettings(CommonSettings):
-    """Action chunking with a transformer, trained as a conditional variational autoencoder.
+    """Settings of action chunking with a transformer, trained as a conditional variational autoencoder.
 
-    Zhao et al., "Learning fine-grained bimanual manipulation with low-cost hardware", RSS 2023. The
-    paper has width 512, 8 heads, 4 and 7 layers, feed-forward 3200, chunks of 100 at 50 Hz, a latent of 32 numbers and
-    a weight of 10 for its divergence; the last two and the dropout are kept, the sizes fit a CPU. The latent is zero
+    Zhao et al., "Learning fine-grained bimanual manipulation with low-cost hardware", RSS 2023. The paper has width
+    512, 8 heads, 4 and 7 layers, feed-forward 3200, chunks of 100 at 50 Hz, a latent of 32 numbers and a weight of 10
+    for its divergence. The defaults keep the last two and the dropout; the other sizes fit a CPU. The latent is zero
     when acting, unless ``sample_latent``.
     """
 
@@ -140,11 +143,11 @@ class ActSettings(CommonSettings):
 
 
 class FlowSettings(CommonSettings):
-    """Flow matching: noise is carried to a chunk of commands along a learned velocity field.
+    """Settings of flow matching: a learned velocity field transforms noise to a chunk of commands.
 
     Straight paths between noise and data (Lipman et al., "Flow matching for generative modeling", ICLR 2023; Liu et
     al., "Flow straight and fast", ICLR 2023), conditioned on the observation as in Black et al., "π0", 2024, which
-    takes 10 Euler steps. The default, 5 midpoint steps, is as many evaluations and a higher order.
+    uses 10 Euler steps. The default, 5 midpoint steps, needs as many evaluations and has a higher order.
     """
 
     kind: Literal["flow"] = "flow"
@@ -162,11 +165,11 @@ _MODELS: dict[str, type[Settings]] = {"mlp": MlpSettings, "act": ActSettings, "f
 
 
 def read_settings(kind: str, value: Mapping[str, Any] | Settings | None = None, *, where: str = "settings") -> Settings:
-    """Checked settings of a kind from plain values; what is not given is the kind's default.
+    """Return checked settings of a kind from plain values; missing values are the kind's defaults.
 
     Raises:
-        UnknownNameError: no such kind.
-        InputError: a key that the kind does not have, or a value out of bounds; names each.
+        UnknownNameError: the kind does not exist.
+        InputError: the kind does not have a key, or a value is out of bounds; names each.
     """
     if kind not in _MODELS:
         raise UnknownNameError("policy kind", kind, _MODELS)

@@ -1,4 +1,4 @@
-"""What is known of each column of a policy's inputs and outputs, in LeRobot's form, and where it was measured."""
+"""Statistics of each column of a policy's inputs and outputs, in LeRobot's form, with their source."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _CONSTANT = 1e-6  # of a column's size: float32 on disk is exact to 1.2e-7 of it
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnStatistics:
-    """Of each of k columns: ``mean``, ``std``, ``min``, ``max`` and the 1 % and 99 % quantiles, ``(k,)`` each.
+    """Statistics of k columns: ``mean``, ``std``, ``min``, ``max`` and the 1 % and 99 % quantiles, ``(k,)`` each.
 
     Raises:
-        InputError: a number that is not finite, or of columns of different count.
+        InputError: a number is not finite, or the numbers of columns differ.
     """
 
     mean: NDArray[np.float64]
@@ -41,7 +41,7 @@ class ColumnStatistics:
             object.__setattr__(self, name, values)
             if values.shape != (len(self),) or not np.isfinite(values).all():
                 raise InputError(
-                    f"{name} of the statistics should be {len(self)} finite numbers and is {values.tolist()!r:.80}. "
+                    f"{name} of the statistics must be {len(self)} finite numbers, but is {values.tolist()!r:.80}. "
                     "Measure them again, without frames that are not finite."
                 )
 
@@ -49,11 +49,11 @@ class ColumnStatistics:
         return np.asarray(self.mean).size
 
     def affine(self, mode: Normalization) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Offset and scale ``(k,)``: a column's normal form is ``(value - offset) / scale``.
+        """Return offset and scale ``(k,)``: the normalized value is ``(value - offset) / scale``.
 
-        ``mean_std`` gives mean 0 and deviation 1; ``min_max`` and ``quantile`` carry the range or that between the
-        quantiles to [-1, 1]. A column whose quantiles coincide is taken by its range. A constant column has scale 0:
-        as an input it says nothing, as an output it is what it always was.
+        ``mean_std`` gives mean 0 and standard deviation 1. ``min_max`` maps the range of a column to [-1, 1],
+        ``quantile`` the interval between its quantiles. If the quantiles are equal, the range is used. A constant
+        column has scale 0: as an input it is always 0, as an output always its constant.
         """
         size = np.maximum(np.abs(self.min), np.abs(self.max))
         constant = self.max - self.min <= _CONSTANT * size
@@ -67,9 +67,9 @@ class ColumnStatistics:
 
 @dataclass(frozen=True, kw_only=True)
 class Statistics(JsonRecord):
-    """Statistics by key (``observation.state``, ``action``, …), and ``source``: whose they are.
+    """Statistics by key (``observation.state``, ``action``, …), and ``source``: the data they were measured on.
 
-    Under ``action`` stands what a policy predicts: differences where its actions are relative.
+    ``action`` has the statistics of the predicted values: differences if the actions are relative.
     """
 
     source: str
@@ -77,40 +77,40 @@ class Statistics(JsonRecord):
 
     @classmethod
     def measure(cls, samples: Mapping[str, ArrayLike], *, source: str) -> Statistics:
-        """The statistics of samples ``(…, k)`` by key.
+        """Return the statistics of samples ``(…, k)`` by key.
 
         Raises:
-            InputError: there are none, or one is not finite; names the key and the column.
+            InputError: there are no samples, or one is not finite; names the key and the column.
         """
         return cls(columns={key: _measured(key, np.asarray(values)) for key, values in samples.items()}, source=source)
 
     def require(self, key: str, size: int) -> ColumnStatistics:
-        """The statistics of ``size`` columns.
+        """Return the statistics of a key with ``size`` columns.
 
         Raises:
-            UnknownNameError: none of that key.
-            InputError: of another number of columns.
+            UnknownNameError: there is no such key.
+            InputError: the key has another number of columns.
         """
         if key not in self.columns:
             raise UnknownNameError("statistic", key, self.columns, where=f"the statistics of {self.source}")
         found = self.columns[key]
         if len(found) != size:
             raise InputError(
-                f"The statistics of {self.source} have {len(found)} columns of {key}, the policy's contract has {size}."
-                " Measure them on data with the contract's columns."
+                f"The statistics of {self.source} have {len(found)} columns of {key}, but the policy's contract has "
+                f"{size}. Measure them on data with the contract's columns."
             )
         return found
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Statistics:
-        """The inverse of `to_json`."""
+        """Return statistics from their JSON value; the inverse of `to_json`."""
         rows = value["columns"].items()
         columns = {key: ColumnStatistics(**{name: found[name] for name in _MEASURES}) for key, found in rows}
         return cls(columns=columns, source=value["source"])
 
 
 def vector_sizes(contract: Contract, *, last_command: bool) -> dict[str, int]:
-    """The inputs of a policy that are rows of numbers, by key, and how many columns each has."""
+    """Return the number of columns of each input of a policy that is a row of numbers, by key."""
     sizes = {
         STATE: 0 if contract.state is None else len(contract.state.joints),
         ENVIRONMENT: len(contract.environment),
@@ -120,12 +120,12 @@ def vector_sizes(contract: Contract, *, last_command: bool) -> dict[str, int]:
 
 
 def action_size(contract: Contract) -> int:
-    """The number of commands per step."""
+    """Return the number of commands per step."""
     return len(contract.action.joints)
 
 
 def relative_actions(action: ArrayLike, state: ArrayLike) -> NDArray[np.float64]:
-    """Commands ``(…, chunk, k)`` relative to the newest readings ``(…, k)``, as ``delta_to_state`` predicts them."""
+    """Return commands ``(…, chunk, k)`` relative to the newest readings ``(…, k)``, as for ``delta_to_state``."""
     return np.asarray(action, dtype=np.float64) - np.asarray(state, dtype=np.float64)[..., None, :]
 
 
@@ -137,7 +137,7 @@ def _measured(key: str, values: NDArray) -> ColumnStatistics:
     if bad.any():
         row, column = np.argwhere(bad)[0]
         raise InputError(
-            f"{key} holds {int(bad.sum())} values that are not finite, the first in row {row}, column {column}. "
+            f"{key} has {int(bad.sum())} values that are not finite, the first in row {row}, column {column}. "
             "Leave these frames out."
         )
     low, high = np.quantile(rows, [0.01, 0.99], axis=0)

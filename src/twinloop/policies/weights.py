@@ -1,7 +1,8 @@
-"""A policy's folder: ``config.json``, ``model.safetensors``, ``README.md``; written whole, never read as a pickle.
+"""Write and read a policy's folder: ``config.json``, ``model.safetensors``, ``README.md``. No pickle is read.
 
-The hash covers what decides the commands: every tensor with its name, type and shape (weights and normalization), the
-kind, the settings and the contract. Cards, versions and statistics stand beside it and may be corrected.
+The hash covers all data that decide the commands: every tensor with its name, type and shape (weights and
+normalization), the kind, the settings and the contract. Cards, versions and statistics are not covered and may be
+corrected.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from twinloop.dataset.storage.snapshot import locked_snapshot, replace_bytes
 from twinloop.policies.folder import CONFIG, README, RESTORE, SCHEMA, WEIGHTS, PolicyCard, render_card
 
 _MOST_BYTES = 16 << 30  # of weights: twice those of the largest open policies
-_PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")  # what torch.save and pickle begin with
+_PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")  # first bytes of torch.save and pickle
 
 
 def content_hash(tensors: Mapping[str, Tensor], identity: Mapping[str, Any]) -> str:
-    """SHA-256 of tensors and of ``identity`` (kind, settings, contract), in hexadecimal."""
+    """Return the SHA-256 of tensors and of ``identity`` (kind, settings, contract), in hexadecimal."""
     parts = [json.dumps(json.loads(dumps(identity)), sort_keys=True).encode()]
     for name in sorted(tensors):
         values = tensors[name].detach().to("cpu").contiguous()
@@ -44,10 +45,10 @@ def write_policy(
     statistics: Mapping[str, Any],
     card: PolicyCard,
 ) -> Path:
-    """Write the three files as one step: a reader sees the folder before or after it.
+    """Write the three files in one step: other processes see the folder before or after it.
 
     Raises:
-        InputError: a tensor holds numbers that are not finite; nothing is written.
+        InputError: a tensor has numbers that are not finite; nothing is written.
         DatasetError: the folder cannot be written, or another process writes it.
     """
     plain = {name: values.detach().to("cpu").contiguous() for name, values in tensors.items()}
@@ -70,7 +71,7 @@ def write_policy(
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """The tensors of a policy's folder, by name.
+    """Return the tensors of a policy's folder, by name.
 
     Raises:
         InputError: the file is missing, a pickle, cut short or not safetensors, or a tensor is not finite.
@@ -78,18 +79,20 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     path = folder / WEIGHTS
     if not path.is_file():
         raise InputError(f"{path} does not exist: the policy has no weights. {RESTORE}")
-    # A file that is mapped instead ends the process when it is cut short meanwhile.
+    # A memory-mapped file would end the process if it is cut short meanwhile.
     data = read_bytes(path, _MOST_BYTES)
-    # The first eight bytes of safetensors are the length of the JSON after them, which may look like a pickle's (640).
+    # The first eight bytes of safetensors are the length of the JSON after them, which may equal a pickle's (640).
     if data.startswith(_PICKLES) and data[8:9] != b"{":
         raise InputError(
-            f"{path} is a pickle, as torch.save writes them, which could run any code. It was not opened. Save the "
+            f"{path} is a pickle, as torch.save writes, which could run any code. It was not opened. Save the "
             "weights as safetensors."
         )
     try:
         tensors = safetensors.torch.load(data)
     except (safetensors.SafetensorError, ValueError, KeyError, RuntimeError) as error:
-        raise InputError(f"{path} ({len(data)} bytes) is no whole safetensors file ({error}). {RESTORE}") from error
+        raise InputError(
+            f"{path} ({len(data)} bytes) is not a complete safetensors file ({error}). {RESTORE}"
+        ) from error
     require_finite(tensors, where=str(path), remedy=RESTORE)
     return tensors
 
@@ -103,22 +106,22 @@ def require_finite(tensors: Mapping[str, Tensor], *, where: str, remedy: str) ->
     for name, values in tensors.items():
         bad = int((~torch.isfinite(values)).sum())
         if bad:
-            raise InputError(f"{where}: {name} holds {bad} of {values.numel()} numbers that are not finite. {remedy}")
+            raise InputError(f"{where}: {name} has {bad} of {values.numel()} numbers that are not finite. {remedy}")
 
 
 def require_fitting(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor], *, where: str) -> None:
-    """Refuse tensors that are not those of a network.
+    """Refuse tensors that do not fit a network.
 
     Raises:
-        InputError: names what is missing, what is too much, and what has another shape or type.
+        InputError: names tensors that are missing, unexpected, or of another shape or type.
     """
     faults = [f"{name} is missing" for name in wanted if name not in tensors]
-    faults += [f"{name} belongs to no part of the network" for name in tensors if name not in wanted]
+    faults += [f"{name} is not part of the network" for name in tensors if name not in wanted]
     for name in wanted.keys() & tensors.keys():
         mine, theirs = wanted[name], tensors[name]
         if mine.shape != theirs.shape or mine.dtype != theirs.dtype:
             faults.append(
-                f"{name} is {theirs.dtype} {tuple(theirs.shape)} and should be {mine.dtype} {tuple(mine.shape)}"
+                f"{name} is {theirs.dtype} {tuple(theirs.shape)} but must be {mine.dtype} {tuple(mine.shape)}"
             )
     if faults:
         more = f" and {len(faults) - 3} more" if len(faults) > 3 else ""
