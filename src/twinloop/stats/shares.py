@@ -32,7 +32,7 @@ from twinloop.stats.interval import Interval, check_level, holm
 
 Array = NDArray[np.float64]
 Coalitions = NDArray[np.bool_]
-_MOST_PLAYERS = 16  # 65,536 coalitions: what their weights fit in
+_MOST_PLAYERS = 16  # 65,536 coalitions: their weights fit in memory
 
 
 def every_coalition(nplayer: int) -> Coalitions:
@@ -44,7 +44,7 @@ def every_coalition(nplayer: int) -> Coalitions:
     if not 1 <= nplayer <= _MOST_PLAYERS:
         raise InputError(
             f"{nplayer} players have 2^{nplayer} coalitions; exact Shapley values take 1 to {_MOST_PLAYERS}. Put "
-            "several into one, or sample orders."
+            "several into one group, or sample orders."
         )
     return (np.arange(2**nplayer)[:, None] >> np.arange(nplayer)) & 1 == 1
 
@@ -67,7 +67,7 @@ def _weights(nplayer: int) -> Array:
     member = every_coalition(nplayer)
     size = member.sum(axis=1)
     chance = np.array([1.0 / (nplayer * math.comb(nplayer - 1, s)) for s in range(nplayer)])
-    joined = chance[np.maximum(size - 1, 0)]  # of being the coalition that forms when this player comes last
+    joined = chance[np.maximum(size - 1, 0)]  # chance of this coalition when the player joins last
     left = chance[np.minimum(size, nplayer - 1)]
     return np.where(member, joined[:, None], -left[:, None]).T
 
@@ -159,8 +159,7 @@ class ShapleyShares:
 
 @dataclass(frozen=True, kw_only=True)
 class ShareDeviations:
-    """Uncertainty of shares besides that from clusters: sums of products of ``values`` ``(n, m, k)`` are its
-    covariance.
+    """Uncertainty of shares besides that from clusters; ``values`` ``(n, m, k)`` have it as their sum of products.
 
     ``df`` are its degrees of freedom.
     """
@@ -243,7 +242,7 @@ def shares(
     pieces, total = np.asarray(parts, dtype=np.float64), np.asarray(whole, dtype=np.float64)
     clusters = len(total)
     if clusters < _LEAST_CLUSTERS:
-        raise InputError(f"{clusters} episode cannot tell how shares differ; it takes at least {_LEAST_CLUSTERS}.")
+        raise InputError(f"{clusters} episode does not show how shares differ; give at least {_LEAST_CLUSTERS}.")
     estimate = ratios(pieces, total, mix)
     weights = cluster_weights(clusters, draws, seed=seed)
     values = _divided(np.einsum("dc,mck->dmk", weights, pieces), (weights @ total)[:, None], mix)
@@ -255,7 +254,7 @@ def shares(
         more, df = np.sqrt(np.sum(deviations.values**2, axis=0)), deviations.df
     freedom = _satterthwaite(own, clusters - 1, more, df)
     low, high = stretched_percentile(values, clusters, freedom, level=level)
-    method = "bootstrap over clusters" + ("" if deviations is None else ", widened by draws of what it rests on")
+    method = "bootstrap over clusters" + ("" if deviations is None else ", widened by draws of its inputs")
     interval = Interval.of(estimate, low, high, level=level, method=method)
     p_values = _p_values(estimate, np.hypot(own, more), freedom)
     return ShapleyShares(interval=interval, p_values=p_values, replicates=values)
@@ -296,7 +295,7 @@ def _p_values(estimate: Array, error: Array, df: Array) -> Array:
 
 
 _LEAST_ROWS = 8
-_BITS = 30  # as SciPy's; a point has so many binary digits
+_BITS = 30  # binary digits of a point, as in SciPy
 _SOBOL_STREAM = "stats/sobol_indices"
 
 
@@ -362,7 +361,7 @@ def sobol_terms(values: ArrayLike) -> SobolTerms:
     """
     table = np.asarray(values, dtype=np.float64)
     if not np.isfinite(table).all():
-        raise InputError("An output of a sensitivity design is not finite. Narrow the ranges that it draws from.")
+        raise InputError("An output of a sensitivity design is not finite. Narrow its ranges.")
     table = table - table[:2].mean(axis=(0, 1))
     a, b, mixed = table[0], table[1], table[2:]
     return SobolTerms(first=b * (mixed - a), total=(a - mixed) ** 2 / 2, variance=(a**2 + b**2) / 2)
