@@ -65,7 +65,7 @@ def test_more_submovements_are_less_smooth() -> None:
     assert arcs[0] > arcs[1] > arcs[2]
     assert jerks[0] > jerks[1] > jerks[2]
     assert np.isnan(spectral_arc_length(np.zeros(50), 30.0))
-    with pytest.raises(InputError, match="3 samples are no movement"):
+    with pytest.raises(InputError, match="3 samples are too few"):
         spectral_arc_length(np.ones(3), 30.0)
 
 

@@ -75,7 +75,7 @@ def test_the_nearest_rows_are_those_of_the_obvious_loop() -> None:
     obvious = np.linalg.norm((found.space.scaled(known) - found.space.scaled(given[:1])) @ found.space.whiten, axis=1)
     assert place[0].tolist() == np.argsort(obvious)[:3].tolist()
     assert distance[0] == pytest.approx(np.sort(obvious)[:3], rel=1e-4)
-    with pytest.raises(InputError, match="9 reference episodes say too little"):
+    with pytest.raises(InputError, match="9 reference episodes are too few"):
         novelty(known[:36], given, reference_clusters=label[:36], clusters=clusters)
 
 

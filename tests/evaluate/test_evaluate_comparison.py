@@ -142,9 +142,9 @@ def test_what_was_not_tried_alike_is_not_paired(changes, said):
 
 
 def test_margins_and_outcomes_that_are_none_are_refused():
-    with pytest.raises(InputError, match="margin of equivalence lies between 0 and 1"):
+    with pytest.raises(InputError, match="margin of equivalence must be between 0 and 1"):
         decide(np.ones(3), np.ones(3), margin=5)
-    with pytest.raises(InputError, match="confidence level lies between 0 and 1"):
+    with pytest.raises(InputError, match="confidence level must be between 0 and 1"):
         decide(np.ones(3), np.ones(3), alpha=5)
     with pytest.raises(InputError, match="Give both of every pair"):
         log_e_pairs([1, 0], [1])

@@ -90,13 +90,13 @@ def said(folder, capsys, words: str) -> str:
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
-        ("power --p 0.5 0.9 --power 90", "A power lies between 0 and 1, not at 90. Write 90 % as 0.9"),
-        ("power --p 0.5 0.9 --alpha 2", "lies between 0 and 1, not at 2"),
-        ("power --p 0.2 0.05 --paired --alpha nan", "lies between 0 and 1, not at nan"),
-        ("power --p 0.5 0.9 --ratio 0", "A ratio of 0 trials of b for each of a is none. Give a number above 0"),
+        ("power --p 0.5 0.9 --power 90", "A power must be between 0 and 1, not 90. Write 90 % as 0.9"),
+        ("power --p 0.5 0.9 --alpha 2", "must be between 0 and 1, not 2"),
+        ("power --p 0.2 0.05 --paired --alpha nan", "must be between 0 and 1, not nan"),
+        ("power --p 0.5 0.9 --ratio 0", "A ratio of 0 trials of b per trial of a is invalid. Give a number above 0"),
         ("power --p 0.5 0.9 --ratio nan", "A ratio of nan"),
         ("power --p 0.5 0.9 --ratio 1e9", "trials of b would be needed for a power of 0.9"),
-        ("power --p 0.5 0.9 --most -5", "at most -5 pairs looks at none. Allow at least one"),
+        ("power --p 0.5 0.9 --most -5", "at most -5 pairs has no data. Allow at least one"),
         ("power --p 0.5 0.9 --paired", "only a (0.5) and that only b (0.9) succeeds must add up to more than 0"),
         ("power --p nan 0.9 --paired", "only a (nan)"),
         ("power --p 0.2 0.05 --paired --ratio 2", "With --paired every start is tried by both"),

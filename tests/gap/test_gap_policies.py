@@ -126,7 +126,7 @@ def test_scores_within_conditions_against_welch_and_exact_permutations():
     assert stratified_permutation([([0.0] * 4, [1.0] * 4)]) > 0.01  # two tables of seventy are as far
     flat = stratified_difference([([0.0] * 4, [1.0] * 4)])
     assert np.isnan(flat.low)
-    assert flat.method == "none: scores do not vary within an arm, so nothing tells how far they might"
+    assert flat.method == "none: scores do not vary within an arm, so their spread is unknown"
     assert "one trial of an arm" in stratified_difference([([0.5], [0.4])]).method
     mean, p = paired_scores([0.1, 0.2, 0.3, 0.2])
     assert mean.low > 0

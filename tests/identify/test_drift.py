@@ -48,7 +48,7 @@ def test_the_permutation_test_holds_its_level_and_finds_change_and_trend():
 
 
 def test_two_groups_are_needed_and_one_of_them_with_two_episodes():
-    with pytest.raises(InputError, match="2 episodes in 2 groups cannot tell a change"):
+    with pytest.raises(InputError, match="2 episodes in 2 groups cannot show a change"):
         group_test(np.zeros((2, 1)), ["a", "b"], [0, 1])
 
 

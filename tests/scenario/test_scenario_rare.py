@@ -92,9 +92,9 @@ def test_what_never_happened_and_what_rests_on_one_draw_are_said():
     assert (float(nothing.interval.estimate), float(nothing.interval.high)) == (0.0, 1.0)
     assert "never happened in 100 draws" in nothing.warning
     heavy = weighted_rate(np.arange(100) < 40, np.where(np.arange(100) == 0, 5.0, 0.0))
-    assert heavy.warning.startswith("One draw carries 79% of the estimate")
+    assert heavy.warning.startswith("One draw accounts for 79% of the estimate")
     few = weighted_rate(np.arange(100) < 8, np.zeros(100))
-    assert "It happened in 8 draws only" in few.warning
+    assert "It happened in only 8 draws" in few.warning
     with pytest.raises(InputError, match="give no rate"):
         weighted_rate([True], [0.0])
 

@@ -86,7 +86,7 @@ def test_each_assumption_buys_what_it_says(capsys, tmp_path):
         (("--failure-rate", "0.1", "--sim", "nowhere"), "nowhere holds no result of `twinloop scenario search`"),
         (
             ("--failure-rate", "0.1", "--seen-trials", "3", "--seen-failures", "4"),
-            "4 failures of 3 trials is no result",
+            "4 failures of 3 trials is not a result",
         ),
     ],
 )

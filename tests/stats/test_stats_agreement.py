@@ -121,7 +121,7 @@ def test_jackknife_and_bootstrap_say_the_same():
 
 
 def test_too_few_units_are_named():
-    with pytest.raises(InputError, match="1 units were seen by two observers; agreement needs at least 2"):
+    with pytest.raises(InputError, match="1 units have values of two observers; agreement needs at least 2"):
         krippendorff_alpha([[1.0, 2.0], [1.0, NAN]])
     with pytest.raises(InputError, match="shapes"):
         cohens_kappa([1, 2], [1, 2, 3])

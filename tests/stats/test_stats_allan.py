@@ -86,7 +86,7 @@ def test_what_is_not_there_has_an_interval_from_zero():
 
 @pytest.mark.parametrize("bad", [np.zeros(4), np.zeros((20, 3)), np.full(20, np.nan)])
 def test_what_is_no_record_is_refused(bad):
-    with pytest.raises(InputError, match="An Allan deviation needs a row of at least 9 finite numbers"):
+    with pytest.raises(InputError, match="An Allan deviation needs a series of at least 9 finite numbers"):
         allan_curve(bad, PERIOD)
 
 

@@ -65,10 +65,10 @@ def test_looking_after_every_trial_errs_no_more_often_than_promised():
     ("call", "said"),
     [
         (lambda: trials_to_claim(0.0), "A failure rate of 0 cannot be claimed"),
-        (lambda: trials_to_claim(0.1, confidence=1.0), "A confidence of 1 is none"),
+        (lambda: trials_to_claim(0.1, confidence=1.0), "A confidence of 1 is invalid"),
         (lambda: trials_to_claim(0.1, failures=-1), "-1 failures cannot be allowed"),
         (lambda: trials_to_claim(1e-12), "needs more than 1,000,000,000 trials"),
-        (lambda: rate_shown(3, 2), "3 failures of 2 trials is no result"),
+        (lambda: rate_shown(3, 2), "3 failures of 2 trials is not a result"),
     ],
 )
 def test_what_cannot_be_claimed_is_told(call, said):

@@ -64,13 +64,13 @@ def test_intervals_of_means_hold_the_planted_difference():
         assert bool(found.covers(0.2))
     none = bootstrap_of_means([1.0, 1.0], [1.0, 1.0])
     assert np.isnan(none.low)
-    assert "ended alike" in none.method
+    assert "same outcome" in none.method
 
 
 def test_bad_margins_and_pairs_are_named():
     counts = ContingencyTable(successes_a=8, trials_a=10, successes_b=8, trials_b=10)
     for margin in (0.0, -0.1, 1.0):
-        with pytest.raises(InputError, match="margin of equivalence lies between 0 and 1"):
+        with pytest.raises(InputError, match="margin of equivalence must be between 0 and 1"):
             equivalent_rates(counts, margin=margin)
     with pytest.raises(InputError, match="3 values cannot be paired with 2"):
         equivalent_means([0.1, 0.2, 0.3], [0.1, 0.2], margin=0.1, paired=True)

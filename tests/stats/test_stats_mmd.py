@@ -194,7 +194,7 @@ def test_what_cannot_be_compared_is_refused_by_name():
 
 def test_too_few_episodes_for_a_test_say_how_many_it_needs():
     (x, y), keys = both(0, real=(3, 4), sim=(3, 4))
-    with pytest.raises(InputError, match=r"3 real and 3 simulated .* no p-value below 0.1. It needs 4 of each, or"):
+    with pytest.raises(InputError, match=r"3 real and 3 simulated .* a p-value below 0.1. It needs 4 of each, or"):
         mmd(x, y, **keys)
     with pytest.raises(InputError, match=r"3 pairs of episodes are too few .* It needs 6 pairs"):
         mmd(x, y, **keys, paired=True)

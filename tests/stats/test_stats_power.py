@@ -78,7 +78,7 @@ def test_the_sequential_test_is_timed():
 
 
 def test_impossible_wishes_are_named():
-    with pytest.raises(InputError, match="do not differ; no trials would show it"):
+    with pytest.raises(InputError, match="do not differ; no number of trials would show it"):
         trials_for_rates(0.5, 0.5)
     with pytest.raises(InputError, match=r"About 4\d\d trials of each would be needed"):
         trials_for_rates(0.6, 0.7)

@@ -148,16 +148,16 @@ def test_all_successes_have_an_interval_and_no_correlation():
     saved = trials_saved(given)
     assert float(saved.estimate) == 0.0
     assert np.isnan(saved.low)
-    assert "ended alike" in saved.method
+    assert "same outcome" in saved.method
     assert np.isfinite(float(control_variate(given).mean.low))
 
 
 def test_wrong_input_is_named():
     with pytest.raises(InputError, match="2 real trials cannot be paired with 1"):
         PairedTrials(real=np.ones(2), sim=np.ones(1), more=np.ones(5))
-    with pytest.raises(InputError, match="lies outside its bounds 0 to 1"):
+    with pytest.raises(InputError, match="is outside its bounds 0 to 1"):
         PairedTrials(real=np.array([1.4]), sim=np.ones(1), more=np.ones(5))
-    with pytest.raises(InputError, match="3 trials simulated besides are fewer than the 4 real ones"):
+    with pytest.raises(InputError, match="3 further simulated trials are fewer than the 4 real ones"):
         rectified(np.ones(4), np.ones(4), np.ones(3))
     with pytest.raises(InputError, match="use the betting interval"):
         post_stratified(PairedTrials(real=np.array([0.3]), sim=np.ones(1), more=np.ones(5)))

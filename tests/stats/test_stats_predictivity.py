@@ -100,7 +100,7 @@ def test_scores_of_trials_and_tables_weigh_alike():
     both = PolicyScoreMatrix.averaged([PolicyScoreMatrix.of_table([0.4], 50), PolicyScoreMatrix.of_table([0.6], 50)])
     assert both.mean == pytest.approx(0.5)
     assert both.variance == pytest.approx(0.25 / 100, rel=0.05)
-    with pytest.raises(InputError, match="mean score of 75 lies outside 0 to 1"):
+    with pytest.raises(InputError, match="mean score of 75 is outside 0 to 1"):
         PolicyScoreMatrix.of_table([75.0], 20)
     with pytest.raises(InputError, match="no trials"):
         PolicyScoreMatrix.of_table([0.5], 0)
@@ -117,7 +117,7 @@ def test_constant_scores_are_answered_in_words():
     assert answer["bias"].these.high > 0.05
     for figure in answer.figures:
         assert figure.reason or np.isfinite(figure.estimate)
-    with pytest.raises(InputError, match="2 policies cannot tell .* Score at least 3"):
+    with pytest.raises(InputError, match="2 policies cannot show .* Score at least 3"):
         predictivity(real=PolicyScoreMatrix.of_table([0.1, 0.9], 10), sim=PolicyScoreMatrix.of_table([0.1, 0.8], 9))
 
 

@@ -115,9 +115,9 @@ def test_a_penalty_narrows_and_what_nothing_determines_is_refused():
     curvatures[:, 0] = curvatures[:, :, 0] = 0.0
     with pytest.raises(InputError, match="neither by the clusters nor by a prior. Fix a parameter"):
         bias_reduced_sandwich(curvatures, scores)
-    with pytest.raises(InputError, match="1 cluster says nothing about how clusters differ"):
+    with pytest.raises(InputError, match="1 cluster does not show how clusters differ"):
         bias_reduced_sandwich(curvatures[:1], scores[:1])
-    with pytest.raises(InputError, match="A bootstrap over 1 cluster says nothing"):
+    with pytest.raises(InputError, match="A bootstrap over 1 cluster has no spread"):
         cluster_weights(1, 10)
 
 

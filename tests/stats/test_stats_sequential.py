@@ -112,7 +112,7 @@ def test_scores_of_zero_and_one_agree_with_rates_about_the_verdict():
 
 
 def test_bad_input_is_named():
-    with pytest.raises(InputError, match="Arm b has a block that is no number of successes from 0 to 1"):
+    with pytest.raises(InputError, match="Arm b has a block whose number of successes is no integer from 0 to 1"):
         log_e_rates([1, 0], [0.5, 1])
     with pytest.raises(InputError, match="Give both arms of every block"):
         log_e_rates([1, 0, 1], [1, 1])
@@ -120,5 +120,5 @@ def test_bad_input_is_named():
         log_e_rates([], [])
     with pytest.raises(InputError, match="γ = 0"):
         log_e_rates([1], [1], gamma=0)
-    with pytest.raises(InputError, match=r"Value 1\.2 \(number 1\) lies outside its bounds 0 to 1"):
+    with pytest.raises(InputError, match=r"Value 1\.2 \(number 1\) is outside its bounds 0 to 1"):
         log_e_scores([0.2, 1.2], [0.1, 0.1])

@@ -22,7 +22,7 @@ from twinloop.stats.proportion import clopper_pearson
 
 Metric = Literal["nominal", "interval"]
 Array = NDArray[np.float64]
-_FEWEST = 2  # units, below which nothing is known of how units differ
+_FEWEST = 2  # units that are needed to estimate their spread
 _MOST_RESAMPLED = 1000  # units; with more, the jackknife's normal interval is as good, at a thousandth of the cost
 
 
@@ -178,7 +178,9 @@ def _chance(counts: NDArray[np.generic]) -> float:
 def _columns(first: ArrayLike, second: ArrayLike) -> NDArray[np.object_]:
     one, other = np.asarray(first, dtype=object), np.asarray(second, dtype=object)
     if one.ndim != 1 or one.shape != other.shape:
-        raise InputError(f"Two observers' values have shapes {one.shape} and {other.shape}; give one each of a unit.")
+        raise InputError(
+            f"Two observers' values have shapes {one.shape} and {other.shape}; give both observers one value per unit."
+        )
     return np.stack([one, other], axis=1)
 
 
@@ -196,4 +198,4 @@ def _missing(value: object) -> bool:
 
 def _enough(units: int, whom: str) -> None:
     if units < _FEWEST:
-        raise InputError(f"{units} units were seen by {whom}; agreement needs at least {_FEWEST}.")
+        raise InputError(f"{units} units have values of {whom}; agreement needs at least {_FEWEST}.")

@@ -78,7 +78,7 @@ def allan_curve(
     record = np.asarray(values, dtype=np.float64)
     if record.ndim != 1 or len(record) < _FEWEST or not np.isfinite(record).all():
         raise InputError(
-            f"An Allan deviation needs a row of at least {_FEWEST} finite numbers; given {record.shape}. "
+            f"An Allan deviation needs a series of at least {_FEWEST} finite numbers; given {record.shape}. "
             "Give one channel of a record at rest, without gaps."
         )
     least = max(1, math.ceil(shortest / period))
@@ -135,7 +135,9 @@ def _freedom(slope: NDArray[np.float64], m: NDArray[np.float64], n: int) -> NDAr
     first = 2.0 * (n - 2) ** 2 / (2.3 * n - 4.9)
     flicker = np.where(m > 1, 5.0 * n**2 / (4.0 * m * (n + 3.0 * m)), first)
     walk = (n - 2) / m * ((n - 1) ** 2 - 3.0 * m * (n - 1) + 4.0 * m**2) / (n - 3) ** 2
-    kind = np.where(slope < -0.25, white, np.where(slope < 0.25, flicker, walk))  # halfway between
+    kind = np.where(
+        slope < -0.25, white, np.where(slope < 0.25, flicker, walk)
+    )  # limits halfway between the slopes of the noise types
     return np.maximum(kind, 1.0)
 
 
@@ -149,14 +151,14 @@ def _coefficient(
     if squares[which] <= 0.0:
         allowed = (curve.deviation.high**2 / basis[:, which]).min()
         return Interval.of(0.0, 0.0, math.sqrt(allowed), level=level, method=method)
-    # Of the times where its part is nearly as large as it gets, the one that is known best.
+    # Among the times where its part is nearly the largest, take the most accurate one.
     near = share > share.max() - 0.05  # the loss of a twentieth is less than any interval here
     place = int(np.argmax(np.where(near, curve.freedom, 0.0)))
     rest = model[place] - basis[place, which] * squares[which]
     found, low, high = (
         float(end[place]) ** 2 for end in (curve.deviation.estimate, curve.deviation.low, curve.deviation.high)
     )
-    # The rest is no better known than the whole: at its largest where the part is at its smallest.
+    # The rest is as uncertain as the whole: it is largest where the part is smallest.
     ends = [max(end, 0.0) / basis[place, which] for end in (low - rest * high / found, high - rest * low / found)]
     return Interval.of(
         math.sqrt(squares[which]),

@@ -20,12 +20,12 @@ from twinloop.stats.two_by_two import Alternative
 
 Array = NDArray[np.float64]
 Bets = Literal["spread", "even"]
-_FRACTIONS = np.geomspace(0.02, 0.98, 12)  # of the largest bet: from what a thousand values need to nearly everything
-# Nodes of Gauss and Legendre that stand for all fractions: exact to 63 values; of a thousand, log E is right to 10⁻⁶.
+_FRACTIONS = np.geomspace(0.02, 0.98, 12)  # of the largest bet: from the best for a thousand values to nearly all
+# Gauss-Legendre nodes for the mean over all fractions: exact up to 63 values, log E within 10⁻⁶ for a thousand.
 _EVEN = 32
-_MOST = 0.75  # of the largest bet that an adaptive one may be (Waudby-Smith & Ramdas 2024, appendix B.1: 1/2 or 3/4)
+_MOST = 0.75  # of the largest bet, the limit of adaptive bets (Waudby-Smith & Ramdas 2024, appendix B.1: 1/2 or 3/4)
 _NARROWEST = 1e-12
-_GRID = 1000  # means that are tried for an interval
+_GRID = 1000  # means that are tested for an interval
 
 
 def log_e_mean(
@@ -131,13 +131,13 @@ def check_bounded(values: ArrayLike, low: ArrayLike, high: ArrayLike) -> Array:
     """
     x = np.asarray(values, dtype=np.float64)
     if x.ndim < 1 or x.shape[-1] < 1:
-        raise InputError("There are no values to bet on; give at least one trial.")
+        raise InputError("There are no values. Give at least one trial.")
     outside = ~((x >= np.asarray(low) - 1e-9) & (x <= np.asarray(high) + 1e-9))
     if outside.any():
         at = np.unravel_index(int(np.argmax(outside)), outside.shape)
         raise InputError(
-            f"Value {x[at]:g} (number {int(at[-1])}) lies outside its bounds {np.min(low):g} to {np.max(high):g}, on "
-            "which the guarantee rests. Divide scores by what a full score is."
+            f"Value {x[at]:g} (number {int(at[-1])}) is outside its bounds {np.min(low):g} to {np.max(high):g}, which "
+            "the guarantee requires. Divide scores by the full score."
         )
     return x
 
@@ -152,7 +152,9 @@ def _mixed(gain: Array, room: ArrayLike, bets: Bets) -> Array:
     """Return the mean wealth over constant fractions of the largest bet, 1 / ``room``; gains are at least −room."""
     share = gain / np.maximum(room, _NARROWEST)
     total = np.full(share.shape, -np.inf)
-    for fraction, weight in zip(*_fractions(bets), strict=True):  # few, and the arrays are large
+    for fraction, weight in zip(
+        *_fractions(bets), strict=True
+    ):  # a loop, because fractions are few and the arrays large
         np.logaddexp(total, np.cumsum(np.log1p(fraction * share), axis=-1) + np.log(weight), out=total)
     return total
 
@@ -165,7 +167,7 @@ def _fractions(bets: Bets) -> tuple[Array, Array]:
     return (nodes + 1) / 2, weights / weights.sum()
 
 
-@cache  # a gate asks for them in every one of its tests, and they take longer than the test
+@cache  # every test of a gate needs them, and they take longer than the test
 def _nodes(count: int) -> tuple[Array, Array]:
     return np.polynomial.legendre.leggauss(count)
 

@@ -184,7 +184,7 @@ def cluster_weights(nclusters: int, draws: int, *, seed: int = 0) -> NDArray[np.
 
 def _resamples(nclusters: int, draws: int, seed: int) -> NDArray[np.intp]:
     if nclusters < _LEAST_CLUSTERS:
-        raise InputError(f"A bootstrap over {nclusters} cluster says nothing; it needs at least {_LEAST_CLUSTERS}.")
+        raise InputError(f"A bootstrap over {nclusters} cluster has no spread; it needs at least {_LEAST_CLUSTERS}.")
     return generator(seed, _STREAM).integers(0, nclusters, size=(draws, nclusters))
 
 
@@ -209,7 +209,7 @@ def stretched_percentile(
     return middle - stretch * (middle - low), middle + stretch * (high - middle)
 
 
-# A cluster that alone determines a direction has leverage 1 there; its residual says nothing about it.
+# A cluster that alone determines a direction has leverage 1 there; its residual contains no information about it.
 _MOST_LEVERAGE = 1 - 1e-9
 
 
@@ -243,7 +243,7 @@ def bias_reduced_sandwich(
     parts, gradient = np.asarray(curvatures, dtype=np.float64), np.asarray(scores, dtype=np.float64)
     count, p = gradient.shape
     if count < _LEAST_CLUSTERS:
-        raise InputError(f"{count} cluster says nothing about how clusters differ; give at least {_LEAST_CLUSTERS}.")
+        raise InputError(f"{count} cluster does not show how clusters differ; give at least {_LEAST_CLUSTERS}.")
     root = _inverse_root(parts.sum(axis=0) + (0.0 if penalty is None else np.asarray(penalty)))
     leverage = np.einsum("ji,cjk,kl->cil", root, parts, root)
     values, vectors = np.linalg.eigh(leverage)
@@ -263,7 +263,7 @@ def bias_reduced_sandwich(
 
 def _inverse_root(matrix: Array) -> Array:
     """Return a root of the inverse of a positive definite matrix: the inverse is root @ root.T."""
-    size = np.sqrt(np.maximum(np.diag(matrix), 0.0))  # unit columns: parameters have unlike units
+    size = np.sqrt(np.maximum(np.diag(matrix), 0.0))  # unit columns: parameters have different units
     undetermined = InputError("A direction is determined neither by the clusters nor by a prior. Fix a parameter.")
     if not size.all():
         raise undetermined

@@ -109,7 +109,7 @@ def match_moments(first: ArrayLike, second: ArrayLike, tolerance: float) -> Matc
 
 REFERENCE = 0.5  # k: half of a shift by one standard deviation, the textbook's choice
 _CELLS = 101  # of the chain with normal values: run lengths up to 10,000 within 0.5 %
-_LONGEST = 20.0  # threshold; with k = 0.5 beyond a billion values
+_LONGEST = 20.0  # largest threshold; its run length at k = 0.5 exceeds a billion values
 
 
 def cusum(values: ArrayLike) -> Array:
@@ -126,7 +126,7 @@ def cusum_run_length(threshold: float, *, shift: float = 0.0) -> float:
     """Return the mean number of values until an alarm, for independent normal values of mean ``shift``, variance 1."""
     if threshold <= 0:
         raise InputError(
-            f"A CUSUM's threshold of {threshold:g} alarms at once. Give a number above 0; 4 or 5 is usual."
+            f"A CUSUM's threshold of {threshold:g} alarms immediately. Give a number above 0; 4 or 5 is usual."
         )
     width = 2.0 * threshold / (2 * _CELLS - 1)  # the first cell is half as wide and holds 0 (Brook & Evans 1972, § 2)
     centre = width * np.arange(_CELLS)
@@ -168,7 +168,7 @@ def self_starting(before: ArrayLike, values: ArrayLike) -> Array:
     """
     known, given = np.asarray(before, dtype=np.float64), np.asarray(values, dtype=np.float64)
     if len(known) < 2 or np.ptp(known) == 0:
-        raise InputError("A self-starting CUSUM needs at least two unlike values to begin with.")
+        raise InputError("A self-starting CUSUM needs at least two different values to start.")
     every = np.concatenate([known, given])
     count = np.arange(len(known), len(every))  # values before each
     total, squares = np.cumsum(every)[count - 1], np.cumsum((every - known.mean()) ** 2)[count - 1]

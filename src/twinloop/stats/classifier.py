@@ -149,7 +149,7 @@ def _folds(samples: TwoSampleRows, most: int, level: float | None, seed: int) ->
     """Return the fold of each episode ``(C,)``; the number of folds is limited by the episodes and by the test."""
     fewer = min(samples.nreal, samples.nsim)
     if most < _LEAST_FOLDS:
-        raise InputError(f"{most} fold leaves nothing to learn from. Ask for at least {_LEAST_FOLDS}.")
+        raise InputError(f"{most} fold leaves no training data. Use at least {_LEAST_FOLDS}.")
     for count in range(max(_LEAST_FOLDS, min(most, fewer // 2)), _LEAST_FOLDS - 1, -1):
         if level is None or _least_p(samples, count) <= (1 - level) * (1 + 1e-9):
             return _deal(samples, count, seed)
@@ -182,8 +182,8 @@ def _too_few(samples: TwoSampleRows, alpha: float) -> str:
         needed = next(k for k, p in enumerate(ways) if k >= 2 * _LEAST_FOLDS and p <= alpha)
         have, want = f"{n} real and {m} simulated episodes are", f"{needed} of each"
     return (
-        f"{have} too few for a classifier test at {alpha:.3g}, which learns from some episodes and is judged by "
-        f"others: it needs {want}. Ask for no test (0 draws) to have the accuracy alone."
+        f"{have} too few for a classifier test at {alpha:.3g}, which trains on some episodes and is evaluated "
+        f"on others: it needs {want}. Without a test (0 draws) the accuracy is still computed."
     )
 
 
@@ -260,7 +260,7 @@ def weighted_auc(scores: Array, real: Array, sim: Array) -> Array:
 def _auc(samples: TwoSampleRows, found: float, drawn: Array, level: float) -> Interval:
     """Return a bootstrap interval with a new fit per resample, minus its bias (a resample has fewer episodes)."""
     known = drawn[~np.isnan(drawn)]
-    return _interval(samples, found, known - (known.mean() - found), level, (0.0, 1.0), "with fits of their own")
+    return _interval(samples, found, known - (known.mean() - found), level, (0.0, 1.0), "with a fit per resample")
 
 
 def _accuracy(samples: TwoSampleRows, scores: Array, boot: tuple[Array, Array], level: float) -> Interval:
@@ -328,7 +328,7 @@ def auc_interval(
     values, yes = np.asarray(scores, dtype=np.float64), np.asarray(outcome, dtype=bool)
     sides = np.flatnonzero(yes), np.flatnonzero(~yes)
     if not len(sides[0]) or not len(sides[1]):
-        raise InputError("All outcomes are alike, so there is nothing to rank. Give some of both.")
+        raise InputError("All outcomes are equal, so they cannot be ranked. Give some of both.")
     rng = generator(seed, "stats/auc")
     weights = np.zeros((len(values), draws + 1))
     weights[:, 0] = 1.0

@@ -52,7 +52,7 @@ def least_values(quantile: float, *, level: float = 0.95) -> int:
     return math.ceil(math.log(1 - level) / math.log(quantile))
 
 
-_ROUND_OFF = 1e-9  # (n + 1) · level is a whole number more often than float arithmetic says
+_ROUND_OFF = 1e-9  # tolerance for (n + 1) · level: float arithmetic misses integers
 
 
 def least_clips(level: float) -> int:
@@ -70,7 +70,7 @@ def conformal_threshold(scores: ArrayLike, level: float) -> float:
     check_level(level)
     values = np.sort(np.asarray(scores, dtype=np.float64))
     if np.isnan(values).any():
-        raise InputError("A score is NaN. Leave the clip out, or look at why it could not be replayed.")
+        raise InputError("A score is NaN. Leave the clip out, or find out why it could not be replayed.")
     rank = math.ceil((len(values) + 1) * level - _ROUND_OFF)
     return float(values[rank - 1]) if rank <= len(values) else math.inf
 
@@ -123,8 +123,8 @@ def conformal_p_values(calibration: ArrayLike, scores: ArrayLike) -> NDArray[np.
     return (1.0 + beaten) / (1.0 + len(known))
 
 
-_LEAST_WIDTH = 0.1  # of a band's mean width: where all curves agree by accident, it must not be a trap (our choice)
-_SMOOTHED = 7  # steps over which centre and width are averaged: with tens of curves they are ragged (our choice)
+_LEAST_WIDTH = 0.1  # minimum width, of the mean width: curves may agree at a time by chance (our choice)
+_SMOOTHED = 7  # steps over which centre and width are averaged: with tens of curves they are noisy (our choice)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,14 +206,14 @@ def joint_band(shape: dict[str, Array], calibration: dict[str, Array], *, rate: 
     if count < least_curves(rate):
         raise InputError(
             f"A false-alarm rate of {100 * rate:g} % needs at least {least_curves(rate)} calibration episodes, and "
-            f"there are {count}. Give more successful episodes, or ask for a rate of "
+            f"there are {count}. Give more successful episodes, or use a rate of "
             f"{math.ceil(1000 / (count + 1)) / 10:g} % or more."
         )
     scale = {name: max(float(np.quantile(values, 1.0 - rate)), 1e-9) for name, values in shape.items()}
     worst = np.max([calibration[name] / scale[name] for name in scale], axis=0)
     shared = conformal_threshold(worst, 1.0 - rate)
     if not math.isfinite(shared):
-        raise InputError("A calibration score is infinite. Leave that episode out, or look at why.")
+        raise InputError("A calibration score is infinite. Leave that episode out, or find the cause.")
     return JointBand(
         alone={name: conformal_threshold(values, 1.0 - rate) for name, values in calibration.items()},
         together={name: shared * scale[name] for name in scale},

@@ -16,11 +16,11 @@ from twinloop.core.records import frozen
 from twinloop.core.seeds import generator
 from twinloop.stats.two_sample import Array, TwoSampleRows, observed_labels, two_samples
 
-# Beyond so many standard deviations a value counts as so many: one wild row must not decide a direction.
+# Values are clipped at this many standard deviations: one outlier must not determine a direction.
 _CLIP = 5.0
-# The ridge leaves as many degrees of freedom as a third of the episodes it learns from: a rule that knows no labels.
+# The ridge leaves a third of the training episodes as degrees of freedom; this rule does not depend on labels.
 _FREEDOM = 1 / 3
-_ROUND_OFF = 1e-9  # in standard deviations, which features are in
+_ROUND_OFF = 1e-9  # in standard deviations, the unit of the features
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +92,7 @@ class DiscriminantLearner:
         """
         mean_real, mean_sim = self._mean(real * self.used), self._mean(sim * self.used)
         apart = mean_real - mean_sim
-        apart[np.abs(apart) <= _ROUND_OFF] = 0.0  # equal sides must not be told apart by the order of sums
+        apart[np.abs(apart) <= _ROUND_OFF] = 0.0  # equal sides must not differ by the order of summation
         coefficients = self.inverse @ apart.T
         return coefficients, 0.5 * np.einsum("kf,fk->k", mean_real + mean_sim, coefficients)
 

@@ -42,7 +42,7 @@ from twinloop.stats.two_sample import (
     two_samples,
 )
 
-_MEDIAN_ROWS = 1000  # half a million distances tell their median to 0.2 %
+_MEDIAN_ROWS = 1000  # half a million distances give their median within 0.2 %
 
 
 def mmd(
@@ -83,7 +83,9 @@ def mmd(
     sigma = median_distance(samples, seed=seed) if bandwidth is None else float(bandwidth)
     widths = sigma * np.asarray(multiples, dtype=np.float64)
     if not len(widths) or not (np.isfinite(widths) & (widths > 0)).all():
-        raise InputError(f"Kernel widths are positive numbers; asked for {widths.tolist()}. Leave out for the median.")
+        raise InputError(
+            f"Kernel widths are positive numbers, not {widths.tolist()}. Omit the width to use the median."
+        )
     found = kernel_distance(samples, gaussian(widths), level=level, draws=draws, resamples=resamples, seed=seed)
     return replace(found, scale=sigma)
 
@@ -196,7 +198,7 @@ def _minus_distance(dots: NDArray[Any], left: NDArray[Any], right: NDArray[Any])
 _MINUS_DISTANCE = Kernel(name="energy distance", values=_minus_distance, shifts=True)
 
 
-_GRID = 512  # places at which distribution functions are read where there are more values: to 1/512 of the rows
+_GRID = 512  # most grid points of distribution functions: a resolution of 1/512 of the rows
 
 
 @dataclass(frozen=True, kw_only=True)

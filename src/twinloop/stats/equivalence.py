@@ -60,8 +60,8 @@ def check_margin(margin: float) -> None:
     """
     if not 0.0 < margin < 1.0:
         raise InputError(
-            f"A margin of equivalence lies between 0 and 1, not at {margin:g}: within 0 nothing can be shown to be "
-            "equal. Name the largest difference that does not matter, such as 0.1 for 10 points."
+            f"A margin of equivalence must be between 0 and 1, not {margin:g}: equality within 0 cannot be shown. "
+            "Give the largest difference that does not matter, such as 0.1 for 10 points."
         )
 
 
@@ -116,8 +116,8 @@ def equivalent_means(a: ArrayLike, b: ArrayLike, *, margin: float, paired: bool 
 def verdict(p_differs: float, p_equivalent: float | None, *, alpha: float = 0.05) -> Answer:
     """Return the answer of two p-values together; equivalence takes precedence over difference.
 
-    Both may be small: the difference exists and is smaller than the margin. The margin is the user's choice of what
-    matters, so the answer is then equivalent.
+    Both may be small: the difference exists and is smaller than the margin. The user sets the margin to the smallest
+    relevant difference, so the answer is then equivalent.
     """
     if p_equivalent is not None and p_equivalent <= alpha:
         return "equivalent"
@@ -132,10 +132,12 @@ def _one_sided(a: NDArray[np.float64], b: NDArray[np.float64], paired: bool, alt
 
 
 PowerTest = Literal["barnard", "fisher"]
-_MOST = 400  # trials per arm up to which a search goes: more tables than that are no longer added up in seconds
+_MOST = 400  # trials per arm, the limit of a search: more tables take longer than seconds
 _MOST_PAIRS = 2000
-_SEQUENCES = 2000  # that are simulated
-_STEADY = 5  # further numbers of trials at which the power must hold too, because an exact test's saw-tooths
+_SEQUENCES = 2000  # number of simulated sequences
+_STEADY = (
+    5  # further numbers of trials at which the power must hold too, because the power of an exact test is a saw-tooth
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +194,7 @@ def power_of_rates(
     _check_rates(p_a, p_b, alpha)
     if test == "fisher":
         if alternative != "two-sided":
-            raise InputError("The power of Fisher's test is told two-sided only; ask for Barnard's one-sided.")
+            raise InputError("The power of Fisher's test is available two-sided only. Use Barnard's one-sided.")
         refused = fisher_p_values(trials_a, trials_b) <= alpha
     else:
         refused = refused_tables(trials_a, trials_b, alpha=alpha, alternative=alternative)
@@ -234,7 +236,7 @@ def refused_tables(
     """Return which tables the exact test rejects at ``alpha``; the critical value is found by bisection."""
     key = np.round(score_order(trials_a, trials_b, difference, alternative), 9)
     values = np.unique(key)
-    kept, refused = -1, len(values)  # the test refuses from some place on in the ordered statistics
+    kept, refused = -1, len(values)  # the test rejects from some index on in the ordered statistics
     while refused - kept > 1:
         middle = (kept + refused) // 2
         if largest_tail(key >= values[middle], difference, refine=False) <= alpha:
@@ -262,7 +264,9 @@ def trials_for_rates(
     _check_rates(p_a, p_b, alpha)
     _check_search(power, ratio)
     if p_a == p_b:
-        raise InputError(f"Rates of {p_a:g} and {p_b:g} do not differ; no trials would show it. Use --within.")
+        raise InputError(
+            f"Rates of {p_a:g} and {p_b:g} do not differ; no number of trials would show it. Use --within."
+        )
 
     def reached(n: int) -> float:
         return power_of_rates(p_a, p_b, n, _other(n, ratio), alpha=alpha, alternative=alternative, test=test)
@@ -336,7 +340,9 @@ def sequential_power(
     """
     _check_rates(p_a, p_b, alpha)
     if most < 1:
-        raise InputError(f"A sequential test of at most {most} pairs looks at none. Allow at least one, such as 500.")
+        raise InputError(
+            f"A sequential test of at most {most} pairs has no data. Allow at least one pair, such as 500."
+        )
     random = generator(seed, "stats/power")
     a, b = (random.random((_SEQUENCES, most)) < p for p in (p_a, p_b))
     at = decision_blocks(log_e_rates(a, b, alternative=alternative), alpha=alpha)
@@ -354,11 +360,11 @@ def _search(
     most: int = _MOST,
 ) -> TrialsNeeded:
     """Return the fewest trials with the required power, searched from the estimate of the normal formula."""
-    if guess * np.sqrt(max(1.0, ratio)) > most:  # tables are as many as the product of the trials
+    if guess * np.sqrt(max(1.0, ratio)) > most:  # the number of tables is about the product of the trials
         raise InputError(
             f"About {int(np.ceil(guess * max(1.0, ratio)))} trials of {'b' if ratio > 1 else 'each'} would be needed "
-            f"for a power of {power:g}: more than the {most} of each that are added up exactly. Ask for rates further "
-            f"apart, less power{', or a smaller ratio' if ratio > 1 else ''}."
+            f"for a power of {power:g}: more than the {most} of each that can be computed exactly. Use rates that "
+            f"differ more, less power{', or a smaller ratio' if ratio > 1 else ''}."
         )
     at = cache(reached)
     n = _near(at, max(2, round(guess)), power, alpha, most)
@@ -370,7 +376,7 @@ def _search(
             other = _other(n, ratio)
             return TrialsNeeded(trials_a=n, trials_b=other, power=at(n), wished=power, alpha=alpha, test=test)
         n = below[-1] + 1
-    raise InputError(f"{most} trials of each are too few for a power of {power:g}; ask for rates further apart.")
+    raise InputError(f"{most} trials of each are too few for a power of {power:g}. Use rates that differ more.")
 
 
 def _near(at: Callable[[int], float], guess: int, power: float, alpha: float, most: int) -> int:
@@ -392,18 +398,18 @@ def _other(trials: int, ratio: float) -> int:
 
 def _check_alpha(alpha: float) -> None:
     if not 0.0 < alpha < 1.0:
-        raise InputError(
-            f"α, the chance of finding what is not there, lies between 0 and 1, not at {alpha:g}. 0.05 is usual."
-        )
+        raise InputError(f"α, the chance of a false alarm, must be between 0 and 1, not {alpha:g}. 0.05 is usual.")
 
 
 def _check_search(power: float, ratio: float) -> None:
     if not 0.0 < power < 1.0:
         raise InputError(
-            f"A power lies between 0 and 1, not at {power:g}. Write 90 % as 0.9; no trials make it certain."
+            f"A power must be between 0 and 1, not {power:g}. Write 90 % as 0.9; no number of trials gives 1."
         )
     if not 0.0 < ratio < np.inf:
-        raise InputError(f"A ratio of {ratio:g} trials of b for each of a is none. Give a number above 0, such as 1.")
+        raise InputError(
+            f"A ratio of {ratio:g} trials of b per trial of a is invalid. Give a number above 0, such as 1."
+        )
 
 
 def _check_pairs(p_only_a: float, p_only_b: float, alpha: float) -> None:
@@ -420,4 +426,4 @@ def _check_rates(p_a: float, p_b: float, alpha: float) -> None:
     _check_alpha(alpha)
     for rate in (p_a, p_b):
         if not 0.0 <= rate <= 1.0:
-            raise InputError(f"A success rate lies between 0 and 1, not at {rate:g}. Write 60 % as 0.6.")
+            raise InputError(f"A success rate must be between 0 and 1, not {rate:g}. Write 60 % as 0.6.")

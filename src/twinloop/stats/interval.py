@@ -73,7 +73,7 @@ def check_level(level: float) -> None:
         InputError: it is not; most likely it is a percentage or a tail probability.
     """
     if not 0.0 < level < 1.0:
-        raise InputError(f"A confidence level lies between 0 and 1, not at {level:g}. Write 95 % as 0.95.")
+        raise InputError(f"A confidence level must be between 0 and 1, not {level:g}. Write 95 % as 0.95.")
 
 
 def holm(p_values: ArrayLike) -> NDArray[np.float64]:

@@ -23,8 +23,8 @@ from twinloop.stats.bootstrap import stretched_percentile
 from twinloop.stats.interval import Interval, check_level
 from twinloop.stats.two_sample import Array, TwoSampleRows, observed_labels, relabellings, require_episodes, resampled
 
-# From here on blocks are float32, twice as fast; a kernel value is then right to 1e-6 of the largest, and its mean over
-# 10⁷ pairs and more to far less than the spread between episodes.
+# From here on blocks are float32, twice as fast; a kernel value then has an error of 1e-6 of the largest, and the error
+# of its mean over 10⁷ pairs and more is far below the spread between episodes.
 _MANY_ROWS = 4096
 _BLOCK_BYTES = 64e6
 

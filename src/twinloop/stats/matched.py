@@ -67,7 +67,7 @@ def mantel_haenszel(tables: Sequence[ContingencyTable], *, level: float = 0.95) 
     variance = (estimate * skewed.sum() + mixed.sum()) / weight.sum() ** 2
     method = f"Mantel–Haenszel difference over {len(tables)} strata, Sato's variance"
     if variance <= 0:
-        method += "; none: all trials of each stratum ended alike"
+        method += "; none: all trials of each stratum have the same outcome"
     half = float(ndtri((1 + level) / 2) * np.sqrt(variance)) if variance > 0 else np.nan
     low, high = max(estimate - half, -1.0), min(estimate + half, 1.0)
     ends = (low, high) if variance > 0 else (np.nan, np.nan)
@@ -104,9 +104,9 @@ def stratified_difference(strata: Sequence[Stratum], *, level: float = 0.95) -> 
         parts.append(squares / freedom * float(np.sum(weight**2 / sizes)) if freedom else np.nan)
         freedoms.append(freedom)
     variance = sum(parts)
-    half, method = np.nan, "none: scores do not vary within an arm, so nothing tells how far they might"
+    half, method = np.nan, "none: scores do not vary within an arm, so their spread is unknown"
     if np.isnan(variance):
-        method = "none: one trial of an arm in each condition cannot tell how trials differ"
+        method = "none: one trial of an arm in each condition has no spread"
     elif variance > 1e-18:
         df = variance**2 / sum(part**2 / freedom for part, freedom in zip(parts, freedoms, strict=True))
         half, method = float(stdtrit(df, (1 + level) / 2) * np.sqrt(variance)), "Welch's t within conditions"
@@ -146,10 +146,10 @@ def paired_scores(differences: ArrayLike, *, level: float = 0.95, seed: int = 0)
     check_level(level)
     d = np.asarray(differences, dtype=np.float64)
     if not len(d):
-        raise InputError("There are no pairs. Name what a real and a simulated trial have in common in a column pair.")
+        raise InputError("There are no pairs. Name the common start of a real and a simulated trial in a column pair.")
     spread = d.std(ddof=1) if len(d) > 1 else 0.0
     half = stdtrit(len(d) - 1, (1 + level) / 2) * spread / np.sqrt(len(d)) if spread > 0 else np.nan
-    method = "Student's t over pairs" if spread > 0 else "none: all pairs differ alike"
+    method = "Student's t over pairs" if spread > 0 else "none: all pairs have the same difference"
     signs = generator(seed, "stats/paired_scores").choice([-1.0, 1.0], size=(_FLIPS, len(d)))
     p = (1 + np.sum(np.abs(signs @ d) >= abs(d.sum()) - 1e-12)) / (1 + _FLIPS)
     value = np.array(d.mean())
@@ -159,12 +159,14 @@ def paired_scores(differences: ArrayLike, *, level: float = 0.95, seed: int = 0)
 def _weighted(strata: Sequence[Stratum]) -> tuple[list[tuple[Array, Array]], Array]:
     rows = [(np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)) for a, b in strata]
     if not rows or any(not len(a) or not len(b) for a, b in rows):
-        raise InputError("A condition lacks trials of one arm, or there is none. Compare conditions that both have.")
+        raise InputError(
+            "A condition lacks trials of one arm, or there is no condition. Compare conditions that both arms have."
+        )
     weight = np.array([len(a) * len(b) / (len(a) + len(b)) for a, b in rows])
     return rows, weight / weight.sum()
 
 
-_TIE = 1e-9  # counts off by less are not off
+_TIE = 1e-9  # counts that differ by less are equal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +185,7 @@ class PairedCounts:
     def __post_init__(self) -> None:
         counts = (self.both, self.only_a, self.only_b, self.neither)
         if min(counts) < 0 or sum(counts) < 1:
-            raise InputError(f"Paired counts {counts} hold no pairs; count both, only a, only b and neither.")
+            raise InputError(f"Paired counts {counts} contain no pairs. Count both, only a, only b and neither.")
 
     @property
     def pairs(self) -> int:
@@ -238,8 +240,8 @@ def tango_statistic(only_a: ArrayLike, only_b: ArrayLike, pairs: int, difference
     return np.where(variance > _TIE, off / np.sqrt(np.maximum(variance, _TIE)), infinite)
 
 
-MOST_PAIRS = 600  # a table of outcomes grows with the square of the pairs: this many take three seconds
-_RATES = 60  # shares of pairs that differ which are tried; twice as many change no p-value by 0.001
+MOST_PAIRS = 600  # the table of outcomes grows with the square of the pairs: 600 take three seconds
+_RATES = 60  # tested shares of differing pairs; twice as many change no p-value by 0.001
 
 
 def paired_p_value(counts: PairedCounts, *, difference: float = 0.0) -> float:

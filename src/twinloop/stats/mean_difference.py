@@ -68,10 +68,10 @@ def bootstrap_of_means(
     low = high = np.nan
     method = "BCa bootstrap within arms"
     if np.ptp(first) + np.ptp(second) == 0:
-        method = "none: all trials of each arm ended alike, so that drawing them again shows no spread"
+        method = "none: all trials of each arm have the same outcome, so that resamples have no spread"
     else:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # one constant arm has no jackknife of its own; the other's stands
+            warnings.simplefilter("ignore")  # a constant arm has no jackknife; that of the other arm is used
             found = scipy.stats.bootstrap(
                 (first, second),
                 _mean_difference,
@@ -120,8 +120,8 @@ def two_arms(a: ArrayLike, b: ArrayLike, *, paired: bool) -> tuple[Array, Array]
         raise InputError(f"{len(first)} values cannot be paired with {len(second)}. Give both of every pair.")
     if min(len(first), len(second)) < _LEAST:
         raise InputError(
-            f"{len(first)} and {len(second)} trials cannot tell how trials differ; a comparison of means needs at "
-            f"least {_LEAST} of each."
+            f"{len(first)} and {len(second)} trials do not show how trials differ; a comparison of means needs "
+            f"at least {_LEAST} of each."
         )
     return first, second
 
@@ -133,7 +133,7 @@ def _mean_difference(a: Array, b: Array, axis: int = -1) -> Array:
 def _welch_t(a: Array, b: Array, axis: int = -1) -> Array:
     error = np.sqrt(np.var(a, axis=axis, ddof=1) / a.shape[axis] + np.var(b, axis=axis, ddof=1) / b.shape[axis])
     off = _mean_difference(a, b, axis)
-    flat = error < 1e-12  # both groups constant: as far apart as can be
+    flat = error < 1e-12  # both groups constant: the most extreme statistic
     return np.where(flat, np.sign(off) * 1e12, off / np.where(flat, 1.0, error))
 
 
@@ -163,7 +163,7 @@ def welch_test(first: ArrayLike, second: ArrayLike, *, level: float = 0.95) -> W
     for values in (one, two):
         if len(values) < _LEAST_CLUSTERS:
             raise InputError(
-                f"A group of {len(values)} cannot tell how its members differ; give at least {_LEAST_CLUSTERS} of each."
+                f"A group of {len(values)} does not show how members differ; give at least {_LEAST_CLUSTERS} of each."
             )
     parts = [values.var(axis=0, ddof=1) / len(values) for values in (one, two)]
     total = parts[0] + parts[1]
@@ -212,7 +212,9 @@ def paired_test(
     """
     values = np.asarray(differences, dtype=np.float64)
     if len(values) < _LEAST_CLUSTERS:
-        raise InputError(f"{len(values)} episode cannot tell how episodes differ; compare at least {_LEAST_CLUSTERS}.")
+        raise InputError(
+            f"{len(values)} episode does not show how episodes differ; compare at least {_LEAST_CLUSTERS}."
+        )
     mean = bootstrap_mean(values, level=level, seed=seed)
     return PairedTest(mean=mean, p_value=max(_studentized(values, draws, seed, stream), 0.5 ** len(values)))
 
@@ -226,7 +228,7 @@ def _studentized(values: NDArray[np.float64], draws: int, seed: int, stream: str
     sampled = centred[rows]
     spread = sampled.std(axis=1, ddof=1) / np.sqrt(n)
     mean = sampled.mean(axis=1)
-    flat = spread <= 1e-9 * error  # one cluster drawn n times: as extreme as can be, on the side of its sign
+    flat = spread <= 1e-9 * error  # one cluster drawn n times: the most extreme statistic, with the sign of its mean
     extreme = np.where(mean > 0, np.inf, -np.inf)
     ratio = np.where(flat, extreme, mean / np.where(flat, 1.0, spread))
     return float((1 + np.sum(ratio >= values.mean() / error)) / (1 + draws))
@@ -264,7 +266,7 @@ def group_test(
     sizes = np.bincount(label)
     if len(names) < 2 or sizes.max() < 2:
         raise InputError(
-            f"{len(table)} episodes in {len(names)} groups cannot tell a change: give at least two groups, one of them "
+            f"{len(table)} episodes in {len(names)} groups cannot show a change: give at least two groups, one of them "
             "with at least two episodes."
         )
     at = np.asarray(order, dtype=np.float64)

@@ -31,12 +31,12 @@ from twinloop.core.seeds import generator
 Array = NDArray[np.float64]
 Kind = Literal["neighbours", "density"]
 
-LEAST_CLUSTERS = 10  # a p-value of fewer cannot fall below 0.09
+LEAST_CLUSTERS = 10  # with fewer, no p-value is below 0.09
 _BLOCK = 64_000_000  # bytes of distances at once
-_KEPT = 0.95  # share of the variance in which neighbours are sought (our choice; the usual one of a scree plot)
+_KEPT = 0.95  # share of the variance in the axes for neighbours (our choice; usual for a scree plot)
 _MOST_AXES = 32
 _FOLDS = 5
-_NEIGHBOUR = 5  # to which the distance is
+_NEIGHBOUR = 5  # the distance is that to this neighbour
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +150,7 @@ def novelty(
     given, name = _checked(rows, clusters, "Judged")
     names, place = np.unique(label, return_inverse=True)
     if len(names) < LEAST_CLUSTERS:
-        raise InputError(f"{len(names)} reference episodes say too little; give at least {LEAST_CLUSTERS}.")
+        raise InputError(f"{len(names)} reference episodes are too few; give at least {LEAST_CLUSTERS}.")
     fold = generator(seed, "stats/novelty/folds").permutation(len(names)) % _FOLDS
     new, of = np.unique(name, return_inverse=True)
     held_out, beaten = np.empty(len(names)), np.zeros(len(new))
@@ -211,11 +211,11 @@ def _checked(rows: ArrayLike, clusters: ArrayLike, what: str) -> tuple[Array, ND
     return values, label
 
 
-# 2.2 lengths of the middle half beyond it: of samples of up to 300 normal values, one in twenty has any value outside
+# 2.2 interquartile ranges beyond the quartile: of samples of up to 300 normal values, one in twenty has a value outside
 # (Hoaglin & Iglewicz, "Fine-tuning some resistant rules for outlier labeling", J. Am. Stat. Assoc. 82, 1987). From the
-# median that is 1 + 2 · 2.2 halves: 3.6 standard deviations of a normal distribution.
+# median that is 1 + 2 · 2.2 half ranges: 3.6 standard deviations of a normal distribution.
 _REACH = 1.0 + 2.0 * 2.2
-# Fewer values tell no quarter: at ten, each quarter holds two.
+# Fewer values are too few for quartiles: at ten, each quarter has two.
 LEAST_VALUES = 10
 
 
@@ -247,7 +247,7 @@ def fence(values: ArrayLike, *, least: float = 0.0, stretch: float = 1.0) -> Val
     known = np.asarray(values, dtype=np.float64)
     known = known[np.isfinite(known)]
     if len(known) < LEAST_VALUES:
-        raise InputError(f"{len(known)} values tell no quarter of their likes; a fence needs {LEAST_VALUES}.")
+        raise InputError(f"{len(known)} values are too few for quartiles; a fence needs {LEAST_VALUES}.")
     low, median, high = np.quantile(known, (0.25, 0.5, 0.75))
     reach = stretch * _REACH
     return ValueFence(

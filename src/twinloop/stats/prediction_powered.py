@@ -47,7 +47,7 @@ from twinloop.stats.proportion import clopper_pearson
 
 Array = NDArray[np.float64]
 Coefficient = Literal["ppi", "ppi++", "cross-fitted"]
-_LEAST = 3  # paired trials from which a covariance and its spread can be told
+_LEAST = 3  # paired trials needed for a covariance and its spread
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,9 @@ def control_variate(
     check_level(level)
     n, k = len(trials.real), len(trials.more)
     if n < _LEAST:
-        raise InputError(f"{n} paired trials tell no spread; at least {_LEAST} are needed, and 20 to rely on it.")
+        raise InputError(
+            f"{n} paired trials are too few for a spread; at least {_LEAST} are needed, and 20 for a reliable one."
+        )
     beta = {"ppi": lambda _: np.ones(n), "ppi++": _tuned, "cross-fitted": _left_out}[coefficient](trials)
     rectified = trials.real - beta * (trials.sim - trials.more.mean())
     error = np.sqrt(rectified.var(ddof=1) / n + beta.mean() ** 2 * trials.more.var(ddof=min(1, k - 1)) / k)
@@ -133,10 +135,10 @@ def trials_saved(trials: PairedTrials, *, level: float = 0.95, draws: int = 2000
     check_level(level)
     n, k = len(trials.real), len(trials.more)
     if n < _LEAST:
-        raise InputError(f"{n} paired trials tell no correlation; at least {_LEAST} are needed.")
+        raise InputError(f"{n} paired trials are too few for a correlation; at least {_LEAST} are needed.")
     if np.ptp(trials.real) == 0 or np.ptp(trials.sim) == 0:
         nan = np.array(np.nan)
-        method = "none: all paired trials ended alike, so that no correlation can be told"
+        method = "none: all paired trials have the same outcome, so that the correlation is unknown"
         return Interval.of(0.0, nan, nan, level=level, method=method)
 
     def saved(rows: NDArray[np.intp]) -> Array:
@@ -174,7 +176,7 @@ def _left_out(trials: PairedTrials) -> Array:
     return both / spread * k / (n + k) if spread > 0 else np.zeros(n)
 
 
-_DOUBT = 1.0  # squares of simulated scores, without covariance, that β has as if seen: it starts at 0 and grows slowly
+_DOUBT = 1.0  # prior sum of squares of simulated scores, without covariance: β starts at 0 and grows slowly
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,8 +215,8 @@ def rectified(
     n, k = f.shape[-1], h.shape[-1]
     if k < n:
         raise InputError(
-            f"{k} trials simulated besides are fewer than the {n} real ones, each of which takes at least one. "
-            f"Simulate at least {n} starts more; ten times as many serve well."
+            f"{k} further simulated trials are fewer than the {n} real ones, each of which needs at least one. "
+            f"Simulate at least {n} further starts, better ten times as many."
         )
     share = k // n
     mean = h[..., : share * n].reshape(*h.shape[:-1], n, share).mean(axis=-1)
@@ -257,8 +259,8 @@ def _coefficients(f: Array, g: Array, known: tuple[ArrayLike, ArrayLike] | None)
     return np.clip((both + covariance) / (spread + np.maximum(variance, 0.0)), -1.0, 1.0)
 
 
-_SIDE = 0.1  # share of α that the interval of π may miss, and as much the box of p₁ and p₀
-_CURVE = 401  # points of the curve; between two of them the bound is taken, so that more only make it tighter
+_SIDE = 0.1  # error probability, as share of α, of the interval of π, and again of the box of p₁ and p₀
+_CURVE = 401  # points of the curve; a bound is used between them, so more points only tighten the limit
 _HALVINGS = 24
 _TIE = 1e-9
 
@@ -297,7 +299,7 @@ def _lowest(
     first = np.linspace(*box1, _CURVE)
     second = _curve(first, counts, share, tail)
     inside = second <= box0[1]
-    if not inside.any():  # the box and the tail contradict each other, which has a chance below α
+    if not inside.any():  # the box and the tail contradict each other, with a chance below α
         return min(p * box1[1] + (1 - p) * box0[1] for p in ends)
     second = np.clip(second, box0[0], box0[1])
     # p₀ falls along the curve: between two points the rate is at least that of the one's p₁ and the other's p₀

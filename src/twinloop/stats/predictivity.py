@@ -24,9 +24,9 @@ from twinloop.stats.ranking import (
 
 Array = NDArray[np.float64]
 _PAIRS = 2_000_000  # numbers held at once
-_MODEL = "normal scores, noise of trials taken off"
+_MODEL = "normal scores, noise of trials subtracted"
 _UNKNOWN = "numbers of trials unknown and their noise not counted"
-_NO_GAP_INTERVAL = "no interval we tried held for few policies (docs/predictivity.md)"
+_NO_GAP_INTERVAL = "no tested interval was valid for few policies (docs/predictivity.md)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,16 +99,14 @@ _KINDS = (
     _MetricKind("pearson", ranking.pearson, "higher", "linear correlation of real and simulated scores (SRCC)"),
     _MetricKind("spearman", ranking.spearman, "higher", "correlation of ranks"),
     _MetricKind(
-        "kendall", ranking.kendall, "higher", "pairs ordered alike less pairs ordered otherwise, as a share (τ-b)"
+        "kendall", ranking.kendall, "higher", "pairs in the same order minus pairs in opposite order, as a share (τ-b)"
     ),
-    _MetricKind(
-        "mmrv", ranking.mmrv, "lower", "mean over policies of the largest real score at stake in a wrong order"
-    ),
+    _MetricKind("mmrv", ranking.mmrv, "lower", "mean over policies of the largest real score lost by a wrong order"),
     _MetricKind(
         "pairwise_accuracy",
         ranking.pairwise_accuracy,
         "higher",
-        "share of pairs of policies whose better one the simulation names",
+        "share of pairs of policies whose better one the simulation finds",
     ),
     _MetricKind(
         "best_agrees",
@@ -118,7 +116,7 @@ _KINDS = (
     ),
     _MetricKind("regret", ranking.regret, "lower", "real score lost by taking the simulation's best policy"),
 )
-_ORDERED = ("pearson", "spearman", "kendall", "pairwise_accuracy")  # of what is equal there is no order
+_ORDERED = ("pearson", "spearman", "kendall", "pairwise_accuracy")  # undefined if all scores are equal
 
 
 def predictivity(
@@ -213,7 +211,7 @@ def _bias(real: PolicyScoreMatrix, sim: PolicyScoreMatrix, level: float) -> Pred
         these=Interval.of(value, value - half, value + half, level=level, method=method),
         others=Interval.of(value, value - wide, value + wide, level=level, method="Student's t"),
         better="lower",
-        meaning="mean of simulated − real score: positive where the simulation flatters",
+        meaning="mean of simulated − real score: positive if the simulation is optimistic",
     )
 
 
@@ -227,7 +225,7 @@ def _absolute_gap(real: PolicyScoreMatrix, sim: PolicyScoreMatrix, draws: Array,
         these=_quantiles(value, draws if known else None, level, method, ""),
         others=_quantiles(value, None, level, _NO_GAP_INTERVAL, ""),
         better="lower",
-        meaning="mean of |simulated − real score|; noise of trials makes it larger than it is",
+        meaning="mean of |simulated − real score|; noise of trials increases it",
     )
 
 
@@ -236,7 +234,7 @@ def _method(real: PolicyScoreMatrix, sim: PolicyScoreMatrix, method: str) -> tup
     if real.known and sim.known:
         return True, method
     if real.known or sim.known:
-        return True, f"{method}; {'simulated' if real.known else 'real'} scores taken as they stand, {_UNKNOWN}"
+        return True, f"{method}; {'simulated' if real.known else 'real'} scores used without noise, {_UNKNOWN}"
     return False, _UNKNOWN
 
 

@@ -54,7 +54,7 @@ def _check_counts(successes: int, trials: int, level: float) -> None:
     check_level(level)
     if trials < 1 or not 0 <= successes <= trials:
         raise InputError(
-            f"{successes} successes of {trials} trials is no success rate; give 0 ≤ successes ≤ trials ≥ 1."
+            f"{successes} successes of {trials} trials is not a success rate; give 0 ≤ successes ≤ trials ≥ 1."
         )
 
 
@@ -76,8 +76,8 @@ def trials_to_claim(rate: float, *, confidence: float = 0.95, failures: int = 0)
     def enough(trials: int) -> bool:
         if trials > MOST_TRIALS:
             raise InputError(
-                f"A failure rate of {rate:g} needs more than {MOST_TRIALS:,} trials. No fleet drives that many: claim "
-                "less, or argue from parts of the task."
+                f"A failure rate of {rate:g} needs more than {MOST_TRIALS:,} trials. That is not feasible: claim a "
+                "higher rate, or argue from parts of the task."
             )
         return bool(bdtr(failures, trials, rate) <= 1.0 - confidence)
 
@@ -101,7 +101,7 @@ def rate_shown(failures: int, trials: int, *, confidence: float = 0.95) -> float
         InputError: more failures than trials, no trials, or a confidence outside (0, 1).
     """
     if trials < 1 or not 0 <= failures <= trials:
-        raise InputError(f"{failures} failures of {trials} trials is no result; give 0 ≤ failures ≤ trials ≥ 1.")
+        raise InputError(f"{failures} failures of {trials} trials is not a result; give 0 ≤ failures ≤ trials ≥ 1.")
     _check_claim(0.5, confidence, failures)
     return 1.0 if failures == trials else float(betaincinv(failures + 1, trials - failures, confidence))
 
@@ -146,13 +146,13 @@ def _check_claim(rate: float, confidence: float, failures: int) -> None:
     if not 0.0 < rate < 1.0:
         raise InputError(f"A failure rate of {rate:g} cannot be claimed; give one between 0 and 1, such as 1e-3.")
     if not 0.0 < confidence < 1.0:
-        raise InputError(f"A confidence of {confidence:g} is none; give one between 0 and 1, such as 0.95.")
+        raise InputError(f"A confidence of {confidence:g} is invalid; give one between 0 and 1, such as 0.95.")
     if failures < 0:
         raise InputError(f"{failures} failures cannot be allowed; give 0 or more.")
 
 
-_HEAVY = 0.2  # share of the estimate that one draw may carry before the estimate is called fragile; our choice
-_FEW = 30  # failures below which a normal interval of their mean weight is not trusted; our choice
+_HEAVY = 0.2  # share of one draw above which the estimate is called fragile; our choice
+_FEW = 30  # fewer failures are too few for a normal interval of their mean weight; our choice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,14 +176,14 @@ class WeightedRate:
     def warning(self) -> str:
         """Reason to distrust the interval; empty if there is none."""
         if self.events == 0:
-            return f"It never happened in {self.draws} draws: the search did not reach it, and nothing is known."
+            return f"It never happened in {self.draws} draws: the search did not reach it, so its rate is unknown."
         if self.largest > _HEAVY:
             return (
-                f"One draw carries {self.largest:.0%} of the estimate: there is a region that the search has not "
-                "found, and the rate may be several times higher. Search longer, or with more modes."
+                f"One draw accounts for {self.largest:.0%} of the estimate: the search missed a region, and "
+                "the rate may be several times higher. Search longer, or with more modes."
             )
         if self.events < _FEW:
-            return f"It happened in {self.events} draws only; with fewer than {_FEW} the interval covers too rarely."
+            return f"It happened in only {self.events} draws; with fewer than {_FEW} the interval covers too rarely."
         return ""
 
     def to_json(self) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from twinloop.stats.interval import Interval, check_level
 from twinloop.stats.proportion import wilson_ends
 
 Array = NDArray[np.float64]
-_TIE = 1e-12  # rounding of means, far below what one trial in a billion changes
+_TIE = 1e-12  # rounding of means, far below the effect of one trial in a billion
 
 
 def pearson(*, real: ArrayLike, sim: ArrayLike) -> Array:
@@ -164,9 +164,11 @@ class PolicyScoreMatrix:
         object.__setattr__(self, "trials", frozen(np.broadcast_to(np.asarray(self.trials, float), self.mean.shape)))
         if not ((self.mean >= 0) & (self.mean <= 1)).all():
             wrong = self.mean[~((self.mean >= 0) & (self.mean <= 1))]
-            raise InputError(f"A mean score of {wrong[0]:g} lies outside 0 to 1. Divide scores by what a full one is.")
+            raise InputError(f"A mean score of {wrong[0]:g} is outside 0 to 1. Divide scores by the full score.")
         if (self.trials <= 0).any():
-            raise InputError("A mean score of no trials is none. Leave that policy out, or say how many trials it had.")
+            raise InputError(
+                "A mean score of no trials is invalid. Leave that policy out, or give its number of trials."
+            )
 
     @classmethod
     def of_trials(cls, samples: Sequence[ArrayLike]) -> PolicyScoreMatrix:
@@ -197,7 +199,7 @@ class PolicyScoreMatrix:
         """Return scores averaged over tasks, with equal weight per task."""
         mean = np.mean([part.mean for part in parts], axis=0)
         variance = np.sum([part.variance for part in parts], axis=0) / len(parts) ** 2
-        smooth = np.clip(mean, 1e-3, 1 - 1e-3)  # a mean at the end of the scale still has trials
+        smooth = np.clip(mean, 1e-3, 1 - 1e-3)  # a mean of 0 or 1 still has trial noise
         known = np.all([~np.isnan(part.trials) for part in parts], axis=0)
         worth = np.divide(smooth * (1 - smooth), variance, out=np.full(mean.shape, np.nan), where=known)
         return cls(mean=mean, trials=worth)
@@ -247,7 +249,7 @@ def score_intervals(scores: PolicyScoreMatrix, *, level: float = 0.95) -> Interv
         np.maximum(low, 0.0),
         np.minimum(high, 1.0),
         level=level,
-        method="Wilson score, of as many trials as the scores are worth",
+        method="Wilson score, for the equivalent number of binary trials",
     )
 
 
@@ -266,7 +268,7 @@ def _pooled(mean: Array, n: Array, squares: ArrayLike) -> Array:
 
 
 LEAST_POLICIES = 3  # with two, every correlation is 1 or −1
-_LEFT = 0.05  # of the noise: the least true variance; a smaller one cannot be told from it
+_LEFT = 0.05  # least true variance, as a part of the noise variance; a smaller one cannot be distinguished from noise
 _LARGEST = 0.999  # correlation, so that covariances stay invertible
 _GRID = np.concatenate([np.linspace(-0.995, 0.9, 39), [0.93, 0.96, 0.98, 0.99, 0.999]])
 
@@ -302,8 +304,8 @@ def draw_population(
     policies = r.shape[-1]
     if policies < LEAST_POLICIES:
         raise InputError(
-            f"{policies} policies cannot tell how well simulation predicts reality: with two of them every correlation "
-            f"is 1 or -1. Score at least {LEAST_POLICIES}; six or more make an interval worth reading."
+            f"{policies} policies cannot show how well simulation predicts reality: with two, every correlation is 1 "
+            f"or -1. Score at least {LEAST_POLICIES}; six or more give a useful interval."
         )
     shape = (*r.shape[:-1], draws)
     lower = _lower(_off_lattice(real, draws, rng), _off_lattice(sim, draws, rng))
@@ -313,7 +315,7 @@ def draw_population(
     z1, z2 = rng.standard_normal((2, *shape)) / np.sqrt(policies)
     noise_r, noise_s = (np.mean(side.variance, axis=-1)[..., None] for side in (real, sim))
     true_r, true_s = c11**2 - noise_r, c21**2 + c22**2 - noise_s
-    open_ = (true_r <= 0) | (true_s <= 0)  # noise explains all there is: nothing is known of a correlation
+    open_ = (true_r <= 0) | (true_s <= 0)  # noise explains the whole variance: the correlation is unknown
     true_r, true_s = (np.maximum(x, np.maximum(_LEFT * y, 1e-12)) for x, y in ((true_r, noise_r), (true_s, noise_s)))
     most = _LARGEST * np.sqrt(true_r * true_s)
     return ScorePopulation(

@@ -19,7 +19,7 @@ from twinloop.stats.interval import Interval
 
 Array = NDArray[np.float64]
 
-_PENALTIES = 10.0 ** np.arange(-4.0, 3.0)  # of the features' mean square; the one that predicts best is taken
+_PENALTIES = 10.0 ** np.arange(-4.0, 3.0)  # relative to the features' mean square; the best one is used
 
 
 def ridge_predictions(features: ArrayLike, target: ArrayLike, fold: ArrayLike) -> Array:
@@ -53,7 +53,7 @@ def ridge_predictions(features: ArrayLike, target: ArrayLike, fold: ArrayLike) -
     return best
 
 
-# Of the mean square of standardized columns: from hardly any ridge to none but the base rate.
+# Of the mean square of standardized columns: from nearly no ridge to a fit of the base rate alone.
 PENALTIES = 10.0 ** np.arange(-3.0, 2.0, 0.5)
 _STEPS, _DONE = 50, 1e-9
 _FOLDS, _INNER = 5, 4
@@ -98,7 +98,7 @@ def fit_logistic(rows: ArrayLike, outcome: ArrayLike, penalty: float) -> Logisti
     sd = np.where(sd <= 1e-12 * (1e-300 + np.abs(x).max(axis=0)), np.inf, sd)
     design = np.column_stack([np.ones(len(x)), (x - mean) / sd])
     ridge = np.full(design.shape[1], penalty)
-    ridge[0] = 1e-6  # outcomes that are all alike leave the intercept finite
+    ridge[0] = 1e-6  # keeps the intercept finite if all outcomes are equal
     weights = np.zeros(design.shape[1])
     for _ in range(_STEPS):
         p = expit(design @ weights)

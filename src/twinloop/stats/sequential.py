@@ -190,10 +190,10 @@ def kept_range(hypotheses: ArrayLike, log_e: ArrayLike, *, alpha: float) -> tupl
 def _counts(successes: ArrayLike, size: int, arm: str) -> Array:
     counts = np.asarray(successes, dtype=np.float64)
     if size < 1 or counts.ndim < 1 or counts.shape[-1] < 1:
-        raise InputError(f"Arm {arm} has no block of trials to begin with; give at least one trial of each policy.")
+        raise InputError(f"Arm {arm} has no block of trials. Give at least one trial of each policy.")
     if ((counts < 0) | (counts > size) | (counts != np.round(counts))).any():
         raise InputError(
-            f"Arm {arm} has a block that is no number of successes from 0 to {size}. "
+            f"Arm {arm} has a block whose number of successes is no integer from 0 to {size}. "
             "For scores between 0 and 1 use the test of scores."
         )
     return counts

@@ -43,7 +43,7 @@ def autocorrelation(series: ArrayLike, nlags: int = 1) -> NDArray[np.float64]:
 
 
 def pooled_autocorrelation(clips: Sequence[ArrayLike], lag: int = 1) -> float:
-    """Return the correlation of values ``lag`` frames apart, over clips of one series of mean zero.
+    """Return the correlation of values at a distance of ``lag`` frames, over clips of one series of mean zero.
 
     Clips are not centred individually, so a constant part of a clip, for example the error of its first state, counts
     as correlated. Series of zeros have 1.
@@ -97,7 +97,7 @@ def ljung_box(clips: Sequence[ArrayLike], *, lags: int = 10, fitted: int = 0) ->
 # Sums over blocks of L frames miss a share τ / (2 L) of the variance under AR(1): 6 % at eight times τ. With much
 # data blocks grow as the cube root of their number, which is the best rate (Künsch, Annals of Statistics 17, 1989).
 _BLOCK = 8.0
-# Shorter blocks, down to here, only to have _FEW of them; with fewer than _FEWEST there is no interval.
+# Blocks are shortened to _SHORTEST to get _FEW of them; with fewer than _FEWEST_BLOCKS there is no interval.
 _SHORTEST, _FEW, _FEWEST_BLOCKS = 4.0, 8, 4
 
 
@@ -161,7 +161,7 @@ def time_blocks(starts: ArrayLike, frames: int, dt: float, episodes: ArrayLike, 
     return np.unique(labels, return_inverse=True)[1].reshape(labels.shape)
 
 
-_FEWEST_SAMPLES = 16  # samples, below which a record has hardly a band
+_FEWEST_SAMPLES = 16  # fewer samples give almost no frequency resolution
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,8 +191,8 @@ def spectrum(values: ArrayLike, hz: float, *, segment: int = 256) -> Spectrum:
     record = np.asarray(values, dtype=np.float64)
     if record.ndim != 1 or len(record) < _FEWEST_SAMPLES or not np.isfinite(record).all():
         raise InputError(
-            f"A spectrum needs a row of at least {_FEWEST_SAMPLES} finite numbers; given {record.shape}. Give a longer "
-            "record, without gaps."
+            f"A spectrum needs a series of at least {_FEWEST_SAMPLES} finite numbers; given {record.shape}. Give a "
+            "longer record, without gaps."
         )
     length = min(segment, len(record))
     frequency, density = welch(record, fs=hz, window="hann", nperseg=length, detrend="linear", average="median")
@@ -225,7 +225,7 @@ def quantum(values: ArrayLike) -> float | None:
     step = float(np.median(gaps[gaps < 1.5 * np.quantile(gaps, 0.1)]))
     if step <= _ROUND_OFF:
         return None
-    for reach in (20, 200, len(levels)):  # whole numbers stay right when the line grows gradually
+    for reach in (20, 200, len(levels)):  # extending the line gradually keeps the integers correct
         step = _slope(levels[:reach], step)
     return step if on_grid(levels, step) else None
 
@@ -244,10 +244,10 @@ def _slope(levels: NDArray[np.float64], step: float) -> float:
     return float(np.polyfit(counts, levels, 1)[0])
 
 
-# Balasubramanian et al. 2015, "Spectral arc length": frequencies up to 10 Hz, beyond which people move nothing on
-# purpose; the spectrum ends where it stays below 5 % of its value at rest; padded with zeros to 16 times its length.
+# Balasubramanian et al. 2015, "Spectral arc length": frequencies up to 10 Hz, the limit of voluntary human
+# motion; the spectrum ends where it stays below 5 % of its value at rest; padded with zeros to 16 times its length.
 MOST_HZ, FLOOR, _PADDING = 10.0, 0.05, 4
-_LEAST_FRAMES = 4  # two differences of a velocity, and one more to tell them apart
+_LEAST_FRAMES = 4  # two differences of a velocity, and one more to compare them
 
 
 def spectral_arc_length(speed: ArrayLike, rate_hz: float) -> Array:
@@ -306,5 +306,5 @@ def log_dimensionless_jerk(velocity: ArrayLike, rate_hz: float) -> Array:
 
 def _frames(count: int) -> int:
     if count < _LEAST_FRAMES:
-        raise InputError(f"{count} samples are no movement; its smoothness needs at least {_LEAST_FRAMES}.")
+        raise InputError(f"{count} samples are too few; smoothness needs at least {_LEAST_FRAMES}.")
     return count

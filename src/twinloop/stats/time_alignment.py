@@ -23,8 +23,8 @@ def mae(predicted: ArrayLike, measured: ArrayLike) -> NDArray[np.float64]:
     return np.nanmean(error.reshape(-1, error.shape[-1]), axis=0)
 
 
-_LONGEST, _STEP = 15.0, 0.25  # frames, of the lags that `best_lag` looks at
-_FINENESS = 8  # parts of a frame at which the correlation is read before the parabola
+_LONGEST, _STEP = 15.0, 0.25  # frames, lags of `best_lag`
+_FINENESS = 8  # steps per frame at which the correlation is evaluated before the parabola
 
 
 def delayed(series: ArrayLike, lag: ArrayLike) -> NDArray[np.float64]:
@@ -214,8 +214,8 @@ def _shifted_product(x: NDArray[np.float64], y: NDArray[np.float64], shift: int)
 Pairs = NDArray[np.intp]
 
 _BLOCK = 64_000_000  # bytes of distances, or of spectra, at once
-# Two series are laid over each other by three quarters of the shorter one at least, and by a third of the longer: less
-# tells that they share a stretch, not that one is a copy of the other (our choice).
+# Two series must overlap by at least three quarters of the shorter one and a third of the longer one: a shorter overlap
+# shows a common part, not a duplicate (our choice).
 _LEAST_OF_SHORTER, _LEAST_OF_LONGER = 0.75, 1 / 3
 
 
@@ -249,7 +249,7 @@ def nearest_pairs(rows: ArrayLike, neighbours: int) -> Pairs:
     found = np.empty((n, k), dtype=np.intp)
     for begin in range(0, n, height):
         block = values[begin : begin + height]
-        apart = squares - 2.0 * (block @ values.T)  # less the row's own square, which does not order its neighbours
+        apart = squares - 2.0 * (block @ values.T)  # without the row's own square, which does not change the order
         apart[np.arange(len(block)), np.arange(begin, begin + len(block))] = np.inf
         found[begin : begin + height] = np.argpartition(apart, k - 1, axis=1)[:, :k]
     both = np.stack([np.repeat(np.arange(n), k), found.ravel()], axis=1)

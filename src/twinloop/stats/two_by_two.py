@@ -26,7 +26,7 @@ from twinloop.stats.proportion import clopper_pearson, wilson
 
 Array = NDArray[np.float64]
 Alternative = Literal["two-sided", "greater", "less"]
-_TIE = 1e-9  # statistics closer than this are equal: they differ by rounding only
+_TIE = 1e-9  # statistics that differ by less are equal up to rounding
 _FINEST = 32  # points of the unknown rate per √trials: the peaks of a tail are about 1 / √trials wide
 _CHUNK = 2_000_000  # numbers held at once while tails are summed
 
@@ -48,7 +48,7 @@ class ContingencyTable:
         for arm, won, tried in (("a", self.successes_a, self.trials_a), ("b", self.successes_b, self.trials_b)):
             if tried < 1 or not 0 <= won <= tried:
                 raise InputError(
-                    f"{won} successes of {tried} trials in arm {arm} is no success rate; "
+                    f"{won} successes of {tried} trials in arm {arm} is not a success rate; "
                     "give 0 ≤ successes ≤ trials ≥ 1."
                 )
 
@@ -202,7 +202,7 @@ def check_difference(difference: float) -> None:
     """
     if not -1.0 < difference < 1.0:
         raise InputError(
-            f"A difference of two rates lies between -1 and 1, not at {difference:g}. Write 10 points as 0.1."
+            f"A difference of two rates must be between -1 and 1, not {difference:g}. Write 10 points as 0.1."
         )
 
 
@@ -234,7 +234,7 @@ def _pmf(trials: int, rates: Array) -> Array:
 
 
 DifferenceMethod = Literal["newcombe", "agresti-caffo", "clopper-pearson", "chan-zhang"]
-_SCAN = 25  # differences at which the exact tail is looked at before the first crossing is halved
+_SCAN = 25  # differences at which the exact tail is evaluated before the first crossing is bisected
 _HALVINGS = 15  # to 3e-6 of the difference
 
 

@@ -20,10 +20,10 @@ from twinloop.core.seeds import generator
 from twinloop.stats.interval import check_level
 
 Array = NDArray[np.float64]
-# Beyond so many of both samples, episodes are bundled: a matrix of episodes takes 8 MB then, and relabelling is cheap.
+# With more episodes in total, they are bundled: the matrix of episodes then takes 8 MB, and relabelling is cheap.
 MOST_EPISODES = 1000
 _TWO = 2
-_ASKED = 200  # episodes a side up to which the number that a test needs is looked for
+_ASKED = 200  # largest number of episodes per side in the search for the required number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,8 +166,8 @@ def _side(name: str, rows: ArrayLike, clusters: ArrayLike) -> tuple[Array, NDArr
     names, label = np.unique(labels, return_inverse=True)
     if len(names) < _TWO:
         raise InputError(
-            f"The {name} sample is one episode, which cannot tell how episodes differ. Give at least {_TWO}; the rows "
-            "of one episode do not count as many."
+            f"The {name} sample is one episode, which does not show how episodes differ. Give at least {_TWO}; the "
+            "rows of one episode are not independent."
         )
     return values, label, names
 
@@ -209,8 +209,8 @@ def require_episodes(samples: TwoSampleRows, level: float) -> None:
     kind = f"{n} pairs of episodes" if samples.paired else f"{n} real and {m} simulated episodes"
     want = f"{needed} pairs" if samples.paired else f"{needed} of each, or {_more(n, m, alpha)}"
     raise InputError(
-        f"{kind} are too few for a test at {alpha:.3g}: however they differ, relabelling them gives no p-value below "
-        f"{least:.2g}. It needs {want}. Ask for no test (0 draws) to have the distance alone."
+        f"{kind} are too few for a test at {alpha:.3g}: relabelling cannot give a p-value below {least:.2g}. It "
+        f"needs {want}. Without a test (0 draws) the distance is still computed."
     )
 
 
@@ -220,7 +220,7 @@ def _more(n: int, m: int, alpha: float) -> str:
     while least_p_value(few, many) > alpha:
         many += 1
     side = "simulated" if m >= n else "real"
-    return f"{many} {side} ones beside these {few}"
+    return f"{many} {side} ones with these {few}"
 
 
 Mask = NDArray[np.bool_]
@@ -279,7 +279,7 @@ def relabellings(
         InputError: fewer than one relabelling.
     """
     if draws < 1:
-        raise InputError(f"{draws} is no number of relabellings. Ask for 19 or more; 999 are usual.")
+        raise InputError(f"{draws} relabellings are too few. Use 19 or more; 999 are usual.")
     c, r = samples.nepisode, samples.nreal
     if samples.paired:
         swapped, exact = _swaps(r, draws, seed)
