@@ -98,7 +98,7 @@ def test_the_card_says_what_it_was_told(saved):
         "# reach by touch",
         f"hash `{policy.hash}`",
         "| `observation.state` | j0 (deg), j1 (deg) |",
-        "| chunk | 4 commands, 2 carried out |",
+        "| chunk | 4 commands, 2 executed |",
         "| name | episodes | sim | share |",
         "| real@2 | 10 |  | 0.25 |",
         "Normalized (mean_std) with the statistics of planted samples.",
@@ -135,7 +135,7 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
     with torch.no_grad():
         policy.network.head.weight[0, :3] = torch.nan
     with pytest.raises(
-        InputError, match=r"This policy: network.head.weight holds 3 of \d+ numbers that are not finite"
+        InputError, match=r"This policy: network.head.weight has 3 of \d+ numbers that are not finite"
     ):
         policy.save(tmp_path / "p")
     assert not (tmp_path / "p").exists()
@@ -180,25 +180,25 @@ _BROKEN = {
         r"model.safetensors \(64 bytes\) is not a complete safetensors file",
     ),
     "pickle": (lambda f: _weights(f, pickle.dumps({"a": 1})), "model.safetensors is a pickle.*It was not opened"),
-    "torch": (_torch_file, "model.safetensors is a pickle, as torch.save writes them"),
+    "torch": (_torch_file, "model.safetensors is a pickle, as torch.save writes"),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "model.safetensors does not exist: the policy has no"),
     "shape": (
         lambda f: _tensors(f, lambda t: t.update({"network.head.bias": torch.zeros(3)})),
-        r"does not fit its config.json: network.head.bias is torch.float32 \(3,\) and should be torch.float32 \(8,\)",
+        r"does not fit its config.json: network.head.bias is torch.float32 \(3,\) but must be torch.float32 \(8,\)",
     ),
     "type": (
         lambda f: _tensors(f, lambda t: t.update({"network.head.bias": torch.zeros(8, dtype=torch.float64)})),
-        r"network.head.bias is torch.float64 \(8,\) and should be torch.float32 \(8,\)",
+        r"network.head.bias is torch.float64 \(8,\) but must be torch.float32 \(8,\)",
     ),
     "key": (
         lambda f: _tensors(f, lambda t: t.update({"network.haed.bias": t.pop("network.head.bias")})),
         "network.haed.bias is not part of the network; network.head.bias is missing",
     ),
-    "nan": (lambda f: _tensors(f, _nan), "network.trunk.0.weight holds 1 of 160 numbers that are not finite"),
-    "one bit": (lambda f: _tensors(f, lambda t: t["network.head.bias"].add_(1e-3)), "its hash is .*were changed after"),
+    "nan": (lambda f: _tensors(f, _nan), "network.trunk.0.weight has 1 of 160 numbers that are not finite"),
+    "one bit": (lambda f: _tensors(f, lambda t: t["network.head.bias"].add_(1e-3)), "was saved with the hash .*were changed after"),
     "horizon": (lambda f: _settings(f, n_action_steps=1), "saved with the hash .*but its content has"),
     "newer": (lambda f: _config(f, schema=2), "config.json has schema 2; this version reads up to 1. Upgrade twinloop"),
-    "no hash": (lambda f: _config(f, hash=...), "config.json lacks hash: it is damaged or not ours"),
+    "no hash": (lambda f: _config(f, hash=...), "config.json has no hash: it is damaged or not from twinloop"),
     "kind": (lambda f: _config(f, kind="gpt"), "Unknown policy kind 'gpt'"),
     "settings": (lambda f: _settings(f, wdith=3), r"wdith: .*Nearest existing: width"),
     "size": (lambda f: _settings(f, width=10**9), "width: Input should be less than or equal to 8192"),
@@ -206,9 +206,9 @@ _BROKEN = {
     "contract": (lambda f: _config(f, contract={"robot_type": "arm"}), "its contract or statistics cannot be read"),
     "statistics": (lambda f: _config(f, statistics={"source": "x"}), "its contract or statistics cannot be read"),
     "text": (lambda f: (f / "config.json").write_text("{"), "config.json is not valid JSON"),
-    "list": (lambda f: (f / "config.json").write_text("[]"), "config.json lacks schema, kind, settings"),
-    "no config": (lambda f: (f / "config.json").unlink(), "is no policy: it has no config.json"),
-    "gone": (shutil.rmtree, "is no policy: no such folder"),
+    "list": (lambda f: (f / "config.json").write_text("[]"), "config.json has no schema, kind, settings"),
+    "no config": (lambda f: (f / "config.json").unlink(), "is not a policy: it has no config.json"),
+    "gone": (shutil.rmtree, "is not a policy: no such folder"),
 }
 
 

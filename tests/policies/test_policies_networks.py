@@ -186,7 +186,7 @@ def test_an_observation_that_does_not_fit_is_named():
         policy.predict({ENVIRONMENT: seen[ENVIRONMENT]})
     with pytest.raises(InputError, match=r"observation.state has shape \(3, 1, 2\); the policy expects \(n, 2, 2\)"):
         policy.predict({**seen, STATE: seen[STATE][:, :1]})
-    with pytest.raises(InputError, match="different counts of rows"):
+    with pytest.raises(InputError, match="different numbers of rows"):
         policy.predict({**seen, STATE: seen[STATE][:2]})
     sees = small("mlp", contract(cameras={"front": (16, 16)}))
     for floats in (observation(sees, 3), batch(sees, 3)):

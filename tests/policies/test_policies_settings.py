@@ -38,7 +38,7 @@ def test_settings_name_what_is_wrong():
         read_settings("flow", {"chunk_size": 8, "n_action_steps": 9})
     with pytest.raises(InputError, match=r"width \(100\) must be a multiple of 4 times the heads \(16\)"):
         read_settings("act", {"width": 100})
-    with pytest.raises(InputError, match="default_domain 'real' is none of: sim"):
+    with pytest.raises(InputError, match="default_domain 'real' is not among the domains: sim"):
         read_settings("mlp", {"domains": ["sim"], "default_domain": "real"})
 
 
@@ -117,7 +117,7 @@ def test_statistics_survive_their_plain_form_and_name_what_is_wrong():
         made.require("actoin", 2)
     with pytest.raises(InputError, match="have 2 columns of action, but the policy's contract has 6"):
         made.require(ACTION, 6)
-    with pytest.raises(InputError, match="x holds 1 values that are not finite, the first in row 1, column 0"):
+    with pytest.raises(InputError, match="x has 1 values that are not finite, the first in row 1, column 0"):
         Statistics.measure({"x": [[1.0], [np.nan]]}, source="s")
     with pytest.raises(InputError, match="x has no samples"):
         Statistics.measure({"x": np.empty((0, 3))}, source="s")
@@ -134,7 +134,7 @@ def test_relative_actions_are_what_the_policy_adds_to_the_reading():
 def test_a_policy_is_made_of_what_fits_together():
     pytest.importorskip("torch")
     blind = contract(state=None, environment=0)
-    with pytest.raises(InputError, match="needs something to see"):
+    with pytest.raises(InputError, match="needs an observation"):
         new_policy("mlp", blind, {}, statistics(blind))
     with pytest.raises(InputError, match=r"action has j0, j1, observation.state has none. Choose absolute"):
         new_policy("mlp", contract(state=None), {"action_space": "delta_to_state"}, statistics(contract()))
