@@ -101,7 +101,7 @@ def test_the_cap_and_the_model_error_are_said():
     twin = load_twin("so101_tabletop")
     capped = calibration(kappa=9.0, status="capped", needed=np.inf, model_error=np.array([0.7]))
     text = "\n".join(identified_notes(twin, dataclasses.replace(FOUND, calibration=capped)))
-    assert "capped at kappa 9 (three standard deviations in place of one); calibration on 12 clips needs an unlimited one" in text
+    assert "capped at kappa 9 (three standard deviations in place of one); 12 clips need an unlimited one" in text
     assert "MODEL ERROR beyond these ranges on real clips: position/elbow_flex 0.7 deg." in text
     never = dataclasses.replace(FOUND, calibration=None)
     assert "kappa 1, never calibrated" in identified_notes(twin, never)[0]

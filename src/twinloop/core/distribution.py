@@ -83,7 +83,7 @@ class RangeCalibration(JsonRecord):
             return f"UNCALIBRATED: {self.clips} calibration clips, {self.level:.0%} needs at least {least}"
         if self.status == "capped":
             needed = f"{self.needed:.3g}" if math.isfinite(self.needed) else "an unlimited one"
-            return f"capped at kappa {self.cap:.3g} ({self.cap_reason}); calibration on {self.clips} clips needs {needed}"
+            return f"capped at kappa {self.cap:.3g} ({self.cap_reason}); {self.clips} clips need {needed}"
         return f"calibrated on {self.clips} clips for {self.level:.0%}"
 
     def to_json(self) -> dict[str, Any]:
