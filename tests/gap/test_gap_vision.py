@@ -104,5 +104,5 @@ def test_other_sizes_are_answered(sim):
 
 
 def test_too_few_episodes_say_how_many():
-    with pytest.raises(InputError, match=r"pictures of 3 episodes .* at least 4 on each side"):
+    with pytest.raises(InputError, match=r"images of 3 episodes .* at least 4 on each side"):
         gather(picture_arrays("few", camera_pictures(3, frames=1)), CLASSICAL, frames=1)
