@@ -1,6 +1,6 @@
 """`generate` over time: its rate from the first thousand episodes to the last, and the memory of every process.
 
-``python -m benchmarks.speed.scale`` runs what the table in docs/performance.md shows: a task that costs next to nothing
+``python -m benchmarks.speed.scale`` runs what the table in docs/evidence/performance.md shows: a task that costs next to nothing
 (`swing`), so that what is around the physics shows, at 10³, 10⁴ and 10⁵ episodes on 1 and 2 workers; and SO-101
 pick and place at 10³. ``python -m benchmarks.speed.scale swing 1000 2`` is one run: task, episodes, workers.
 

@@ -12,7 +12,7 @@ from twinloop.dataset.logs.formats import importers, load_log
 from twinloop.dataset.logs.importers.tables import KNOWN, UNITS
 from twinloop.dataset.logs.sets.registry import SETS
 
-PAGE = (Path(__file__).parents[2] / "docs/logs.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/guides/import_logs.md").read_text()
 
 
 def table(title):

@@ -1,4 +1,4 @@
-"""What `docs/environments.md` shows runs, and it leaves no id and no option out."""
+"""What `docs/guides/environments.md` shows runs, and it leaves no id and no option out."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from twinloop.generate import RenderConfig
 from twinloop.render import probe_renderer
 from twinloop.workflows.generate.requests import RenderRequest
 
-PAGE = (Path(__file__).parents[2] / "docs" / "rendering.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "rendering.md").read_text()
 WORDS = [line.split("|")[1:3] for line in PAGE.split("| word | YAML | meaning |")[1].split("\n\n")[0].splitlines()[2:]]
 HANDLING = {"dataset", "output", "workers", "resume", "json"}  # of files and processes, not of pictures
 

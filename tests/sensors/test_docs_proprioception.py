@@ -16,7 +16,7 @@ from twinloop.twin.devices import device_presets
 from twinloop.twin.quantities.sensing import SENSING
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/proprioception.md").read_text()
+PAGE = (ROOT / "docs/guides/sensors.md").read_text()
 KINDS = {"imu", "force_torque", "servo"}
 
 

@@ -11,7 +11,7 @@ from twinloop.sensors.camera import stages
 from twinloop.sensors.camera.model import CHOICES, QUANTITY_FIELDS, SETTING_FIELDS
 from twinloop.twin import load_twin
 
-PAGE = (Path(__file__).parents[2] / "docs/cameras.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/guides/sensors.md").read_text()
 
 
 def rows(heading):

@@ -13,7 +13,7 @@ from twinloop.render import probe_renderer
 from twinloop.twin import load_twin
 from twinloop.twin.devices import device_presets
 
-PAGE = (Path(__file__).parents[2] / "docs" / "ranging.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "sensors.md").read_text()
 BUILTIN = Path(load_twin.__code__.co_filename).parent / "builtin" / "so101_tabletop.yaml"
 
 

@@ -12,7 +12,7 @@ import yaml
 from twinloop.cli.main import TWINLOOP
 from twinloop.train.config import TrainConfig
 
-PAGE = (Path(__file__).parents[2] / "docs/adaptation.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/guides/training.md").read_text()
 LINES = [line for block in re.findall(r"```\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
 
 

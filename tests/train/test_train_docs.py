@@ -14,7 +14,7 @@ from twinloop.generate.config import GenerateFile
 from twinloop.train.config import TrainConfig
 from twinloop.train.prepared import resolved
 
-PAGE = (Path(__file__).parents[2] / "docs/training.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/guides/training.md").read_text()
 
 
 def blocks(language):
