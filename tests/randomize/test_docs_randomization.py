@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 import yaml
 
+from support.pages import section
 from twinloop.generate import resolve
 from twinloop.generate.config import load_plan
 from twinloop.randomize import make_design
@@ -15,7 +15,7 @@ from twinloop.randomize.constraints import LEAST_ACCEPTED, parse_constraint
 from twinloop.randomize.coverage import MARGINAL_CELLS, MOST_BALL_AXES, PAIR_CELLS, TRIPLE_CELLS
 from twinloop.randomize.options import AdaptiveOptions
 
-PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "randomize.md").read_text()
+PAGE = section("guides/randomize.md", "Parameters that vary between worlds")
 SECTIONS = re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL)
 
 

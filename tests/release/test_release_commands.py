@@ -232,6 +232,6 @@ def test_a_canary_that_is_as_good_is_rarely_aborted():
 
 
 def test_the_page_has_a_place_for_every_table():
-    page = (Path(__file__).parents[2] / "docs" / "guides" / "release.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "evidence" / "release.md").read_text()
     for study in GATE.chosen():
         assert f"<!-- benchmarks gate {study.name}: begin -->\n**" in page
