@@ -57,7 +57,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 def test_links_lead_somewhere(page):
     text = re.sub(r"^```.*?^```|`[^`\n]*`", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     wrong = []
-    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+    for link in re.findall(r"(?<!\\)\]\(([^)\s]+)\)", text):
         file, _, anchor = link.partition("#")
         target = page.parent / file if file else page
         if "://" not in link and not (target.exists() and (not anchor or anchor in anchors(target))):

@@ -224,7 +224,7 @@ def test_planted_rates_are_those_drawn():
 
 @pytest.mark.slow
 def test_a_canary_that_is_as_good_is_rarely_aborted():
-    """What docs/evidence/release.md says of false alarms, with fewer repetitions: 5 % and three standard errors of 2000."""
+    """The false alarms of docs/evidence/release.md with fewer repetitions: 5 % and three standard errors of 2000."""
     [study] = GATE.chosen(["canary"])
     for row in study.run(2000, 1).figures:
         if row["champion"] == row["canary"]:

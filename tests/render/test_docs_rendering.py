@@ -21,7 +21,7 @@ HANDLING = {"dataset", "output", "workers", "resume", "json"}  # of files and pr
 def test_what_is_drawn_in_the_example_is_a_picture_with_its_truth():
     if not probe_renderer("gl").available:
         pytest.skip("the gl renderer does not work here")
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+    code = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)[0]
     names = {}
     exec(code, names)
     seen = names["seen"]["front"]

@@ -24,7 +24,7 @@ from twinloop.curate.coverage import ClipRows
 
 Array = NDArray[np.float64]
 _FOLDS = 5
-# A parameter is told from a clip where so much of its variance is, in episodes left out; docs/evidence/scenarios.md says how
+# A parameter is told from a clip where so much of its variance is, in episodes left out; docs/coverage.md says how
 # often one without influence is. At most so many are read off one hole (our choice).
 LEAST_TOLD, _MOST = 0.25, 4
 _RIDGE = 0.1  # per episode and whitened component: what keeps regressions of a few hundred episodes from fitting noise
