@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 from twinloop.stats.distances import mmd  # noqa: E402
 from twinloop.train.align import AlignmentTerm, Coral, Mmd, coral_share, verdict  # noqa: E402
 
-PAGE = Path(__file__).parents[2] / "docs" / "adaptation.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "training.md"
 
 
 @pytest.fixture(scope="module")
