@@ -6,8 +6,8 @@ import re
 
 import numpy as np
 
+from support.docs_sections import section
 from support.import_csv import FOREIGN
-from support.pages import section
 from twinloop.dataset.logs.formats import importers, load_log
 from twinloop.dataset.logs.importers.tables import KNOWN, UNITS
 from twinloop.dataset.logs.sets.registry import SETS

@@ -7,7 +7,7 @@ import dataclasses
 import io
 import re
 
-from support.pages import section
+from support.docs_sections import section
 from twinloop.envs import IDS, EnvOptions
 
 TEXT = section("guides/environments.md", "Environments")

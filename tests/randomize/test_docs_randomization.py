@@ -7,7 +7,7 @@ import re
 import pytest
 import yaml
 
-from support.pages import section
+from support.docs_sections import section
 from twinloop.generate import resolve
 from twinloop.generate.config import load_plan
 from twinloop.randomize import make_design

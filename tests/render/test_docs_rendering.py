@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from support.pages import section
+from support.docs_sections import section
 from twinloop.generate import RenderConfig
 from twinloop.render import probe_renderer
 from twinloop.workflows.generate.requests import RenderRequest

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from support.pages import section
+from support.docs_sections import section
 from twinloop.generate import read_config
 from twinloop.rollout import reading_columns, reporting_sensors
 from twinloop.stats import allan_curve, allan_noise

@@ -6,7 +6,7 @@ import numpy as np
 import yaml
 
 from support.cameras import CAMERAS, preset
-from support.pages import section
+from support.docs_sections import section
 from twinloop.sensors.camera import stages
 from twinloop.sensors.camera.model import CHOICES, QUANTITY_FIELDS, SETTING_FIELDS
 from twinloop.twin import load_twin

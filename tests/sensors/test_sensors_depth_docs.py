@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import yaml
 
-from support.pages import section
+from support.docs_sections import section
 from twinloop.render import probe_renderer
 from twinloop.twin import load_twin
 from twinloop.twin.devices import device_presets

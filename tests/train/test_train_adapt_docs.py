@@ -8,7 +8,7 @@ import shlex
 import pytest
 import yaml
 
-from support.pages import section
+from support.docs_sections import section
 from twinloop.cli.main import TWINLOOP
 from twinloop.train.config import TrainConfig
 

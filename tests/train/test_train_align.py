@@ -170,7 +170,7 @@ def test_the_adversarial_term_of_the_page_runs_and_learns(folders, tmp_path):
 @pytest.mark.parametrize(
     ("code", "text"),
     [
-        ("class Mine:\n    def __init__(self, size):\n        self.size = size\n", "is no torch.nn.Module"),
+        ("class Mine:\n    def __init__(self, size):\n        self.size = size\n", "is not a torch.nn.Module"),
         ("class Mine:\n    def __init__(self, size):\n        1 / 0\n", r"cannot be made: ZeroDivisionError"),
         ("class Other: ...\n", "Unknown alignment class 'Mine'"),
     ],

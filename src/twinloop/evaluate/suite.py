@@ -116,7 +116,9 @@ def parse_suite(value: Any, *, where: str) -> SuiteSpec:
         InputError: what is wrong, by key.
     """
     if not isinstance(value, Mapping):
-        raise InputError(f"{where} is no suite: a mapping with name and slices is expected. See docs/evaluation.md.")
+        raise InputError(
+            f"{where} is no suite: a mapping with name and slices is expected. See docs/guides/evaluation.md."
+        )
     try:
         return SuiteSpec.model_validate(value)
     except ValidationError as error:

@@ -88,7 +88,7 @@ def _neutral(twin: Twin, term: str) -> dict[str, float]:
 
 
 def terms_table() -> str:
-    """The terms as Markdown: what docs/scenarios.md shows."""
+    """The terms as Markdown: what docs/guides/scenarios.md shows."""
     rows = [f"| {name} | {_meaning(name, kinds)} | {_few(kinds)} |" for name, kinds in _declared().items()]
     return "\n".join(["| term | meaning | switched off |", "|---|---|---|", *rows])
 

@@ -41,8 +41,8 @@ def refuse_unplaced(names: Sequence[str], twin: Twin, place: str) -> None:
         raise InputError(
             f"{place} tells where {', '.join(lost)} lay, and the twin {twin.name} cannot place "
             f"{'them' if len(lost) > 1 else 'it'}: it declares no object/{lost[0]}/position/x. Rebuilt without, the "
-            "scene would be another. Declare it in a twin's scene (docs/scenes.md), or leave its columns out of the "
-            "log."
+            "scene would be another. Declare it in a twin's scene (docs/guides/randomize.md), or leave its columns out "
+            "of the log."
         )
     if twin.scene is not None and twin.scene.spec.clutter:
         raise InputError(

@@ -25,7 +25,9 @@ from twinloop.stats import (
 )
 
 _LEAST = 3  # pairs, without which no correlation can be told
-_RELIABLE = 20  # pairs below which asymptotic intervals cover clearly less than they say (docs/saving_trials.md)
+_RELIABLE = (
+    20  # pairs below which asymptotic intervals cover clearly less than they say (docs/evidence/compare_policies.md)
+)
 
 
 @dataclass(frozen=True, kw_only=True)
