@@ -57,7 +57,7 @@ def refused(capsys, words: list[str], code: int = 2) -> str:
             "no value for $high, $low, $name of the statement. Give it as a parameter: --params high=",
         ),
         (["query", "SELECT $a", "--params", "a=1", "b=2"], "has no parameter b. Parameters are written $NAME or ?"),
-        (["query", "SELECT 1", "--output", "catalog/state.sqlite"], "which the workspace keeps itself"),
+        (["query", "SELECT 1", "--output", "catalog/state.sqlite"], "where only the workspace itself writes"),
         (["query", "SELECT 1", "--output", "data/first/meta/info.json"], "Choose a file elsewhere"),
         (["query", "SELECT 1", "--output", "runs/../twinloop.yaml"], "twinloop.yaml, which the workspace keeps"),
         (["query", "COPY episodes TO 'x.csv'"], "COPY does more than read"),

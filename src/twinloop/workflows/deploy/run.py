@@ -151,7 +151,7 @@ class _Run:
         finally:
             lost = self._cell.spoken.disconnect() if self._connected else ""
             if lost:
-                self.end(f"the robot is not disconnected, switch it off by hand: {lost}")
+                self.end(f"the robot could not be disconnected, switch it off by hand: {lost}")
 
     def end(self, reason: str) -> None:
         """Add a reason why it ended early."""
