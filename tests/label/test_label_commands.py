@@ -92,7 +92,7 @@ def test_frozen_datasets_from_the_command_line(cell, capsys, tmp_path):
         (["first:0", "--subtask", "reach:30-40"], "has the frames 0 to 34"),
         (["first:0", "--failure", "grasp_mised"], "Nearest existing: grasp_missed"),
         (["first:0", "--number", "quality"], "--number quality is not NAME=VALUE"),
-        (["--where", "frames > 1000", "--success", "yes"], "--where frames > 1000 holds for no episode"),
+        (["--where", "frames > 1000", "--success", "yes"], "--where frames > 1000 selects no episode"),
         (["first:0", "--retract", "language", "--author", "eve"], "hand:eve gave no language"),
         (["--from", "labels.txt"], "is neither a .csv nor a .jsonl file"),
         (["first:0", "--from", "labels.csv"], "The file of --from names its episodes"),
