@@ -161,7 +161,7 @@ def test_promote_without_a_candidate_says_how_to_come_by_one(tmp_path, monkeypat
         PolicyRegistry(ws).add(policy_folder(tmp_path / "pick", 1), policy="1")
         code, text = said(capsys, "promote", *at)
     assert code == 2
-    assert text.startswith("main has no candidate; it has no champion either. A yes of `twinloop gate candidate.yaml` ")
+    assert text.startswith("main has no candidate; it has no champion. A yes of `twinloop gate candidate.yaml` ")
     assert "`twinloop promote pick@1 --force --reason WHY`" in text
 
 
@@ -186,8 +186,8 @@ def test_a_command_that_was_cut_broke_no_limit_and_the_line_says_which_is_which(
 
     cut, held = ran("passed", "limited", "limited"), ran("passed", "held", "limited", "stopped")
     assert (cut.violations, held.violations) == (0, 2)
-    assert episode_line(cut, None) == "episode 3: outcome not known, 3 frames, envelope: 2 cut to the limits"
+    assert episode_line(cut, None) == "episode 3: outcome unknown, 3 frames, envelope: 2 clipped to the limits"
     assert episode_line(held, False) == (
-        "episode 3: failure, 4 frames, envelope: 1 cut to the limits, 1 held, 1 stopped"
+        "episode 3: failure, 4 frames, envelope: 1 clipped to the limits, 1 held, 1 stopped"
     )
     assert episode_line(ran("passed"), True) == "episode 3: success, 1 frames, all passed by the envelope"

@@ -84,7 +84,7 @@ def test_what_cannot_be_checked_is_unknown_with_the_reason(dataset):
     told = {check.name: worst(check.score(recordings)) for check in checks}
     assert {score.verdict for scores in told.values() for score in scores.values()} == {"unknown"}
     first = recordings[0].episode_id
-    assert told["physics/torque"][first].reason == "There is no twin for episode 0 of good. Name one with --twin."
+    assert told["physics/torque"][first].reason == "episode 0 of good names no twin. Give one with --twin."
     assert told["recording/blur"][first].reason == "The recording has no camera."
 
 
@@ -243,7 +243,7 @@ def test_a_folder_is_scored_without_a_workspace_and_conditions_decide(dataset, t
     assert "FAILED suspect > 0: suspect is 1" in text
     with pytest.raises(InputError, match="holds an earlier run"):
         curate(dataset, output=tmp_path / "out")
-    with pytest.raises(InputError, match="--where chooses among the episodes of a workspace"):
+    with pytest.raises(InputError, match="--where selects episodes of a workspace"):
         curate(dataset, where="TRUE")
 
 

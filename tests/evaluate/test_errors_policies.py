@@ -105,7 +105,7 @@ def test_a_run_of_no_length_moves_nothing(tmp_path, capsys):
     for flag, value in (("--seconds", "-2"), ("--seconds", "nan"), ("--hz", "0"), ("--hz", "inf")):
         words = ("run", "--robot", CELL, "--policy", "none", "--output", str(tmp_path / "day"), flag, value)
         code, message = said(capsys, *words)
-        assert (code, message.startswith(f"{flag} {value} lets nobody act. Give a number above 0")) == (2, True)
+        assert (code, message.startswith(f"{flag} {value} is not valid. Give a number above 0")) == (2, True)
     assert not (tmp_path / "day").exists()
 
 

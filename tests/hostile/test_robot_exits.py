@@ -299,7 +299,7 @@ def test_a_person_stops_the_way_home(tmp_path, monkeypatch, capsys, observed):
     policy_of(monkeypatch, arm)
     code, figures, _ = command(tmp_path, capsys)
     assert code == 2
-    assert "not brought to its home: stopped by hand" in figures["message"]
+    assert "did not reach its home pose: stopped by hand" in figures["message"]
     assert len(arm.issued) < 15
     assert arm.disconnections == 1
     require_limits(arm, start=off_home(30.0))

@@ -299,7 +299,8 @@ def test_episodes_of_another_are_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     one = SimpleNamespace(batch="monday", index=3, provenance=SimpleNamespace(**acts))
     monkeypatch.setattr(monitor_data, "open_recordings", lambda _: [one])
     with pytest.raises(
-        InputError, match=r"In monday:3 of runs/x pick_and_place/expert-1 acted, not the policy mlp@2 \(aaaaaaaaaaaa\)"
+        InputError,
+        match=r"In monday:3 of runs/x the actor was pick_and_place/expert-1, not the policy mlp@2 \(aaaaaaaaaaaa\)",
     ):
         monitor_data.require_actor(Path("runs/x"), "mlp@2", "a" * 64)
     one.provenance.actor, one.provenance.extra = "policy:mlp@1", {"run": {"policy_hash": "b" * 64}}

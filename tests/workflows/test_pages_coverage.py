@@ -203,7 +203,7 @@ def test_the_terminal_lists_holes_and_what_more_there_are():
 
 def test_the_parameter_space_is_told_in_sentences():
     lines = text_lines(measured(space=space()))
-    worst = "The lowest rate is with mass from 1 to 2 kg: 25% [15%, 40%], one of 4 cells."
+    worst = "The rate is lowest with mass from 1 to 2 kg: 25% [15%, 40%], one of 4 cells."
     assert lines[-4:] == [
         "Of 4 real episodes 3 and of 3 simulated ones 1 have mass below 1.8 kg (p = 0.012).",
         "1 of 4 cells of single parameters and 1 of 2 cells of two have no simulated episode.",

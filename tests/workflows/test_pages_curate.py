@@ -82,16 +82,16 @@ def test_what_was_found_is_counted_by_check_and_episodes_come_worst_first():
         "check": ["physics/speed", "recording/still"],
         "bad": [1, 0],
         "suspect": [1, 1],
-        "the worst of them": ["physics/speed of c is bad", "recording/still of c is suspect"],
+        "worst finding": ["physics/speed of c is bad", "recording/still of c is suspect"],
     }
     assert episodes == {
         "episode": ["log c", "log b"],
         "verdict": ["bad", "suspect"],
         "check": ["physics/speed", "physics/speed"],
-        "of": ["elbow", "wrist"],
+        "channel": ["elbow", "wrist"],
         "frames": ["7", "3–9"],
-        "why": ["physics/speed of c is bad", "physics/speed of b is suspect"],
-        "also": ["recording/still", ""],
+        "reason": ["physics/speed of c is bad", "physics/speed of b is suspect"],
+        "other checks": ["recording/still", ""],
     }
     assert checks == {
         "check": ["physics/speed", "recording/still"],
@@ -100,8 +100,8 @@ def test_what_was_found_is_counted_by_check_and_episodes_come_worst_first():
         "suspect": [1, 1],
         "good": [1, 1],
         "unknown": [1, 1],
-        "looks for": ["too fast", "frozen pictures"],
-        "why unknown": ["physics/speed of d is unknown", "recording/still of a is unknown"],
+        "detects": ["too fast", "frozen pictures"],
+        "reason for unknown": ["physics/speed of d is unknown", "recording/still of a is unknown"],
     }
     ((plot, _),) = page.plots
     points = {trace.name: (list(trace.x), list(trace.text)) for trace in plot.data}
@@ -121,22 +121,22 @@ def test_an_episode_that_is_wrong_as_a_whole_says_so():
 def test_where_nothing_is_wrong_the_page_says_so_and_shows_the_figures():
     page = curated([Recording("a")], score("a", "good", value=0.0, limit=2.0))
     assert "No episode is suspect or bad." in page.words
-    assert page.heads == ["How far each figure is from its limit", "Checks"]
+    assert page.heads == ["Metrics relative to their limits", "Checks"]
     assert len(page.plots) == 1
 
 
-@pytest.mark.parametrize(("count", "more"), [(20, None), (23, "And 3 further episodes, in result.json.")])
+@pytest.mark.parametrize(("count", "more"), [(20, None), (23, "3 more episodes are in result.json.")])
 def test_long_lists_are_cut_and_say_so(count, more):
     names = [f"e{number}" for number in range(count)]
     page = curated([Recording(name) for name in names], *(score(name, "unreadable") for name in names))
-    assert page.heads[0] == "What cannot be read"
+    assert page.heads[0] == "Unreadable episodes"
     assert page.tables[0]["episode"] == [f"log {name}" for name in names[:20]]
-    assert page.tables[0]["why"][1] == "physics/speed of e1 is unreadable"
+    assert page.tables[0]["reason"][1] == "physics/speed of e1 is unreadable"
     assert page.tones_of_figures == {"unreadable": "bad"}
-    assert (more in page.words) if more else not any("further" in words for words in page.words)
+    assert (more in page.words) if more else not any("more episodes" in words for words in page.words)
     page = curated([Recording(name) for name in names], *(score(name, "bad") for name in names))
     assert len(table_after(page, "frames")["episode"]) == 20
-    assert (more in page.words) if more else not any("further" in words for words in page.words)
+    assert (more in page.words) if more else not any("more episodes" in words for words in page.words)
 
 
 def pictured(*scores, **given):
@@ -176,7 +176,7 @@ def test_pictures_that_are_gone_are_told():
     page, _ = pictured(score("a", "bad"), gone=True)
     assert "log a: no file" in page.words
     assert page.images == []
-    assert "What they look like" not in curated([Recording("a")], score("a", "bad")).heads
+    assert "Images" not in curated([Recording("a")], score("a", "bad")).heads
 
 
 # Words

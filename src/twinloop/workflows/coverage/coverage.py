@@ -160,8 +160,8 @@ def coverage_page(coverage: Mapping[str, Any], history: Mapping[str, Any] | None
     names = [axis["name"] for axis in axes]
     page.section(
         "Each parameter",
-        f"Every range is cut into {coverage['cells']['marginal']} equally probable cells. A share of 1 is what the "
-        "declared distribution gives; paler cells have fewer attempted or kept episodes.",
+        f"Every range is cut into {coverage['cells']['marginal']} equally probable cells. A share of 1 is the share "
+        "that the declared distribution gives; paler cells have fewer attempted or kept episodes.",
     )
     ends = [
         f"{axis['range'][0]:.3g} … {axis['range'][1]:.3g} {axis['unit'].removesuffix('1')}".strip() for axis in axes
@@ -173,8 +173,8 @@ def coverage_page(coverage: Mapping[str, Any], history: Mapping[str, Any] | None
     if history is not None:
         page.section(
             "Adaptive ranges",
-            f"A boundary moves outwards if at least {history['thresholds'][1]:.0%} of its evaluations succeeded, and inwards "
-            f"below {history['thresholds'][0]:.0%}; ranges change every {history['every']} episodes.",
+            f"A boundary moves outwards if at least {history['thresholds'][1]:.0%} of its evaluations succeeded, and "
+            f"inwards below {history['thresholds'][0]:.0%}; ranges change every {history['every']} episodes.",
         )
         page.plot(range_history(history), "Marks show the rounds in which a boundary had been evaluated often enough.")
     return page

@@ -187,8 +187,8 @@ def _parameter_rows(
     if len(space.known) > MOST_AXES:
         names = ", ".join(space.axes[i].name for i in space.known[:4])
         raise InputError(
-            f"{len(space.known)} randomized parameters are known ({names}, …), but nearest neighbours are meaningless in "
-            f"more than {MOST_AXES} dimensions. Select the important ones: --axes 'object/*/position/*'."
+            f"{len(space.known)} randomized parameters are known ({names}, …), but nearest neighbours are meaningless "
+            f"in more than {MOST_AXES} dimensions. Select the important ones: --axes 'object/*/position/*'."
         )
     columns = list(space.known)
     success = real.success if len(space.real) == len(real.members) else np.full(len(space.real), np.nan)

@@ -50,7 +50,7 @@ class SideEpisode:
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeSide:
-    """The episodes of one side with a label of their origin; ``notes`` state what was left out."""
+    """The episodes of one side with a label of their origin; ``notes`` state which episodes were omitted."""
 
     label: str
     members: tuple[SideEpisode, ...]
@@ -217,7 +217,7 @@ def stand_in(
             f"{', '.join(lacking)}. Name a twin that has these joints: --ranges TWIN."
         )
         return None, [said]
-    said = f"Logs without calibration use the joint ranges of {twin.name}, the workspace's twin (--ranges selects another)."
+    said = f"Logs without calibration use the joint ranges of {twin.name}, the workspace's twin (or give --ranges)."
     return twin, [said]
 
 

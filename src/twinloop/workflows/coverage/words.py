@@ -65,8 +65,8 @@ def findings(measured: CoverageResult) -> list[str]:
     floor = figures.floor
     return [
         (
-            f"Simulation covers {figures.coverage.percent(1)} of reality: this share of real clips has a simulated clip within "
-            f"the distance of its real neighbour number {measured.coverage.k}{_floor(floor['coverage'])}."
+            f"Simulation covers {figures.coverage.percent(1)} of reality: this share of real clips has a simulated "
+            f"clip within the distance of its real neighbour number {measured.coverage.k}{_floor(floor['coverage'])}."
         ),
         (
             f"Recall of reality {figures.recall.percent(1)}{_floor(floor['recall'])}; precision of simulation "
@@ -151,8 +151,8 @@ def _worst(cells: Sequence[ParameterCell], rate: float) -> str:
         return ""
     worst = min(worse, key=lambda cell: (cell.rate_high, cell.rate))
     return (
-        f" The lowest rate is with {worst.name} from {worst.low:.4g} to {worst.high:.4g} {worst.unit}: {worst.rate:.0%} "
-        f"[{worst.rate_low:.0%}, {worst.rate_high:.0%}], one of {len(cells)} cells."
+        f" The rate is lowest with {worst.name} from {worst.low:.4g} to {worst.high:.4g} {worst.unit}: "
+        f"{worst.rate:.0%} [{worst.rate_low:.0%}, {worst.rate_high:.0%}], one of {len(cells)} cells."
     )
 
 
