@@ -96,7 +96,7 @@ def test_what_the_parser_says_comes_without_its_frame(capsys):
         main(["rollback", "--json"])
     message = json.loads(capsys.readouterr().out.splitlines()[-1])["message"]
     assert end.value.code == 2
-    assert message.startswith("Required options Missing from twinloop rollback: --reason STR Why; the log keeps it.")
+    assert message.startswith("Required options Missing from twinloop rollback: --reason STR Reason for the log.")
     assert "---" not in message
 
 

@@ -264,7 +264,7 @@ def test_a_workspace_keeps_scores_and_the_selection_leaves_out_what_is_bad(datas
         shown, code = show_scores(CurateRequest(show="good:4", workspace=held.root), console=console)
         assert (code, shown["episode"], shown["scores"][0]["verdict"]) == (0, names[4], "suspect")
         assert "recording/clock_jump" in console.export_text()
-        with pytest.raises(InputError, match="No score of good:4 is kept by these checks"):
+        with pytest.raises(InputError, match="No score of good:4 is stored by these checks"):
             show_scores(CurateRequest(show="good:4", workspace=held.root, checks="learned"), console=console)
         kept = held.query(figures["selection"].replace("(NOT success) AND ", "")).to_pylist()
         assert len(kept) == EPISODES
@@ -280,7 +280,7 @@ def test_a_reason_is_cut_after_a_whole_clause():
 def test_a_twin_that_is_named_must_be_the_robots(dataset, tmp_path):
     with pytest.raises(UnknownNameError, match="Unknown twin 'nope'"):
         curate(dataset, twin="nope")
-    with pytest.raises(InputError, match=r"panda_tabletop has no joint of the data's: .*those of good are left_pan"):
+    with pytest.raises(InputError, match=r"panda_tabletop has no joint of the data: .*those of good are left_pan"):
         curate(dataset, twin="panda_tabletop", checks="recording/clock_jump", output=tmp_path / "out")
     assert not (tmp_path / "out" / "result.json").exists()
     console = Console(record=True, width=150)

@@ -256,9 +256,11 @@ def test_a_summary_prints_slices_their_figures_and_the_worst():
         ["s00", "1 / 2", f"[{half.low:.2f}, {half.high:.2f}]", "0.50", "2.50", "-2.00", "7.5", "0.50"],
         ["s01", "2 / 2", f"[{whole.low:.2f}, {whole.high:.2f}]", "1.00", "3.00", "-4.25", "–", "0.00"],
     ]
-    assert f"success 0.750 [{overall.low:.3f}, {overall.high:.3f}] of 4; worst slice s00 0.500, the lowest" in text
+    assert (
+        f"success 0.750 [{overall.low:.3f}, {overall.high:.3f}] of 4; worst slice s00 0.500, lowest true rate" in text
+    )
     assert "over 2 slices" in text
-    assert "1 worlds were lost and count as no success: diverged." in text
+    assert "1 worlds were invalid and count as failures: diverged." in text
     assert "Left out: trial 7" in text
     assert "42 episodes per minute on t." in text
 
@@ -269,7 +271,7 @@ def test_real_trials_and_a_single_slice_are_told_as_such():
     assert "act in picks (real)" in text
     assert "worst slice" not in text
     assert "per minute" not in text
-    assert "1 trials are not valid" in text
+    assert "1 trials are invalid" in text
     assert "left out (diverged)" in text
     nameless = NS(invalid=3, slices=[NS(reasons=())])
     assert "left out (no reason given)" in invalid_words(made, nameless)
@@ -277,6 +279,6 @@ def test_real_trials_and_a_single_slice_are_told_as_such():
 
 def test_a_terminal_shows_the_thirty_worst_slices():
     text = printed(evaluation(33))
-    assert "3 more slices are better than these." in text
+    assert "3 more slices have higher success than these." in text
     assert ("s29" in text, "s30" in text) == (True, False)
     assert "more slices" not in printed(evaluation(30))

@@ -343,14 +343,14 @@ def test_a_claim_tells_what_it_needs_what_was_seen_and_how_likely_it_passes():
     figures = {"claim": {"confidence": 0.95}, "demonstrations": rows, "seen": None}
     page = KeptReport()
     evidence_section(page, figures, ["one", "two"])
-    assert page.key_figures == [("real trials without a failure", "300", "fixed beforehand, exact")]
+    assert page.key_figures == [("real trials without a failure", "300", "number fixed beforehand, exact")]
     assert page.tables == [
         {
             "failures allowed": [0, 1],
             "trials": [300, 1800],
-            "if one looks after each": [400, 401],
-            "passes if truly 2 × better": ["22%", "33%"],
-            "passes if truly 5 × better": ["55%", "77%"],
+            "if tested after each trial": [400, 401],
+            "passes if the true rate is 2 × lower": ["22%", "33%"],
+            "passes if the true rate is 5 × lower": ["55%", "77%"],
         }
     ]
     assert page.words[-1] == "one\n\ntwo"
@@ -358,6 +358,6 @@ def test_a_claim_tells_what_it_needs_what_was_seen_and_how_likely_it_passes():
     page = KeptReport()
     evidence_section(page, figures | {"seen": seen}, [])
     assert page.key_figures[1:] == [
-        ("failure rate shown so far", "0.00421", "2 failures in 1,500 trials, 95%"),
-        ("more without a failure", "2,100", "which would carry the claim"),
+        ("failure rate proven so far", "0.00421", "2 failures in 1,500 trials, 95%"),
+        ("further trials without a failure", "2,100", "needed for the claim"),
     ]

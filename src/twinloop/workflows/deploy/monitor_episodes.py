@@ -64,8 +64,8 @@ def require_actor(folder: Path, policy: str, policy_hash: str) -> None:
             who = f"{record.actor} ({acted[:12]})" if acted else record.actor
             raise InputError(
                 f"In {one.batch}:{one.index} of {folder} the actor was {who}, not the policy {policy} "
-                f"({policy_hash[:12]}): a monitor is valid for one policy only. Give episodes of this policy, or name their policy with "
-                "--policy; without --policy, only robot and scene are monitored."
+                f"({policy_hash[:12]}): a monitor is valid for one policy only. Give episodes of this policy, or name "
+                "their policy with --policy; without --policy, only robot and scene are monitored."
             )
 
 

@@ -79,7 +79,8 @@ def _no_candidate(registry: PolicyRegistry) -> str:
     now = f"{champion} is its champion" if champion else "it has no champion"
     return (
         f"{registry.deployment} has no candidate; {now}. A yes of `twinloop gate candidate.yaml` makes a policy the "
-        f"candidate. To skip the gate: `twinloop promote {known[-1]} --force --reason WHY` (known policies: {', '.join(known[-5:])})."
+        f"candidate. To skip the gate: `twinloop promote {known[-1]} --force --reason WHY` (policies: "
+        f"{', '.join(known[-5:])})."
     )
 
 
