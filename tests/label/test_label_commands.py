@@ -72,7 +72,7 @@ def test_frozen_datasets_from_the_command_line(cell, capsys, tmp_path):
     for word, near in (("atc", "act"), ("shrot", "short")):
         assert main(["datasets", "lineage", word, "--workspace", str(root)]) == 2
         said = capsys.readouterr().err
-        assert f"Unknown policy, frozen dataset or episode '{word}'" in said
+        assert f"Unknown policy, dataset version or episode '{word}'" in said
         assert f"Nearest existing: {near}." in said
     assert run(capsys, cell, "datasets", "lineage", "short")["policies"][0]["policy"] == "f" * 64
     assert [row["policies"] for row in run(capsys, cell, "datasets", "list")["datasets"]] == [0, 1]

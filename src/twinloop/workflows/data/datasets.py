@@ -68,7 +68,7 @@ def freeze(request: DatasetsFreezeRequest, ws: Workspace, console: Console) -> d
 
 @in_workspace
 def overview(_: DatasetsListRequest, ws: Workspace, console: Console) -> dict[str, Any]:
-    """List every frozen dataset with the number of policies that it trained."""
+    """List every dataset version with the number of policies that it trained."""
     rows = ws.query(
         "SELECT d.name, d.version, d.hash, d.episodes, d.created, d.note, count(p.policy) AS policies FROM datasets d "
         "LEFT JOIN policy_datasets p ON p.dataset = d.hash GROUP BY ALL ORDER BY d.name, d.version"
@@ -228,7 +228,7 @@ def _episode(ws: Workspace, word: str) -> str:
         if ":" in word or not (isinstance(error, UnknownNameError) or len(word) < LEAST):
             raise
     rows = ws.query("SELECT name FROM policies UNION SELECT name FROM datasets").to_pylist()
-    what = "policy, frozen dataset or episode"
+    what = "policy, dataset version or episode"
     raise UnknownNameError(what, word, {row["name"] for row in rows}, where=str(ws.root))
 
 
@@ -239,7 +239,7 @@ def _of_episode(ws: Workspace, episode: str, console: Console) -> dict[str, Any]
     datasets = ws.query(
         "SELECT name, version, hash FROM dataset_episodes WHERE episode_id = ? ORDER BY ALL", [episode]
     ).to_pylist()
-    console.print(f"Episode {episode[:16]} is in {len(datasets)} frozen datasets")
+    console.print(f"Episode {episode[:16]} is in {len(datasets)} dataset versions")
     console.print("  " + (", ".join(f"{row['name']}@{row['version']}" for row in datasets) or "none"))
     console.print(f"{len({row['policy'] for row in rows})} policies were trained on it")
     for row in rows:

@@ -247,7 +247,7 @@ class FsckRequest(WorkspaceRequest):
 
 @request
 class DatasetsFreezeRequest(WorkspaceRequest):
-    """Freeze the result of a statement under a name. Another list with the same name becomes its next version."""
+    """Freeze the result of a statement as a dataset version. Another list with the same name is the next version."""
 
     name: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="NAME")]]
     """Name of the dataset: letters, digits, '.', '_' and '-'."""
@@ -259,12 +259,12 @@ class DatasetsFreezeRequest(WorkspaceRequest):
 
 @request
 class DatasetsListRequest(WorkspaceRequest):
-    """List the frozen datasets and the number of policies that each trained."""
+    """List the dataset versions and the number of policies that each trained."""
 
 
 @request
 class DatasetsShowRequest(WorkspaceRequest):
-    """Show a frozen dataset: sources, tasks, twins and success of its episodes, hash, SQL, and trained policies."""
+    """Show a dataset version: sources, tasks, twins and success of its episodes, hash, SQL, and trained policies."""
 
     dataset: _Reference
     """NAME, NAME@VERSION, or the beginning of its hash."""
@@ -272,7 +272,7 @@ class DatasetsShowRequest(WorkspaceRequest):
 
 @request
 class DatasetsDiffRequest(WorkspaceRequest):
-    """List the episodes that are in only one of two frozen datasets."""
+    """List the episodes that are in only one of two dataset versions."""
 
     first: _Reference
     """NAME, NAME@VERSION, or the beginning of its hash."""
@@ -285,12 +285,12 @@ class DatasetsLineageRequest(WorkspaceRequest):
     """List the episodes that trained a policy, or the policies that an episode or a dataset trained."""
 
     what: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="POLICY|EPISODE|DATASET")]]
-    """Name or hash of a policy, a frozen dataset, or an episode (the beginning of its id, or BATCH:INDEX)."""
+    """Name or hash of a policy, a dataset version, or an episode (the beginning of its id, or BATCH:INDEX)."""
 
 
 @request
 class DatasetsMaterializeRequest(WorkspaceRequest):
-    """Write exactly the episodes of a frozen dataset as one LeRobot v3.0 folder."""
+    """Write exactly the episodes of a dataset version as one LeRobot v3.0 folder."""
 
     dataset: _Reference
     """NAME, NAME@VERSION, or the beginning of its hash."""

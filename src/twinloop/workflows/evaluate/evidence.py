@@ -197,7 +197,7 @@ def _say(claim: EvidenceRequest, figures: dict[str, Any], console: Console) -> N
     if seen := figures["seen"]:
         console.print(
             f"{seen['failures']} failures in {seen['trials']:,} trials prove a failure rate of at most "
-            f"{seen['rate_shown']:.3g}; {seen['more_without_failure']:,} more trials without a failure prove the claim.",
+            f"{seen['rate_shown']:.3g}; {seen['more_without_failure']:,} more without a failure prove the claim.",
             soft_wrap=True,
         )
     console.print("\nWhat simulation contributes:", style="bold")
@@ -248,7 +248,8 @@ def simulation_lines(found: dict[str, Any], rate: float) -> list[str]:
         lines.append(
             "If every real trial is also simulated and the outcomes have the correlation "
             f"{paired['correlation']:g}: at best {paired['trials_at_best']:,} real trials, because the variance is "
-            "multiplied by 1 − ρ². Intervals that are valid for few trials save far less (docs/saving_trials.md: 9 % at most)."
+            "multiplied by 1 − ρ². Intervals that are valid for few trials save far less "
+            "(docs/saving_trials.md: 9 % at most)."
         )
     if region := found.get("region"):
         lines.append(
