@@ -33,7 +33,7 @@ from twinloop.randomize import JointDraw, Plan, identified_draws, read_identifie
 from twinloop.workflows.coverage.sides import EpisodeSide, SideEpisode
 
 Array = NDArray[np.float64]
-_DRAWN = 256  # draws that stand for an identified distribution (our choice)
+_DRAWN = 256  # draws that represent an identified distribution (our choice)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,11 +26,11 @@ from twinloop.workflows.coverage.words import (
     parameter_lines,
 )
 
-_HOLES = 5  # that are drawn (our choice)
-_CLIPS = 6  # of a hole that are drawn
-_PICTURES = 6  # clips of a hole whose pictures are shown
+_HOLES = 5  # holes with plots (our choice)
+_CLIPS = 6  # clips of a hole in the plot
+_PICTURES = 6  # clips of a hole with images
 _CELL_ROWS = 10  # cells of two parameters in the table
-_CELL_PLOTS = 6  # parameters whose cells are drawn: those in which sides or success differ most
+_CELL_PLOTS = 6  # parameters with plots: those in which the sides or the success rate differ most
 
 
 def coverage_sections(page: ReportPage, measured: CoverageResult) -> None:

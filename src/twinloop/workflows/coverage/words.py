@@ -14,7 +14,7 @@ from twinloop.curate.parameters import ParameterAxis
 from twinloop.stats import Interval, wilson
 from twinloop.workflows.coverage.measured import PARAMETERS, CoverageResult
 
-_HOLES = 5  # that are printed; the page and result.json have all
+_HOLES = 5  # printed holes; the page and result.json have all
 FEW = 3  # episodes of a hole below which it may be chance
 
 

@@ -27,7 +27,7 @@ from twinloop.workflows.curate.requests import CurateRequest
 from twinloop.workflows.curate.scores import CatalogTwins, CurateResult, figure_names, require_fit
 from twinloop.workflows.run.results import check_names, claim_output, judge, parse_conditions, write_run
 
-_FEW = 32  # recordings from which on another process is worth its start
+_FEW = 32  # smallest number of recordings for which several processes are faster than one
 
 
 def run_curate(request: CurateRequest, console: Console) -> tuple[dict[str, Any], int]:

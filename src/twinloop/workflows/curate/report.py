@@ -141,7 +141,7 @@ def _of(score: CheckScore) -> str:
     return f"{score.channel}: " if score.channel else ""
 
 
-_PICTURED, _MOMENTS = 12, 5  # episodes that are shown, and frames of each
+_PICTURED, _MOMENTS = 12, 5  # episodes with images, and frames of each
 _LISTED = 20
 _HEIGHT = 160  # px of a shown frame
 

@@ -419,7 +419,7 @@ def _of_rule(ws: Workspace, rule: LabelRule, episodes: Sequence[str] | None) -> 
             found = list(rule.label(material))
         except TwinloopError:
             raise
-        except Exception as error:  # whatever a user's rule raises, it is the rule that is wrong
+        except Exception as error:  # any exception of a user's rule is an error of this rule
             which = f"The rule {rule.name} fails for episode {material.episode_id[:12]}"
             raise InputError(f"{which}: {raised(error)}. Nothing was written.") from error
         yield from ((material.episode_id, finding) for finding in found)

@@ -29,7 +29,7 @@ from twinloop.twin import Twin, load_twin
 from twinloop.workflows.data.requests import ImportRequest, LogCorrections, LogReading
 from twinloop.workflows.run.results import Outcome
 
-_SAME_RATE = 0.02  # episodes whose rates differ by less are of one rate, as for a replay
+_SAME_RATE = 0.02  # largest relative difference of rates that count as equal, as for a replay
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -237,7 +237,7 @@ class FsckRequest(WorkspaceRequest):
     """
     repair: bool = False
     """Repair everything that can be repaired without loss: rebuild the index, read batches again, find moved folders,
-    and move leftover files of writers that have ended to another folder.
+    and move leftover files of interrupted writers out of the way.
     """
     accept: tuple[Path, ...] = ()
     """Files and folders of recorded runs that were changed on purpose: record their present content."""

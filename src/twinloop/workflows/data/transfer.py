@@ -11,7 +11,7 @@ from twinloop.dataset.storage.hub import pull_dataset, push_dataset
 from twinloop.dataset.storage.targets import fetch_dataset
 from twinloop.workflows.data.requests import FetchRequest, PullRequest, PushRequest
 
-_NAMED = 20  # files that were left out; --json names all
+_NAMED = 20  # printed names of files that were left out; --json has all
 
 
 def run_fetch(request: FetchRequest, console: Console) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from twinloop.twin import load_twin
 from twinloop.twin.library import ROBOTS
 from twinloop.workflows.data.requests import AddRequest, FsckRequest, InitRequest
 
-_SHOWN = 5  # files that a line names
+_SHOWN = 5  # file names in one printed line
 _GITIGNORE = "data/\ncatalog/\nruns/\npolicies/\n"
 _PLAN = """\
 # The first dataset of this workspace:  twinloop generate generate.yaml --output data/first --episodes 100

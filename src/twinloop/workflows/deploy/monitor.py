@@ -233,7 +233,7 @@ def _print(told: Sequence[MonitorVerdict], figures: Mapping[str, Any], console: 
         console.print(said, soft_wrap=True)
     console.print(
         f"{figures['alarmed']} of {figures['episodes']} episodes alarm [{100 * figures['low']:.1f}, "
-        f"{100 * figures['high']:.1f} %]; {100 * figures['promised']:g} % are calibrated without a fault."
+        f"{100 * figures['high']:.1f} %]; {100 * figures['promised']:g} % was calibrated for episodes without a fault."
     )
 
 

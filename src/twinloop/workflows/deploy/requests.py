@@ -77,7 +77,7 @@ class ServeRequest(Request):
     port: int = 8400
     """Port of the server; 0 chooses a free one."""
     token_file: Path | None = None
-    """A file with the token that clients must send."""
+    """A file with the token that clients must send; by default no token."""
     sessions: int = 16
     """Maximum number of simultaneous clients."""
 

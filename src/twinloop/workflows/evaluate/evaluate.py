@@ -36,7 +36,7 @@ from twinloop.workflows.evaluate.requests import CompareRequest, EvaluateRequest
 from twinloop.workflows.run.results import MeasuredRun, Outcome
 from twinloop.workflows.scenario.places import policy_folder
 
-_SHOWN = 30  # slices that are printed; result.json and the page have all
+_SHOWN = 30  # printed slices; result.json and the page have all
 _DESCRIBED = (
     "policy",
     "policy_hash",

@@ -228,7 +228,7 @@ def simulation_lines(found: dict[str, Any], rate: float) -> list[str]:
             f"If the real rate is at most {gap['assumed']:g} above the simulated one (an assumption: see `twinloop gap "
             "predictivity`), "
             + (
-                f"nothing: the assumed gap alone is {gap['assumed']:g} of the {rate:g} claimed rate."
+                f"nothing: the assumed gap of {gap['assumed']:g} alone is not below the claimed rate of {rate:g}."
                 if trials is None
                 else f"{trials:,} simulated trials without a failure prove the claim."
             )
@@ -253,7 +253,7 @@ def simulation_lines(found: dict[str, Any], rate: float) -> list[str]:
         )
     if region := found.get("region"):
         lines.append(
-            f"If the robot fails only in a region that a trial is in with probability {region['probability']:g} (an "
+            f"If the robot fails only in a region in which a trial is with probability {region['probability']:g} (an "
             f"assumption: `twinloop scenario search` finds such regions in simulation): {region['real_trials']:,} real "
             f"trials in it without a failure prove the rate of {region['rate_inside']:.3g} there that the "
             "claim needs."

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 
-_BARS = 40  # slices that are drawn; the table has all
+_BARS = 40  # slices in the plot; the table has all
 _LOW, _MIDDLE, _HIGH = "#c8553d", "#d9c58b", "#3a7d8c"
 
 
@@ -180,7 +180,7 @@ def _key_figures(made: Evaluation, summary: EvaluationSummary) -> list[KeyMetric
     if len(summary.slices) > 1:
         ends = f"[{float(worst.low):.3f}, {float(worst.high):.3f}], chosen among {len(summary.slices)}"
         found.append(KeyMetric(label="worst slice", value=float(worst.estimate), source=ends))
-    found.append(KeyMetric(label="invalid", value=summary.invalid, source="count as no success"))
+    found.append(KeyMetric(label="invalid", value=summary.invalid, source="count as failures"))
     if latency := made.extra.get("latency"):
         source = f"95 % within {1e3 * latency['p95_s']:.2f} ms"
         found.append(KeyMetric(label="time per command", value=1e3 * latency["median_s"], unit="ms", source=source))
