@@ -59,7 +59,7 @@ def test_a_release_from_candidate_to_champion_and_back(root, capfd):
     stages = {row["policy"]: row["stage"] for row in figures["policies"]}
     assert stages == {"old@1": "retired", "new@1": "champion", "other@1": "offline"}
     code, text = said(capfd, "rollback", "--reason", "drops cubes", *at)
-    assert re.fullmatch(r"old@1 is the champion of main again. Checks took 0\.\d+ s\.", text)
+    assert re.fullmatch(r"old@1 is the champion of main again, checked in 0\.\d+ s\.", text)
     _, figures = asked(root, capfd, "policies", "audit")
     told = [(entry["action"], entry["policy"]) for entry in figures["entries"]]
     assert told[-1] == ("rollback", "old@1")
@@ -92,7 +92,7 @@ def test_which_hash_is_of_what_is_said(root, capfd):
     with Workspace.open(root) as ws:
         version = PolicyRegistry(ws).version("new@1")
     _, text = said(capfd, "policies", "show", "new", *at)
-    assert "policy hash new (weights and settings; evaluations, runs and training refer to this hash)" in text
+    assert "policy hash new (weights and settings; evaluations, runs and training refer to it)" in text
     assert f"files hash {version.hash} (of every file, the card included; identifies this version)" in text
     assert "(of model.safetensors alone)" in text
     assert "policy hash" in said(capfd, "policies", "list", *at)[1]

@@ -149,7 +149,7 @@ def test_a_monitor_tells_the_median_and_the_worst_of_each_signal():
         "likely cause": ["cause of e0", "cause of e2"],
         "first alarm": ["first alarm", "late"],
     }
-    assert page.words[-1] == "The first alarm of each episode, for 2 of 2 episodes."
+    assert page.words[-1] == "First alarms, for 2 of 2 episodes."
 
 
 def test_alarms_are_bad_where_there_are_more_than_promised_or_the_course_changed():
@@ -165,7 +165,7 @@ def test_a_log_without_alarms_has_the_signals_alone_and_one_with_many_is_cut():
     assert quiet.heads == ["Signals"]
     many = monitor([watched(f"e{i}", 2.0, 2.0, "now") for i in range(41)])
     assert many.tables[-1]["episode"] == [f"e{i}" for i in range(40)]
-    assert many.words[-1] == "The first alarm of each episode, for 40 of 41 episodes."
+    assert many.words[-1] == "First alarms, for 40 of 41 episodes."
 
 
 # Training

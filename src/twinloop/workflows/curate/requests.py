@@ -30,8 +30,7 @@ class CurateRequest(FailIfOption, WorkersOption, ReportedRequest):
     twin: str | None = None
     """Twin for physics checks of episodes that name no twin; by default that of the workspace."""
     checks: str = ""
-    """Names or families of checks, separated by commas (physics,recording/blur), or path/to/file.py:Class; by default
-    all.
+    """Names or families of checks, comma separated (physics,recording/blur), or path/to/file.py:Class; by default all.
     """
     show: str = ""
     """Do not score; print all stored scores of one episode, given by the beginning of its id or as BATCH:INDEX."""

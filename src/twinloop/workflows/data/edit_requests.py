@@ -55,9 +55,7 @@ class EditSplitRequest(SeedOption, EditOutput):
     parts: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=SIZE")]
     """Each part and its size: a share (train=0.8), a number of episodes (train=40), or a list (train=0:40)."""
     by: str | None = None
-    """Stratify the parts by task, success, or any column of the episode table, so that all parts have the same
-    proportions.
-    """
+    """Give all parts the same proportions of this column: task, success, or any column of the episode table."""
 
 
 @request
@@ -67,9 +65,7 @@ class EditMergeRequest(EditOutput):
     datasets: _Several
     """Folders of datasets with the same features, from twinloop or other programs."""
     codec: str | None = None
-    """h264, av1 or hevc: codec of all videos if the datasets use different codecs. Videos in another codec are encoded
-    again.
-    """
+    """h264, av1 or hevc, if the datasets use different codecs: videos in another codec are encoded again."""
     same_units: bool = False
     """Assume that the joint columns of all datasets have the same units, even if the datasets state other units."""
     common: bool = False
@@ -119,8 +115,6 @@ class EditRebalanceRequest(SeedOption, EditOutput):
     shares: _Named = ()
     """Share of each group in the result, such as true=0.7 false=0.3; by default equal shares."""
     repeat: bool = False
-    """Keep all episodes of the largest group and repeat episodes of the others; a repetition is a child of its
-    original.
-    """
+    """Keep all episodes of the largest group and repeat episodes of the others, as children of their originals."""
     same_units: bool = False
     """Assume that the joint columns of all datasets have the same units, even if the datasets state other units."""

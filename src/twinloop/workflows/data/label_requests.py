@@ -43,9 +43,7 @@ class LabelSayRequest(WorkspaceRequest):
     file: Annotated[Path | None, tyro.conf.arg(name="from")] = None
     """Write the labels in a .csv or .jsonl file, either all of them or none; docs/labels.md describes the columns."""
     rule: str | None = None
-    """Write the labels that a rule gives: a name from `twinloop label rules`, FILE.py:Class or FILE.yaml. By default
-    the rule labels all episodes.
-    """
+    """Apply a rule: a name from `twinloop label rules`, FILE.py:Class or FILE.yaml; by default to all episodes."""
     author: str | None = None
     """Author of the labels; by default your user name. A line of a file must not name another author."""
     source: Literal["hand", "model"] | None = None

@@ -72,9 +72,7 @@ def _recorded(
     }
     write_json(output / _RECORD, {**figures, "excitation": dict(plan.made), "expected": dict(plan.expected)})
     if driven.reason:
-        console.print(
-            f"Stopped: {driven.reason}. The frames recorded before are kept, and marked as incomplete.", soft_wrap=True
-        )
+        console.print(f"Stopped: {driven.reason}. The frames recorded before are kept and marked.", soft_wrap=True)
     console.print(f"{figures['episodes']} episodes, {figures['frames']} frames: {output}", soft_wrap=True)
     return figures, 0 if driven.completed else 1
 

@@ -45,9 +45,7 @@ class LogCorrections:
     drop_missing: bool = False
     """Leave out frames with a value that is NaN or infinite."""
     flip: tuple[str, ...] = ()
-    """Reverse the sign of a joint's measurement (JOINT), of its command (action/JOINT), of a signal (SIGNAL) or of one
-    column of a signal (SIGNAL/COLUMN).
-    """
+    """Reverse the sign of a measurement (JOINT), command (action/JOINT), signal (SIGNAL) or column (SIGNAL/COLUMN)."""
     shift: tuple[str, ...] = ()
     """Delay the measurements of all joints by SECONDS, or those of one joint or signal by NAME=SECONDS."""
     clock_rate: float = 1.0
@@ -69,8 +67,8 @@ class ImportRequest(Request):
     """Convert a robot's log to a LeRobot v3.0 dataset. Units that the log does not state must be given with --units."""
 
     log: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="LOG")]]
-    """A LeRobot v2.1 or v3.0 folder, an Arrow, CSV, HDF5 or ROS recording, a log of a Crazyflie, or the name of a
-    public set.
+    """A LeRobot v2.1 or v3.0 folder, an Arrow, CSV, HDF5 or ROS recording, a log of a Crazyflie, or a public set's
+    name.
     """
     output: Path | None = None
     """Folder of the new dataset. It may be omitted only with --check."""
@@ -96,7 +94,7 @@ class ExportRequest(Request):
     dataset: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="DATASET")]]
     """Folder of the dataset."""
     output: Path | None = None
-    """Folder (or file, if the format is a single file) to write. A card is by default written to README.md of the
+    """Folder to write, or file for formats with a single file. A card is by default written to README.md of the
     dataset.
     """
     episodes: str | None = None
@@ -237,7 +235,7 @@ class FsckRequest(WorkspaceRequest):
     """
     repair: bool = False
     """Repair everything that can be repaired without loss: rebuild the index, read batches again, find moved folders,
-    and move leftover files of interrupted writers out of the way.
+    and move leftover files of interrupted writers to catalog/swept.
     """
     accept: tuple[Path, ...] = ()
     """Files and folders of recorded runs that were changed on purpose: record their present content."""
@@ -314,9 +312,7 @@ class ApproveRequest(Request):
     """
 
     files: tyro.conf.Positional[Annotated[tuple[Path, ...], tyro.conf.arg(metavar="FILE")]] = ()
-    """Files that you have read and that may run on this machine when a dataset refers to them, or folders of
-    workspaces.
-    """
+    """Files that you have read and that may run on this machine when a dataset refers to them, or workspace folders."""
     revoke: bool = False
     """Withdraw the approval of these files instead."""
 

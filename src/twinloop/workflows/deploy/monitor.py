@@ -60,9 +60,7 @@ def monitor_section(page: ReportPage, told: Sequence[MonitorVerdict], figures: M
     page.table(["signal", "median episode", "worst episode", "episodes above the limit"], rows)
     alarmed = [one for one in told if one.alarms]
     if alarmed:
-        page.section(
-            "Alarms", f"The first alarm of each episode, for {min(len(alarmed), _LISTED)} of {len(alarmed)} episodes."
-        )
+        page.section("Alarms", f"First alarms, for {min(len(alarmed), _LISTED)} of {len(alarmed)} episodes.")
         page.table(
             ["episode", "likely cause", "first alarm"],
             [[one.name, one.cause, str(one.alarms[0])] for one in alarmed[:_LISTED]],
@@ -90,9 +88,7 @@ def run_monitor_calibrate(request: MonitorCalibrateRequest, console: Console) ->
     recorded = read_recorded(request.data, cameras=request.camera)
     known = np.isfinite(recorded.success)
     if not known.any():
-        raise InputError(
-            f"{request.data} does not state which episodes succeeded. Label them first with `twinloop label`."
-        )
+        raise InputError(f"{request.data} does not state which episodes succeeded. Label them with `twinloop label`.")
     good = recorded.take(recorded.success == 1.0)
     contract = contract_of(request.data, model) if acting is None else acting.contract
     calibration = calibrated(
@@ -145,10 +141,7 @@ def calibrated(
     streams, rows = rows_of(good, twin, contract, params=table, policy=policy, pictures=pictures, nthread=nthread)
     first = contract.state.to_si(good.observation[STATE][:_TRIED, 0]) if contract.state else None
     if first is None:
-        raise InputError(
-            "The contract of the policy has no joint positions, which a monitor needs. Add them with "
-            "their units to the contract."
-        )
+        raise InputError("The contract of the policy has no joint positions. Add them, with units, for the monitor.")
     sent = good.commands[:_TRIED]
     sent = contract.action.to_si(sent) if contract.command == "position" else sent
     hypotheses, signature = signatures(twin, table, first, sent, nthread=nthread)

@@ -62,9 +62,7 @@ def run_promote(request: PromoteRequest, registry: PolicyRegistry, console: Cons
         before = f"; the previous one is {moved.before}" if moved.before else ""
         console.print(f"{moved.policy} is the champion of {registry.deployment}{before}.")
     else:
-        console.print(
-            f"{moved.policy} is in stage {moved.stage} of {registry.deployment}; the champion is still {moved.before}."
-        )
+        console.print(f"{moved.policy} is in {moved.stage} of {registry.deployment}; the champion is {moved.before}.")
     return {"verb": "promote", "deployment": registry.deployment, **moved.to_json(), "aliases": registry.aliases()}
 
 
@@ -90,7 +88,7 @@ def run_rollback(request: RollbackRequest, registry: PolicyRegistry, console: Co
     began = time.perf_counter()
     moved = rollback(registry, request.reason)
     seconds = time.perf_counter() - began
-    console.print(f"{moved.policy} is the champion of {registry.deployment} again. Checks took {seconds:.3f} s.")
+    console.print(f"{moved.policy} is the champion of {registry.deployment} again, checked in {seconds:.3f} s.")
     aliases = registry.aliases()
     return {"verb": "rollback", "deployment": registry.deployment, **moved.to_json(), "seconds": seconds} | {
         "aliases": aliases
@@ -103,8 +101,7 @@ def run_add(request: PoliciesAddRequest, registry: PolicyRegistry, console: Cons
     reference = registry.add(request.folder, name=request.name)
     version = registry.version(reference)
     console.print(
-        f"{reference} ({_called(version)}): {len(version.record['files'])} files copied from {request.folder}",
-        soft_wrap=True,
+        f"{reference} ({_called(version)}): {len(version.record['files'])} files of {request.folder}", soft_wrap=True
     )
     return {"verb": "policies add", **version.to_json()}
 
@@ -158,9 +155,7 @@ def run_show(request: PoliciesShowRequest, registry: PolicyRegistry, console: Co
     contract = record.get("contract") or {}
     rows = {
         "folder": str(folder),
-        "policy hash": _meant(
-            version.policy, "weights and settings; evaluations, runs and training refer to this hash"
-        ),
+        "policy hash": _meant(version.policy, "weights and settings; evaluations, runs and training refer to it"),
         "files hash": _meant(version.hash, "of every file, the card included; identifies this version"),
         "weights hash": _meant(record.get("weights"), "of model.safetensors alone"),
         "kind": record.get("kind"),
@@ -221,9 +216,7 @@ def run_verify(
     if request.head is not None:
         seq, _, digest = request.head.partition(":")
         if not (seq.isdigit() and digest):
-            raise InputError(
-                f"--head {request.head} is not NUMBER:HASH, as `twinloop policies audit` prints in its last line."
-            )
+            raise InputError(f"--head {request.head} is not NUMBER:HASH, as `twinloop policies audit` prints it last.")
         lost = audit.missing_head(workspace.state, int(seq), digest)
         found += [lost] if lost else []
     for what in found:

@@ -17,25 +17,19 @@ class RunRequest(Request):
     robot: str
     """virtual:TWIN?seed=N&task=TASK, lerobot:so101?port=PORT, or your own path/to/file.py:Class?option=value."""
     policy: str
-    """Policy to run: champion or another alias, NAME@VERSION, the folder of a policy, or a server (http://HOST:PORT or
-    ws://HOST:PORT).
-    """
+    """champion or another alias, NAME@VERSION, a policy's folder, or a server (http://HOST:PORT or ws://HOST:PORT)."""
     output: Path
     """Folder of the new dataset."""
     episodes: int = 1
     """Number of episodes."""
     first: int = 0
-    """Number of the first episode. The random choices of the policy and the choice between champion and canary depend
-    on the episode number.
-    """
+    """Number of the first episode; random choices of the policy, and of champion or canary, depend on the number."""
     seconds: float | None = None
     """Length of an episode in seconds; by default that of the task, or 20 s without a task."""
     hz: float | None = None
     """Commands per second; by default the control rate of the twin."""
     twin: str | None = None
-    """The twin that the envelope uses for limits and clearances; by default that of the virtual robot or of the
-    workspace.
-    """
+    """Twin for the limits and clearances of the envelope; by default that of the virtual robot or of the workspace."""
     envelope: Path | None = None
     """A YAML file with settings of the envelope, described in docs/deployment.md; by default the standard settings."""
     instruction: str = ""

@@ -99,9 +99,7 @@ def run_policy(request: RunRequest, console: Console) -> tuple[dict[str, Any], i
         if value is not None and not 0 < value < np.inf:
             raise InputError(f"{flag} {value:g} is not valid. Give a number above 0, or leave the flag out.")
     if request.outcome is not None and request.outcome.exists():
-        read_outcomes(
-            request.outcome
-        )  # read again after each episode; an invalid file is refused before the robot moves
+        read_outcomes(request.outcome)  # an invalid file is refused before the robot moves
     claim_output(request.output)
     if request.output.exists() and any(request.output.iterdir()):
         raise InputError(f"{request.output} is not an empty folder. Choose another --output.")
@@ -208,9 +206,7 @@ class _Run:
         options = RunOptions(steps=steps, interrupted=lambda: bool(self.stop.reason))
         ran = self._driven(Runner(cell.spoken, cell.envelope, homing), 0, options)
         if ran.trip:
-            raise InputError(
-                f"The robot did not reach its home pose: {ran.reason}. Check the robot before the next run."
-            )
+            raise InputError(f"The robot did not reach its home pose: {ran.reason}. Check it before the next run.")
 
     def _one(self, number: int) -> None:
         """Run one episode, determine its outcome, store it and print a line."""
@@ -268,10 +264,7 @@ class _Run:
 
     def _after_trip(self, ran: EpisodeRun) -> None:
         choice = self._request.on_trip
-        if choice == "go-on" and ran.trip not in (
-            "hand",
-            "robot",
-        ):  # after a robot failure a person checks the robot first
+        if choice == "go-on" and ran.trip not in ("hand", "robot"):  # a person checks a failed robot first
             return
         self.ended = ran.reason
         if choice == "rollback" and ran.trip != "hand" and self._registry is not None:

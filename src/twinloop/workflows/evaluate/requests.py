@@ -32,9 +32,7 @@ class EvaluateRequest(LevelOption, TrialOptions, Request):
     policy: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="POLICY")]] = "expert"
     """The folder of a policy, NAME@VERSION, an alias such as champion, or expert: the scripted expert of the task."""
     suite: str = "nominal"
-    """nominal, randomized, axes, pairs, unseen, disturbances, latency, failures, or the path of your own suite
-    FILE.yaml.
-    """
+    """nominal, randomized, axes, pairs, unseen, disturbances, latency, failures, or the path of your own FILE.yaml."""
     twin: str | None = None
     """Twin in which the policy is evaluated; by default that of the workspace, or so101_tabletop."""
     task: str = DEFAULT_TASK
@@ -46,9 +44,7 @@ class EvaluateRequest(LevelOption, TrialOptions, Request):
     name: str = ""
     """Name of the policy in the results; by default the value of POLICY."""
     real: Path | None = None
-    """Evaluate real trials instead of simulated ones: a CSV or JSON table, a LeRobot dataset with outcomes, or a
-    folder.
-    """
+    """Evaluate real trials instead: a CSV or JSON table, a LeRobot dataset with outcomes, or a folder."""
     list_suites: bool = False
     """List the suites that exist for the twin, with their cost."""
     show_suite: str | None = None
@@ -73,13 +69,9 @@ class CompareRequest(FailIfOption, TrialOptions, Request):
     suite: str = "nominal"
     """Suite of conditions: a name or FILE.yaml. Every slice gets the same number of trials."""
     alpha: float = 0.05
-    """Probability of declaring one policy better if there is no difference. It holds although the test is repeated
-    after every trial.
-    """
+    """Probability of declaring one policy better if there is no difference, however often the test is repeated."""
     margin: float | None = None
-    """Largest difference that does not matter, such as 0.05. With it, the test can also conclude that the policies are
-    equivalent.
-    """
+    """Largest difference that does not matter, such as 0.05; the test can then also find the policies equivalent."""
     max_episodes: int = 1000
     """Number of pairs of episodes after which the test stops without a decision."""
     twin: str | None = None
