@@ -309,7 +309,7 @@ def _parameter_target(measured: CoverageResult, space: ParameterSpace, box: Cell
 
 
 def _failure_target(measured: CoverageResult, space: ParameterSpace, box: CellBox) -> FillTarget:
-    """Return a region of simulated failures as a target; its weight is its share of reality, if that is known."""
+    """Return a region of simulated failures as a target, weighted by its share of reality, if that is known."""
     judged = box.cases + box.controls
     failure = box.cases / judged
     if set(box.axes) <= set(space.known):

@@ -190,7 +190,7 @@ def _workspace_params(workspace: Workspace, names: Sequence[str]) -> dict[str, d
 def stand_in(
     named: str | None, workspace: Workspace | None, examples: Sequence[SideEpisode]
 ) -> tuple[Twin | None, list[str]]:
-    """Return the twin whose ranges replace missing calibrations, with notes; None if every log has its calibration.
+    """Return the twin whose ranges replace missing calibrations, or None if not needed or available; and notes.
 
     Args:
         named: twin given by the user.

@@ -55,7 +55,7 @@ _MOMENTS, _SIZE = 6, (180, 240)
 
 
 def transfer_figure(half: FailureLoopResult) -> KeyMetric | None:
-    """Return the success rates on the robot, from the first policy to the last, as a key metric of the page."""
+    """Return the success rates on the robot, first policy to last, as a key metric; None without trials."""
     rates = half.to_json()["success"]
     if not rates:
         return None

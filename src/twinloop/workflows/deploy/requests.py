@@ -23,7 +23,7 @@ class RunRequest(Request):
     episodes: int = 1
     """Number of episodes."""
     first: int = 0
-    """Number of the first episode; random choices of the policy, and of champion or canary, depend on the number."""
+    """Number of the first episode. It determines random choices, of the policy and between champion and canary."""
     seconds: float | None = None
     """Length of an episode in seconds; by default that of the task, or 20 s without a task."""
     hz: float | None = None

@@ -184,7 +184,7 @@ class _Run:
         }
 
     def _prepare(self) -> None:
-        """Connect the robot: a virtual one for every episode, with a new scene; a real one once, and move it home."""
+        """Connect the robot (a virtual one for every episode, with a new scene), and move a real one home."""
         spoken, virtual = self._cell.spoken, self._cell.robot.source == "sim"
         if virtual and self._connected:
             spoken.reconnect()
