@@ -371,7 +371,7 @@ def test_the_parameter_space_has_boxes_pairs_and_cells_by_how_much_they_tell(pag
         "% succeeding": [None, 50.0],
         "95 % interval": ["–", "40 to 70"],
     }
-    assert kept.captions[-1].startswith("The emptiest of 2 cells of two parameters, 4 × 4 a pair")
+    assert kept.captions[-1].startswith("The emptiest of 2 cells of two parameters, 4 × 4 per pair")
     (friction, _), (mass, _) = kept.plots[-2:]  # both are in boxes; friction parts the sides more: 1.0 + 0.05 to 0.83
     assert friction.layout.xaxis.title.text == "friction"
     assert mass.layout.xaxis.title.text == "mass / kg"

@@ -205,7 +205,7 @@ def _pairs(page: ReportPage, space: ParameterSpace) -> None:
             ]
             for cell in space.pairs[:_CELL_ROWS]
         ],
-        caption=f"The emptiest of {len(space.pairs)} cells of two parameters, {PAIR_CELLS} × {PAIR_CELLS} a pair; "
+        caption=f"The emptiest of {len(space.pairs)} cells of two parameters, {PAIR_CELLS} × {PAIR_CELLS} per pair; "
         "success of the simulated episodes there with Wilson's interval.",
     )
 
