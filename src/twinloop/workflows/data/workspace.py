@@ -194,4 +194,4 @@ def _tell(found: Sequence[FsckFinding], done: dict[FsckFinding, str], console: C
     for finding in found:
         console.print(finding.what)
         console.print(f"  {done.get(finding) or finding.remedy}")
-    console.print(f"{len(found)} findings." if found else "Everything is whole.")
+    console.print(f"{len(found)} findings." if found else "No fault was found.")
