@@ -117,7 +117,7 @@ class TestOrder:
 
     def test_another_study_is_refused(self, tmp_path):
         (tmp_path / "study.json").write_text(json.dumps(replace(TINY, demos=7).made_of()))
-        with pytest.raises(InputError, match=r"another demos\. Give the same, or choose another --output"):
+        with pytest.raises(InputError, match=r"another demos\. Use the same settings, or choose another --output"):
             run_bench_transfer(Console(), TINY, tmp_path, workers=1)
 
     def test_more_robots_or_seeds_are_the_same_study(self):

@@ -309,7 +309,7 @@ def test_the_command_takes_parameters_and_written_questions(cell, capfd):
     assert {json.loads(line)["source"] for line in out.splitlines()} == {"sim"}
     code, _, err = ask(capfd, "sucess", *at)
     assert code == 2
-    assert "Unknown question 'sucess' in the written questions" in err
+    assert "Unknown query 'sucess' in the predefined queries" in err
     assert "Nearest existing: success" in err
     code, _, err = ask(capfd, "SELECT 1", *at, "--params", "low")
     assert "--params low: write NAME=VALUE" in err

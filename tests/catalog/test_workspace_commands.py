@@ -124,7 +124,7 @@ def test_add_takes_folders_from_anywhere_and_again(cell, capsys):
         (["init", "new", "--robot", "so101"], "cell. Work in that one, or choose a folder outside it."),
         (["init", "data/new"], "data/new is inside the workspace /"),
         (["init", "new", "--robot", "so100"], "Unknown robot 'so100' in the built-in twins; --twin takes"),
-        (["init", "new", "--robot", "so101", "--twin", "panda_tabletop"], "Give one of them."),
+        (["init", "new", "--robot", "so101", "--twin", "panda_tabletop"], "Give only one of them."),
         (["init", "new", "--twin", "panda_tabletob"], "Unknown twin 'panda_tabletob'"),
         (["add", "nowhere"], "nowhere"),
         (["add", "a", "b", "--batch", "both"], "--batch both names one dataset, and 2 were given"),

@@ -86,7 +86,7 @@ def test_a_dataset_in_which_nothing_varied_has_nothing_to_cover(tmp_path, capsys
     file.write_text(yaml.safe_dump({**FILE, "randomization": {}, "rollout": {"parallel_envs": 1}}))
     assert main(["generate", str(file), "--output", str(tmp_path / "batch"), "--workers", "1"]) == 0
     assert main(["coverage", str(tmp_path / "batch")]) == 2
-    assert "Nothing was drawn per episode" in " ".join(capsys.readouterr().err.split())
+    assert "No parameter was randomized per episode" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize(("by_chance", "said"), [(436.8, "leave 440 such"), (0.0312, "leave 0.031 such")])

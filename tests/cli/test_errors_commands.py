@@ -37,15 +37,15 @@ def said(capsys, *words: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("command", "text"),
     [
-        (TrainRequest(output=HERE, seed=-1), "--seed -1 is no seed. Give a whole number from 0 to 2^63 − 1."),
+        (TrainRequest(output=HERE, seed=-1), "--seed -1 is not a seed. Give a whole number from 0 to 2^63 − 1."),
         (TrainRequest(output=HERE, threads=-1), "--threads -1: give a number of threads, or leave it out."),
-        (EvaluateRequest(seed=-1), "--seed -1 is no seed."),
-        (EvaluateRequest(level=95.0), "--level 95.0 is no confidence level between 0 and 1. Write 95 % as 0.95."),
-        (CompareRequest(a="a", b="b", seed=2**63), "--seed 9223372036854775808 is no seed."),
-        (RunRequest(robot="r", policy="p", output=HERE, run_seed=-2), "--run-seed -2 is no seed."),
-        (AugmentRequest(name="n", output=HERE, seed=-1), "--seed -1 is no seed."),
+        (EvaluateRequest(seed=-1), "--seed -1 is not a seed."),
+        (EvaluateRequest(level=95.0), "--level 95.0 is not a confidence level between 0 and 1. Write 95 % as 0.95."),
+        (CompareRequest(a="a", b="b", seed=2**63), "--seed 9223372036854775808 is not a seed."),
+        (RunRequest(robot="r", policy="p", output=HERE, run_seed=-2), "--run-seed -2 is not a seed."),
+        (AugmentRequest(name="n", output=HERE, seed=-1), "--seed -1 is not a seed."),
         (LoopRequest(name="n", policy="p", output=HERE, workers=-1), "--workers -1: give a number of"),
-        (BenchGate(seed=-1), "--seed -1 is no seed."),
+        (BenchGate(seed=-1), "--seed -1 is not a seed."),
     ],
 )
 def test_a_number_that_cannot_be_is_refused_by_every_command(command, text):
@@ -72,7 +72,7 @@ def test_the_former_command_of_benchmarks_says_what_to_run_instead(capsys, words
 def test_a_negative_seed_comes_to_nothing(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     code, text = said(capsys, "evaluate", "--seed", "-1", "--output", "runs/a")
-    assert (code, text) == (2, "--seed -1 is no seed. Give a whole number from 0 to 2^63 − 1.")
+    assert (code, text) == (2, "--seed -1 is not a seed. Give a whole number from 0 to 2^63 − 1.")
     assert not (tmp_path / "runs").exists()
 
 
@@ -96,7 +96,7 @@ def test_what_the_parser_says_comes_without_its_frame(capsys):
         main(["rollback", "--json"])
     message = json.loads(capsys.readouterr().out.splitlines()[-1])["message"]
     assert end.value.code == 2
-    assert message.startswith("Required options Missing from twinloop rollback: --reason STR Why; the log keeps it.")
+    assert message.startswith("Required options Missing from twinloop rollback: --reason STR Reason for the log.")
     assert "---" not in message
 
 
@@ -161,7 +161,7 @@ def test_promote_without_a_candidate_says_how_to_come_by_one(tmp_path, monkeypat
         PolicyRegistry(ws).add(policy_folder(tmp_path / "pick", 1), policy="1")
         code, text = said(capsys, "promote", *at)
     assert code == 2
-    assert text.startswith("main has no candidate; it has no champion either. A yes of `twinloop gate candidate.yaml` ")
+    assert text.startswith("main has no candidate; it has no champion. A yes of `twinloop gate candidate.yaml` ")
     assert "`twinloop promote pick@1 --force --reason WHY`" in text
 
 
@@ -172,11 +172,11 @@ def test_who_stops_training_is_told_to_resume_only_what_can_be(tmp_path, monkeyp
     monkeypatch.setattr(Command, "run", stopped)
     words = ["train", "--data", "d", "--output", str(tmp_path / "pick")]
     assert main(words) == 130
-    assert "stopped. There is no checkpoint yet: the same command begins anew." in capsys.readouterr().err
+    assert "stopped. There is no checkpoint yet: the same command starts from the beginning." in capsys.readouterr().err
     (tmp_path / "pick").mkdir()
     (tmp_path / "pick" / CHECKPOINT).write_bytes(b"")
     assert main(words) == 130
-    assert "the same command with --resume goes on from there" in capsys.readouterr().err
+    assert "the same command with --resume continues from there" in capsys.readouterr().err
 
 
 def test_a_command_that_was_cut_broke_no_limit_and_the_line_says_which_is_which():
@@ -186,8 +186,8 @@ def test_a_command_that_was_cut_broke_no_limit_and_the_line_says_which_is_which(
 
     cut, held = ran("passed", "limited", "limited"), ran("passed", "held", "limited", "stopped")
     assert (cut.violations, held.violations) == (0, 2)
-    assert episode_line(cut, None) == "episode 3: outcome not known, 3 frames, envelope: 2 cut to the limits"
+    assert episode_line(cut, None) == "episode 3: outcome unknown, 3 frames, envelope: 2 clipped to the limits"
     assert episode_line(held, False) == (
-        "episode 3: failure, 4 frames, envelope: 1 cut to the limits, 1 held, 1 stopped"
+        "episode 3: failure, 4 frames, envelope: 1 clipped to the limits, 1 held, 1 stopped"
     )
     assert episode_line(ran("passed"), True) == "episode 3: success, 1 frames, all passed by the envelope"

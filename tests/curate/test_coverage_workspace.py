@@ -45,7 +45,7 @@ def test_the_nearest_workspace_has_both_sides_and_the_twin_and_keeps_what_was_en
     code, first, said = run(capsys, "coverage")
     assert code == 0
     assert (first["real"]["episodes"], first["sim"]["episodes"]) == (FEW, FEW)
-    stands = "Where a log has no calibration the joint ranges of so101_tabletop, the workspace's twin, stand in"
+    stands = "Logs without calibration use the joint ranges of so101_tabletop, the workspace's twin"
     assert stands in said
     assert (first["encoder"]["encoded"], first["encoder"]["known"]) == (2 * FEW, 0)
     code, plan, said = run(capsys, "plan")
@@ -67,7 +67,7 @@ def _likes(cell, capsys) -> None:
             (
                 "real:3:x",
                 InputError,
-                "--like real:3:x: 'x' is no frame. Write EPISODE or EPISODE:FRAME, such as real:3",
+                "--like real:3:x: 'x' is not a frame number. Write EPISODE or EPISODE:FRAME, such as real:3",
             ),
             ("zzzz", UnknownNameError, "episode 'zzzz'"),
             ("abc", InputError, "'abc' is too short for an episode"),
@@ -88,7 +88,7 @@ def test_outside_of_a_workspace_something_must_be_named(tmp_path, capsys, monkey
     for verb in ("coverage", "plan"):
         code, _, said = run(capsys, verb)
         assert code == 2
-        assert "Nothing was named, and there is no workspace here. Give --real LOG --sim DATASET" in said
+        assert "No episodes are given, and there is no workspace here. Give --real LOG --sim DATASET" in said
 
 
 def test_a_twin_of_another_robot_does_not_stand_in(cell):
@@ -98,7 +98,7 @@ def test_a_twin_of_another_robot_does_not_stand_in(cell):
         workspace.config["twin"] = "xl330_pendulum"
         twin, (said,) = stand_in(None, workspace, [member])
         assert twin is None
-        assert "xl330_pendulum, the workspace's twin, cannot stand in: it has no elbow_flex, gripper" in said
+        assert "xl330_pendulum, the workspace's twin, cannot replace it: it has no joint elbow_flex, gripper" in said
         assert stand_in(None, None, [member]) == (None, [])
         named, _ = stand_in("so101_tabletop", workspace, [member])
         assert named is not None
@@ -122,7 +122,7 @@ def test_parameters_of_reality_come_from_a_table_or_an_identify_run(cell, tmp_pa
     assert box[MASS][1] > 0.099
     assert f"have {MASS} above 0.0" in said
     table.write_text(f"episode,{MASS}\n0,heavy\n")
-    assert "holds what is no number" in run(capsys, *words, "--real-params", table)[2]
+    assert "has a value that is not a number" in run(capsys, *words, "--real-params", table)[2]
     table.write_text(f"number,{MASS}\n0,0.06\n")
     assert (
         f"has no column episode (its number or its name); it has number, {MASS}"
@@ -131,7 +131,7 @@ def test_parameters_of_reality_come_from_a_table_or_an_identify_run(cell, tmp_pa
     _identified(tmp_path / "run", 0.13)
     code, figures, said = run(capsys, *words, "--real-params", tmp_path / "run")
     assert code == 0
-    assert "256 draws of what" in figures["parameters"]["source"]
+    assert "256 draws of the distribution identified" in figures["parameters"]["source"]
     assert "Of 256 draws" in said
     assert figures["figures"]["coverage"]["estimate"] < 0.01
 
@@ -171,7 +171,7 @@ def test_a_plan_goes_on_from_the_file_that_is_named(tmp_path, capsys):
     assert made["randomization"]["params"][X] == [0.2, 0.25]
     assert "constraints" not in made["randomization"]
     assert made["rollout"] == {"parallel_envs": 16, "episodes_per_env": 2}
-    assert "Pictures are not asked for" not in " ".join(plan["notes"])
+    assert "The plan renders no images" not in " ".join(plan["notes"])
     fill = write_generated(tmp_path / "fill", made, episodes=32, seed=7)
     drawn = [DatasetReader(fill).provenance(number).params for number in range(32)]
     low, high = plan["boxes"][0]["box"][Y]
@@ -194,8 +194,8 @@ def test_pictures_of_a_camera_are_compared_and_those_of_a_hole_are_on_the_page(t
     assert figures["encoder"]["settings"]["camera"] == "front"
     assert figures["holes"]
     page = (tmp_path / "out" / "report.html").read_text()
-    assert "as the robot&#x27;s camera saw it" in page or "as the robot's camera saw it" in page
-    assert "The middle of the simulated clip nearest to each of them" in page
+    assert "from the robot&#x27;s camera" in page or "from the robot's camera" in page
+    assert "The middle image of the simulated clip nearest to each of them" in page
     assert page.count("data:image/") >= 2
     code, _, said = run(capsys, "coverage", *sides, "--camera", "nowhere")
     assert code == 2

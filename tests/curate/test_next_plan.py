@@ -48,8 +48,8 @@ def test_a_planted_hole_is_ranked_first_and_the_next_run_closes_it(sides, tmp_pa
     assert np.mean(inside) > 0.9
     assert first["mass"] > 3 * max((hole["mass"] for hole in others), default=0.0)
     assert f"The largest is {first['mass']:.1%} of reality" in said
-    assert "% told): a map puts the box's clips" in said
-    assert "Taken out: the constraint" in said
+    assert "% explained): a regression predicts clips of the box" in said
+    assert "Removed: the constraint" in said
 
     text = (tmp_path / "next.yaml").read_text()
     value = yaml.safe_load(text)
@@ -117,7 +117,7 @@ def test_where_nothing_is_missing_nothing_is_planned(sides, capsys, tmp_path):
         capsys, "plan", "--real", real, "--sim", sim, *PARAMETERS, "--output", tmp_path / "next.yaml"
     )
     assert code == 0
-    assert "Nothing is planned: there is no hole of three episodes or more" in said
+    assert "Nothing is planned: there is no hole of three or more episodes" in said
     assert plan["output"] is None
     assert not (tmp_path / "next.yaml").exists()
 
@@ -127,9 +127,9 @@ def test_what_cannot_be_planned_is_said(sides, capsys, tmp_path):
     (tmp_path / "there.yaml").write_text("")
     for words, message in (
         (("--output", tmp_path / "there.yaml"), "there.yaml exists. Choose another --output"),
-        (("--holes", 0), "--holes 0: at least one hole is to be filled"),
+        (("--holes", 0), "--holes 0: give 1 or more"),
         (("--embedding", "parameters", "--axes", "nothing/*"), "unknown drawn parameter 'nothing/*'"),
-        (("--base", tmp_path / "there.yaml", *PARAMETERS), "there.yaml is no generate file: it has no scene"),
+        (("--base", tmp_path / "there.yaml", *PARAMETERS), "there.yaml is not a generate file: it has no scene"),
     ):
         assert main(["plan", "--real", str(real), "--sim", str(sim), *(str(word) for word in words)]) == 2
         assert message.lower() in " ".join(capsys.readouterr().err.split()).lower()

@@ -84,7 +84,7 @@ def test_what_cannot_be_checked_is_unknown_with_the_reason(dataset):
     told = {check.name: worst(check.score(recordings)) for check in checks}
     assert {score.verdict for scores in told.values() for score in scores.values()} == {"unknown"}
     first = recordings[0].episode_id
-    assert told["physics/torque"][first].reason == "There is no twin for episode 0 of good. Name one with --twin."
+    assert told["physics/torque"][first].reason == "episode 0 of good names no twin. Give one with --twin."
     assert told["recording/blur"][first].reason == "The recording has no camera."
 
 
@@ -247,7 +247,7 @@ def test_a_folder_is_scored_without_a_workspace_and_conditions_decide(dataset, t
     assert "FAILED suspect > 0: suspect is 1" in text
     with pytest.raises(InputError, match="holds an earlier run"):
         curate(dataset, output=tmp_path / "out")
-    with pytest.raises(InputError, match="--where chooses among the episodes of a workspace"):
+    with pytest.raises(InputError, match="--where selects episodes of a workspace"):
         curate(dataset, where="TRUE")
 
 
@@ -268,7 +268,7 @@ def test_a_workspace_keeps_scores_and_the_selection_leaves_out_what_is_bad(datas
         shown, code = show_scores(CurateRequest(show="good:4", workspace=held.root), console=console)
         assert (code, shown["episode"], shown["scores"][0]["verdict"]) == (0, names[4], "suspect")
         assert "recording/clock_jump" in console.export_text()
-        with pytest.raises(InputError, match="No score of good:4 is kept by these checks"):
+        with pytest.raises(InputError, match="No score of good:4 is stored by these checks"):
             show_scores(CurateRequest(show="good:4", workspace=held.root, checks="learned"), console=console)
         kept = held.query(figures["selection"].replace("(NOT success) AND ", "")).to_pylist()
         assert len(kept) == EPISODES
@@ -284,7 +284,7 @@ def test_a_reason_is_cut_after_a_whole_clause():
 def test_a_twin_that_is_named_must_be_the_robots(dataset, tmp_path):
     with pytest.raises(UnknownNameError, match="Unknown twin 'nope'"):
         curate(dataset, twin="nope")
-    with pytest.raises(InputError, match=r"panda_tabletop has no joint of the data's: .*those of good are left_pan"):
+    with pytest.raises(InputError, match=r"panda_tabletop has no joint of the data: .*those of good are left_pan"):
         curate(dataset, twin="panda_tabletop", checks="recording/clock_jump", output=tmp_path / "out")
     assert not (tmp_path / "out" / "result.json").exists()
     console = Console(record=True, width=150)

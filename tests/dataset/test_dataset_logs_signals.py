@@ -101,9 +101,9 @@ def test_a_public_set_becomes_a_dataset_that_says_what_it_does_not_show(tmp_path
         f"observation.{name}" for name in ("joint_velocity", "enabled", "load", "voltage", "temperature")
     ]
     conditions, rates = figures["notes"]
-    assert conditions == "conditions are kept in the provenance"
-    assert rates.startswith("episodes run at 18")  # lift_and_drop is read at 250 Hz, the others at 187
-    assert rates.endswith("under one nominal rate, their own times in twinloop/log; --resample HZ makes it one")
+    assert conditions == "the episodes' conditions are stored in the provenance"
+    assert rates.startswith("episodes at 18")  # lift_and_drop is read at 250 Hz, the others at 187
+    assert rates.endswith("share one nominal rate; twinloop/log has their real times, --resample HZ gives one rate")
     gains = [episode.conditions["firmware_kp"] for episode in load_log(tmp_path / "servo")]
     assert gains == [episode.conditions["firmware_kp"] for episode in open_log("bam_servo").episodes]
 
@@ -115,11 +115,11 @@ def test_a_folder_laid_out_like_a_public_set(tmp_path):
     log = open_log(str(tmp_path / "mine"), LogReading(layout="planar_impacts"), task="drop it")
     assert log.label == f"real log {tmp_path / 'mine'}, laid out like planar_impacts"
     assert (log.episodes[0].index, log.episodes[0].task) == (3, "drop it")
-    with pytest.raises(InputError, match=r"With --layout planar_impacts everything is known of the log. Leave --units"):
-        open_log(str(tmp_path / "mine"), LogReading(layout="planar_impacts", units="rad"))
     with pytest.raises(
-        InputError, match=r"planar_impacts is a public set, of which everything is known. Leave --topics"
+        InputError, match=r"With --layout planar_impacts the log needs no other options. Leave out --units"
     ):
+        open_log(str(tmp_path / "mine"), LogReading(layout="planar_impacts", units="rad"))
+    with pytest.raises(InputError, match=r"planar_impacts is a public set, which needs no options. Leave out --topics"):
         open_log("planar_impacts", LogReading(topics="state=/a"))
 
 
@@ -132,7 +132,7 @@ def test_the_command_imports_a_described_table_and_names_what_it_leaves(tmp_path
     assert main([*words, "--output", str(tmp_path / "set"), "--json"]) == 0
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (figures["fps"], figures["joints"], figures["units"]) == (100, ["hip"], "deg ×1")
-    assert figures["notes"] == ["columns not read: other", "conditions are kept in the provenance"]
+    assert figures["notes"] == ["columns not read: other", "the episodes' conditions are stored in the provenance"]
     assert load_log(tmp_path / "set")[0].conditions == {"mass": 2}
 
 
@@ -169,6 +169,6 @@ def test_several_logs_are_one_whose_episodes_are_counted_through(tmp_path):
     log = open_logs([str(name) for name in names])
     assert [episode.index for episode in log.episodes] == [0, 1, 2, 3]
     assert [float(episode.state[0, 0]) for episode in log.episodes] == [0.0, 0.0, 3.0, 3.0]
-    assert log.notes[:2] == ("Episodes 0 to 1 are those of log0.", "Episodes 2 to 3 are those of log1.")
+    assert log.notes[:2] == ("Episodes 0 to 1 are from log0.", "Episodes 2 to 3 are from log1.")
     assert open_logs([str(names[0])]).hash == open_log(str(names[0])).hash
     assert log.hash != open_logs([str(names[1]), str(names[0])]).hash

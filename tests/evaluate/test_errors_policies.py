@@ -65,7 +65,7 @@ def test_words_of_evaluate_are_refused_before_a_world_is_tried(tmp_path, monkeyp
     for words, text in [
         (["--fail-under", "nomnal=0.5"], "Unknown slice 'nomnal' in the suite nominal on so101_tabletop. Nearest"),
         (["--fail-under", "overall=0.5", "worst=0.1", "nominl.low=0.5"], "Unknown slice 'nominl' in the suite"),
-        (["--fail-under", "nominal=50"], "'nominal=50' is no SLICE=RATE with a rate from 0 to 1"),
+        (["--fail-under", "nominal=50"], "'nominal=50' is not SLICE=RATE with a rate from 0 to 1"),
         (["--batch", "0"], "Batches of 0 worlds try nobody. Give at least 1"),
     ]:
         code, message = said(capsys, "evaluate", "expert", "--episodes", "2", *words)
@@ -90,7 +90,7 @@ def test_what_is_compared_is_there_and_a_chance_is_one(tmp_path, monkeypatch, ca
     code, message = said(capsys, "compare", "runs/old", "runs/none")
     assert (code, "There is no folder runs/none, and no such policy in the registry" in message) == (2, True), message
     code, message = said(capsys, "compare", "expert", "expert", "--alpha", "5")
-    assert (code, message) == (2, "--alpha 5 is no chance between 0 and 1. Write 5 % as 0.05.")
+    assert (code, message) == (2, "--alpha 5 is not a probability between 0 and 1. Write 5 % as 0.05.")
 
 
 def test_a_first_champion_needs_no_stages_and_others_get_theirs():
@@ -105,7 +105,7 @@ def test_a_run_of_no_length_moves_nothing(tmp_path, capsys):
     for flag, value in (("--seconds", "-2"), ("--seconds", "nan"), ("--hz", "0"), ("--hz", "inf")):
         words = ("run", "--robot", CELL, "--policy", "none", "--output", str(tmp_path / "day"), flag, value)
         code, message = said(capsys, *words)
-        assert (code, message.startswith(f"{flag} {value} lets nobody act. Give a number above 0")) == (2, True)
+        assert (code, message.startswith(f"{flag} {value} is not valid. Give a number above 0")) == (2, True)
     assert not (tmp_path / "day").exists()
 
 

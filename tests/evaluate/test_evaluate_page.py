@@ -44,7 +44,7 @@ def test_slices_are_told_worst_first_under_their_headings():
     assert table["slice"] == ["bad", "good"]
     for name, end in (("success", "estimate"), ("low", "low"), ("high", "high")):
         assert table[name] == pytest.approx([float(getattr(bad, end)), float(getattr(good, end))])
-    assert (table["won"], table["of"], table["lost worlds"]) == ([1, 4], [5, 4], [1, 0])
+    assert (table["won"], table["of"], table["invalid worlds"]) == ([1, 4], [5, 4], [1, 0])
     assert table["time s"] == [6.0, 3.5]
     assert table["smoothness"] == [-5.0, -2.5]
     assert (table["peak N"], table["most N"]) == ([7.0, 2.0], [7.0, 9.0])
@@ -66,7 +66,7 @@ def test_figures_of_an_evaluation():
     assert told["success"][1].endswith("9 trials")
     assert told["worst slice"][0] == pytest.approx(0.2)
     assert told["worst slice"][1].endswith("chosen among 2")
-    assert told["lost worlds"][0] == 1
+    assert told["invalid"][0] == 1
 
 
 def test_one_slice_has_no_bars_and_no_worst():
@@ -97,7 +97,7 @@ def test_pairs_of_axes_are_mapped_where_the_suite_has_them_both_ways_round():
 
 def test_real_trials_are_not_lost_worlds_and_what_was_left_out_is_told():
     page = page_of(evaluation(domain="real", extra={"left_out": ["trial 9: no video"]}))
-    assert page.tables[0]["not valid"] == [1, 0]
+    assert page.tables[0]["invalid"] == [1, 0]
     assert page.words[0].startswith("Real trials.")
     assert page.words[-1] == "Left out:\n\ntrial 9: no video"
 
@@ -110,7 +110,7 @@ def test_a_comparison_counts_for_each_side_what_it_alone_won():
     comparison_section(page, compare_stored(new, old, alpha=0.1, margin=0.2))
     told = {label: (value, source) for label, value, source in page.key_figures}
     assert told["pairs"][0] == 9
-    assert told["won by one alone"][0] == "2 : 1"
+    assert told["won by only one"][0] == "2 : 1"
     assert told["difference"][0] == pytest.approx(1 / 9)
     assert page.heads == ["new against old"]
     assert page.tables == [{"slice": ["good", "bad"], "pairs": [4, 5], "only new": [0, 2], "only old": [1, 0]}]

@@ -110,7 +110,7 @@ def test_rates_to_hold_become_conditions():
         "worst < 0.1",
     ]
     for wrong in ("nominal", "nominal=high", "=0.5", "nominal=90"):
-        with pytest.raises(InputError, match="is no SLICE=RATE with a rate from 0 to 1"):
+        with pytest.raises(InputError, match="is not SLICE=RATE with a rate from 0 to 1"):
             conditions([wrong])
 
 
@@ -204,7 +204,7 @@ act,0,0.5,30.0,12,0,,
     assert item.progress == pytest.approx(0.5)
     assert item.violating == pytest.approx(1 / 3)
     assert invalid_words(made, EvaluationSummary.of(made)) == (
-        "1 trials are not valid: they count as no success, and their times, forces and smoothness are left out "
+        "1 trials are invalid: they count as failures, and their times, forces and smoothness are left out "
         "(somebody stopped the arm)."
     )
 

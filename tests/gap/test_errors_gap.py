@@ -151,7 +151,7 @@ def test_wrong_tables_of_trials_are_named(folder, capsys, words, answer):
         ("sensors --real @log --sim @log", "--real and --sim are the same log, log"),
         ("sensors --real @made --sim @log", "Swap them"),
         ("sensors --real @log --sim @other", "has position/elbow, the simulated one position/hip"),
-        ("data --real nowhere", "Unknown log 'nowhere' in the public sets, and no file of that name. "),
+        ("data --real nowhere", "Unknown log 'nowhere' in the public sets, and no file has this name. "),
         ("data --real @log --twin so101_tabletop --params @none", "Give the folder of a run of `twinloop identify`"),
         ("dynamics --twin so101_tabletop --data", "No log was given. Name a log or dataset, or a public set"),
         ("history", "No folder was given"),

@@ -152,7 +152,7 @@ def test_a_stopped_run_is_readable_and_resumes_to_the_same_bytes(dataset, tmp_pa
     output, code, errors = stopped_midway(tmp_path, stop)
     assert code == (130 if stop == signal.SIGINT else -stop), errors
     if stop == signal.SIGINT:
-        assert "--resume goes on from there" in errors
+        assert "--resume continues from there" in errors
     stopped = DatasetReader(output)
     assert 0 < len(stopped) <= result["episodes"]
     assert np.isfinite(stopped.array(len(stopped) - 1, "action")).all()

@@ -181,7 +181,7 @@ def test_the_command_records_a_dataset_that_reads_back(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("changes", "robot", "message"),
     [
-        ({"twin_hash": "0" * 64}, ROBOT, "is no longer the one that this plan was made with"),
+        ({"twin_hash": "0" * 64}, ROBOT, "has changed since this plan was made"),
         ({}, "virtual:panda_tabletop", "was made for the joints shoulder_pan"),
         ({"control": "torque"}, ROBOT, "This plan commands torques"),
     ],
@@ -197,7 +197,7 @@ def test_a_plan_for_another_robot_is_refused(tmp_path, capsys, changes, robot, m
 def test_what_is_missing_is_asked_for(tmp_path, capsys):
     save_excitation(plan_of(), tmp_path / "p.yaml")
     assert command("--robot", ROBOT, "--excitation", tmp_path / "p.yaml") == 2
-    assert "Say where the log goes: --output DIR" in capsys.readouterr().err
+    assert "No output folder is given. Add --output DIR" in capsys.readouterr().err
     assert main(["identify", "--twin", "so101_tabletop"]) == 2
     assert "Say --plan to see what data, or none, could tell" in capsys.readouterr().err
     assert main(["identify", "--twin", "so101_tabletop", "--excitation", "x.yaml"]) == 2

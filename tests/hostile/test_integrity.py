@@ -288,7 +288,7 @@ def test_a_dataset_with_a_pipe_is_refused(tmp_path, plain_made, observed, name):
     pytest.param("extra.txt", "extra.txt", marks=pytest.mark.attack("a file added to a dataset", expected=NAMED)),
     pytest.param("data/chunk-000/file-009.parquet", "file-009.parquet",
                  marks=pytest.mark.attack("a data file added to a dataset", expected=NAMED)),
-    pytest.param("twinloop/x\n0 findings.\nEverything is whole.", "x\\n0 findings.\\nEverything",
+    pytest.param("twinloop/x\n0 findings.\nNo fault was found.", "x\\n0 findings.\\nNo fault",
                  marks=pytest.mark.attack("a file whose name holds line breaks and says that all is whole",
                                           expected="the name in one line, exit code 1")),
     pytest.param("twinloop/\x1b[2J", "\\x1b[2J",
@@ -300,7 +300,7 @@ def test_a_file_that_came_is_named(plain, observed, name, shown):
     observed(text.splitlines()[0])
     assert code == 1
     assert shown in text
-    assert "Everything is whole." not in text.splitlines()
+    assert "No fault was found." not in text.splitlines()
 
 
 @pytest.mark.attack("a dataset with a file name that is no text is added", expected="refused: rename the file")

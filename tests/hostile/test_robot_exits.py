@@ -125,7 +125,7 @@ def test_a_driver_that_never_disconnects(tmp_path, monkeypatch, capsys, observed
     code, figures, _ = command(tmp_path, capsys)
     release.set()
     assert (code, figures["frames"]) == (1, 60)
-    assert "the robot is not disconnected, switch it off by hand" in figures["ended"]
+    assert "the robot could not be disconnected, switch it off by hand" in figures["ended"]
     assert time.perf_counter() - began < 20.0
     observed(figures["ended"])
 
@@ -299,7 +299,7 @@ def test_a_person_stops_the_way_home(tmp_path, monkeypatch, capsys, observed):
     policy_of(monkeypatch, arm)
     code, figures, _ = command(tmp_path, capsys)
     assert code == 2
-    assert "not brought to its home: stopped by hand" in figures["message"]
+    assert "did not reach its home pose: stopped by hand" in figures["message"]
     assert len(arm.issued) < 15
     assert arm.disconnections == 1
     require_limits(arm, start=off_home(30.0))

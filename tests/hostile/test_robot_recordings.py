@@ -188,7 +188,7 @@ def test_a_reading_that_never_comes(tmp_path, monkeypatch, capsys, observed):
     assert code == 1
     assert time.perf_counter() - began < 20.0
     assert "has not answered" in figures["stopped"]
-    assert "is not disconnected, switch it off by hand" in figures["stopped"]
+    assert "could not be disconnected, switch it off by hand" in figures["stopped"]
     observed(f"{len(episode)} frames kept: {figures['stopped']}")
 
 
@@ -199,5 +199,5 @@ def test_a_robot_that_cannot_be_disconnected(tmp_path, monkeypatch, capsys, obse
     arm = Arm(disconnect=raises(SystemExit(0)))
     code, figures, shown, [episode] = recorded(arm, tmp_path, monkeypatch, capsys)
     assert (code, len(episode)) == (1, 60)
-    assert "the robot is not disconnected, switch it off by hand" in shown
+    assert "the robot could not be disconnected, switch it off by hand" in shown
     observed(figures["stopped"])

@@ -452,7 +452,7 @@ def test_an_address_is_no_path(cell, capfd, observed):
     code, said = attempt(["pull", "me/set", "--output", f"memory://USER:{S}@bucket/x"], capfd)
     observed(said)
     assert code == 2
-    assert "is an address, and this takes a local file or folder" in " ".join(said.split())
+    assert "is an address, but a local file or folder is needed" in " ".join(said.split())
     assert [path.name for path in cell.iterdir() if ":" in path.name] == []
 
 

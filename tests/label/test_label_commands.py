@@ -72,7 +72,7 @@ def test_frozen_datasets_from_the_command_line(cell, capsys, tmp_path):
     for word, near in (("atc", "act"), ("shrot", "short")):
         assert main(["datasets", "lineage", word, "--workspace", str(root)]) == 2
         said = capsys.readouterr().err
-        assert f"Unknown policy, frozen dataset or episode '{word}'" in said
+        assert f"Unknown policy, dataset version or episode '{word}'" in said
         assert f"Nearest existing: {near}." in said
     assert run(capsys, cell, "datasets", "lineage", "short")["policies"][0]["policy"] == "f" * 64
     assert [row["policies"] for row in run(capsys, cell, "datasets", "list")["datasets"]] == [0, 1]
@@ -85,17 +85,17 @@ def test_frozen_datasets_from_the_command_line(cell, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["first:0"], "The command says nothing. Give labels"),
-        (["first:0", "--success", "yes", "--rule", "success/predicate"], "The command says labels and --rule"),
+        (["first:0"], "The command gives nothing. Give labels"),
+        (["first:0", "--success", "yes", "--rule", "success/predicate"], "The command gives labels and --rule"),
         (["--success", "yes"], "No episode is named"),
         (["first:0", "--subtask", "reach:5"], "--subtask reach:5 is not WORD:FIRST-LAST"),
         (["first:0", "--subtask", "reach:30-40"], "has the frames 0 to 34"),
         (["first:0", "--failure", "grasp_mised"], "Nearest existing: grasp_missed"),
         (["first:0", "--number", "quality"], "--number quality is not NAME=VALUE"),
-        (["--where", "frames > 1000", "--success", "yes"], "--where frames > 1000 holds for no episode"),
+        (["--where", "frames > 1000", "--success", "yes"], "--where frames > 1000 selects no episode"),
         (["first:0", "--retract", "language", "--author", "eve"], "hand:eve gave no language"),
         (["--from", "labels.txt"], "is neither a .csv nor a .jsonl file"),
-        (["first:0", "--from", "labels.csv"], "--from names its episodes itself"),
+        (["first:0", "--from", "labels.csv"], "The file of --from names its episodes"),
         (["--rule", "success/predicat"], "Unknown rule 'success/predicat'"),
     ],
 )
@@ -143,7 +143,7 @@ def test_a_file_is_written_whole_or_not_at_all(cell, capsys, tmp_path):
         sql = "SELECT value, confidence, author_hash, source FROM labels WHERE author = 'vlm'"
         assert ws.query(sql).num_rows == 0
         path.write_text(json.dumps(good | {"source": "hand"}) + "\n")
-        assert "label 1 says the source 'hand' and the command" in run(capsys, cell, *words, code=2)["message"]
+        assert "label 1 has the source 'hand', and the command" in run(capsys, cell, *words, code=2)["message"]
         path.write_text(json.dumps(good) + "\n")
         run(capsys, cell, *words)
         assert ws.query(sql).to_pylist() == [

@@ -299,11 +299,12 @@ def test_episodes_of_another_are_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     one = SimpleNamespace(batch="monday", index=3, provenance=SimpleNamespace(**acts))
     monkeypatch.setattr(monitor_data, "open_recordings", lambda _: [one])
     with pytest.raises(
-        InputError, match=r"In monday:3 of runs/x pick_and_place/expert-1 acted, not the policy mlp@2 \(aaaaaaaaaaaa\)"
+        InputError,
+        match=r"In monday:3 of runs/x the actor was pick_and_place/expert-1, not the policy mlp@2 \(aaaaaaaaaaaa\)",
     ):
         monitor_data.require_actor(Path("runs/x"), "mlp@2", "a" * 64)
     one.provenance.actor, one.provenance.extra = "policy:mlp@1", {"run": {"policy_hash": "b" * 64}}
-    with pytest.raises(InputError, match=r"policy:mlp@1 \(bbbbbbbbbbbb\) acted, not .* Give episodes of this policy"):
+    with pytest.raises(InputError, match=r"the actor was policy:mlp@1 \(bbbbbbbbbbbb\), not .* Give episodes"):
         monitor_data.require_actor(Path("runs/x"), "mlp@2", "a" * 64)
     monitor_data.require_actor(Path("runs/x"), "mlp@1", "b" * 64)
     monitor_data.require_actor(Path("runs/x"), "", "")

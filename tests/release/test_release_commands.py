@@ -41,7 +41,7 @@ def workspace(tmp_path):
 def test_a_release_from_candidate_to_champion_and_back(root, capfd):
     code, text = said(capfd, "gate", str(gate_file(root, "old", 1, 0.8, "champion")))
     assert code == 2
-    assert "main has no champion yet. For the first one write `champion: null`" in text
+    assert "main has no champion yet. For the first champion write `champion: null`" in text
     file = gate_file(root, "old", 1, 0.8, None)
     code, text = said(capfd, "gate", str(file), "--output", str(root / "runs" / "gate"))
     assert (code, "YES: old@1" in text) == (0, True)
@@ -51,15 +51,15 @@ def test_a_release_from_candidate_to_champion_and_back(root, capfd):
     at = ("--workspace", str(root))
     assert said(capfd, "promote", *at, "--who", "Ada") == (0, "old@1 is the champion of main.")
     code, text = said(capfd, "gate", str(gate_file(root, "other", 4, 0.8, None)))
-    assert (code, "no champion yet (champion: null), and there is one, old@1" in text) == (2, True)
+    assert (code, "no champion yet (champion: null), but old@1" in text) == (2, True)
     assert main(["gate", str(gate_file(root, "new", 2, 0.85, "champion"))]) == 0
-    assert said(capfd, "promote", *at)[1].endswith("new@1 is the champion of main, old@1 the previous one.")
+    assert said(capfd, "promote", *at)[1].endswith("new@1 is the champion of main; the previous one is old@1.")
     code, figures = asked(root, capfd, "policies", "list")
     assert figures["aliases"] == {"champion": "new@1", "previous": "old@1"}
     stages = {row["policy"]: row["stage"] for row in figures["policies"]}
     assert stages == {"old@1": "retired", "new@1": "champion", "other@1": "offline"}
     code, text = said(capfd, "rollback", "--reason", "drops cubes", *at)
-    assert re.fullmatch(r"old@1 is the champion of main again, checked, in 0\.\d+ s\.", text)
+    assert re.fullmatch(r"old@1 is the champion of main again, checked in 0\.\d+ s\.", text)
     _, figures = asked(root, capfd, "policies", "audit")
     told = [(entry["action"], entry["policy"]) for entry in figures["entries"]]
     assert told[-1] == ("rollback", "old@1")
@@ -92,8 +92,8 @@ def test_which_hash_is_of_what_is_said(root, capfd):
     with Workspace.open(root) as ws:
         version = PolicyRegistry(ws).version("new@1")
     _, text = said(capfd, "policies", "show", "new", *at)
-    assert "policy hash new (weights and settings; evaluations, runs and training name this one)" in text
-    assert f"files hash {version.hash} (of every file, the card too; what makes it this version)" in text
+    assert "policy hash new (weights and settings; evaluations, runs and training refer to it)" in text
+    assert f"files hash {version.hash} (of every file, the card included; identifies this version)" in text
     assert "(of model.safetensors alone)" in text
     assert "policy hash" in said(capfd, "policies", "list", *at)[1]
     assert "new@1 (policy new)" in said(capfd, "policies", "add", str(root / "trained" / "new"), *at)[1]
@@ -111,7 +111,7 @@ def test_a_second_look_where_one_was_planned_is_refused(root, capfd):
     again.write(root / "runs" / "new-new")
     code, text = said(capfd, "gate", str(file))
     assert code == 1
-    assert "looks: once, and α was spent on" in text
+    assert "looks: once, but α was spent on" in text
 
 
 def test_a_look_at_the_wrong_evidence_is_none(root, capfd):
@@ -138,7 +138,9 @@ def test_a_gate_works_without_a_workspace(tmp_path, capfd):
     (root / "gate.yaml").write_text(yaml.safe_dump(given))  # nobody knows what is stored: that is no yes
     assert said(capfd, "gate", str(root / "gate.yaml"))[0] == 1
     (root / "gate.yaml").write_text(yaml.safe_dump({**given, "candidate": "pick@1"}))
-    assert "there is no workspace whose registry could know it" in said(capfd, "gate", str(root / "gate.yaml"))[1]
+    assert (
+        "there is no workspace with a registry that may contain it" in said(capfd, "gate", str(root / "gate.yaml"))[1]
+    )
 
 
 @pytest.mark.slow

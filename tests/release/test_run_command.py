@@ -88,7 +88,7 @@ def test_a_corrupt_checkpoint_is_refused_by_name(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"episodes": 0}, InputError, "at least one episode"),
+        ({"episodes": 0}, InputError, "one episode or more"),
         ({"policy": "champion"}, InputError, "'champion' is neither a folder of a policy nor the address of a server"),
         ({"policy": "http://127.0.0.1:9"}, InputError, "cannot be reached, or the connection was lost"),
         ({"robot": "virtual:so102"}, InputError, "so102"),
@@ -110,7 +110,7 @@ def test_outcomes_are_read_by_episode_and_their_errors_by_line(tmp_path):
     path.write_text("episode,success\n3,1\n4,false\n")
     assert read_outcomes(path) == {3: True, 4: False}
     path.write_text("episode,success\n3,maybe\n")
-    with pytest.raises(InputError, match=r"outcomes.csv, line 2: episode '3' and success 'maybe' are no outcome"):
+    with pytest.raises(InputError, match=r"outcomes.csv, line 2: episode '3' and success 'maybe' are not an outcome"):
         read_outcomes(path)
     with pytest.raises(InputError, match="cannot be read"):
         read_outcomes(tmp_path / "absent.csv")
@@ -203,7 +203,7 @@ def test_a_server_that_is_killed_in_the_middle_ends_the_run_with_the_dataset_who
         monkeypatch.setattr(PolicyClient, "act", killing)
         assert server.stdout is not None
         line = server.stdout.readline()
-        assert "Ctrl-C ends it" in line
+        assert "Ctrl-C stops it" in line
         address = line.partition(" at ")[2].partition(". Ctrl-C")[0].replace("http", scheme, 1)
         for _ in range(100):
             with contextlib.suppress(InputError):
@@ -329,7 +329,7 @@ def test_an_arm_of_ones_own_is_brought_home_slowly_and_run_in_its_own_time(polic
 def test_without_a_twin_an_arm_of_ones_own_is_not_run(policy, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "arm.py").write_text(ARM)
-    with pytest.raises(InputError, match=r"The envelope asks a twin where .* Give --twin"):
+    with pytest.raises(InputError, match=r"The envelope needs a twin of .* Add --twin"):
         run_policy(requested(policy, tmp_path, robot=f"{tmp_path}/arm.py:Arm"), console=said()[0])
 
 

@@ -31,7 +31,7 @@ def test_one_in_a_thousand_needs_three_thousand_trials(capsys):
     assert rows[0]["trials"] == 2995
     assert all(row["watched_trials"] > row["trials"] for row in rows)
     assert rows[0]["chance_to_pass"]["rate/10"] == pytest.approx((1 - 1e-4) ** 2995)
-    assert "Without an assumption about how far it is from reality: nothing" in said
+    assert "Without an assumption on the sim-to-real gap: nothing" in said
 
 
 def test_a_claim_is_kept_and_can_fail_a_build(capsys, tmp_path):
@@ -43,8 +43,8 @@ def test_a_claim_is_kept_and_can_fail_a_build(capsys, tmp_path):
     assert (stored["verb"], stored["kind"], stored["seen"]["trials"]) == ("evidence", "claim", 50)
     assert [row["name"] for row in stored["headline"]][:2] == ["trials", "watched_trials"]
     page = (tmp_path / "claim" / "report.html").read_text()
-    assert "which would carry the claim" in page
-    assert "Without an assumption about how far it is from reality: nothing." in page
+    assert "needed for the claim" in page
+    assert "Without an assumption on the sim-to-real gap: nothing." in page
     code, figures, _ = evidence(capsys, *words)
     assert (code, "holds an earlier run. Choose another --output" in figures["message"]) == (2, True)
     code, figures, _ = evidence(capsys, "--failure-rate", "0.05", "--fail-if", "trails > 3")
@@ -68,22 +68,22 @@ def test_each_assumption_buys_what_it_says(capsys, tmp_path):
     found = figures["simulation"]
     assert found["gap"]["simulated_trials"] == trials_to_claim(5e-4)
     assert found["gap"]["bound"] == pytest.approx(7e-4)
-    assert "which carries the claim" in said
+    assert "which supports the claim" in said
     assert found["paired"]["trials_at_best"] == round(2995 * 0.19)
     assert found["region"]["real_trials"] == trials_to_claim(0.02)
     _, figures, said = evidence(capsys, "--failure-rate", "1e-3", "--gap", "2e-3")
     assert figures["simulation"]["gap"]["simulated_trials"] is None
-    assert "nothing: the assumed gap alone is 0.002 of the 0.001 to be claimed" in said
+    assert "nothing: the assumed gap of 0.002 alone is not below the claimed rate of 0.001" in said
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (("--failure-rate", "0"), "A failure rate of 0 cannot be claimed"),
-        (("--failure-rate", "0.1", "--gap", "2"), "--gap 2 is no share"),
-        (("--failure-rate", "0.1", "--seen-failures", "3"), "--seen-failures 3 of how many trials? Give --seen"),
-        (("--failure-rate", "0.1", "--region", "0"), "--region 0 leaves nothing to try"),
-        (("--failure-rate", "0.1", "--sim", "nowhere"), "nowhere holds no result of `twinloop scenario search`"),
+        (("--failure-rate", "0.1", "--gap", "2"), "--gap 2 is not a probability"),
+        (("--failure-rate", "0.1", "--seen-failures", "3"), "--seen-failures 3 needs --seen-trials"),
+        (("--failure-rate", "0.1", "--region", "0"), "--region 0 is not valid"),
+        (("--failure-rate", "0.1", "--sim", "nowhere"), "nowhere has no result of `twinloop scenario search`"),
         (
             ("--failure-rate", "0.1", "--seen-trials", "3", "--seen-failures", "4"),
             "4 failures of 3 trials is not a result",
@@ -100,7 +100,7 @@ def test_a_search_that_warns_or_is_too_wide_carries_nothing(capsys, tmp_path):
     code, figures, _ = evidence(
         capsys, "--failure-rate", "0.1", "--sim", search(tmp_path, warning="One draw carries 90% of the estimate")
     )
-    assert (code, "cannot carry a claim: One draw" in figures["message"]) == (2, True)
+    assert (code, "cannot support a claim: One draw" in figures["message"]) == (2, True)
     code, figures, _ = evidence(
         capsys, "--failure-rate", "0.1", "--confidence", "0.99", "--sim", search(tmp_path / "b")
     )

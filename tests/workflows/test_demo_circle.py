@@ -46,7 +46,7 @@ def test_the_circle_closes_from_a_relative_folder(tmp_path, monkeypatch):
     page.figures([figure for figure in [transfer_figure(half)] if figure is not None])
     circle_section(page, half, None)
     html = page.write(Path("out/page.html")).read_text()
-    assert "what became of it" in html
+    assert "the retraining from it" in html
     assert half.scenario["scenario"] in html
     assert demo_circle.gate_words(half) in html
 

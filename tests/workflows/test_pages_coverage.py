@@ -162,21 +162,21 @@ def page(monkeypatch):
 def test_findings_tell_every_share_with_its_interval_and_what_it_is_without_a_gap():
     assert findings(measured()) == [
         (
-            "Simulation covers 62.5% [45.0%, 90.0%] of reality: so much of it has a simulated clip within the "
-            "distance of its own neighbour number 3 (97% where there is no gap)."
+            "Simulation covers 62.5% [45.0%, 90.0%] of reality: this share of real clips has a simulated clip within "
+            "the distance of its real neighbour number 3 (97% without a gap)."
         ),
         (
-            "Recall of reality 50.0% [35.0%, 60.0%] (92% where there is no gap); precision of simulation "
-            "40.0% [30.0%, 55.0%] (91% where there is no gap); density 0.70 [0.60, 0.85]."
+            "Recall of reality 50.0% [35.0%, 60.0%] (92% without a gap); precision of simulation "
+            "40.0% [30.0%, 55.0%] (91% without a gap); density 0.70 [0.60, 0.85]."
         ),
         (
-            "3 of 5 real clips are uncovered, in 3 holes; 1 of them hold clips of 3 episodes or more. The largest is "
-            "25.0% of reality, 2.5 times as far from simulation as from its own kind."
+            "3 of 5 real clips are uncovered, in 3 holes; 1 of them have clips of 3 episodes or more. The largest is "
+            "25.0% of reality, 2.5 times as far from simulation as from real neighbours."
         ),
     ]
     whole = findings(measured(holes=(), coverage_floor=NAN))
     assert whole[0].endswith("neighbour number 3.")
-    assert whole[2] == "There is no hole: every real clip has a simulated one near."
+    assert whole[2] == "There is no hole: every real clip has a simulated clip nearby."
 
 
 def test_the_terminal_lists_holes_and_what_more_there_are():
@@ -185,7 +185,7 @@ def test_the_terminal_lists_holes_and_what_more_there_are():
         "log: 4 episodes, 5 clips of 1.5 s (real)",
         "sims: 3 episodes, 3 clips of 1.5 s (simulated)",
         (
-            "Compared by waypoints (0123456789ab, 2 episodes of them known already) in 2 whitened components, 88% of "
+            "Compared by waypoints (0123456789ab, 2 episodes of them already known) in 2 whitened components, 88% of "
             "the variance of both sides"
         ),
         "a note",
@@ -197,25 +197,25 @@ def test_the_terminal_lists_holes_and_what_more_there_are():
     assert many[-1] == "1 more, of 6.2% of reality together."
     assert "more, of" not in text_lines(measured(holes=HOLES + HOLES[:2]))[-1]
     plain = measured(encoder={"name": "w", "hash": "0" * 16, "known": 0, "rate_hz": 2.0})
-    assert "known already" not in text_lines(plain)[2]
+    assert "already known" not in text_lines(plain)[2]
     assert text_lines(measured(holes=()))[-1].startswith("There is no hole")
 
 
 def test_the_parameter_space_is_told_in_sentences():
     lines = text_lines(measured(space=space()))
-    worst = "Least of all with mass from 1 to 2 kg: 25% [15%, 40%], one of 4 cells."
+    worst = "The rate is lowest with mass from 1 to 2 kg: 25% [15%, 40%], one of 4 cells."
     assert lines[-4:] == [
         "Of 4 real episodes 3 and of 3 simulated ones 1 have mass below 1.8 kg (p = 0.012).",
-        "1 of 4 cells of single parameters and 1 of 2 cells of two hold no simulated episode.",
+        "1 of 4 cells of single parameters and 1 of 2 cells of two have no simulated episode.",
         f"Of 2 simulated episodes {wilson(1, 2, 1)} succeed. {worst}",
         "They fail more often where mass from 1.6 to 2.4 kg and friction above 0.6: 2 of 7 (p = 0.046).",
     ]
     drawn = text_lines(measured(space=space(real=np.zeros((9, 2)), holes=())))
-    assert drawn[-4] == "In no box of the parameters is reality more frequent than simulation, beyond chance."
+    assert drawn[-4] == "No box of parameters has significantly more real than simulated episodes."
     drawn = text_lines(measured(space=space(real=np.zeros((9, 2)))))
-    assert drawn[-4].startswith("Of 9 draws of what reality may be 3 and of 3")
+    assert drawn[-4].startswith("Of 9 draws of the identified distribution 3 and of 3")
     unknown = text_lines(measured(space=space(known=(), holes=())))
-    assert unknown[-4].startswith("Nothing is known of the real episodes' parameters (--real-params)")
+    assert unknown[-4].startswith("The parameters of the real episodes are not known (--real-params)")
     unjudged = measured(space=space(), sim=side("sims", 3, "sim", [NAN] * 3))
     assert text_lines(unjudged)[-1].startswith("1 of 4 cells")
     unsure = space(cells=(cell("mass", 1.0, 2.0, 3, 1, 0.45),), failures=())  # its interval holds the rate of all
@@ -281,14 +281,14 @@ def test_the_map_shows_both_sides_with_clips_in_their_holes(page):
     assert (covered.name, list(covered.x), list(covered.y)) == ("real, covered", [0.0, 8.0], [1.0, 9.0])
     assert (others.name, list(others.x)) == ("real, other holes", [10.0])
     assert (hole.name, list(hole.x)) == ("hole 1", [4.0, 2.0])
-    assert hole.text[0] == "real 1, frame 20<br>2.50 × its own neighbour distance"
+    assert hole.text[0] == "real 1, frame 20<br>2.50 × the distance to its real neighbours"
     assert kept.tables[0] == {
         "hole": [1],
         "% of reality": [25.0],
         "episodes": [2],
         "distance": [2.5],
         "failing": [wilson(1, 4)],
-        "in its middle": ["real 1, from frame 20"],
+        "clip in its middle": ["real 1, from frame 20"],
     }
 
 
@@ -297,8 +297,8 @@ def test_the_largest_hole_and_those_of_several_episodes_are_shown_with_their_cli
     assert kept.heads[2:] == ["Hole 1", "Hole 2"]  # the third holds clips of two episodes alone
     first, second = kept.words[-2:]
     assert first == (
-        "25.0% of reality, 2 clips of 2 episodes, 2.5 times as far from the nearest simulated clip as from their own "
-        f"kind. Of its 4 judged episodes {wilson(1, 4)} failed. In its middle: real 1, from frame 20."
+        "25.0% of reality, 2 clips of 2 episodes, 2.5 times as far from the nearest simulated clip as from real "
+        f"neighbours. Of its 4 judged episodes {wilson(1, 4)} failed. In its middle: real 1, from frame 20."
     )
     assert "judged" not in second
     figure, _ = kept.plots[1]
@@ -313,7 +313,7 @@ def test_the_largest_hole_and_those_of_several_episodes_are_shown_with_their_cli
     assert [one.text for one in figure.layout.annotations] == ["elbow", "wrist"]
     assert figure.layout.yaxis.title.text == "rad"
     mixed = ClipSettings(clip_s=1.5, rate_hz=2.0, channels=("a", "b"), units=("rad", "m"), command="", si=True)
-    assert page(settings=mixed).plots[1][0].layout.yaxis.title.text == "own unit"
+    assert page(settings=mixed).plots[1][0].layout.yaxis.title.text == "unit of the channel"
 
 
 class Recording:
@@ -357,10 +357,10 @@ def test_the_parameter_space_has_boxes_pairs_and_cells_by_how_much_they_tell(pag
     assert kept.heads[-1] == "The parameter space"
     _, boxes, pairs = kept.tables
     assert boxes == {
-        "what": ["reality without simulation", "failures"],
-        "where": ["mass below 1.8 kg", "mass from 1.6 to 2.4 kg and friction above 0.6"],
+        "kind": ["real, not simulated", "failures"],
+        "box": ["mass below 1.8 kg", "mass from 1.6 to 2.4 kg and friction above 0.6"],
         "inside": [3, 2],
-        "the others inside": [1, 5],
+        "others inside": [1, 5],
         "p": [0.0123, 0.0456],
     }
     assert pairs == {
@@ -371,7 +371,7 @@ def test_the_parameter_space_has_boxes_pairs_and_cells_by_how_much_they_tell(pag
         "% succeeding": [None, 50.0],
         "95 % interval": ["–", "40 to 70"],
     }
-    assert kept.captions[-1].startswith("The emptiest of 2 cells of two parameters, 4 × 4 a pair")
+    assert kept.captions[-1].startswith("The emptiest of 2 cells of two parameters, 4 × 4 per pair")
     (friction, _), (mass, _) = kept.plots[-2:]  # both are in boxes; friction parts the sides more: 1.0 + 0.05 to 0.83
     assert friction.layout.xaxis.title.text == "friction"
     assert mass.layout.xaxis.title.text == "mass / kg"
@@ -405,10 +405,10 @@ def test_what_was_compared_by_parameters_has_holes_in_words_alone(page):
     assert text_lines(measured(**made))[:3] == [
         "log: 4 episodes, 5 episodes (real)",
         "sims: 3 episodes, 3 episodes (simulated)",
-        "Compared in the drawn parameters friction, mass; of reality they are measured",
+        "Compared in the randomized parameters friction, mass; source of the real values: measured",
     ]
     kept = page(**made)
-    assert kept.tables[0]["in its middle"] == ["friction 4, mass 13"]  # 4 of 0 to 1, 6 of 1 to 3
+    assert kept.tables[0]["clip in its middle"] == ["friction 4, mass 13"]  # 4 of 0 to 1, 6 of 1 to 3
     figure, _ = kept.plots[0]
     assert (figure.layout.xaxis.title.text, figure.layout.yaxis.title.text) == ("friction", "mass")
     assert len(kept.plots) == 3

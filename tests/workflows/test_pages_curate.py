@@ -82,16 +82,16 @@ def test_what_was_found_is_counted_by_check_and_episodes_come_worst_first():
         "check": ["physics/speed", "recording/still"],
         "bad": [1, 0],
         "suspect": [1, 1],
-        "the worst of them": ["physics/speed of c is bad", "recording/still of c is suspect"],
+        "worst finding": ["physics/speed of c is bad", "recording/still of c is suspect"],
     }
     assert episodes == {
         "episode": ["log c", "log b"],
         "verdict": ["bad", "suspect"],
         "check": ["physics/speed", "physics/speed"],
-        "of": ["elbow", "wrist"],
+        "channel": ["elbow", "wrist"],
         "frames": ["7", "3–9"],
-        "why": ["physics/speed of c is bad", "physics/speed of b is suspect"],
-        "also": ["recording/still", ""],
+        "reason": ["physics/speed of c is bad", "physics/speed of b is suspect"],
+        "other checks": ["recording/still", ""],
     }
     assert checks == {
         "check": ["physics/speed", "recording/still"],
@@ -100,8 +100,8 @@ def test_what_was_found_is_counted_by_check_and_episodes_come_worst_first():
         "suspect": [1, 1],
         "good": [1, 1],
         "unknown": [1, 1],
-        "looks for": ["too fast", "frozen pictures"],
-        "why unknown": ["physics/speed of d is unknown", "recording/still of a is unknown"],
+        "detects": ["too fast", "frozen pictures"],
+        "reason for unknown": ["physics/speed of d is unknown", "recording/still of a is unknown"],
     }
     ((plot, _),) = page.plots
     points = {trace.name: (list(trace.x), list(trace.text)) for trace in plot.data}
@@ -121,22 +121,22 @@ def test_an_episode_that_is_wrong_as_a_whole_says_so():
 def test_where_nothing_is_wrong_the_page_says_so_and_shows_the_figures():
     page = curated([Recording("a")], score("a", "good", value=0.0, limit=2.0))
     assert "No episode is suspect or bad." in page.words
-    assert page.heads == ["How far each figure is from its limit", "Checks"]
+    assert page.heads == ["Metrics relative to their limits", "Checks"]
     assert len(page.plots) == 1
 
 
-@pytest.mark.parametrize(("count", "more"), [(20, None), (23, "And 3 further episodes, in result.json.")])
+@pytest.mark.parametrize(("count", "more"), [(20, None), (23, "3 more episodes are in result.json.")])
 def test_long_lists_are_cut_and_say_so(count, more):
     names = [f"e{number}" for number in range(count)]
     page = curated([Recording(name) for name in names], *(score(name, "unreadable") for name in names))
-    assert page.heads[0] == "What cannot be read"
+    assert page.heads[0] == "Unreadable episodes"
     assert page.tables[0]["episode"] == [f"log {name}" for name in names[:20]]
-    assert page.tables[0]["why"][1] == "physics/speed of e1 is unreadable"
+    assert page.tables[0]["reason"][1] == "physics/speed of e1 is unreadable"
     assert page.tones_of_figures == {"unreadable": "bad"}
-    assert (more in page.words) if more else not any("further" in words for words in page.words)
+    assert (more in page.words) if more else not any("more episodes" in words for words in page.words)
     page = curated([Recording(name) for name in names], *(score(name, "bad") for name in names))
     assert len(table_after(page, "frames")["episode"]) == 20
-    assert (more in page.words) if more else not any("further" in words for words in page.words)
+    assert (more in page.words) if more else not any("more episodes" in words for words in page.words)
 
 
 def pictured(*scores, **given):
@@ -176,7 +176,7 @@ def test_pictures_that_are_gone_are_told():
     page, _ = pictured(score("a", "bad"), gone=True)
     assert "log a: no file" in page.words
     assert page.images == []
-    assert "What they look like" not in curated([Recording("a")], score("a", "bad")).heads
+    assert "Images" not in curated([Recording("a")], score("a", "bad")).heads
 
 
 # Words
@@ -256,9 +256,11 @@ def test_a_summary_prints_slices_their_figures_and_the_worst():
         ["s00", "1 / 2", f"[{half.low:.2f}, {half.high:.2f}]", "0.50", "2.50", "-2.00", "7.5", "0.50"],
         ["s01", "2 / 2", f"[{whole.low:.2f}, {whole.high:.2f}]", "1.00", "3.00", "-4.25", "–", "0.00"],
     ]
-    assert f"success 0.750 [{overall.low:.3f}, {overall.high:.3f}] of 4; worst slice s00 0.500, the lowest" in text
+    assert (
+        f"success 0.750 [{overall.low:.3f}, {overall.high:.3f}] of 4; worst slice s00 0.500, lowest true rate" in text
+    )
     assert "over 2 slices" in text
-    assert "1 worlds were lost and count as no success: diverged." in text
+    assert "1 worlds were invalid and count as failures: diverged." in text
     assert "Left out: trial 7" in text
     assert "42 episodes per minute on t." in text
 
@@ -269,7 +271,7 @@ def test_real_trials_and_a_single_slice_are_told_as_such():
     assert "act in picks (real)" in text
     assert "worst slice" not in text
     assert "per minute" not in text
-    assert "1 trials are not valid" in text
+    assert "1 trials are invalid" in text
     assert "left out (diverged)" in text
     nameless = NS(invalid=3, slices=[NS(reasons=())])
     assert "left out (no reason given)" in invalid_words(made, nameless)
@@ -277,6 +279,6 @@ def test_real_trials_and_a_single_slice_are_told_as_such():
 
 def test_a_terminal_shows_the_thirty_worst_slices():
     text = printed(evaluation(33))
-    assert "3 more slices are better than these." in text
+    assert "3 more slices have higher success than these." in text
     assert ("s29" in text, "s30" in text) == (True, False)
     assert "more slices" not in printed(evaluation(30))

@@ -63,8 +63,8 @@ def test_a_refusal_shows_both_policies_and_marks_each_rule_that_was_asked():
         }
     ]
     assert page.marks == [{(0, 1): "good", (1, 1): "bad", (2, 1): "bad"}]
-    assert "α = 0.025 is the chance" in page.said
-    assert "hold however often the evidence is looked at" in page.said
+    assert "α = 0.025 is the probability" in page.said
+    assert "valid however often they are repeated" in page.said
 
 
 def test_a_release_without_a_champion_is_good_and_holds_for_one_look():
@@ -73,7 +73,7 @@ def test_a_release_without_a_champion_is_good_and_holds_for_one_look():
     assert page.tones_of_figures["decision"] == "good"
     assert page.key_figures[2] == ("champion", "none yet", "")
     assert page.key_figures[3][2] == "looks: once"
-    assert "exact for this one look" in page.said
+    assert "exact for this one evaluation" in page.said
     assert "however often" not in page.said
 
 
@@ -133,7 +133,7 @@ def test_a_monitor_tells_the_median_and_the_worst_of_each_signal():
     assert [figure[:2] for figure in page.key_figures] == [
         ("episodes", 9),
         ("with an alarm", 2),
-        ("promised where nothing is wrong", 5.0),
+        ("calibrated false alarms", 5.0),
     ]
     assert page.words[0] == "Between 5.1 and 23.6 % of such episodes alarm (95 %, Wilson)."
     causes, signals, alarms = page.tables
@@ -142,14 +142,14 @@ def test_a_monitor_tells_the_median_and_the_worst_of_each_signal():
         "signal": ["a", "b"],
         "median episode": ["0.40", "0.60"],
         "worst episode": ["1.50", "1.00"],
-        "episodes beyond": ["2", "0"],  # a score at the limit is not beyond it
+        "episodes above the limit": ["2", "0"],  # a score at the limit is not beyond it
     }
     assert alarms == {
         "episode": ["e0", "e2"],
-        "points to": ["cause of e0", "cause of e2"],
+        "likely cause": ["cause of e0", "cause of e2"],
         "first alarm": ["first alarm", "late"],
     }
-    assert page.words[-1] == "The first of each episode, 2 of 2 episodes."
+    assert page.words[-1] == "First alarms, for 2 of 2 episodes."
 
 
 def test_alarms_are_bad_where_there_are_more_than_promised_or_the_course_changed():
@@ -165,7 +165,7 @@ def test_a_log_without_alarms_has_the_signals_alone_and_one_with_many_is_cut():
     assert quiet.heads == ["Signals"]
     many = monitor([watched(f"e{i}", 2.0, 2.0, "now") for i in range(41)])
     assert many.tables[-1]["episode"] == [f"e{i}" for i in range(40)]
-    assert many.words[-1] == "The first of each episode, 40 of 41 episodes."
+    assert many.words[-1] == "First alarms, for 40 of 41 episodes."
 
 
 # Training
@@ -343,14 +343,14 @@ def test_a_claim_tells_what_it_needs_what_was_seen_and_how_likely_it_passes():
     figures = {"claim": {"confidence": 0.95}, "demonstrations": rows, "seen": None}
     page = KeptReport()
     evidence_section(page, figures, ["one", "two"])
-    assert page.key_figures == [("real trials without a failure", "300", "fixed beforehand, exact")]
+    assert page.key_figures == [("real trials without a failure", "300", "number fixed beforehand, exact")]
     assert page.tables == [
         {
             "failures allowed": [0, 1],
             "trials": [300, 1800],
-            "if one looks after each": [400, 401],
-            "passes if truly 2 × better": ["22%", "33%"],
-            "passes if truly 5 × better": ["55%", "77%"],
+            "if tested after each trial": [400, 401],
+            "passes if the true rate is 2 × lower": ["22%", "33%"],
+            "passes if the true rate is 5 × lower": ["55%", "77%"],
         }
     ]
     assert page.words[-1] == "one\n\ntwo"
@@ -358,6 +358,6 @@ def test_a_claim_tells_what_it_needs_what_was_seen_and_how_likely_it_passes():
     page = KeptReport()
     evidence_section(page, figures | {"seen": seen}, [])
     assert page.key_figures[1:] == [
-        ("failure rate shown so far", "0.00421", "2 failures in 1,500 trials, 95%"),
-        ("more without a failure", "2,100", "which would carry the claim"),
+        ("failure rate proven so far", "0.00421", "2 failures in 1,500 trials, 95%"),
+        ("further trials without a failure", "2,100", "needed for the claim"),
     ]

@@ -1,1 +1,1 @@
-"""What a person types. One dataclass per command is its configuration, its flags and its help."""
+"""The command line. One dataclass per command defines its configuration, its flags and its help."""

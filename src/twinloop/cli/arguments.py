@@ -1,4 +1,4 @@
-"""Check arguments that mean the same to every command: numbers, repeated flags, local paths."""
+"""Check arguments that have the same meaning in every command: numbers, repeated flags, local paths."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST = 2**63  # datasets and the catalog store seeds as 64-bit integers
 
 
 def check_numbers(command: object) -> None:
-    """Refuse a seed that cannot be stored, fewer than no processes, and a level that is no probability.
+    """Refuse a seed that cannot be stored, a negative number of processes or threads, and a level outside of 0 to 1.
 
     Raises:
         InputError: names the flag.
@@ -24,16 +24,16 @@ def check_numbers(command: object) -> None:
     for name, value in _given(command):
         flag = f"--{name.replace('_', '-')} {value}"
         if name in _SEEDS and not 0 <= value < _MOST:
-            raise InputError(f"{flag} is no seed. Give a whole number from 0 to 2^63 − 1.")
+            raise InputError(f"{flag} is not a seed. Give a whole number from 0 to 2^63 − 1.")
         if name in _PROCESSES and value < 0:
             rest = "processes, or 0 for every core" if name == "workers" else "threads, or leave it out"
             raise InputError(f"{flag}: give a number of {rest}.")
         if name == "level" and not 0 < value < 1:
-            raise InputError(f"{flag} is no confidence level between 0 and 1. Write 95 % as 0.95.")
+            raise InputError(f"{flag} is not a confidence level between 0 and 1. Write 95 % as 0.95.")
 
 
 def _given(command: object) -> Iterator[tuple[str, Any]]:
-    """The numbers of a command and of the action within it."""
+    """Yield the numbers of a command and of its subcommand, with their names."""
     if not dataclasses.is_dataclass(command):
         return
     for name, value in vars(command).items():
@@ -43,12 +43,14 @@ def _given(command: object) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-# A path keeps one of the two slashes of an address; "simplecache::s3://…" is an address, too.
+# Path() removes one of the two slashes of an address; "simplecache::s3://…" is an address, too.
 _ADDRESS = re.compile(r"(?:[A-Za-z][\w+.-]*::)*[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 def check_local_paths(command: object) -> None:
-    """Refuse an address given as a path, before a local folder of that name, credentials included, is made.
+    """Refuse an address that is given as a local path.
+
+    Otherwise a folder with this name, credentials included, would be created.
 
     Raises:
         InputError: names the flag.
@@ -56,7 +58,7 @@ def check_local_paths(command: object) -> None:
     for name, path in _paths(command):
         if _ADDRESS.match(str(path)) and not path.exists():
             raise InputError(
-                f"{name} {path} is an address, and this takes a local file or folder. Bring a dataset here with "
+                f"{name} {path} is an address, but a local file or folder is needed. Copy a dataset here with "
                 "`twinloop fetch ADDRESS DIR` or `twinloop pull`, or write to a folder and copy it to the store."
             )
 

@@ -1,4 +1,4 @@
-"""What a command is: its request, its workflow, and whether workspaces keep a record of its runs."""
+"""Definition of a command: its request, its workflow, and whether workspaces record its runs."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ from twinloop.workflows.run.remember import Record
 Figures = Mapping[str, Any]
 Outcome = tuple[Figures, int]
 
-_PIPED = 120  # columns where nobody says how many there are: tables of parameters do not fit in 80
+_PIPED = 120  # columns if the width is not known: tables of parameters do not fit in 80
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command: the request that makes its flags, and the workflow that is handed it.
+    """A command: the request that defines its flags, and the workflow that receives the request.
 
     Attributes:
-        name: the word that is typed.
-        request: its fields are the flags.
-        workflow: ``module:function``, loaded on use; it takes the request and a console for people, and returns the
-            figures, with an exit code if that is not 0.
-        record: what workspaces keep of a run: ``measures`` its figures, ``makes`` also the datasets that it wrote,
-            ``stores`` no more than the hashes of its files, because it writes down the rest itself.
-        example: a command line that the help shows.
-        resumable: whether a run that was stopped can go on with ``--resume``; None where there is no such flag.
+        name: name on the command line.
+        request: dataclass whose fields are the flags.
+        workflow: ``module:function``, imported on use. It gets the request and a console, and returns the metrics, with
+            an exit code if that is not 0.
+        record: what a workspace records of a run. ``measures``: its metrics. ``makes``: also the datasets that it
+            wrote.
+            ``stores``: only the hashes of its files, because the workflow records the rest itself.
+        example: example command line for the help.
+        resumable: returns whether a stopped run can be continued with ``--resume``; None if there is no such flag.
     """
 
     name: str
@@ -46,12 +47,12 @@ class Command:
 
     @property
     def description(self) -> str:
-        """Its help: the docstring of the request, and the example."""
+        """Text of the help: the docstring of the request, and the example."""
         text = inspect.getdoc(self.request) or ""
         return f"{text}\n\nExample: {self.example}" if self.example else text
 
     def run(self, request: Any, out: Console) -> Outcome:
-        """Do it."""
+        """Run the workflow; return its metrics and exit code."""
         if not self.workflow:
             return request.run()
         module, _, function = self.workflow.partition(":")
@@ -61,14 +62,14 @@ class Command:
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Commands under one word.
+    """Several commands under one name.
 
     Attributes:
-        name: the word.
-        description: heads the help.
-        commands: to choose from.
-        default: the command that is meant where the next word is a flag.
-        any_word: whether it is also meant where the next word, or none, is no command.
+        name: name on the command line.
+        description: first paragraph of the help.
+        commands: the commands of the group.
+        default: command that is used if the next word is a flag.
+        any_word: whether the default is also used if the next word is not the name of a command, or is missing.
     """
 
     name: str
@@ -88,7 +89,7 @@ class Group:
 
 
 def union(commands: Sequence[Command | Group]) -> Any:
-    """The requests of commands as the type that the parser chooses from."""
+    """Return the union type of the requests of commands, from which the parser chooses."""
     return Union[  # noqa: UP007 - as many as there are
         tuple(
             Annotated[one.request, tyro.conf.subcommand(one.name, prefix_name=False, description=one.description)]
@@ -98,7 +99,7 @@ def union(commands: Sequence[Command | Group]) -> Any:
 
 
 def console(*, json: bool) -> Console:
-    """Where figures for people go: standard output, or standard error where that is kept for JSON."""
+    """Return the console for people: standard output, or standard error if standard output is for JSON."""
     made = SafeConsole(stderr=json, highlight=False, markup=False, emoji=False)
     if not made.is_terminal and "COLUMNS" not in os.environ:
         made.width = _PIPED

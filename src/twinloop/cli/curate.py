@@ -1,4 +1,4 @@
-"""The command ``twinloop curate``: which episodes are good, and what is wrong with the others."""
+"""The command ``twinloop curate``, which scores the quality of episodes."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from twinloop.workflows.data import requests
 
 DATASETS = Group(
     name="datasets",
-    description="Frozen datasets: named selections of episodes that never change, and the policies they trained.",
+    description="Dataset versions: named selections of episodes that never change, and the policies they trained.",
     commands=(
         Command(
             "freeze",

@@ -7,8 +7,7 @@ from twinloop.workflows.data import edit_requests
 
 EDIT = Group(
     name="edit",
-    description="Edit datasets: always into a new folder, with provenance kept and statistics exact; see "
-    "docs/guides/datasets.md.",
+    description="Edit datasets: write a new folder with their provenance and exact statistics (docs/guides/datasets.md).",
     commands=(
         Command(
             "select",

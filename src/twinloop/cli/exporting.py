@@ -1,4 +1,4 @@
-"""The command that takes a dataset out into another format."""
+"""The command ``twinloop export``, which converts a dataset to another format."""
 
 from __future__ import annotations
 

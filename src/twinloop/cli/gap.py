@@ -1,4 +1,4 @@
-"""The command ``twinloop gap``: how far simulation is from reality, why, in which classes, and over runs."""
+"""The command ``twinloop gap``: the sim-to-real gap, its causes, its classes, and its history over runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from twinloop.workflows.gap import requests
 _IN = "twinloop.workflows.gap"
 GAP = Group(
     name="gap",
-    description="How far simulation is from reality, why, and how well it predicts; without a word, `dynamics`.",
+    description="Measure the sim-to-real gap, its causes, and how well simulation predicts; by default `dynamics`.",
     default="dynamics",
     commands=(
         Command(

@@ -1,4 +1,4 @@
-"""The commands between a dataset folder and a store or the Hugging Face Hub."""
+"""The commands that transfer datasets between a folder, a store and the Hugging Face Hub."""
 
 from __future__ import annotations
 

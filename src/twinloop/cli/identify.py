@@ -1,4 +1,4 @@
-"""The command ``twinloop identify``: its flags before the fit, of the fit, and beyond it."""
+"""The command ``twinloop identify``."""
 
 from __future__ import annotations
 

@@ -7,8 +7,7 @@ from twinloop.workflows.data import label_requests
 
 LABEL = Group(
     name="label",
-    description="Say what happens in episodes: success, failure class, subtasks, language, tags; "
-    "by hand, by rule, by a model.",
+    description="Label episodes: success, failure class, subtasks, language, tags; by hand, by rule, by a model.",
     default="say",
     any_word=True,
     commands=(

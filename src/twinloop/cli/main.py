@@ -57,10 +57,10 @@ from twinloop.core.redaction import note_secrets, redacted, redacted_values
 from twinloop.workflows.run.results import finite, made_by
 
 _INTERRUPTED = 130
-_UNHEARD = 141  # as a program that SIGPIPE ends
+_UNHEARD = 141  # exit code of a program that was ended by SIGPIPE
 _MOVED = "`twinloop bench` has moved: run `python -m benchmarks NAME` in a checkout of the repository."
-_RESUME = " What was finished is whole; the same command with --resume goes on from there."
-_ANEW = " There is no checkpoint yet: the same command begins anew."
+_RESUME = " Finished parts are complete; the same command with --resume continues from there."
+_ANEW = " There is no checkpoint yet: the same command starts from the beginning."
 STAGES: Mapping[str, tuple[Command | Group, ...]] = {
     "Start": (DEMO, DOCTOR, APPROVE, INIT),
     "Real logs": (IMPORT, RECORD),
@@ -85,16 +85,16 @@ def main(arguments: Sequence[str] | None = None, program: Program = TWINLOOP) ->
 
     Args:
         arguments: words of the command line without the program's name; by default those of this process.
-        program: the commands to choose from.
+        program: the available commands.
 
     Returns:
-        The exit code: 0 done, 1 a check said no, 2 the input was wrong, 3 the environment lacks something.
+        The exit code: 0 for success, 1 if a check failed, 2 for wrong input, 3 if the environment lacks something.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
     if words == ["--version"]:
         print(f"twinloop {__version__}")
         return 0
-    # Python puts the working folder on the path of the processes that are started; files of a dataset are no modules.
+    # Without this, Python would import modules from the working folder in new processes, for example from a dataset.
     os.environ["PYTHONSAFEPATH"] = "1"
     name_on_command_line(words)
     note_secrets(words)
@@ -126,7 +126,7 @@ def main(arguments: Sequence[str] | None = None, program: Program = TWINLOOP) ->
 
 
 def _refused(error: TwinloopError, *, json: bool) -> int:
-    """Print an error for people and, where asked for, as JSON; return its exit code."""
+    """Print an error as text and, if requested, as JSON; return its exit code."""
     _say(f"[bold red]twinloop:[/] {escape(str(error))}")
     if json:
         print(visible(dumps(redacted_values({"error": type(error).__name__, "message": str(error)}))))
@@ -134,14 +134,14 @@ def _refused(error: TwinloopError, *, json: bool) -> int:
 
 
 def _how_to_go_on(command: Command, request: Any) -> str:
-    """What to say to whoever stopped a command with Ctrl-C."""
+    """Return a sentence on how to continue after Ctrl-C."""
     if command.resumable is None:
         return ""
     return _RESUME if command.resumable(request) else _ANEW
 
 
 def _remember(command: Command, words: Sequence[str], figures: Mapping[str, Any], code: int, started: datetime) -> None:
-    """Tell the workspace that the command ran in, if there is one."""
+    """Record the run in the workspace around the working folder, if there is one."""
     from twinloop.workflows.run.remember import remember
 
     line = remember(command.record, words, figures, code, started=started, ended=datetime.now(UTC))
@@ -154,19 +154,19 @@ def _say(text: str) -> None:
 
 
 def _show_crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print a traceback without credentials: a library's exception may hold the whole address."""
+    """Print a traceback without credentials: the exception of a library may contain a complete address."""
     sys.stderr.write(redacted("".join(traceback.format_exception(kind, error, trace))))
 
 
 class _SafeFormatter(logging.Formatter):
-    """Format lines of libraries' logs without credentials."""
+    """Format log lines of libraries without credentials."""
 
     def format(self, record: logging.LogRecord) -> str:
         return visible(redacted(super().format(record)))
 
 
 def run(program: Program = TWINLOOP) -> None:
-    """Run a program from its command line, as the entry point of ``twinloop`` does."""
+    """Run a program from its command line; the entry point of ``twinloop``."""
     sys.excepthook = _show_crash
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(_SafeFormatter())
@@ -175,6 +175,6 @@ def run(program: Program = TWINLOOP) -> None:
             sys.exit(main(program=program))
         finally:
             sys.stdout.flush()
-    except BrokenPipeError:  # whoever reads has seen enough, as `head` has
+    except BrokenPipeError:  # the reader of the pipe has closed it, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(_UNHEARD)

@@ -7,7 +7,7 @@ from twinloop.workflows.deploy import requests
 
 MONITOR = Group(
     name="monitor",
-    description="Whether a policy and its robot still behave as they did when they succeeded, and what has changed.",
+    description="Detect whether a policy and its robot still behave as in successful episodes, and what has changed.",
     commands=(
         Command(
             "calibrate",

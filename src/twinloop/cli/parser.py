@@ -1,4 +1,4 @@
-"""What tyro parses of a command line, and what it lacks: default words, flags given twice, messages for programs."""
+"""Parse command lines with tyro, and add default words, repeated flags and error messages as JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from twinloop.core.files import dumps
 from twinloop.core.redaction import redacted_words
 
 _STYLE = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
-_FRAME = re.compile(r"[╭╮╰╯│─]|(?<!\S)-{3,}(?!\S)")  # drawn around what the parser says
+_FRAME = re.compile(r"[╭╮╰╯│─]|(?<!\S)-{3,}(?!\S)")  # frames that the parser draws around messages
 _HELP = ("-h", "--help")
 _GENERAL = (
     "  -h, --help   show this help",
@@ -59,10 +59,10 @@ class Program:
     """A set of commands under one name.
 
     Attributes:
-        name: what is typed before a command.
-        description: heads the help.
+        name: name of the program on the command line.
+        description: first paragraph of the help.
         stages: commands, grouped in the help under the name of a stage.
-        recorded: whether workspaces keep a record of runs.
+        recorded: whether workspaces record runs of the commands.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Program:
         return tuple(chain.from_iterable(self.stages.values()))
 
     def help(self) -> str:
-        """Return the help of the whole program: commands by stage, a line each, and the general options."""
+        """Return the help of the whole program: commands by stage, one per line, and the general options."""
         width = max(len(one.name) for one in self.commands)
         lines = [f"usage: {self.name} COMMAND [OPTIONS]", "", self.description, ""]
         for stage, commands in self.stages.items():
@@ -102,12 +102,12 @@ class Program:
                 raise UnknownNameError("command", words[1], names, where=f"{self.name} {group.name}")
 
     def parse(self, words: Sequence[str]) -> tuple[Command, Any]:
-        """Parse a command line; returns the command and its request.
+        """Parse a command line; return the command and its request.
 
-        Where the words are wrong, the message holds no credentials and, with ``--json``, follows as JSON too.
+        If the words are invalid, the message contains no credentials; with ``--json`` it is also printed as JSON.
 
         Raises:
-            SystemExit: help was asked for, or the words are wrong.
+            SystemExit: help was requested, or the words are invalid.
         """
         safe, for_programs = redacted_words(words), "--json" in words
         try:
@@ -132,9 +132,9 @@ class Program:
             raise
 
     def joined(self, words: Sequence[str]) -> list[str]:
-        """The words of a command line in which ``--data A --data B`` says ``--data A B``.
+        """Return the words with repeated flags joined: ``--data A --data B`` becomes ``--data A B``.
 
-        The parser keeps the last values alone of a flag that takes several and is given twice.
+        Without this, the parser would keep only the last values of a repeated flag that takes several.
         """
         made = list(words)
         flags = [_flag(word) for word in made if word.startswith("--")]
@@ -158,7 +158,10 @@ class Program:
         return next(one for one in every if one.request is type(request)), request
 
     def _complaint(self, words: Sequence[str]) -> str:
-        """What the parser says of words: its lines break within words, where no credential would be found."""
+        """Return the parser's message for words without credentials.
+
+        Credentials cannot be removed from the message itself, because it has line breaks within words.
+        """
         heard = io.StringIO()
         with contextlib.redirect_stderr(heard), contextlib.suppress(SystemExit):
             self._parsed(words)
@@ -166,7 +169,7 @@ class Program:
 
 
 def with_default(words: Sequence[str], commands: Sequence[Command | Group]) -> list[str]:
-    """The words in which ``gap --flag`` says ``gap dynamics --flag``, and ``label EPISODE`` ``label say EPISODE``."""
+    """Return the words with the default command of a group: ``gap --flag`` becomes ``gap dynamics --flag``."""
     given = list(words)
     group = next((one for one in commands if isinstance(one, Group) and one.default and given[:1] == [one.name]), None)
     if group is None or len(given) < 2 or given[1] in (*_HELP, *(one.name for one in group.commands)):
@@ -181,7 +184,7 @@ def _flag(word: str) -> str:
 
 
 def _several(words: Sequence[str], commands: Sequence[Command | Group]) -> set[str]:
-    """The flags that take several values each time, of the command that the words name."""
+    """Return the flags of the named command that take several values."""
     named = next((one for one in commands if words and one.name == words[0]), None)
     if named is None:
         return set()
@@ -198,7 +201,7 @@ def _takes_several(hint: Any) -> bool:
 
 
 def _together(words: Sequence[str], flag: str) -> list[str]:
-    """The words with all values of a flag behind its first mention."""
+    """Return the words with all values of a flag after its first occurrence."""
     rest, values = list[str](), list[str]()
     place, inside = None, False
     for word in words:

@@ -7,7 +7,7 @@ from twinloop.workflows.deploy import requests
 
 POLICIES = Group(
     name="policies",
-    description="The registry of policies: immutable versions, aliases, and the log of who moved them.",
+    description="Manage the policy registry: immutable versions, aliases, and the log of promotions.",
     commands=(
         Command(
             "list",

@@ -1,4 +1,4 @@
-"""The command that drives a robot through an excitation."""
+"""The command ``twinloop record``, which moves a robot through an excitation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands that simulate and render stored episodes again."""
+"""The commands ``twinloop render`` and ``replay``, which render and simulate stored episodes again."""
 
 from __future__ import annotations
 

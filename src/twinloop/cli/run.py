@@ -1,4 +1,4 @@
-"""The command that lets a policy drive a robot."""
+"""The command ``twinloop run``, which runs a policy on a robot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command ``twinloop scenario``: from a failure to a world that is kept, asked, searched, never forgotten."""
+"""The command ``twinloop scenario``, which stores failures as worlds, analyses them, and repeats them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from twinloop.workflows.scenario import requests
 
 SCENARIO = Group(
     name="scenario",
-    description="Failures that are kept: rebuilt, asked what they need, turned into data, and run again for ever.",
+    description="Reconstruct failures, find their causes, generate data from them, and repeat them after every change.",
     commands=(
         Command(
             "from-failure",

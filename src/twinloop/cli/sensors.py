@@ -7,7 +7,7 @@ from twinloop.workflows.twin import requests
 
 SENSORS = Group(
     name="sensors",
-    description="Look through a sensor.",
+    description="Show the readings of a sensor model, or list the device models.",
     commands=(
         Command(
             "show",

@@ -1,4 +1,4 @@
-"""The command that serves a policy to robots on other machines."""
+"""The command ``twinloop serve``, which serves a policy to robots on other machines."""
 
 from __future__ import annotations
 

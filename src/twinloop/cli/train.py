@@ -1,4 +1,4 @@
-"""The command ``twinloop train``: a policy from demonstrations, real and simulated."""
+"""The command ``twinloop train``, which trains a policy from real and simulated demonstrations."""
 
 from __future__ import annotations
 

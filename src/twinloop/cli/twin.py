@@ -7,7 +7,7 @@ from twinloop.workflows.twin import requests
 
 TWIN = Group(
     name="twin",
-    description="Look at a twin.",
+    description="Check a twin, or show its parameters.",
     commands=(
         Command(
             "check",

@@ -1,4 +1,4 @@
-"""The commands that make a workspace and tell it of datasets."""
+"""The commands ``twinloop init`` and ``add``, which create a workspace and add datasets to it."""
 
 from __future__ import annotations
 

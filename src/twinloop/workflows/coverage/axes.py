@@ -1,4 +1,4 @@
-"""Both sides in the parameter space of what was generated: axes of the plan, drawn values, what is known of reality."""
+"""Place both sides in the parameter space of the simulated episodes: axes, values, known real parameters."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from twinloop.randomize import JointDraw, Plan, identified_draws, read_identifie
 from twinloop.workflows.coverage.sides import EpisodeSide, SideEpisode
 
 Array = NDArray[np.float64]
-_DRAWN = 256  # draws that stand for an identified distribution (our choice)
+_DRAWN = 256  # draws that represent an identified distribution (our choice)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationSource:
-    """What the first simulated folder was generated from: its configuration, plan and axes."""
+    """The configuration, plan and axes from which the first simulated folder was generated."""
 
     folder: Path
     config: GenerateConfig
@@ -48,11 +48,11 @@ class GenerationSource:
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterSpace:
-    """Simulated and real episodes as points of the axes that were drawn.
+    """Simulated and real episodes as points on the randomized axes.
 
-    ``sim`` ``(m, d)`` has all axes; ``real`` ``(n, d)`` is NaN where a value is not known, ``known`` the columns that
-    every real episode has. ``pairs`` are cells of two parameters, the emptiest first. ``holes`` are boxes that reality
-    fills and simulation does not, ``failures`` boxes in which simulated episodes fail; their axes are columns.
+    ``sim`` ``(m, d)`` has all axes; ``real`` ``(n, d)`` is NaN for unknown values; ``known`` are the columns that every
+    real episode has. ``pairs`` are cells of two parameters, the emptiest first. ``holes`` are boxes with real but too
+    few simulated episodes, ``failures`` boxes in which simulated episodes fail; their axes are columns.
     """
 
     axes: tuple[ParameterAxis, ...]
@@ -67,8 +67,8 @@ class ParameterSpace:
 
 
 def generated_from(side: EpisodeSide) -> tuple[GenerationSource | None, str]:
-    """What the first folder of a side that was generated came from; else None and the reason."""
-    why = "none of the simulated episodes lies in a dataset folder"
+    """Return the source of the first generated folder of a side, or None and the reason."""
+    why = "no simulated episode is in a dataset folder"
     for folder in side.folders:
         reader = DatasetReader(folder)
         config = root_config(reader) if reader.ours else {}
@@ -78,12 +78,12 @@ def generated_from(side: EpisodeSide) -> tuple[GenerationSource | None, str]:
         resolved = GenerateConfig.model_validate(config["generate"])
         plan = load_plan(resolved)
         if plan.twin.hash != reader.spec.twin_hash:
-            why = f"the twin {plan.twin.name} is not the one any more that {folder} was made with"
+            why = f"the twin {plan.twin.name} has changed since {folder} was generated"
             continue
         axes = tuple(parameter_axes(plan))
         if axes:
             return GenerationSource(folder=folder, config=resolved, plan=plan, axes=axes), ""
-        why = f"nothing was drawn per episode in {folder}"
+        why = f"no parameter was randomized per episode in {folder}"
     return None, why
 
 
@@ -96,18 +96,18 @@ def parameter_space(
     patterns: Sequence[str],
     seed: int,
 ) -> ParameterSpace:
-    """Measure the parameter space.
+    """Measure the coverage of the parameter space.
 
     Args:
         real: real episodes.
-        sim: simulated ones.
-        generated: whose axes.
-        real_params: a CSV file or the folder of an identify run that says what is known of the real episodes.
-        patterns: axes to look at; empty: all.
-        seed: of relabellings and draws.
+        sim: simulated episodes.
+        generated: source of the axes.
+        real_params: a CSV file or the folder of an identify run with known parameters of the real episodes.
+        patterns: names of axes to analyse; all if empty.
+        seed: seed of permutations and draws.
 
     Raises:
-        InputError: the file does not fit the episodes.
+        InputError: the file does not match the episodes.
         UnknownNameError: a pattern matches no axis.
     """
     rows, source = real_values(real, generated, real_params, seed)
@@ -137,7 +137,7 @@ def parameter_space(
 def _holes(
     axes: Sequence[ParameterAxis], real: Array, sim: Array, known: tuple[int, ...], seed: int
 ) -> tuple[CellBox, ...]:
-    """Boxes in which reality is more frequent, with axes as columns of all axes."""
+    """Return boxes in which real episodes are more frequent than simulated ones; their axes are columns of all axes."""
     if not known or not len(sim):
         return ()
     columns = list(known)
@@ -149,7 +149,7 @@ def _holes(
 def real_values(
     real: EpisodeSide, generated: GenerationSource, source: Path | None, seed: int
 ) -> tuple[list[Mapping[str, float]], str]:
-    """What is known of the parameters of real episodes, a mapping each, and where from.
+    """Return the known parameters of the real episodes, one mapping per row, and their source.
 
     Raises:
         InputError: the file lacks episodes, or is neither a table nor a run.
@@ -159,12 +159,14 @@ def real_values(
         return rows, "recorded with the episodes" if any(rows) else "nothing"
     if source.suffix == ".csv":
         return _table(source, real.members), f"{source}"
-    return _identified(source, generated, seed), f"{_DRAWN} draws of what {source} identified"
+    return _identified(source, generated, seed), f"{_DRAWN} draws of the distribution identified in {source}"
 
 
 def _table(path: Path, members: Sequence[SideEpisode]) -> list[Mapping[str, float]]:
     if not path.is_file():
-        raise InputError(f"{path} does not exist. Give a CSV file with a column episode and one per parameter, in SI.")
+        raise InputError(
+            f"{path} does not exist. Give a CSV file with a column episode and one per parameter, in SI units."
+        )
     lines = list(csv.DictReader(io.StringIO(read_text(path, MOST_LINES_BYTES), newline="")))
     if not lines or "episode" not in lines[0]:
         raise InputError(
@@ -179,7 +181,7 @@ def _table(path: Path, members: Sequence[SideEpisode]) -> list[Mapping[str, floa
         try:
             found.append({name: float(value) for name, value in line.items()})
         except (TypeError, ValueError):
-            raise InputError(f"{path}: the row of {member.title} holds what is no number: {line}.") from None
+            raise InputError(f"{path}: the row of {member.title} has a value that is not a number: {line}.") from None
     return found
 
 

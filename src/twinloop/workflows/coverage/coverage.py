@@ -1,4 +1,4 @@
-"""How much of its parameter space a dataset covers, how much of reality, and the clips nearest to one."""
+"""Run ``twinloop coverage``: coverage of the parameter space or of reality, and the clips nearest to a given one."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from twinloop.workflows.coverage.requests import CoverageRequest
 from twinloop.workflows.coverage.words import figures_of, text_lines
 from twinloop.workflows.run.results import MeasuredRun, Outcome
 
-_ROWS = 20  # parameters that are printed, the least covered first; the page and the JSON have all
+_ROWS = 20  # printed parameters, least covered first; the page and the JSON have all
 
 
 def run_coverage(request: CoverageRequest, console: Console) -> dict[str, Any] | Outcome:
-    """Measure what simulation covers of reality, or of its own parameters, or name the clips nearest to one.
+    """Measure how much of reality or of its parameter space simulation covers, or print the clips nearest to one.
 
     Raises:
-        InputError: a dataset alone, and what it is to be compared with.
+        InputError: a dataset alone is given together with sides to compare.
     """
     if request.like is not None:
         return run_like(request, request.like, console)
@@ -39,21 +39,23 @@ def run_coverage(request: CoverageRequest, console: Console) -> dict[str, Any] |
     sides = request.sides
     if sides.real or sides.sim or sides.workspace:
         raise InputError(
-            f"{request.dataset} alone is measured in its own parameter space. To compare it with reality: "
+            f"{request.dataset} without --real is measured in its own parameter space. To compare it with reality: "
             f"--sim {request.dataset} --real LOG."
         )
     return run_coverage_alone(request.dataset, request, console)
 
 
 def run_coverage_alone(dataset: Path, request: CoverageRequest, console: Console) -> dict[str, Any]:
-    """Measure a generated dataset's coverage, print it, and write a page where asked for.
+    """Measure and print the coverage of a generated dataset; write a page if requested.
 
     Raises:
-        InputError: the dataset was not generated from a randomization, or nothing was drawn.
+        InputError: the dataset was not generated from a randomization, or no parameter was randomized.
     """
     coverage = dataset_coverage(dataset, strength=3 if request.triples else 2)
     if not coverage["axes"]:
-        raise InputError(f"Nothing was drawn per episode in {dataset}, so there is no parameter space to cover.")
+        raise InputError(
+            f"No parameter was randomized per episode in {dataset}, so there is no parameter space to cover."
+        )
     history = dataset_history(dataset)
     console.print(coverage_table(coverage))
     for line in coverage_lines(coverage, history):
@@ -67,7 +69,7 @@ def run_coverage_alone(dataset: Path, request: CoverageRequest, console: Console
 
 
 def coverage_table(coverage: Mapping[str, Any]) -> Table:
-    """The parameters whose range was covered least."""
+    """Return a table of the parameters with the lowest coverage of their range."""
     table = Table(box=None, pad_edge=False)
     table.add_column("parameter", overflow="fold")
     for title in ("range", "kept", "attempted", "expected", "widest gap of kept"):
@@ -75,20 +77,20 @@ def coverage_table(coverage: Mapping[str, Any]) -> Table:
     rows = sorted(_parameter_rows(coverage), key=lambda row: (row[2] - row[4], -row[6]))
     for name, ends, kept, attempted, expected, gap, _ in rows[:_ROWS]:
         table.add_row(name, ends, f"{kept:.0%}", f"{attempted:.0%}", f"{expected:.0%}", gap)
-    table.caption = f"Parts of each range, of {coverage['cells']['marginal']}, that hold an episode."
+    table.caption = f"Share of the {coverage['cells']['marginal']} cells of each range that contain an episode."
     if len(rows) > _ROWS:
         table.caption += f" {len(rows) - _ROWS} more parameters are covered better; --json and --output show them."
     return table
 
 
 def coverage_lines(coverage: Mapping[str, Any], history: Mapping[str, Any] | None) -> list[str]:
-    """Pairs, holes and adaptive ranges in sentences."""
+    """Return sentences on pairs, holes and adaptive ranges."""
     kept, attempted = coverage["kept"], coverage["attempted"]
     lines = [f"{kept['episodes']} episodes kept of {attempted['episodes']} attempted, {len(coverage['axes'])} axes."]
     for key, cells in (("pairs", coverage["cells"]["pair"]), ("triples", coverage["cells"]["triple"])):
         if key in kept:
             lines.append(
-                f"{key.capitalize()} of parameters ({cells} cells each way): kept episodes visit "
+                f"{key.capitalize()} of parameters ({cells} cells per axis): kept episodes visit "
                 f"{kept[key]['occupied']:.1%} of the cells, attempts {attempted[key]['occupied']:.1%}; independent "
                 f"draws would visit {kept[key]['expected']:.1%}."
             )
@@ -107,7 +109,7 @@ def _ranges_words(ranges: Mapping[str, tuple[float, float]]) -> str:
 
 
 def hole_line(hole: Mapping[str, Any] | None) -> str:
-    """The largest hole in a pair of parameters."""
+    """Return a sentence on the largest hole in a pair of parameters."""
     if hole is None:
         return "No pair of parameters has an empty cell."
     spans = " and ".join(
@@ -116,13 +118,13 @@ def hole_line(hole: Mapping[str, Any] | None) -> str:
     )
     by_chance = float(f"{hole['by_chance']:.2g}")
     return (
-        f"Largest hole: {spans}, {hole['probability']:.0%} of that pair; independent draws leave "
+        f"Largest hole: {spans}, {hole['probability']:.0%} of that pair; independent draws would leave "
         f"{by_chance:g} such holes in all pairs."
     )
 
 
 def draws_lines(figures: Mapping[str, Any]) -> list[str]:
-    """What a generate result says of its draws: acceptance, effective size, adaptive ranges, coverage."""
+    """Return sentences on the draws of a generate run: acceptance, effective size, adaptive ranges, coverage."""
     lines = []
     if "acceptance" in figures:
         found = figures["acceptance"]
@@ -150,7 +152,7 @@ def draws_lines(figures: Mapping[str, Any]) -> list[str]:
 
 
 def coverage_page(coverage: Mapping[str, Any], history: Mapping[str, Any] | None, dataset: Path) -> ReportPage:
-    """The same figures, drawn."""
+    """Return a page with plots and tables of the coverage."""
     kept, attempted = coverage["kept"], coverage["attempted"]
     page = ReportPage("Coverage of the parameter space", f"{dataset}, plan {coverage['plan_hash'][:12]}")
     page.figures(_key_figures(coverage))
@@ -158,21 +160,21 @@ def coverage_page(coverage: Mapping[str, Any], history: Mapping[str, Any] | None
     names = [axis["name"] for axis in axes]
     page.section(
         "Each parameter",
-        f"Every range is cut into {coverage['cells']['marginal']} equally probable cells. A share of 1 is what the "
-        "declared distribution gives; paler cells were drawn or kept less often.",
+        f"Every range is cut into {coverage['cells']['marginal']} equally probable cells. A share of 1 is the share "
+        "that the declared distribution gives; paler cells have fewer attempted or kept episodes.",
     )
     ends = [
         f"{axis['range'][0]:.3g} … {axis['range'][1]:.3g} {axis['unit'].removesuffix('1')}".strip() for axis in axes
     ]
     counts = ([row["counts"] for row in part["marginals"]] for part in (kept, attempted))
-    page.plot(marginal_rows(names, ends, *counts), "Point at a cell for its counts.")
+    page.plot(marginal_rows(names, ends, *counts), "Move the pointer over a cell to see its counts.")
     if "pairs" in kept:
         _pairs_section(page, coverage, names)
     if history is not None:
         page.section(
             "Adaptive ranges",
-            f"A boundary moves out where at least {history['thresholds'][1]:.0%} of its evaluations succeeded, and in "
-            f"below {history['thresholds'][0]:.0%}; ranges change every {history['every']} episodes.",
+            f"A boundary moves outwards if at least {history['thresholds'][1]:.0%} of its evaluations succeeded, and "
+            f"inwards below {history['thresholds'][0]:.0%}; ranges change every {history['every']} episodes.",
         )
         page.plot(range_history(history), "Marks show the rounds in which a boundary had been evaluated often enough.")
     return page
@@ -183,7 +185,7 @@ def _pairs_section(page: ReportPage, coverage: Mapping[str, Any], names: list[st
     cells = coverage["cells"]["pair"]
     page.section(
         "Pairs of parameters",
-        f"The fraction of {cells} × {cells} cells that a kept episode lies in; independent draws would visit "
+        f"The fraction of {cells} × {cells} cells that contain a kept episode; independent draws would visit "
         f"{pairs['expected']:.1%}. {hole_line(pairs['hole'])}",
     )
     page.plot(pair_matrix(names, pairs["fractions"], pairs["expected_fractions"]))
@@ -207,7 +209,7 @@ def _key_figures(coverage: Mapping[str, Any]) -> list[KeyMetric]:
 
 
 def _parameter_rows(coverage: Mapping[str, Any]) -> list[tuple[str, str, float, float, float, str, float]]:
-    """Name, range, cells hit by kept and by attempts, expected, the widest gap in words and in probability."""
+    """Return name, range, share of cells with kept and with attempted episodes, expected share, and the widest gap."""
     rows = []
     parts = zip(coverage["axes"], coverage["kept"]["marginals"], coverage["attempted"]["marginals"], strict=True)
     for axis, kept, attempted in parts:
@@ -232,24 +234,28 @@ _DEFAULT = "waypoints"
 
 
 def clip_named(workspace: Workspace, like: str) -> tuple[str, int]:
-    """The episode and the frame of ``EPISODE`` or ``EPISODE:FRAME``.
+    """Return the episode and the frame that ``EPISODE`` or ``EPISODE:FRAME`` names.
 
-    An episode is the beginning of its id or ``BATCH:INDEX``, as for labels. A number behind the name of a batch is an
-    index, behind anything else a frame.
+    An episode is the beginning of its id or ``BATCH:INDEX``, as for labels. A number after the name of a batch is an
+    index, after anything else a frame.
 
     Raises:
-        InputError, UnknownNameError: what is written is neither, or there is no such episode.
+        InputError, UnknownNameError: the text has another form, or there is no such episode.
     """
     head, colon, tail = like.rpartition(":")
     if colon and not tail.isdigit():
-        raise InputError(f"--like {like}: {tail!r} is no frame. Write EPISODE or EPISODE:FRAME, such as {head}:60.")
+        raise InputError(
+            f"--like {like}: {tail!r} is not a frame number. Write EPISODE or EPISODE:FRAME, such as {head}:60."
+        )
     batch = workspace.query("SELECT 1 FROM places WHERE batch = ? LIMIT 1", [head]).num_rows
     name, frame = (head, int(tail)) if colon and not batch else (like, 0)
     return resolve(workspace, [name])[0], frame
 
 
 def run_like(request: CoverageRequest, like: str, console: Console) -> dict[str, Any]:
-    """Print the clips nearest to one, see `clip_named`; the default encoder stands for that of the most clips.
+    """Print the clips nearest to the one that `clip_named` returns.
+
+    With the default embedding, the encoder with the most stored clips is used.
 
     Raises:
         InputError, UnknownNameError: there are no embeddings, or no such clip.
@@ -262,7 +268,7 @@ def run_like(request: CoverageRequest, like: str, console: Console) -> dict[str,
         began = time.perf_counter()
         found = nearest(workspace, episode, frame, request.most, encoder_hash=encoder_hash)
         took = time.perf_counter() - began
-        console.print(f"Of {clips} clips by {encoder}, in {1e3 * took:.1f} ms:")
+        console.print(f"Nearest of {clips} clips embedded by {encoder}, found in {1e3 * took:.1f} ms:")
         rows = []
         for row in found:
             place = workspace.locate(row.episode_id)
@@ -277,10 +283,10 @@ def run_like(request: CoverageRequest, like: str, console: Console) -> dict[str,
 
 
 def run_coverage_of_reality(request: CoverageRequest, console: Console) -> Outcome:
-    """Measure, print, and store.
+    """Measure, print and store the coverage of reality.
 
     Raises:
-        TwinloopError: the sides cannot be read or compared; says why.
+        TwinloopError: the sides cannot be read or compared; the message states why.
     """
     sides = named_sides(request.sides)
     run = MeasuredRun.begin("coverage", "reality", request.output, request.fail_if, console)

@@ -1,4 +1,4 @@
-"""What a coverage of reality measures, in order: sides, clips, parameter space, figures, holes."""
+"""Measure the coverage of reality: load both sides, embed clips, analyse the parameter space, find holes."""
 
 from __future__ import annotations
 
@@ -39,25 +39,25 @@ PARAMETERS = "parameters"
 
 
 def named_sides(sides: ComparedSides) -> ComparedSides:
-    """The same sides; where nothing is named, the nearest workspace upwards.
+    """Return the same sides, with the nearest workspace upwards if neither side is given.
 
     Raises:
-        InputError: nothing is named, and there is no workspace.
+        InputError: neither side is given, and there is no workspace.
     """
     if sides.real or sides.sim or sides.workspace:
         return sides
     workspace = Workspace.find(Path.cwd())
     if workspace is None:
         raise InputError(
-            "Nothing was named, and there is no workspace here. Give --real LOG --sim DATASET, or --workspace "
-            "DIR; or a generated dataset alone, DIR, for its own parameter space."
+            "No episodes are given, and there is no workspace here. Give --real LOG --sim DATASET, or --workspace "
+            "DIR. For the parameter space of one generated dataset, give its folder alone."
         )
     return replace(sides, workspace=workspace)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CoverageResult:
-    """Everything that a coverage found; ``space`` is None where nothing is known of how simulation was drawn."""
+    """Result of a coverage measurement; ``space`` is None if the plan of the simulated episodes is not known."""
 
     options: ComparedSides
     real: EpisodeSide
@@ -76,10 +76,10 @@ class CoverageResult:
 
 
 def measure(options: ComparedSides, projection: Projection = "pca") -> CoverageResult:
-    """Measure both sides, clip by clip and parameter by parameter.
+    """Measure the coverage in clips and in parameters.
 
     Raises:
-        TwinloopError: the sides cannot be read or compared; says why.
+        TwinloopError: the sides cannot be read or compared; the message states why.
     """
     if options.workspace is None:
         return _measure(options, projection, None)
@@ -94,7 +94,7 @@ def _measure(options: ComparedSides, projection: Projection, workspace: Workspac
     notes = [*real.notes, *sim.notes]
     space = None
     if generated is None:
-        notes.append(f"Nothing is said of the parameter space: {why}.")
+        notes.append(f"The parameter space is not analysed: {why}.")
     else:
         space = parameter_space(
             real, sim, generated, real_params=options.real_params, patterns=options.axes, seed=options.seed
@@ -107,8 +107,8 @@ def _measure(options: ComparedSides, projection: Projection, workspace: Workspac
         notes += said
     if len(real.members) <= options.k:
         notes.append(
-            f"Reality is {len(real.members)} episodes, and neighbour number {options.k} of a clip among them lies as "
-            "far as another part of the motion: what is covered is overstated. More episodes tell, or a smaller --k."
+            f"There are only {len(real.members)} real episodes, so the neighbour number {options.k} of a clip may be "
+            "another part of the motion, and coverage is overstated. Add real episodes, or give a smaller --k."
         )
     coverage = measure_coverage_of_reality(real_rows, sim_rows, k=options.k, level=options.level, seed=options.seed)
     return CoverageResult(
@@ -130,14 +130,14 @@ def _measure(options: ComparedSides, projection: Projection, workspace: Workspac
 
 
 def headlines(measured: CoverageResult) -> list[HeadlineMetric]:
-    """The figures that conditions see."""
+    """Return the metrics that ``--fail-if`` can use."""
     largest = max((hole.mass for hole in measured.holes), default=0.0)
     hole = HeadlineMetric(name="largest_hole", estimate=largest, meaning="share of reality in the largest hole")
     return [*headlines_of(measured.coverage), hole]
 
 
 def shown_map(measured: CoverageResult) -> tuple[Any, Any, tuple[str, str]]:
-    """Both sides in two dimensions ``(n, 2)``, and what the axes are."""
+    """Return both sides in two dimensions, ``(n, 2)`` each, and the names of the axes."""
     both = np.vstack([measured.real_rows.rows, measured.sim_rows.rows])
     names = None
     if measured.whitening is None and measured.space is not None:
@@ -152,7 +152,9 @@ def _sides(options: ComparedSides, workspace: Workspace | None) -> tuple[Episode
     if workspace is None:
         return folder_side(options.real, what="real", seed=seed), folder_side(options.sim, what="sim", seed=seed)
     if options.real or options.sim:
-        raise InputError("--workspace takes its episodes by --real-where and --sim-where. Leave --real and --sim.")
+        raise InputError(
+            "With --workspace, episodes are selected by --real-where and --sim-where. Leave out --real and --sim."
+        )
     return (
         workspace_side(workspace, options.real_where, what="real", seed=seed),
         workspace_side(workspace, options.sim_where, what="sim", seed=seed),
@@ -165,7 +167,7 @@ def _require_apart(real: EpisodeSide, sim: EpisodeSide) -> None:
     if both:
         shown = next(member.title for member in real.members if member.episode_id in both)
         raise InputError(
-            f"{len(both)} episodes are on both sides, such as {shown}: they would cover themselves. Take them out of "
+            f"{len(both)} episodes are on both sides, such as {shown}: they would cover themselves. Remove them from "
             "one side."
         )
 
@@ -173,20 +175,20 @@ def _require_apart(real: EpisodeSide, sim: EpisodeSide) -> None:
 def _parameter_rows(
     real: EpisodeSide, sim: EpisodeSide, space: ParameterSpace | None, why: str
 ) -> tuple[ClipRows, ClipRows, dict[str, Any]]:
-    """Episodes as points of the parameters that reality is known in."""
+    """Return episodes as points of the parameters that are known for the real episodes."""
     if space is None:
-        raise InputError(f"--embedding parameters needs simulated episodes with a plan of draws, and {why}.")
+        raise InputError(f"--embedding parameters needs simulated episodes with a randomization plan, but {why}.")
     if not space.known:
         raise InputError(
-            "The real episodes say nothing of the parameters that were drawn for the simulated ones. Give what is "
-            "known of them: --real-params FILE.csv (a column episode and one per parameter, in SI) or the folder of "
-            "an identify run; or compare motion: --embedding waypoints."
+            "No parameter that was randomized in simulation is known for the real episodes. Give known values with "
+            "--real-params: a CSV file (a column episode and one per parameter, in SI units) or the folder of "
+            "an identify run. Or compare motion with --embedding waypoints."
         )
     if len(space.known) > MOST_AXES:
         names = ", ".join(space.axes[i].name for i in space.known[:4])
         raise InputError(
-            f"Reality is known in {len(space.known)} drawn parameters ({names}, …); nearest neighbours tell nothing in "
-            f"more than {MOST_AXES}. Name those that matter: --axes 'object/*/position/*'."
+            f"{len(space.known)} randomized parameters are known ({names}, …), but nearest neighbours are meaningless "
+            f"in more than {MOST_AXES} dimensions. Select the important ones: --axes 'object/*/position/*'."
         )
     columns = list(space.known)
     success = real.success if len(space.real) == len(real.members) else np.full(len(space.real), np.nan)

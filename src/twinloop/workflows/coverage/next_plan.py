@@ -1,4 +1,4 @@
-"""Holes of a coverage, the parameters that lead there, and the next generate file, with comments that say why."""
+"""Plan the next generate file: find holes, the parameters that reach them, and write boxes with their reasons."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _WIDTH = 110  # of comments
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedFill:
-    """A target with the box that is drawn from and its share of the episodes."""
+    """A target, the box to draw from, and the number of its episodes."""
 
     target: FillTarget
     box: Mapping[str, tuple[float, float]]
@@ -39,14 +39,14 @@ class PlannedFill:
 
     @property
     def params(self) -> dict[str, list[float]]:
-        """The box as a generate file has it."""
+        """The box in the form of a generate file."""
         return {name: list(pair) for name, pair in self.box.items()}
 
 
 def next_file(generated: GenerationSource, fills: Sequence[PlannedFill], *, base: Path | None) -> tuple[str, list[str]]:
-    """The text of the file, and what had to be changed besides.
+    """Return the text of the file, and notes on the other changes of the plan.
 
-    The plan is made once, so that what is written down is known to run.
+    The plan is compiled once, so the returned file is known to be valid.
 
     Raises:
         InputError: the base is not valid, or the boxes cannot be drawn under its constraints.
@@ -55,18 +55,18 @@ def next_file(generated: GenerationSource, fills: Sequence[PlannedFill], *, base
     folder = generated.folder if base is None else base.parent
     notes = _fitted(value, fills, generated, folder)
     if base is None:
-        notes.append("Pictures are not asked for: add a render section, or give --base the file that had one.")
+        notes.append("The plan renders no images: add a render section, or give a file that has one with --base.")
     config = resolve(value, where="the next plan", folder=folder)
     make_plan(config, generated.plan.twin)
     return _text(value, fills, notes), notes
 
 
 def _base(generated: GenerationSource, base: Path | None) -> dict[str, Any]:
-    """What is gone on from, as plain values."""
+    """Return the plan to extend, as plain values."""
     if base is not None:
         value = load_yaml(base)
         if not isinstance(value, dict) or "scene" not in value:
-            raise InputError(f"{base} is no generate file: it has no scene.")
+            raise InputError(f"{base} is not a generate file: it has no scene.")
         made = copy.deepcopy(value)
     else:
         made = generated.config.file.model_dump(mode="json", exclude_none=True)
@@ -80,16 +80,16 @@ def _base(generated: GenerationSource, base: Path | None) -> dict[str, Any]:
 def _fitted(
     value: dict[str, Any], fills: Sequence[PlannedFill], generated: GenerationSource, folder: Path
 ) -> list[str]:
-    """Put the boxes in, and take out what stands against them; returns what was taken out, and why."""
+    """Insert the boxes, and remove settings that conflict with them; return notes on the removed settings."""
     section, notes = value["randomization"], []
-    for key, why in (("boxes", "of the run before"), ("adaptive", "which would move the ranges")):
+    for key, why in (("boxes", "which belong to the run before"), ("adaptive", "which would move the ranges")):
         if key in section:
             del section[key]
-            notes.append(f"Taken out: {key}, {why}.")
+            notes.append(f"Removed: {key}, {why}.")
     design = section.get("design")
     if isinstance(design, dict) and design.get("kind") == "grid":
         del section["design"]
-        notes.append("Taken out: the grid, whose levels are not those of the holes.")
+        notes.append("Removed: the grid design, whose levels do not match the holes.")
     total = sum(fill.episodes for fill in fills)
     most = int(value.get("rollout", {}).get("parallel_envs", 64))
     worlds = max(n for n in range(1, min(total, max(most, 1)) + 1) if total % n == 0)
@@ -100,8 +100,8 @@ def _fitted(
         refused = [fill for fill in fills if not _possible(value, fill, constraint, generated, folder)]
         if refused:
             notes.append(
-                f"Taken out: the constraint {constraint!r}, which keeps episodes out of {refused[0].target.name} "
-                "although reality is there. Put it back if it says what cannot be."
+                f"Removed: the constraint {constraint!r}, which excludes episodes from {refused[0].target.name}, "
+                "where real episodes are. Restore it if it excludes impossible worlds."
             )
         else:
             kept.append(constraint)
@@ -115,7 +115,7 @@ def _fitted(
 def _possible(
     value: dict[str, Any], fill: PlannedFill, constraint: str, generated: GenerationSource, folder: Path
 ) -> bool:
-    """Whether a constraint lets episodes into a box: a plan of that box alone is refused where it hardly does."""
+    """Return whether a constraint allows episodes in a box; tested with a plan of that box alone."""
     alone = copy.deepcopy(value)
     alone["randomization"] |= {"constraints": [constraint], "boxes": [{"episodes": 1, "params": fill.params}]}
     try:
@@ -128,11 +128,13 @@ def _possible(
 
 
 def _text(value: Mapping[str, Any], fills: Sequence[PlannedFill], notes: Sequence[str]) -> str:
-    """The file with comments; the boxes stand last, each below its reason."""
+    """Return the file with comments; the boxes come last, each below its reason."""
     plain = {key: part for key, part in value.items() if key != "randomization"}
     section = {key: part for key, part in value["randomization"].items() if key != "boxes"}
     lines = [
-        *_comment("Made by `twinloop plan`: what reality shows and simulation does not, and where simulation fails."),
+        *_comment(
+            "Made by `twinloop plan`: boxes for real situations without simulated episodes, and for simulated failures."
+        ),
         *(line for note in notes for line in _comment(note)),
         yaml.safe_dump(plain, sort_keys=False, allow_unicode=True).rstrip(),
         "randomization:",
@@ -156,26 +158,26 @@ def _comment(text: str, indent: str = "") -> list[str]:
     return [f"{indent}# {line}" for line in textwrap.wrap(text, _WIDTH, break_long_words=False)]
 
 
-_MOST_TARGETS = 8  # holes that are steered to, the heaviest first: more would share few episodes out thinly
+_MOST_TARGETS = 8  # holes that are filled, largest first: with more, each would get too few episodes
 
 
 def run_plan(request: PlanRequest, console: Console) -> tuple[dict[str, Any], int]:
-    """Print what is missing, what leads there, and write the next generate file.
+    """Print the holes and the parameters that reach them, and write the next generate file.
 
     Returns:
-        Figures, and 1 where there is a hole and nothing to be done about any.
+        The result, and 1 if there are holes but no parameter reaches any of them.
 
     Raises:
-        InputError: the simulated episodes were not generated here, or the file exists.
+        InputError: the simulated episodes have no generate plan, or the file exists.
     """
     output, episodes = request.output, request.episodes
     if output is not None and output.exists():
         raise InputError(f"{output} exists. Choose another --output, or move that one away.")
     if request.holes < 1:
-        raise InputError(f"--holes {request.holes}: at least one hole is to be filled.")
+        raise InputError(f"--holes {request.holes}: give 1 or more.")
     measured = measure(named_sides(request.sides))
     if measured.generated is None or measured.space is None:
-        raise InputError(f"There is no plan to go on from. {measured.notes[-1]} Give --sim a generated dataset.")
+        raise InputError(f"There is no plan to extend. {measured.notes[-1]} Give a generated dataset with --sim.")
     targets = all_targets(measured)
     chosen = apart(targets, most=request.holes)
     for line in (*opening(measured), *measured.notes, "", *findings(measured), "", *target_lines(targets)):
@@ -208,14 +210,14 @@ def run_plan(request: PlanRequest, console: Console) -> tuple[dict[str, Any], in
 
 
 _NOWHERE = (
-    "Nothing is planned: no hole has parameters that lead there. What is missing is motion: another expert or task, "
-    "another start pose, demonstrations replayed in the twin; or a parameter that was not drawn."
+    "Nothing is planned: no randomized parameter moves clips into a hole. Other motions are needed: another expert or "
+    "task, another start pose, or demonstrations replayed in the twin; or randomize another parameter."
 )
-_NOTHING = "Nothing is planned: there is no hole of three episodes or more, and no place where simulation fails."
+_NOTHING = "Nothing is planned: there is no hole of three or more episodes, and no region where simulation fails."
 
 
 def all_targets(measured: CoverageResult) -> list[FillTarget]:
-    """Everything that is worth filling, the heaviest first, with its box or the reason why there is none."""
+    """Return all targets for new episodes, largest weight first, with a box or the reason why there is none."""
     space = measured.space
     assert space is not None  # noqa: S101 - refused before
     failures = [_failure_target(measured, space, box) for box in space.failures]
@@ -228,7 +230,7 @@ def all_targets(measured: CoverageResult) -> list[FillTarget]:
 
 
 def target_lines(targets: Sequence[FillTarget]) -> list[str]:
-    """Every target in a sentence."""
+    """Return one sentence per target."""
     return [
         f"{number}. {target.name}: {target.mass:.1%} of reality ({target.episodes} episodes){_failing(target)}. "
         f"{target.why}"
@@ -237,7 +239,7 @@ def target_lines(targets: Sequence[FillTarget]) -> list[str]:
 
 
 def _clip_target(measured: CoverageResult, number: int, hole: CoverageHole) -> FillTarget:
-    """A hole in the space of clips, by the parameters that move clips toward it."""
+    """Return a hole among clips as a target, with a box of the parameters that move clips toward it."""
     generated = measured.generated
     assert generated is not None  # noqa: S101 - refused before
     axes = generated.axes
@@ -254,14 +256,14 @@ def _clip_target(measured: CoverageResult, number: int, hole: CoverageHole) -> F
         axes[column].name: _si_range(axes[column], low, high)
         for column, low, high in zip(found.columns, found.low, found.high, strict=True)
     }
-    told = ", ".join(f"{axes[c].name} ({t:.0%} told)" for c, t in zip(found.columns, found.told, strict=True))
+    told = ", ".join(f"{axes[c].name} ({t:.0%} explained)" for c, t in zip(found.columns, found.told, strict=True))
     distances = (
-        f"a map puts the box's clips {found.left:.3g} from it and the nearest drawn ones {found.now:.3g}; it errs by "
-        f"{found.error:.3g} on left-out episodes"
+        f"a regression predicts clips of the box {found.left:.3g} from it, and the nearest of the simulated ones "
+        f"{found.now:.3g}; its error is {found.error:.3g} on held-out episodes"
     )
     reason = {
-        "none": f"No drawn parameter moves clips toward it: {found.reason}.",
-        "toward": f"Clips move toward it, not all the way, with {told}: {distances}.",
+        "none": f"No randomized parameter moves clips toward it: {found.reason}.",
+        "toward": f"Clips move toward it, but do not reach it, with {told}: {distances}.",
         "reaches": f"Clips reach it with {told}: {distances}.",
     }[found.answer]
     return FillTarget(
@@ -278,7 +280,7 @@ def _clip_target(measured: CoverageResult, number: int, hole: CoverageHole) -> F
 
 
 def _parameter_target(measured: CoverageResult, space: ParameterSpace, box: CellBox) -> FillTarget:
-    """A hole in the parameter space: the box is the hull of the real episodes in it, as far as they reach."""
+    """Return a hole in the parameter space as a target; its outer cells are extended to the farthest real episode."""
     inside = box.holds(np.nan_to_num(space.real, nan=-9.0))
     success = measured.real.success if len(measured.real.success) == len(inside) else np.full(len(inside), np.nan)
     known = success[inside][~np.isnan(success[inside])]
@@ -297,7 +299,7 @@ def _parameter_target(measured: CoverageResult, space: ParameterSpace, box: Cell
         kind="parameters",
         name=box_words(space.axes, box),
         box=ranges,
-        why=f"{counts} lie there (p = {box.p_value:.2g}).",
+        why=f"{counts} are in it (p = {box.p_value:.2g}).",
         mass=mass,
         episodes=int(inside.sum()),
         failure=failure,
@@ -307,14 +309,18 @@ def _parameter_target(measured: CoverageResult, space: ParameterSpace, box: Cell
 
 
 def _failure_target(measured: CoverageResult, space: ParameterSpace, box: CellBox) -> FillTarget:
-    """A place where simulated episodes fail: it weighs by how much of reality is there, where that is known."""
+    """Return a region of simulated failures as a target, weighted by its share of reality, if that is known."""
     judged = box.cases + box.controls
     failure = box.cases / judged
     if set(box.axes) <= set(space.known):
         inside = box.holds(np.nan_to_num(space.real, nan=-9.0))
         mass, episodes, said = float(inside.mean()), int(inside.sum()), "of reality"
     else:
-        mass, episodes, said = judged / len(space.sim), 0, "of simulation, because nothing is known of reality's there"
+        mass, episodes, said = (
+            judged / len(space.sim),
+            0,
+            "of simulation, because these parameters of the real episodes are not known",
+        )
     ranges = {
         space.axes[column].name: _si_range(space.axes[column], low / BOX_CELLS, high / BOX_CELLS)
         for column, low, high in zip(box.axes, box.low, box.high, strict=True)

@@ -1,4 +1,4 @@
-"""The sections of a page on how much of reality simulation covers."""
+"""Sections of the report on the coverage of reality by simulation."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from twinloop.workflows.coverage.words import (
     parameter_lines,
 )
 
-_HOLES = 5  # that are drawn (our choice)
-_CLIPS = 6  # of a hole that are drawn
-_PICTURES = 6  # clips of a hole whose pictures are shown
+_HOLES = 5  # holes with plots (our choice)
+_CLIPS = 6  # clips of a hole in the plot
+_PICTURES = 6  # clips of a hole with images
 _CELL_ROWS = 10  # cells of two parameters in the table
-_CELL_PLOTS = 6  # parameters whose cells are drawn: those in which sides or success differ most
+_CELL_PLOTS = 6  # parameters with plots: those in which the sides or the success rate differ most
 
 
 def coverage_sections(page: ReportPage, measured: CoverageResult) -> None:
-    """The answer, the map, the holes one by one, the parameter space."""
+    """Write the summary, the map, the holes one by one, and the parameter space."""
     _summary(page, measured)
     _map(page, measured)
     for number, hole in enumerate(measured.holes[:_HOLES], start=1):
@@ -70,17 +70,17 @@ def _map(page: ReportPage, measured: CoverageResult) -> None:
     real, sim, axes = shown_map(measured)
     rows = measured.real_rows
     hover = [
-        f"{_title(measured, int(e))}, frame {int(f)}<br>{r:.2f} × its own neighbour distance"
+        f"{_title(measured, int(e))}, frame {int(f)}<br>{r:.2f} × the distance to its real neighbours"
         for e, f, r in zip(rows.episode, rows.first, measured.coverage.ratio, strict=True)
     ]
     page.section(
         "Real and simulated clips on one map",
-        "Near on the map is not always near in the whole space: what is uncovered is measured there, and drawn here.",
+        "Clips that are close on this projection can be far from each other in the full space, which coverage uses.",
     )
     holes = [hole.clips.tolist() for hole in measured.holes]
     page.plot(clip_map(real, sim, axes, holes, measured.coverage.uncovered, hover))
     page.table(
-        ["hole", "% of reality", "episodes", "distance", "failing", "in its middle"],
+        ["hole", "% of reality", "episodes", "distance", "failing", "clip in its middle"],
         [
             [
                 number,
@@ -92,7 +92,7 @@ def _map(page: ReportPage, measured: CoverageResult) -> None:
             ]
             for number, hole in enumerate(measured.holes[:20], start=1)
         ],
-        caption="Holes by mass and failure; distance in units of the clips' own neighbour distance.",
+        caption="Holes by mass and failure; distance in units of the distance to real neighbours.",
     )
 
 
@@ -107,17 +107,17 @@ def _hole(page: ReportPage, measured: CoverageResult, number: int, hole: Coverag
     page.section(
         f"Hole {number}",
         f"{hole.mass:.1%} of reality, {len(hole.clips)} clips of {hole.episodes} episodes, {hole.distance:.3g} times "
-        f"as far from the nearest simulated clip as from their own kind.{failing} In its middle: "
+        f"as far from the nearest simulated clip as from real neighbours.{failing} In its middle: "
         f"{hole_place(measured, hole)}.",
     )
     if measured.whitening is None:
         return
     strip = _strip(measured, hole.clips[:_PICTURES], real=True)
     if strip is not None:
-        page.image(strip, "The middle of clips of this hole, the most typical first, as the robot's camera saw it.")
+        page.image(strip, "The middle image of clips of this hole, the most typical first, from the robot's camera.")
         theirs = _strip(measured, measured.coverage.nearest_sim[hole.clips[:_PICTURES]], real=False)
         if theirs is not None:
-            page.image(theirs, "The middle of the simulated clip nearest to each of them.")
+            page.image(theirs, "The middle image of the simulated clip nearest to each of them.")
         return
     settings = measured.settings
     assert settings is not None  # noqa: S101 - clips were cut by them
@@ -126,15 +126,15 @@ def _hole(page: ReportPage, measured: CoverageResult, number: int, hole: Coverag
     nearest = dict.fromkeys(int(row) for row in measured.coverage.nearest_sim[chosen])
     sim = [_clip(measured, row, settings, real=False) for row in nearest]
     time = np.arange(len(real[0])) / settings.rate_hz
-    unit = settings.units[0] if len(set(settings.units)) == 1 else "own unit"
+    unit = settings.units[0] if len(set(settings.units)) == 1 else "unit of the channel"
     page.plot(
         clip_traces(time, settings.channels, unit, real, sim),
-        "Positions along clips of this hole, and the nearest that simulation has.",
+        "Positions in clips of this hole and in the nearest simulated clips.",
     )
 
 
 def _clip(measured: CoverageResult, row: int, settings: ClipSettings, *, real: bool) -> NDArray[np.float64]:
-    """Positions of one clip ``(nframe, n)``, read again."""
+    """Return the positions of one clip ``(nframe, n)``, read again."""
     side, rows = (measured.real, measured.real_rows) if real else (measured.sim, measured.sim_rows)
     clips = clips_of(side.members[int(rows.episode[row])], settings)
     assert clips is not None  # noqa: S101 - the clip was cut from it
@@ -143,7 +143,7 @@ def _clip(measured: CoverageResult, row: int, settings: ClipSettings, *, real: b
 
 
 def _strip(measured: CoverageResult, clips: NDArray[np.int64], *, real: bool) -> NDArray[np.uint8] | None:
-    """Pictures of the middle of clips of one side, next to each other; None where there are none."""
+    """Return images of the middle of clips of one side, next to each other; None if there are no images."""
     side, rows = (measured.real, measured.real_rows) if real else (measured.sim, measured.sim_rows)
     made = []
     frames = round(measured.options.clip / 2 * measured.encoder["rate_hz"])
@@ -155,7 +155,7 @@ def _strip(measured: CoverageResult, clips: NDArray[np.int64], *, real: bool) ->
         frame = min(int(rows.first[row]) + frames, recording.frames - 1)
         try:
             made.append(recording.pictures(camera, [frame])[0])
-        except TwinloopError:  # pictures that are gone leave the page its plots
+        except TwinloopError:  # if images are missing, the page shows plots instead
             return None
     size = made[0].shape
     return np.hstack([picture for picture in made if picture.shape == size])
@@ -167,11 +167,11 @@ def _parameters(page: ReportPage, measured: CoverageResult) -> None:
     page.section("The parameter space", "\n\n".join(parameter_lines(measured)))
     rows = [
         [what, box_words(space.axes, box), box.cases, box.controls, box.p_value]
-        for what, boxes in (("reality without simulation", space.holes), ("failures", space.failures))
+        for what, boxes in (("real, not simulated", space.holes), ("failures", space.failures))
         for box in boxes
     ]
     if rows:
-        page.table(["what", "where", "inside", "the others inside", "p"], rows)
+        page.table(["kind", "box", "inside", "others inside", "p"], rows)
     if space.pairs:
         _pairs(page, space)
     by_name: dict[str, list[ParameterCell]] = {}
@@ -186,7 +186,7 @@ def _parameters(page: ReportPage, measured: CoverageResult) -> None:
 
 
 def _pairs(page: ReportPage, space: ParameterSpace) -> None:
-    """The emptiest cells of two parameters, with what is known of success there."""
+    """Write a table of the emptiest cells of two parameters, with the success rate in them."""
 
     def span(cell: ParameterPairCell, axis: int) -> str:
         unit = f" {cell.units[axis]}" if cell.units[axis] else ""
@@ -205,13 +205,13 @@ def _pairs(page: ReportPage, space: ParameterSpace) -> None:
             ]
             for cell in space.pairs[:_CELL_ROWS]
         ],
-        caption=f"The emptiest of {len(space.pairs)} cells of two parameters, {PAIR_CELLS} × {PAIR_CELLS} a pair; "
+        caption=f"The emptiest of {len(space.pairs)} cells of two parameters, {PAIR_CELLS} × {PAIR_CELLS} per pair; "
         "success of the simulated episodes there with Wilson's interval.",
     )
 
 
 def _telling(cells: list[ParameterCell], nreal: int, nsim: int) -> float:
-    """How much sides or success differ along a parameter."""
+    """Return how much the two sides or the success rate differ along a parameter."""
     shares = sum(abs(cell.real / max(nreal, 1) - cell.sim / max(nsim, 1)) for cell in cells) if nreal else 0.0
     rates = [cell.rate for cell in cells if cell.judged]
     return shares + (max(rates) - min(rates) if rates else 0.0)

@@ -13,75 +13,79 @@ from twinloop.workflows.run.request import FailIfOption, LevelOption, Request, S
 
 @request
 class ComparedSides(LevelOption, SeedOption):
-    """What stands for reality, what for simulation, and how their clips are compared."""
+    """The real and the simulated episodes, and how their clips are compared."""
 
     real: tuple[str, ...] = ()
     """Real episodes: logs, dataset folders or public sets."""
     sim: tuple[str, ...] = ()
-    """Simulated episodes: dataset folders. The first that was generated says which parameters were drawn."""
+    """Simulated episodes: dataset folders. The first generated dataset defines which parameters were randomized."""
     workspace: Path | None = None
-    """Take both from this workspace instead, which keeps embeddings so that only new episodes are encoded; by default
-    the nearest upwards, where nothing is named."""
+    """Take both sides from this workspace, which stores embeddings so that only new episodes are encoded; by default
+    the nearest one upwards, if neither --real nor --sim is given.
+    """
     real_where: str = "source = 'real'"
-    """Which of its episodes are real: a condition in SQL over the view episodes."""
+    """Real episodes of the workspace: an SQL condition on the view episodes."""
     sim_where: str = "source = 'sim'"
-    """Which are simulated."""
+    """Simulated episodes of the workspace: an SQL condition on the view episodes."""
     embedding: str = "waypoints"
-    """waypoints, trajectory or convolutions of motion; classical, onnx:FILE, torch:FILE or policy:FOLDER of pictures;
-    my_file.py:ClipEncoder; parameters for the space that was drawn from."""
+    """Embedding of clips. For motion: waypoints, trajectory or convolutions. For images: classical, onnx:FILE,
+    torch:FILE or policy:FOLDER. Your own: my_file.py:ClipEncoder. parameters compares randomized parameters instead of
+    clips.
+    """
     clip: float = 2.0
-    """Length of a clip in s."""
+    """Length of a clip in seconds."""
     camera: str | None = None
-    """Camera of the pictures; by default each episode's first."""
+    """Camera of the images; by default the first of each episode."""
     ranges: str | None = None
-    """A twin whose joint ranges stand in for the calibration of a log that has none; in a workspace by default its
-    twin."""
+    """Twin whose joint ranges replace the missing calibration of a log; in a workspace by default its twin."""
     real_params: Path | None = None
-    """What is known of the real episodes' parameters: a CSV file (a column episode, one per parameter, in SI), or the
-    folder of an identify run."""
+    """Known parameters of the real episodes: a CSV file (a column episode, and one column per parameter in SI units),
+    or the folder of an identify run.
+    """
     axes: tuple[str, ...] = ()
-    """Parameters to look at, such as 'object/*/position/*'; by default all that were drawn."""
+    """Parameters to analyse, such as 'object/*/position/*'; by default all that were randomized."""
     fit: Literal["union", "real"] = "union"
-    """Whose clips whitening is fitted on."""
+    """Clips from which the whitening is computed: real and simulated ones (union), or real ones only."""
     k: int = 5
-    """The neighbour that says how near real clips lie to each other."""
+    """The distance to the k-th nearest neighbour is the local spacing of real clips."""
     failure_weight: float = 1.0
-    """How much failures count in the rank of a hole: mass × (1 + weight × failure rate)."""
+    """Weight w of failures in the rank of a hole: mass × (1 + w × failure rate)."""
 
 
 @request
 class CoverageRequest(FailIfOption, Request):
-    """What simulation covers: of reality (--real and --sim, or a workspace), or of its own parameter space (DIR).
+    """Measure the coverage of reality (--real and --sim, or a workspace) or of the parameter space (DIR) by simulation.
 
     Example conditions of --fail-if: 'coverage < 0.9' and 'largest_hole > 0.05'.
     """
 
     dataset: tyro.conf.Positional[Annotated[Path | None, tyro.conf.arg(metavar="DIR")]] = None
-    """A generated dataset alone: each of its parameters, pairs of them, the largest hole."""
+    """A generated dataset: measure the coverage of each parameter, of pairs of them, and the largest hole."""
     sides: ComparedSides = field(default_factory=ComparedSides)
     output: Path | None = None
-    """Folder for result.json and report.html; of a DIR alone, the file of a page."""
+    """Folder for result.json and report.html; with DIR, the file of the page."""
     projection: Literal["pca", "umap"] = "pca"
-    """The map of clips on the page."""
+    """Projection of the clips in the plot of the page."""
     like: Annotated[str | None, tyro.conf.arg(metavar="EPISODE[:FRAME]")] = None
-    """Instead: the clips of the workspace nearest to this one, EPISODE or EPISODE:FRAME; an episode is named by the
-    beginning of its id or by BATCH:INDEX."""
+    """Instead of coverage, print the clips of the workspace nearest to this one: EPISODE or EPISODE:FRAME, where
+    EPISODE is the beginning of an id or BATCH:INDEX.
+    """
     most: int = 5
-    """How many of them."""
+    """Number of nearest clips that --like prints."""
     triples: bool = False
-    """Of a DIR alone: count triples of parameters too."""
+    """With DIR, also measure triples of parameters."""
 
 
 @request
 class PlanRequest(Request):
-    """What to generate next: the holes of simulation, by reality's mass and failures, as a generate file."""
+    """Write a generate file for the next run, which fills the largest holes, weighted by real data and failures."""
 
     sides: ComparedSides = field(default_factory=ComparedSides)
     output: Path | None = None
     """The generate file to write; by default it is printed."""
     base: Path | None = None
-    """The generate file to go on from; by default what the first simulated dataset was generated from."""
+    """The generate file to extend; by default that of the first simulated dataset."""
     episodes: int = 128
-    """Attempts of the next run, shared out over the holes by their weight."""
+    """Number of attempts of the next run, divided among the holes by their weight."""
     holes: int = 5
-    """The most holes that are filled."""
+    """Maximum number of holes to fill."""

@@ -1,4 +1,4 @@
-"""The two sides of a coverage: episodes of logs, dataset folders or a workspace, cut into clips and encoded alike."""
+"""Load the two sides of a coverage from logs, folders or a workspace, and encode their clips in the same way."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from twinloop.twin import Twin, load_twin
 from twinloop.workflows.data.logs import open_log
 from twinloop.workflows.gap.data import in_ranges
 
-MOST_EPISODES = 20_000  # of a side: more are thinned by chance, because every pair of clips is compared
+MOST_EPISODES = 20_000  # of a side: of more, a random part is used, because every pair of clips is compared
 
 
 @dataclass(frozen=True, kw_only=True)
 class SideEpisode:
     """One episode of a side.
 
-    ``episode_id`` is the name of its content, or its place; ``title`` names it for people. ``folder`` is the dataset it
-    lies in, None of a log of another kind. ``load`` reads its motion.
+    ``episode_id`` is the id of its content, or its location; ``title`` is a readable name. ``folder`` is its dataset,
+    None for a log of another format. ``load`` reads its motion.
     """
 
     episode_id: str
@@ -50,7 +50,7 @@ class SideEpisode:
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeSide:
-    """Episodes with the name of where they come from; ``notes`` say what was left out."""
+    """The episodes of one side with a label of their origin; ``notes`` state which episodes were omitted."""
 
     label: str
     members: tuple[SideEpisode, ...]
@@ -63,25 +63,25 @@ class EpisodeSide:
 
     @property
     def examples(self) -> list[SideEpisode]:
-        """One member of each folder, and of what lies in none."""
+        """One episode of each folder, and one of those without a folder."""
         return list({member.folder: member for member in reversed(self.members)}.values())
 
     @property
     def success(self) -> np.ndarray:
-        """Outcomes ``(n,)``: 1, 0, NaN where none is known."""
+        """Outcomes ``(n,)``: 1, 0, or NaN if unknown."""
         return np.array([np.nan if m.success is None else float(m.success) for m in self.members])
 
 
 def folder_side(references: Sequence[str], *, what: str, seed: int = 0) -> EpisodeSide:
-    """The episodes of logs and dataset folders, or of public sets.
+    """Return the episodes of logs, dataset folders or public sets.
 
     Args:
-        references: paths or names, as `loop.logs.open_log` takes them.
+        references: paths or names, as `open_log` accepts them.
         what: ``real`` or ``sim``, for messages.
-        seed: of thinning.
+        seed: seed of the random selection if there are too many episodes.
 
     Raises:
-        InputError: nothing is named, or there are no episodes.
+        InputError: no reference is given, or there are no episodes.
         TwinloopError: a log cannot be read.
     """
     if not references:
@@ -91,16 +91,16 @@ def folder_side(references: Sequence[str], *, what: str, seed: int = 0) -> Episo
 
 
 def workspace_side(workspace: Workspace, where: str, *, what: str, seed: int = 0) -> EpisodeSide:
-    """The episodes of a workspace that a condition chooses.
+    """Return the episodes of a workspace that a condition selects.
 
     Args:
         workspace: the workspace.
-        where: SQL of a condition over the view ``episodes``, such as ``source = 'real'``.
+        where: an SQL condition on the view ``episodes``, such as ``source = 'real'``.
         what: ``real`` or ``sim``, for messages.
-        seed: of thinning.
+        seed: seed of the random selection if there are too many episodes.
 
     Raises:
-        InputError: the condition is wrong, or chooses nothing.
+        InputError: the condition is wrong, or selects no episode.
     """
     sql = f"SELECT episode_id, success FROM episodes WHERE {where} ORDER BY episode_id"  # noqa: S608 - a user's own, read only
     rows = workspace.query(sql, most_rows=MOST_ROWS).to_pylist()
@@ -112,11 +112,11 @@ def workspace_side(workspace: Workspace, where: str, *, what: str, seed: int = 0
 
 def _side(label: str, members: list[SideEpisode], what: str, seed: int) -> EpisodeSide:
     if not members:
-        raise InputError(f"{label} holds no episode for --{what}. In a workspace `twinloop query` shows what there is.")
+        raise InputError(f"{label} has no episode for --{what}. In a workspace, `twinloop query` lists the episodes.")
     notes: tuple[str, ...] = ()
     if len(members) > MOST_EPISODES:
         chosen = np.random.default_rng(seed).permutation(len(members))[:MOST_EPISODES]
-        notes = (f"Of {len(members)} {what} episodes {MOST_EPISODES} were taken by chance.",)
+        notes = (f"Of {len(members)} {what} episodes, {MOST_EPISODES} were selected at random.",)
         members = [members[i] for i in np.sort(chosen)]
     return EpisodeSide(label=label, members=tuple(members), notes=notes)
 
@@ -190,12 +190,12 @@ def _workspace_params(workspace: Workspace, names: Sequence[str]) -> dict[str, d
 def stand_in(
     named: str | None, workspace: Workspace | None, examples: Sequence[SideEpisode]
 ) -> tuple[Twin | None, list[str]]:
-    """The twin, and what is to be said of it; None where every log has its calibration.
+    """Return the twin whose ranges replace missing calibrations, or None if not needed or available; and notes.
 
     Args:
-        named: by the user.
-        workspace: whose twin is taken where none is named, if it has the joints of the logs.
-        examples: an episode of every folder.
+        named: twin given by the user.
+        workspace: without ``named``, the twin of this workspace is used if it has the joints of the logs.
+        examples: one episode of every folder.
 
     Raises:
         TwinloopError: an episode cannot be read, or the twin cannot be loaded.
@@ -205,7 +205,7 @@ def stand_in(
         return None, []
     if named is not None:
         twin = load_twin(named)
-        return twin, [f"Where a log has no calibration the joint ranges of {twin.name} stand in."]
+        return twin, [f"Logs without calibration use the joint ranges of {twin.name}."]
     usual = None if workspace is None else workspace.config.get("twin")
     if not usual:
         return None, []
@@ -213,20 +213,20 @@ def stand_in(
     lacking = sorted({name for episode in bare for name in episode.joints} - set(twin.robot.joints))
     if lacking:
         said = (
-            f"A log has no calibration, and {twin.name}, the workspace's twin, cannot stand in: it has no "
-            f"{', '.join(lacking)}. Name one that has: --ranges TWIN."
+            f"A log has no calibration, and {twin.name}, the workspace's twin, cannot replace it: it has no joint "
+            f"{', '.join(lacking)}. Name a twin that has these joints: --ranges TWIN."
         )
         return None, [said]
-    said = f"Where a log has no calibration the joint ranges of {twin.name}, the workspace's twin, stand in (--ranges)."
+    said = f"Logs without calibration use the joint ranges of {twin.name}, the workspace's twin (or give --ranges)."
     return twin, [said]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClipSettings:
-    """What every clip is like: its length, and its channels, rate and units, which both sides share.
+    """Settings of all clips: length, and the channels, rate and units that both sides share.
 
-    ``si`` says whether positions are in rad and m; else they are in the logs' own units. ``camera`` is that of
-    pictures, ``ranges`` a twin whose joint ranges stand in for a calibration.
+    ``si`` states whether positions are in rad and m; otherwise they are in the logs' own units. ``camera`` is the
+    camera of the images, ``ranges`` a twin whose joint ranges replace a missing calibration.
     """
 
     clip_s: float
@@ -239,7 +239,7 @@ class ClipSettings:
     ranges: Twin | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """What the numbers depend on, for a hash."""
+        """Return the settings that the vectors depend on, for a hash."""
         plain = {key: value for key, value in vars(self).items() if key not in ("ranges", "si")}
         return plain | {"ranges": "" if self.ranges is None else self.ranges.hash}
 
@@ -247,12 +247,12 @@ class ClipSettings:
 def agree(
     real: EpisodeSide, sim: EpisodeSide, *, clip_s: float, ranges: Twin | None, camera: str | None
 ) -> tuple[ClipSettings, tuple[str, ...]]:
-    """The settings under which clips of both sides can be compared, and what had to be done for it.
+    """Return settings under which clips of both sides are comparable, and notes on the necessary conversions.
 
-    One episode of every folder is looked at.
+    Only one episode of every folder is read.
 
     Raises:
-        LogError, UnitsError: they cannot be compared; says why.
+        LogError, UnitsError: the sides cannot be compared; the message states why.
     """
     shown = [[_calibrated(member.load(), ranges) for member in side.examples] for side in (real, sim)]
     matched = match(shown[0], shown[1], clip_s=clip_s)
@@ -271,15 +271,17 @@ def agree(
 
 
 def clips_of(member: SideEpisode, settings: ClipSettings) -> ClipBatch | None:
-    """The clips of one episode; None where it is shorter than one.
+    """Return the clips of one episode; None if it is shorter than one clip.
 
     Raises:
-        LogError, UnitsError: it lacks a channel, or cannot be read in these units.
+        LogError, UnitsError: it lacks a channel, or cannot be converted to these units.
     """
     episode = _calibrated(member.load(), settings.ranges)
     missing = [name for name in settings.channels if name not in episode.joints]
     if missing:
-        raise LogError(f"{member.title} lacks {', '.join(missing)}, which the other episodes have. Leave it out.")
+        raise LogError(
+            f"{member.title} lacks {', '.join(missing)}, which the other episodes have. Leave this episode out."
+        )
     pieces = [episode] if even(episode, settings.rate_hz) else resample(episode, settings.rate_hz)
     nframe = round(settings.clip_s * settings.rate_hz)
     chosen = [select_channels(piece, settings.channels) for piece in pieces if len(piece) >= nframe]
@@ -305,7 +307,7 @@ def _pictures(member: SideEpisode, camera: str | None) -> Any:
 def encode_sides(
     real: EpisodeSide, sim: EpisodeSide, encoder: ClipEncoder, settings: ClipSettings, workspace: Workspace | None
 ) -> tuple[ClipRows, ClipRows, dict[str, Any]]:
-    """Raw rows of both sides, and what was encoded anew.
+    """Return the vectors of both sides before whitening, and how many episodes were encoded now or before.
 
     Raises:
         InputError: no episode of a side is as long as a clip.
@@ -336,7 +338,7 @@ def _rows(side: EpisodeSide, encoded: Mapping[str, Encoded], clip_s: float) -> C
     parts = [encoded[member.episode_id] for member in side.members]
     counts = [len(rows) for _, _, rows in parts]
     if not sum(counts):
-        raise InputError(f"No episode of {side.label} is {clip_s:g} s long. Ask for shorter clips (--clip).")
+        raise InputError(f"No episode of {side.label} is {clip_s:g} s long. Choose shorter clips with --clip.")
     return ClipRows(
         rows=np.concatenate([rows for _, _, rows in parts if len(rows)]).astype(np.float64),
         episode=np.repeat(np.arange(len(parts)), counts),
@@ -390,7 +392,7 @@ def _calibrated(episode: Episode, ranges: Twin | None) -> Episode:
 
 
 def by_episode(points: NDArray[np.float64], success: Sequence[float] | NDArray[np.float64]) -> ClipRows:
-    """Points of the parameter space as rows: an episode each."""
+    """Return points of the parameter space as rows, one per episode."""
     count = len(points)
     return ClipRows(
         rows=points,

@@ -1,4 +1,4 @@
-"""What a coverage of reality says: in sentences for people, in a plain form for programs."""
+"""Write the result of a coverage of reality as sentences and as a JSON-compatible dictionary."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from twinloop.curate.parameters import ParameterAxis
 from twinloop.stats import Interval, wilson
 from twinloop.workflows.coverage.measured import PARAMETERS, CoverageResult
 
-_HOLES = 5  # that are told in the terminal; the page and result.json have all
+_HOLES = 5  # printed holes; the page and result.json have all
 FEW = 3  # episodes of a hole below which it may be chance
 
 
 def text_lines(measured: CoverageResult) -> list[str]:
-    """The result for a terminal."""
+    """Return the lines that are printed."""
     lines = [*opening(measured), *measured.notes, "", *findings(measured)]
     if measured.holes:
-        lines += ["", f"{'hole':<6}{'of reality':>11}{'episodes':>10}{'distance':>10}{'fails':>17}  in its middle"]
+        lines += ["", f"{'hole':<6}{'of reality':>11}{'episodes':>10}{'distance':>10}{'fails':>17}  clip in its middle"]
         lines += [_hole_line(measured, number, hole) for number, hole in enumerate(measured.holes[:_HOLES], start=1)]
         if len(measured.holes) > _HOLES:
             rest = measured.holes[_HOLES:]
@@ -33,7 +33,7 @@ def text_lines(measured: CoverageResult) -> list[str]:
 
 
 def opening(measured: CoverageResult) -> list[str]:
-    """What was compared, in which space."""
+    """Return lines on the compared episodes and the space of the comparison."""
     unit = "episodes" if measured.options.embedding == PARAMETERS else f"clips of {measured.options.clip:g} s"
     lines = [
         f"{side.label}: {len(side.members)} episodes, {len(rows)} {unit} ({what})"
@@ -44,9 +44,12 @@ def opening(measured: CoverageResult) -> list[str]:
     ]
     if measured.whitening is None:
         axes = ", ".join(measured.encoder["axes"])
-        return [*lines, f"Compared in the drawn parameters {axes}; of reality they are {measured.encoder['source']}"]
+        return [
+            *lines,
+            f"Compared in the randomized parameters {axes}; source of the real values: {measured.encoder['source']}",
+        ]
     white = measured.whitening
-    again = f", {measured.encoder['known']} episodes of them known already" if measured.encoder["known"] else ""
+    again = f", {measured.encoder['known']} episodes of them already known" if measured.encoder["known"] else ""
     return [
         *lines,
         (
@@ -57,13 +60,13 @@ def opening(measured: CoverageResult) -> list[str]:
 
 
 def findings(measured: CoverageResult) -> list[str]:
-    """The answer in sentences, every share with its interval and what it is where there is no gap."""
+    """Return the main results as sentences; each share has its interval and its value without a gap."""
     figures = measured.coverage.figures
     floor = figures.floor
     return [
         (
-            f"Simulation covers {figures.coverage.percent(1)} of reality: so much of it has a simulated clip within "
-            f"the distance of its own neighbour number {measured.coverage.k}{_floor(floor['coverage'])}."
+            f"Simulation covers {figures.coverage.percent(1)} of reality: this share of real clips has a simulated "
+            f"clip within the distance of its real neighbour number {measured.coverage.k}{_floor(floor['coverage'])}."
         ),
         (
             f"Recall of reality {figures.recall.percent(1)}{_floor(floor['recall'])}; precision of simulation "
@@ -76,36 +79,36 @@ def findings(measured: CoverageResult) -> list[str]:
 def _holes_sentence(measured: CoverageResult) -> str:
     holes = measured.holes
     if not holes:
-        return "There is no hole: every real clip has a simulated one near."
+        return "There is no hole: every real clip has a simulated clip nearby."
     return (
         f"{int(measured.coverage.uncovered.sum())} of {len(measured.real_rows)} real clips are uncovered, in "
-        f"{len(holes)} holes; {sum(hole.episodes >= FEW for hole in holes)} of them hold clips of {FEW} episodes or "
+        f"{len(holes)} holes; {sum(hole.episodes >= FEW for hole in holes)} of them have clips of {FEW} episodes or "
         f"more. The largest is {holes[0].mass:.1%} of reality, {holes[0].distance:.3g} times as far from simulation "
-        "as from its own kind."
+        "as from real neighbours."
     )
 
 
 def parameter_lines(measured: CoverageResult) -> list[str]:
-    """What the parameter space shows: where reality is and simulation is not, and where simulation fails."""
+    """Return lines on the parameter space: real episodes without simulated ones, and regions of failure."""
     space = measured.space
     assert space is not None  # noqa: S101 - asked for only where there is one
     lines = []
     if space.known:
         drawn = len(space.real) != len(measured.real.members)
-        what = f"{len(space.real)} {'draws of what reality may be' if drawn else 'real episodes'}"
+        what = f"{len(space.real)} {'draws of the identified distribution' if drawn else 'real episodes'}"
         lines += [
             f"Of {what} {box.cases} and of {len(space.sim)} simulated ones {box.controls} have "
             f"{box_words(space.axes, box)} (p = {box.p_value:.2g})."
             for box in space.holes
         ]
         if not space.holes:
-            lines.append("In no box of the parameters is reality more frequent than simulation, beyond chance.")
+            lines.append("No box of parameters has significantly more real than simulated episodes.")
     else:
-        lines.append("Nothing is known of the real episodes' parameters (--real-params); cells show simulation alone.")
+        lines.append("The parameters of the real episodes are not known (--real-params); cells show simulation only.")
     empty = [cell for cell in space.cells if not cell.sim]
     lines.append(
         f"{len(empty)} of {len(space.cells)} cells of single parameters and "
-        f"{sum(not cell.sim for cell in space.pairs)} of {len(space.pairs)} cells of two hold no simulated episode."
+        f"{sum(not cell.sim for cell in space.pairs)} of {len(space.pairs)} cells of two have no simulated episode."
     )
     judged = space.sim[~np.isnan(measured.sim.success)]
     if len(judged):
@@ -121,7 +124,7 @@ def parameter_lines(measured: CoverageResult) -> list[str]:
 
 
 def box_words(axes: Sequence[ParameterAxis], box: CellBox) -> str:
-    """A box in words, in SI."""
+    """Return a box as text, in SI units."""
     spans = []
     for column, low, high, (first, last) in zip(box.axes, box.low, box.high, _ends(axes, box), strict=True):
         axis = axes[column]
@@ -136,25 +139,25 @@ def box_words(axes: Sequence[ParameterAxis], box: CellBox) -> str:
 
 
 def _ends(axes: Sequence[ParameterAxis], box: CellBox) -> list[NDArray[np.float64]]:
-    """The two ends of a box along each of its axes, in SI."""
+    """Return the two ends of a box along each of its axes, in SI units."""
     cells = zip(box.axes, box.low, box.high, strict=True)
     return [axes[column].to_si(np.array([low, high]) / BOX_CELLS) for column, low, high in cells]
 
 
 def _worst(cells: Sequence[ParameterCell], rate: float) -> str:
-    """The cell that is surest to be worse than all together; nothing where none is."""
+    """Return a sentence on the cell that is most certainly below the overall rate, or "" if there is none."""
     worse = [cell for cell in cells if cell.judged and cell.rate_high < rate]
     if not worse:
         return ""
     worst = min(worse, key=lambda cell: (cell.rate_high, cell.rate))
     return (
-        f" Least of all with {worst.name} from {worst.low:.4g} to {worst.high:.4g} {worst.unit}: {worst.rate:.0%} "
-        f"[{worst.rate_low:.0%}, {worst.rate_high:.0%}], one of {len(cells)} cells."
+        f" The rate is lowest with {worst.name} from {worst.low:.4g} to {worst.high:.4g} {worst.unit}: "
+        f"{worst.rate:.0%} [{worst.rate_low:.0%}, {worst.rate_high:.0%}], one of {len(cells)} cells."
     )
 
 
 def hole_place(measured: CoverageResult, hole: CoverageHole) -> str:
-    """The clip in the middle of a hole, in words."""
+    """Return the clip in the middle of a hole as text."""
     row = int(hole.clips[0])
     if measured.whitening is None:
         space = measured.space
@@ -174,12 +177,12 @@ def _hole_line(measured: CoverageResult, number: int, hole: CoverageHole) -> str
 
 
 def failing_words(failure: float, judged: int) -> str:
-    """The share of judged episodes that failed, with its interval."""
+    """Return the share of judged episodes that failed, with its interval, as text."""
     return wilson(round(failure * judged), judged).percent() if judged else "–"
 
 
 def figures_of(measured: CoverageResult) -> dict[str, Any]:
-    """The plain form for files (schema 1)."""
+    """Return the JSON-compatible dictionary for files (schema 1)."""
     space = measured.space
     clips = measured.real_rows
     order = np.argsort(-measured.coverage.ratio, kind="stable")
@@ -236,4 +239,4 @@ def _plain(interval: Interval) -> str:
 
 
 def _floor(value: float) -> str:
-    return "" if np.isnan(value) else f" ({value:.0%} where there is no gap)"
+    return "" if np.isnan(value) else f" ({value:.0%} without a gap)"

@@ -1,4 +1,4 @@
-"""Scores of episodes: of a dataset folder, or of what a workspace holds; stored, shown, and made into a selection."""
+"""Score the episodes of a dataset folder or a workspace, store and print the scores, and write the report."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from twinloop.workflows.curate.requests import CurateRequest
 from twinloop.workflows.curate.scores import CatalogTwins, CurateResult, figure_names, require_fit
 from twinloop.workflows.run.results import check_names, claim_output, judge, parse_conditions, write_run
 
-_FEW = 32  # recordings from which on another process is worth its start
+_FEW = 32  # smallest number of recordings for which several processes are faster than one
 
 
 def run_curate(request: CurateRequest, console: Console) -> tuple[dict[str, Any], int]:
-    """Score episodes, print what is wrong, store the scores.
+    """Score episodes, print the findings, and store the scores.
 
     Raises:
-        InputError: neither a dataset nor a workspace, nothing to score, or a twin of another robot.
-        UnknownNameError: no such check or twin.
+        InputError: there is neither a dataset nor a workspace, no episode to score, or the twin is of another robot.
+        UnknownNameError: there is no such check or twin.
     """
     if request.show:
         return show_scores(request, console)
@@ -44,7 +44,7 @@ def run_curate(request: CurateRequest, console: Console) -> tuple[dict[str, Any]
     if request.output is not None:
         claim_output(request.output)
     if dataset is not None and where:
-        raise InputError("--where chooses among the episodes of a workspace. Leave DATASET out, or `twinloop add` it.")
+        raise InputError("--where selects episodes of a workspace. Leave out DATASET, or `twinloop add` it.")
     held = None if dataset is not None and request.workspace is None else Workspace.open(request.workspace)
     try:
         named = request.twin or (str(held.config.get("twin") or "") if held is not None else "")
@@ -74,11 +74,11 @@ def run_curate(request: CurateRequest, console: Console) -> tuple[dict[str, Any]
 
 
 def show_scores(request: CurateRequest, console: Console) -> tuple[dict[str, Any], int]:
-    """Print what the checks said of one episode when it was last scored.
+    """Print the latest stored scores of one episode.
 
     Raises:
-        UnknownNameError: no such episode.
-        InputError: no such workspace, or the episode was never scored.
+        UnknownNameError: there is no such episode.
+        InputError: there is no such workspace, or the episode was never scored.
     """
     episode, only = request.show, _only(request)
     with Workspace.open(request.workspace) as held:
@@ -86,19 +86,19 @@ def show_scores(request: CurateRequest, console: Console) -> tuple[dict[str, Any
         rows = held.query("SELECT * FROM scores WHERE episode_id = ?", [name]).to_pylist()
     chosen = [row for row in rows if not only or row["check"] in only or row["check"].partition("/")[0] in only]
     if not chosen:
-        raise InputError(f"No score of {episode} is kept{' by these checks' if rows else ''}. Run `twinloop curate`.")
+        raise InputError(f"No score of {episode} is stored{' by these checks' if rows else ''}. Run `twinloop curate`.")
     chosen.sort(key=lambda row: (VERDICTS.index(row["verdict"]), row["check"], row["channel"]))
     print_scores(console, name, chosen)
     return {"schema": 1, "verb": "curate", "episode": name, "scores": chosen}, 0
 
 
 def _only(request: CurateRequest) -> list[str]:
-    """The checks and families that are asked for; none for all."""
+    """Return the requested checks and families; empty means all."""
     return [word.strip() for word in request.checks.split(",") if word.strip()]
 
 
 def _chosen(held: Workspace, given: Sequence[RecordedEpisode], where: str) -> list[RecordedEpisode]:
-    """The workspace's episodes, those of a folder that it knows, or those that a condition chooses."""
+    """Return the workspace's episodes: those in ``given``, or those that meet the condition."""
     # A person's own condition; the statement can only read.
     sql = f"SELECT episode_id, batch, episode_index FROM episodes WHERE {where or 'TRUE'}"  # noqa: S608
     rows = held.query(f"{sql} ORDER BY batch, episode_index", most_rows=MOST_ROWS).to_pylist()
@@ -153,7 +153,7 @@ def _remember(
 
 
 def _of_other_checks(held: Workspace, curated: CurateResult, run_id: str) -> pa.Table:
-    """Return rows for checks that did not run now: what they found before is of an episode that can be read."""
+    """Return rows that mark earlier scores of other checks as unreadable, for episodes that cannot be read now."""
     reasons = {recording.episode_id: reason for recording, reason in curated.unreadable}
     names = ", ".join("?" * len(reasons))
     sql = f'SELECT DISTINCT episode_id, "check", check_hash FROM scores WHERE episode_id IN ({names})'  # noqa: S608

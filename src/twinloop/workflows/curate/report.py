@@ -1,4 +1,4 @@
-"""The quality of episodes, in a terminal and as a page: what is wrong, how far, and what it looks like."""
+"""Print the quality of episodes and write the report: findings, distances to limits, and images."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _TONES = {"unreadable": "red", "bad": "red", "suspect": "yellow"}
 
 
 def print_curated(console: Console, curated: CurateResult, *, stored: bool) -> None:
-    """Print what was found, the worst episodes, what could not be told, and where the rest is.
+    """Print the findings, the worst episodes, unknown verdicts, and how to get the rest.
 
     Args:
         console: for people.
-        curated: what was scored.
-        stored: a workspace keeps the scores.
+        curated: the result.
+        stored: whether a workspace stores the scores.
     """
     counts = ", ".join(f"{count} {verdict}" for verdict, count in curated.by_verdict.items() if count)
     console.print(f"{len(curated.recordings)} episodes of {curated.label}, {len(curated.checks)} checks: {counts}")
@@ -40,19 +40,21 @@ def print_curated(console: Console, curated: CurateResult, *, stored: bool) -> N
     _print_worst(console, curated)
     _print_unknown(console, curated)
     if stored:
-        console.print("\nAll that is said of an episode: `twinloop curate --show BATCH:INDEX`, or SQL over `scores`.")
-        console.print("What can be read and is not bad, as a selection; nothing was deleted:")
+        console.print(
+            "\nAll scores of an episode: `twinloop curate --show BATCH:INDEX`, or a query of the view `scores`."
+        )
+        console.print("To select the episodes that are readable and not bad (nothing was deleted):")
         console.print(f'  twinloop datasets freeze good --sql "{curated.selection}"', soft_wrap=True)
     elif curated.ranked:
-        console.print("\nAll of it: --output FOLDER, which gets report.html and result.json.")
+        console.print("\nFor all scores give --output FOLDER, which writes report.html and result.json.")
 
 
 def print_scores(console: Console, episode_id: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print every score of one episode, as rows of the view ``scores``, with whole reasons."""
+    """Print every score of one episode with complete reasons; ``rows`` are rows of the view ``scores``."""
     told = [row for row in rows if row["verdict"] != "unknown"]
     wrong = sum(row["verdict"] in WRONG for row in rows)
     console.print(f"{episode_id}: {len(rows)} scores, {wrong} suspect or bad, {len(rows) - len(told)} unknown")
-    table = Table(Column("verdict", no_wrap=True), Column("check", overflow="fold"), "of", "frames", "why")
+    table = Table(Column("verdict", no_wrap=True), Column("check", overflow="fold"), "channel", "frames", "reason")
     for row in rows:
         frames = _frames(row["first_frame"], row["last_frame"], whole="")
         tone = _TONES.get(row["verdict"], "")
@@ -61,7 +63,7 @@ def print_scores(console: Console, episode_id: str, rows: Sequence[Mapping[str, 
 
 
 def short(reason: str) -> str:
-    """A reason for one line: whole clauses of it, at most 160 characters."""
+    """Return a reason for one line: complete clauses, at most 160 characters."""
     if len(reason) <= _REASON:
         return reason
     cut = reason[:_REASON]
@@ -72,7 +74,7 @@ def short(reason: str) -> str:
 
 
 def name_of(recording: RecordedEpisode) -> str:
-    """An episode as ``--show`` takes it."""
+    """Return the name of an episode for ``--show``."""
     return f"{recording.batch}:{recording.index}"
 
 
@@ -90,7 +92,7 @@ def _print_found(console: Console, curated: CurateResult) -> None:
         if (wrong := [score for score in said.values() if score.verdict in WRONG])
     }
     if not found:
-        console.print("No check found anything.")
+        console.print("No check has findings.")
         return
     names = {recording.episode_id: name_of(recording) for recording in curated.recordings}
     rows: list[tuple[str, str, str, str]] = []
@@ -100,7 +102,7 @@ def _print_found(console: Console, curated: CurateResult) -> None:
         top = max(scores, key=CheckScore.badness)
         worst = f"{names[top.episode_id]} {_of(top)}{short(top.reason)}"
         rows.append((name, said, worst, _TONES[top.verdict]))
-    _print_lines(console, ("found by", "episodes", "the worst of them"), rows)
+    _print_lines(console, ("check", "episodes", "worst finding"), rows)
 
 
 def _print_worst(console: Console, curated: CurateResult) -> None:
@@ -111,7 +113,7 @@ def _print_worst(console: Console, curated: CurateResult) -> None:
         top, more = scores[0], len(scores) - 1
         said = f"{top.check} {_of(top)}{short(top.reason)}"
         rows.append((name_of(recording), f"{top.verdict}{f', {more} more' * bool(more)}", said, _TONES[top.verdict]))
-    _print_lines(console, ("worst episodes", "verdict", "worst of it"), rows)
+    _print_lines(console, ("worst episodes", "verdict", "worst finding"), rows)
     if len(curated.ranked) > _SHOWN:
         console.print(f"  … and {len(curated.ranked) - _SHOWN} more")
 
@@ -123,11 +125,11 @@ def _print_unknown(console: Console, curated: CurateResult) -> None:
         if why:
             rows.append((name, str(why.total()), short(why.most_common(1)[0][0]), ""))
     if rows:
-        _print_lines(console, ("not told", "episodes", "because"), rows)
+        _print_lines(console, ("unknown", "episodes", "reason"), rows)
 
 
 def _print_lines(console: Console, head: tuple[str, str, str], rows: Sequence[tuple[str, str, str, str]]) -> None:
-    """Rows of a line each, with their tone last: what does not fit on a line is left to the page."""
+    """Print one line per row, cut at the width of the console; the last item of a row is its style."""
     widths = [max(len(row[place]) for row in (head, *rows)) for place in range(2)]
     console.print()
     for one, two, three, tone in ((*head, "bold"), *rows):
@@ -139,7 +141,7 @@ def _of(score: CheckScore) -> str:
     return f"{score.channel}: " if score.channel else ""
 
 
-_PICTURED, _MOMENTS = 12, 5  # episodes that are shown, and frames of each
+_PICTURED, _MOMENTS = 12, 5  # episodes with images, and frames of each
 _LISTED = 20
 _HEIGHT = 160  # px of a shown frame
 
@@ -147,7 +149,7 @@ Wrong = Sequence[tuple[RecordedEpisode, Sequence[CheckScore]]]
 
 
 def curate_section(page: ReportPage, curated: CurateResult) -> None:
-    """Write all of the page."""
+    """Write the sections of the page."""
     scores, verdicts, wrong = curated.scores, curated.by_verdict, curated.ranked
     page.figures(
         KeyMetric(
@@ -159,7 +161,7 @@ def curate_section(page: ReportPage, curated: CurateResult) -> None:
         for verdict in VERDICTS
         if verdicts[verdict]
     )
-    page.text("An episode is as good as the worst that any check says of it. Nothing was deleted or changed.")
+    page.text("The verdict of an episode is its worst verdict from any check. Nothing was deleted or changed.")
     if curated.unreadable:
         _unreadable(page, curated)
     if wrong:
@@ -174,38 +176,38 @@ def curate_section(page: ReportPage, curated: CurateResult) -> None:
 
 
 def _found(page: ReportPage, curated: CurateResult) -> None:
-    """The checks that found something, each with the worst of it."""
+    """Write a table of the checks with findings, each with its worst one."""
     rows = []
     for name, said in curated.by_check.items():
         wrong = [score for score in said.values() if score.verdict in WRONG]
         if wrong:
             counts = counted_verdicts(wrong)
             rows.append((name, counts["bad"], counts["suspect"], max(wrong, key=CheckScore.badness).reason))
-    page.section("What was found", "Episodes by check, and the worst that it says of one.")
-    page.table(("check", "bad", "suspect", "the worst of them"), rows)
+    page.section("Findings", "Episodes by check, with the worst finding of each check.")
+    page.table(("check", "bad", "suspect", "worst finding"), rows)
 
 
 def _unreadable(page: ReportPage, curated: CurateResult) -> None:
-    page.section("What cannot be read", "These episodes are in no selection, and no check judged them.")
+    page.section("Unreadable episodes", "These episodes are in no selection, and no check judged them.")
     rows = [(recording.where, reason) for recording, reason in curated.unreadable[:_LISTED]]
-    page.table(("episode", "why"), rows)
+    page.table(("episode", "reason"), rows)
     _further(page, curated.unreadable)
 
 
 def _episodes(page: ReportPage, wrong: Wrong) -> None:
-    page.section("Worst episodes first", "The worst finding of each, and which other checks have something to say.")
+    page.section("Worst episodes first", "The worst finding of each episode, and the other checks with findings.")
     rows = []
     for recording, (top, *others) in wrong[:_LISTED]:
         also = ", ".join(dict.fromkeys(score.check for score in others if score.check != top.check))
         frames = _frames(top.first_frame, top.last_frame, whole="all")
         rows.append((recording.where, top.verdict, top.check, top.channel, frames, top.reason, also))
-    page.table(("episode", "verdict", "check", "of", "frames", "why", "also"), rows)
+    page.table(("episode", "verdict", "check", "channel", "frames", "reason", "other checks"), rows)
     _further(page, wrong)
 
 
 def _further(page: ReportPage, episodes: Sequence[Any]) -> None:
     if len(episodes) > _LISTED:
-        page.text(f"And {len(episodes) - _LISTED} further episodes, in result.json.")
+        page.text(f"{len(episodes) - _LISTED} more episodes are in result.json.")
 
 
 def _frames(first: int | None, last: int | None, *, whole: str) -> str:
@@ -218,7 +220,7 @@ def _pictures(page: ReportPage, wrong: Wrong) -> None:
     shown = [(recording, scores) for recording, scores in wrong if recording.cameras][:_PICTURED]
     if not shown:
         return
-    page.section("What they look like", "Frames around what is concerned, from the episode's cameras.")
+    page.section("Images", "Frames around the finding, from the episode's cameras.")
     for recording, scores in shown:
         score = next((score for score in scores if score.channel.partition("/")[0] in recording.cameras), scores[0])
         camera = score.channel.partition("/")[0]
@@ -234,7 +236,7 @@ def _pictures(page: ReportPage, wrong: Wrong) -> None:
 
 
 def _strip(recording: RecordedEpisode, camera: str, score: CheckScore) -> tuple[NDArray[np.uint8], list[int]]:
-    """Frames side by side, from a little before what is concerned to a little after."""
+    """Return frames next to each other, from shortly before to shortly after the affected ones, and their numbers."""
     from twinloop.dataset.media.pictures import resized
 
     last = recording.frames - 1
@@ -257,8 +259,8 @@ def _distributions(page: ReportPage, scores: Sequence[CheckScore]) -> None:
             said = f"{score.episode_id[:12]} {score.channel}: {score.value:.4g} {score.unit}, limit {score.limit:.4g}"
             rows[score.check].append((score.value / score.limit, score.verdict, said))
     if rows:
-        page.section("How far each figure is from its limit", "One point for each score that has a limit.")
-        page.plot(score_strips(rows), "What lies to the right of the line is suspect or bad.")
+        page.section("Metrics relative to their limits", "One point for each score that has a limit.")
+        page.plot(score_strips(rows), "Points to the right of the line are suspect or bad.")
 
 
 def _checks(page: ReportPage, curated: CurateResult) -> None:
@@ -268,4 +270,4 @@ def _checks(page: ReportPage, curated: CurateResult) -> None:
         why = next((score.reason for score in said if score.verdict == "unknown"), "")
         rows.append((check.name, *counted_verdicts(said).values(), check.meaning, why))
     page.section("Checks")
-    page.table(("check", *VERDICTS, "looks for", "why unknown"), rows)
+    page.table(("check", *VERDICTS, "detects", "reason for unknown"), rows)

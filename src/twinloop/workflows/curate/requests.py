@@ -12,23 +12,25 @@ from twinloop.workflows.run.request import FailIfOption, ReportedRequest, Worker
 
 @request
 class CurateRequest(FailIfOption, WorkersOption, ReportedRequest):
-    """Score every episode with reasons: physics, recording, demonstration. Nothing is deleted; a filter is a selection.
+    """Score the quality of every episode, with reasons: physics, recording, demonstration. Nothing is deleted.
 
-    In a workspace the scores are kept (`twinloop query "SELECT * FROM scores"`), and the selection of what is good is
-    printed. A dataset folder can be scored without one.
+    In a workspace the scores are stored (`twinloop query "SELECT * FROM scores"`), and a query that selects the good
+    episodes is printed. A dataset folder can be scored without a workspace.
 
     Example conditions of --fail-if: 'bad > 0', 'share_bad > 0.1' and 'bad/recording/blur > 0'.
     """
 
     dataset: tyro.conf.Positional[Annotated[Path | None, tyro.conf.arg(metavar="DATASET")]] = None
-    """A LeRobot v3.0 folder; without it, what the workspace holds."""
+    """A LeRobot v3.0 folder to score; by default the episodes of the workspace."""
     workspace: Path | None = None
     """Folder of the workspace; by default the nearest one upwards from here, unless DATASET is given."""
     where: str = ""
-    """Which episodes of the workspace: a condition over the view episodes, such as "source = 'real'"."""
+    """Score only the episodes of the workspace that meet a condition on the view episodes, such as "source = 'real'".
+    """
     twin: str | None = None
-    """What episodes without a twin of their own are held against; by default the workspace's."""
+    """Twin for physics checks of episodes that name no twin; by default that of the workspace."""
     checks: str = ""
-    """Names or families, comma separated (physics,recording/blur), or path/to/file.py:Class; default all."""
+    """Names or families of checks, comma separated (physics,recording/blur), or path/to/file.py:Class; by default all.
+    """
     show: str = ""
-    """Score nothing, but print all that is kept of one episode: its id, the beginning of it, or BATCH:INDEX."""
+    """Do not score; print all stored scores of one episode, given by the beginning of its id or as BATCH:INDEX."""

@@ -1,4 +1,4 @@
-"""Scores of episodes put together, worst first, and which twin an episode is held against."""
+"""Summarize scores of episodes, worst first, and choose the twin that an episode is checked with."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WRONG = ("bad", "suspect")
 
 @dataclass(frozen=True, kw_only=True)
 class CurateResult:
-    """What was scored, by which checks, and what they said; ``where`` is the workspace's condition."""
+    """The scored episodes, the checks and their scores; ``where`` is the condition on the workspace's episodes."""
 
     label: str
     recordings: Sequence[RecordedEpisode]
@@ -33,17 +33,17 @@ class CurateResult:
 
     @functools.cached_property
     def by_verdict(self) -> dict[str, int]:
-        """Episodes by their worst verdict, worst first."""
+        """Number of episodes by their worst verdict, worst first."""
         return counted_verdicts(worst(self.scores).values())
 
     @functools.cached_property
     def by_check(self) -> dict[str, dict[str, CheckScore]]:
-        """By check the worst that it says of each episode."""
+        """The worst score of each episode, by check."""
         return {check.name: worst(score for score in self.scores if score.check == check.name) for check in self.checks}
 
     @functools.cached_property
     def ranked(self) -> list[tuple[RecordedEpisode, list[CheckScore]]]:
-        """Episodes that are suspect or bad with what is wrong, worst first; what few have comes before others."""
+        """Suspect and bad episodes with their scores, worst first; findings that few episodes have come first."""
         common = {name: sum(score.verdict in WRONG for score in said.values()) for name, said in self.by_check.items()}
         wrong: dict[str, list[CheckScore]] = {}
         for score in self.scores:
@@ -63,7 +63,7 @@ class CurateResult:
                 if recording.episode_id in reasons]  # fmt: skip
 
     def headline(self) -> list[HeadlineMetric]:
-        """The figures that conditions see."""
+        """Return the metrics that ``--fail-if`` can use."""
         share = self.by_verdict["bad"] / max(len(self.recordings), 1)
         ids = {(score.verdict, score.check, score.episode_id) for score in self.scores}
         counts = Counter(f"{verdict}/{check}" for verdict, check, _ in ids)
@@ -84,54 +84,54 @@ class CurateResult:
 
     @property
     def selection(self) -> str:
-        """SQL that leaves out what is bad or cannot be read."""
+        """SQL that selects the episodes that are neither bad nor unreadable."""
         good = "episode_id NOT IN (SELECT episode_id FROM scores WHERE verdict IN ('bad', 'unreadable'))"
         return f"SELECT episode_id FROM episodes WHERE {f'({self.where}) AND ' if self.where else ''}{good}"  # noqa: S608 - text for a person
 
 
 def figure_names(checks: Sequence[EpisodeCheck]) -> list[str]:
-    """The figures that there will be of episodes, whatever the checks say of them."""
+    """Return the names of the metrics of `CurateResult.headline`, before any episode is scored."""
     told = [verdict for verdict in VERDICTS if verdict != "good"]
     return [*told, "share_bad", *(f"{verdict}/{check.name}" for check in checks for verdict in WRONG)]
 
 
 def counted_verdicts(scores: Iterable[CheckScore]) -> dict[str, int]:
-    """How many there are of each verdict, worst first."""
+    """Return the number of scores with each verdict, worst first."""
     counts = Counter(score.verdict for score in scores)
     return {verdict: counts[verdict] for verdict in VERDICTS}
 
 
 @dataclass(frozen=True, kw_only=True)
 class CatalogTwins:
-    """The twin of an episode, see `curate.registry.EpisodeTwins`.
+    """The twin of an episode; implements `curate.registry.EpisodeTwins`.
 
-    A simulated episode is held against the twin that its provenance names, where that can be loaded; any other against
-    ``named``. ``named`` is a reference as `load_twin` takes it, "" for none.
+    For a simulated episode it is the twin named in its provenance, if it can be loaded unchanged; for any other it is
+    ``named``, a reference as `load_twin` takes it, or "" for none.
     """
 
     named: str = ""
 
     def __call__(self, recording: RecordedEpisode) -> Twin:
-        """The twin; raises `InputError` where there is none."""
+        """Return the twin; raise `InputError` if there is none."""
         if recording.provenance is not None and recording.provenance.twin_hash:
             found = _made_with(recording.reader.path)
             if found is not None and found.hash == recording.provenance.twin_hash:
                 return found
         if not self.named:
-            raise InputError(f"There is no twin for {recording.where}. Name one with --twin.")
+            raise InputError(f"{recording.where} names no twin. Give one with --twin.")
         return _loaded(self.named)
 
 
 def require_fit(reference: str, recordings: Sequence[RecordedEpisode]) -> list[str]:
-    """What a twin that a person named lacks of the joints of each batch that is held against it, a line each.
+    """Return one line for each batch with joints that the twin given by the user lacks.
 
     Args:
-        reference: as `load_twin` takes it.
-        recordings: what is scored; the first of each batch is looked at, where no twin made it and it can be read.
+        reference: the twin, as `load_twin` takes it.
+        recordings: the episodes to score. Only the first of each batch is read, unless it is simulated or unreadable.
 
     Raises:
-        InputError: it has not one joint of any of them.
-        UnknownNameError: no such twin.
+        InputError: the twin has no joint of any batch.
+        UnknownNameError: there is no such twin.
     """
     twin, firsts = _loaded(reference), {recording.batch: recording for recording in reversed(recordings)}
     asked = {batch: joints for batch, recording in sorted(firsts.items()) if (joints := _joints_to_hold(recording))}
@@ -139,18 +139,18 @@ def require_fit(reference: str, recordings: Sequence[RecordedEpisode]) -> list[s
     if asked and known.isdisjoint(*asked.values()):
         batch, joints = next(iter(asked.items()))
         raise InputError(
-            f"--twin {reference} has no joint of the data's: its joints are {', '.join(twin.robot.joints)}, those of "
+            f"--twin {reference} has no joint of the data: its joints are {', '.join(twin.robot.joints)}, those of "
             f"{batch} are {', '.join(joints)}. Name the twin of that robot, or leave --twin out."
         )
     return [
-        f"{reference} lacks joints of {batch}: {', '.join(lacks)}. Checks that need all of them do without the twin."
+        f"{reference} lacks joints of {batch}: {', '.join(lacks)}. Checks that need all joints run without the twin."
         for batch, joints in asked.items()
         if (lacks := [joint for joint in joints if joint not in known])
     ]
 
 
 def _joints_to_hold(recording: RecordedEpisode) -> tuple[str, ...]:
-    """The joints of an episode that no twin made; none where it cannot be read, which the checks say."""
+    """Return the joints of a real episode; empty for a simulated one, and for one that cannot be read."""
     with contextlib.suppress(TwinloopError):
         if recording.provenance is None or not recording.provenance.twin_hash:
             return recording.raw.joints
@@ -164,7 +164,7 @@ def _loaded(reference: str) -> Twin:
 
 @functools.lru_cache(maxsize=4)
 def _made_with(folder: Path) -> Twin | None:
-    """The twin that a dataset was generated with, None where it does not say or it cannot be loaded any more."""
+    """Return the twin that a dataset was generated with, or None if it is not recorded or cannot be loaded."""
     try:
         config = root_config(DatasetReader(folder))
         return load_twin(GenerateConfig.model_validate(config["generate"]).twin) if "generate" in config else None

@@ -1,4 +1,4 @@
-"""Frozen datasets of a workspace: frozen, listed, shown, compared, traced to policies, and written out as folders."""
+"""Freeze, list, show and compare datasets of a workspace; trace them to policies and write them as folders."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from twinloop.workflows.data.requests import (
 from twinloop.workflows.run.request import WorkspaceRequest
 
 _SHOWN = 20
-# What a dataset is made of, as the catalog knows its episodes today; those it no longer has an index of count too.
+# The episodes of a dataset with their present rows in the catalog; episodes that are no longer indexed count too.
 _OF_DATASET = """
     FROM (SELECT unnest($ids) AS episode_id) l LEFT JOIN (
         SELECT *, row_number() OVER (PARTITION BY episode_id ORDER BY batch, episode_index) AS copy FROM places
@@ -47,7 +47,7 @@ _T = TypeVar("_T")
 
 
 def in_workspace(work: Callable[[_R, Workspace, Console], _T]) -> Callable[[_R, Console], _T]:
-    """Open the workspace that a request names, by default the nearest upwards, for the work on it."""
+    """Open the workspace of a request, by default the nearest one upwards, and pass it to ``work``."""
 
     @wraps(work)
     def opened(request: _R, console: Console) -> _T:
@@ -59,16 +59,16 @@ def in_workspace(work: Callable[[_R, Workspace, Console], _T]) -> Callable[[_R, 
 
 @in_workspace
 def freeze(request: DatasetsFreezeRequest, ws: Workspace, console: Console) -> dict[str, Any]:
-    """Freeze a selection and say what it holds."""
+    """Freeze a selection and print its size."""
     found = ws.freeze(request.name, request.sql, request.note)
-    state = "frozen" if found.new else "is this list already"
+    state = "frozen" if found.new else "already has exactly these episodes"
     console.print(f"{found.reference} {state}: {len(found)} episodes, hash {found.hash[:16]}")
     return {"schema": 1, "verb": "datasets freeze", **found.to_json()}
 
 
 @in_workspace
 def overview(_: DatasetsListRequest, ws: Workspace, console: Console) -> dict[str, Any]:
-    """Every frozen dataset, and how many policies it trained."""
+    """List every dataset version with the number of policies that it trained."""
     rows = ws.query(
         "SELECT d.name, d.version, d.hash, d.episodes, d.created, d.note, count(p.policy) AS policies FROM datasets d "
         "LEFT JOIN policy_datasets p ON p.dataset = d.hash GROUP BY ALL ORDER BY d.name, d.version"
@@ -83,7 +83,7 @@ def overview(_: DatasetsListRequest, ws: Workspace, console: Console) -> dict[st
 
 @in_workspace
 def show(request: DatasetsShowRequest, ws: Workspace, console: Console) -> dict[str, Any]:
-    """What a dataset is made of, how it was selected, and which policies it trained."""
+    """Print the composition of a dataset, how it was selected, and which policies it trained."""
     found = ws.frozen(request.dataset)
     parts = {name: _counts(ws, found, expression) for name, expression in _PARTS.items()}
     totals = _totals(ws, found)
@@ -96,7 +96,7 @@ def show(request: DatasetsShowRequest, ws: Workspace, console: Console) -> dict[
     for name, counts in parts.items():
         console.print(f"{name}: " + ", ".join(f"{row['value']} {row['episodes']}" for row in counts[:_SHOWN]))
     if totals["buried"]:
-        console.print(f"{totals['buried']} of its episodes were buried since.")
+        console.print(f"{totals['buried']} of its episodes were excluded since.")
     console.print("policies: " + (", ".join(f"{row['name']} ({row['policy'][:12]})" for row in policies) or "none"))
     return {
         "schema": 1,
@@ -110,7 +110,7 @@ def show(request: DatasetsShowRequest, ws: Workspace, console: Console) -> dict[
 
 @in_workspace
 def compare(request: DatasetsDiffRequest, ws: Workspace, console: Console) -> dict[str, Any]:
-    """What two datasets do not have in common."""
+    """Print the episodes that only one of two datasets has."""
     found = difference(ws, request.first, request.second)
     sides = ((found.first, found.only_first), (found.second, found.only_second))
     console.print(f"{found.both} episodes in both")
@@ -131,10 +131,10 @@ def compare(request: DatasetsDiffRequest, ws: Workspace, console: Console) -> di
 
 @in_workspace
 def trace(request: DatasetsLineageRequest, ws: Workspace, console: Console) -> dict[str, Any]:
-    """Which episodes trained a policy; which policies a dataset trained; which policies saw an episode.
+    """Print which episodes trained a policy, which policies a dataset trained, or which policies an episode trained.
 
     Raises:
-        UnknownNameError: neither a policy nor a dataset nor an episode.
+        UnknownNameError: the word names no policy, dataset or episode.
     """
     policy = ws.query(
         "SELECT policy, name FROM policies WHERE policy = $word OR name = $word OR "
@@ -158,7 +158,7 @@ def trace(request: DatasetsLineageRequest, ws: Workspace, console: Console) -> d
     console.print(f"{dataset.reference} trained {len(rows)} policies")
     for row in rows:
         console.print(
-            f"  {row['name']} ({row['policy'][:12]})" + (f" by its base {row['base'][:12]}" if row["base"] else "")
+            f"  {row['name']} ({row['policy'][:12]})" + (f" through its base {row['base'][:12]}" if row["base"] else "")
         )
     return {"schema": 1, "verb": "datasets lineage", "dataset": dataset.to_json(), "policies": rows}
 
@@ -168,12 +168,12 @@ def materialize(request: DatasetsMaterializeRequest, ws: Workspace, console: Con
     """Write exactly the episodes of a dataset as one LeRobot v3.0 folder.
 
     Raises:
-        DatasetError: an episode lies nowhere any more; or see `dataset.edit.writing.write_selection`.
+        DatasetError: an episode is in no known folder; or see `dataset.edit.writing.write_selection`.
     """
     found = ws.frozen(request.dataset)
     how = {"codec": request.codec, "same_units": request.same_units, "common": request.common}
     made = write_selection(_places(ws, found), request.output, **how)
-    console.print(f"{found.reference}: {made.episodes} episodes, {made.frames} frames: {request.output}")
+    console.print(f"{found.reference}: {made.episodes} episodes, {made.frames} frames written to {request.output}")
     for note in made.notes:
         console.print(f"  {note}")
     return {
@@ -211,24 +211,24 @@ def _of_policy(ws: Workspace, rows: Sequence[Mapping[str, Any]], word: str, cons
     ).to_pylist()
     total = ws.query("SELECT count(DISTINCT episode_id) AS n FROM policy_episodes WHERE policy = ?", [policy])
     count = total["n"][0].as_py()
-    console.print(f"{name} ({policy[:12]}) has seen {count} episodes")
+    console.print(f"{name} ({policy[:12]}) was trained on {count} episodes")
     for row in seen:
-        how = "that its episodes were made from" if row["through_child"] else "of the dataset"
-        base = f", by its base {row['base'][:12]}" if row["base"] else ""
+        how = "that were sources of the dataset" if row["through_child"] else "of the dataset"
+        base = f", through its base {row['base'][:12]}" if row["base"] else ""
         console.print(f"  {row['episodes']} {how} {row['dataset'][:16]}{base}")
-    console.print("Which ones: the view policy_episodes, by `twinloop query`.")
+    console.print("The view policy_episodes lists them: see `twinloop query`.")
     return {"schema": 1, "verb": "datasets lineage", "policy": policy, "name": name, "episodes": count, "seen": seen}
 
 
 def _episode(ws: Workspace, word: str) -> str:
-    """The episode that a word names; where it names none and is no place, the error lists what else it may be."""
+    """Return the episode that a word names; an error also lists policies and datasets with similar names."""
     try:
         return resolve(ws, [word], buried=True)[0]
     except InputError as error:
         if ":" in word or not (isinstance(error, UnknownNameError) or len(word) < LEAST):
             raise
     rows = ws.query("SELECT name FROM policies UNION SELECT name FROM datasets").to_pylist()
-    what = "policy, frozen dataset or episode"
+    what = "policy, dataset version or episode"
     raise UnknownNameError(what, word, {row["name"] for row in rows}, where=str(ws.root))
 
 
@@ -239,12 +239,12 @@ def _of_episode(ws: Workspace, episode: str, console: Console) -> dict[str, Any]
     datasets = ws.query(
         "SELECT name, version, hash FROM dataset_episodes WHERE episode_id = ? ORDER BY ALL", [episode]
     ).to_pylist()
-    console.print(f"Episode {episode[:16]} is in {len(datasets)} frozen datasets")
+    console.print(f"Episode {episode[:16]} is in {len(datasets)} dataset versions")
     console.print("  " + (", ".join(f"{row['name']}@{row['version']}" for row in datasets) or "none"))
-    console.print(f"{len({row['policy'] for row in rows})} policies saw it")
+    console.print(f"{len({row['policy'] for row in rows})} policies were trained on it")
     for row in rows:
-        via = f" through {row['via'][:16]}, made from it" if row["via"] else ""
-        base = f", by its base {row['base'][:12]}" if row["base"] else ""
+        via = f" through {row['via'][:16]}, which was made from it" if row["via"] else ""
+        base = f", through its base {row['base'][:12]}" if row["base"] else ""
         console.print(f"  {row['name']} ({row['policy'][:12]}){via}{base}")
     return {
         "schema": 1,
@@ -256,7 +256,7 @@ def _of_episode(ws: Workspace, episode: str, console: Console) -> dict[str, Any]
 
 
 def _places(ws: Workspace, found: DatasetVersion) -> list[tuple[Path, int]]:
-    """Where each episode lies, in the order of the list: its first place whose folder is still as it was."""
+    """Return folder and index of each episode, in list order: the first location whose folder is unchanged."""
     rows = ws.query(
         "SELECT p.episode_id, p.batch, p.episode_index FROM places p JOIN (SELECT unnest($ids) AS episode_id) l "
         "ON l.episode_id = p.episode_id ORDER BY p.batch, p.episode_index",
@@ -278,7 +278,7 @@ def _places(ws: Workspace, found: DatasetVersion) -> list[tuple[Path, int]]:
     for name in found.episode_ids:
         if name not in places:
             nowhere = DatasetError(
-                f"Episode {name[:16]} of {found.reference} lies nowhere. `twinloop add` its dataset."
+                f"Episode {name[:16]} of {found.reference} is in no known folder. Add its dataset with `twinloop add`."
             )
             raise problem.get(name, nowhere)
     return [places[name] for name in found.episode_ids]

@@ -16,46 +16,46 @@ _Named = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE")]
 
 @request
 class EditOutput(Request):
-    """How an edit writes its new folder."""
+    """Options for the new folder that an edit writes."""
 
     output: Path
-    """The new folder; the datasets that it is made of stay as they are."""
+    """The new folder. The source datasets are not changed."""
     leave_out: tuple[str, ...] = ()
-    """Side tables that are not carried over, such as annotations/frames."""
+    """Side tables to leave out, such as annotations/frames; by default none."""
     copy: bool = False
     """Copy whole video files instead of sharing them with the source by hard links."""
 
 
 @request
 class EditSelectRequest(EditOutput):
-    """Write some episodes, in the order given."""
+    """Write some episodes of a dataset, in the given order."""
 
     dataset: _One
-    """Folder of a LeRobot v3.0 dataset, of twinloop or any other program."""
+    """Folder of a LeRobot v3.0 dataset, from twinloop or any other program."""
     episodes: str
-    """Numbers (3,5,8), ranges (0:30, 40:) or episode ids, commas between them."""
+    """Episodes to write: numbers (3,5,8), ranges (0:30, 40:) or episode ids, separated by commas."""
 
 
 @request
 class EditDeleteRequest(EditOutput):
-    """Write all episodes but some."""
+    """Write all episodes of a dataset except some."""
 
     dataset: _One
-    """Folder of a LeRobot v3.0 dataset, of twinloop or any other program."""
+    """Folder of a LeRobot v3.0 dataset, from twinloop or any other program."""
     episodes: str
-    """The ones to leave out: numbers (3,5,8), ranges (0:30, 40:) or episode ids, commas between them."""
+    """Episodes to leave out: numbers (3,5,8), ranges (0:30, 40:) or episode ids, separated by commas."""
 
 
 @request
 class EditSplitRequest(SeedOption, EditOutput):
-    """Write the parts of a dataset as folders below OUTPUT."""
+    """Split a dataset into several folders below OUTPUT."""
 
     dataset: _One
-    """Folder of a LeRobot v3.0 dataset, of twinloop or any other program."""
+    """Folder of a LeRobot v3.0 dataset, from twinloop or any other program."""
     parts: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=SIZE")]
     """Each part and its size: a share (train=0.8), a number of episodes (train=40), or a list (train=0:40)."""
     by: str | None = None
-    """What shall be alike in all parts: task, success, or any column of the episode table."""
+    """Give all parts the same proportions of this column: task, success, or any column of the episode table."""
 
 
 @request
@@ -63,58 +63,58 @@ class EditMergeRequest(EditOutput):
     """Write all episodes of several datasets into one."""
 
     datasets: _Several
-    """Folders with the same features, ours and others'."""
+    """Folders of datasets with the same features, from twinloop or other programs."""
     codec: str | None = None
-    """h264, av1 or hevc, where the datasets differ: videos in another codec are encoded anew."""
+    """h264, av1 or hevc, if the datasets use different codecs: videos in another codec are encoded again."""
     same_units: bool = False
-    """The joint columns mean the same in all datasets, whatever these say of their units."""
+    """Assume that the joint columns of all datasets have the same units, even if the datasets state other units."""
     common: bool = False
-    """Carry only the features that all datasets have; those left out are named."""
+    """Keep only the features that all datasets have; the output lists those that are left out."""
     twice: Literal["refuse", "first"] = "refuse"
-    """What to do with an episode that is in two datasets: refuse it, or keep the first."""
+    """What to do if an episode is in two datasets: refuse the merge, or keep the first."""
 
 
 @request
 class EditRetaskRequest(EditOutput):
-    """Write all episodes, some of them with another task text."""
+    """Write all episodes of a dataset, some of them with another task text."""
 
     dataset: _One
-    """Folder of a LeRobot v3.0 dataset, of twinloop or any other program."""
+    """Folder of a LeRobot v3.0 dataset, from twinloop or any other program."""
     task: str | None = None
-    """The new text of the chosen episodes."""
+    """The new task text of the chosen episodes."""
     episodes: str | None = None
-    """Numbers, ranges or ids of those that change; by default all."""
+    """Numbers, ranges or ids of the episodes that change; by default all."""
     rename: Annotated[tuple[str, ...], tyro.conf.arg(metavar="OLD=NEW")] = ()
-    """Instead of --task, new texts by old ones."""
+    """Instead of --task: replace old task texts by new ones."""
 
 
 @request
 class EditReencodeRequest(EditOutput):
-    """Write all episodes with their videos encoded anew."""
+    """Write all episodes of a dataset with their videos encoded again."""
 
     dataset: _One
-    """Folder of a LeRobot v3.0 dataset with videos, of twinloop or any other program."""
+    """Folder of a LeRobot v3.0 dataset with videos, from twinloop or any other program."""
     codec: str = "h264"
-    """h264, av1 or hevc."""
+    """Codec of the videos: h264, av1 or hevc."""
     gop: int = 2
-    """A key frame at least every so many frames: 2 is best for training, more makes files smaller."""
+    """Largest distance of two key frames, in frames. 2 is best for training; larger values make smaller files."""
     crf: int | None = None
-    """Constant quality, lower is better; by default 23 (h264), 30 (av1), 28 (hevc)."""
+    """Constant rate factor: lower is better quality. By default 23 (h264), 30 (av1), 28 (hevc)."""
     size: str | None = None
-    """HEIGHTxWIDTH in pixels; by default as they are."""
+    """Image size as HEIGHTxWIDTH in pixels; by default unchanged."""
 
 
 @request
 class EditRebalanceRequest(SeedOption, EditOutput):
-    """Write episodes so that groups have equal or given shares, by leaving some out."""
+    """Write episodes in equal or given shares of groups; the others are left out."""
 
     datasets: _Several
-    """Folders with the same features, ours and others'."""
+    """Folders of datasets with the same features, from twinloop or other programs."""
     by: str
-    """What groups are: task, success, source, or any column of the episode table."""
+    """Column that defines the groups: task, success, source, or any column of the episode table."""
     shares: _Named = ()
-    """Share of each group in the result, such as true=0.7 false=0.3; by default equal ones."""
+    """Share of each group in the result, such as true=0.7 false=0.3; by default equal shares."""
     repeat: bool = False
-    """Leave none out of the fullest group and repeat episodes of the others, as children of themselves."""
+    """Keep all episodes of the largest group and repeat episodes of the others, as children of their originals."""
     same_units: bool = False
-    """The joint columns mean the same in all datasets, whatever these say of their units."""
+    """Assume that the joint columns of all datasets have the same units, even if the datasets state other units."""

@@ -1,4 +1,4 @@
-"""Edits of datasets: from datasets to a new one, and what was written."""
+"""Run edits of datasets, from datasets to a new folder, and print what was written."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from twinloop.workflows.data.edit_requests import (
 
 
 def run_select(request: EditSelectRequest, console: Console) -> dict[str, Any]:
-    """Write some episodes, in the order given."""
+    """Write some episodes, in the given order."""
     return _told(
         console,
         "select",
@@ -35,7 +35,7 @@ def run_select(request: EditSelectRequest, console: Console) -> dict[str, Any]:
 
 
 def run_delete(request: EditDeleteRequest, console: Console) -> dict[str, Any]:
-    """Write all episodes but some."""
+    """Write all episodes except some."""
     return _told(
         console,
         "delete",
@@ -44,7 +44,7 @@ def run_delete(request: EditDeleteRequest, console: Console) -> dict[str, Any]:
 
 
 def run_split(request: EditSplitRequest, console: Console) -> dict[str, Any]:
-    """Write the parts of a dataset."""
+    """Write each part of a dataset to a folder."""
     sizes = _sizes(named("--parts", request.parts))
     return _told(
         console,
@@ -82,7 +82,7 @@ def run_retask(request: EditRetaskRequest, console: Console) -> dict[str, Any]:
 
 
 def run_reencode(request: EditReencodeRequest, console: Console) -> dict[str, Any]:
-    """Write all episodes with their videos encoded anew."""
+    """Write all episodes with their videos encoded again."""
     height, width = _size(request.size) if request.size is not None else (None, None)
     encoding = Encoding(codec=request.codec, gop=request.gop, crf=request.crf, height=height, width=width)
     return _told(
@@ -93,7 +93,7 @@ def run_reencode(request: EditReencodeRequest, console: Console) -> dict[str, An
 
 
 def run_rebalance(request: EditRebalanceRequest, console: Console) -> dict[str, Any]:
-    """Write episodes so that groups have equal or given shares."""
+    """Write episodes in equal or given shares of groups."""
     shares = {k: _number(v, f"--shares {k}={v}") for k, v in named("--shares", request.shares).items()} or None
     settings = _settings(request, same_units=request.same_units)
     return _told(
@@ -118,7 +118,7 @@ def _settings(request: EditOutput, *, encoding: Encoding | None = None, **more: 
 
 
 def _told(console: Console, verb: str, work: Callable[[], EditResult | dict[str, EditResult]]) -> dict[str, Any]:
-    """Do an edit and say what was written; returns its figures.
+    """Run an edit and print what was written; return its metrics.
 
     Raises:
         TwinloopError: see `dataset.edit.operations`.
@@ -154,10 +154,10 @@ def _groups(details: Mapping[str, Any]) -> list[tuple[str, Mapping[str, int]]]:
 
 
 def named(option: str, words: Sequence[str]) -> dict[str, str]:
-    """``NAME=VALUE`` words by name.
+    """Return the values of ``NAME=VALUE`` words by name.
 
     Raises:
-        InputError: one is not written so, or a name is there twice.
+        InputError: a word has another form, or a name occurs twice.
     """
     found: dict[str, str] = {}
     for word in words:
@@ -169,9 +169,9 @@ def named(option: str, words: Sequence[str]) -> dict[str, str]:
 
 
 def _sizes(parts: Mapping[str, str]) -> dict[str, Any]:
-    """Which way to split the sizes of parts mean: whole numbers, shares with a point, or lists.
+    """Return the arguments of `split` for the sizes of parts: whole numbers, shares with a decimal point, or lists.
 
-    One whole number in a list of one episode is a count; write 7:8 to mean episode 7.
+    If all sizes are single whole numbers, they are counts. Write 7:8 for a list with episode 7 alone.
     """
     if not parts:
         raise InputError("Name the parts, as in --parts train=0.8 val=0.2.")

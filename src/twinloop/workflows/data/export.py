@@ -1,4 +1,4 @@
-"""Export datasets, with what their twins, labels and workspace know of their episodes, and compare with the source."""
+"""Export datasets with data of their twins, labels and workspace, and compare the result with the source."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ _LABELS = """
 
 
 def label_events(reader: DatasetReader) -> Callable[[int], Sequence[StreamEvent]] | None:
-    """The labels of a dataset that the workspace around it, or the one that work goes on in, has indexed.
+    """Return the labels of a dataset that are indexed in a workspace: the one around the dataset, or the current one.
 
     Returns:
-        Events by episode, or None where no workspace knows the dataset.
+        The labels as events, by episode; None if neither workspace contains the dataset.
     """
     for start in (reader.path, Path.cwd()):
         if (root := Workspace.find(start)) is None:
@@ -93,7 +93,7 @@ _WRITERS = {"robomimic": export_robomimic, "mcap": export_mcap, "rerun": export_
 
 
 def with_truth(exporter: Exporter, source: Path) -> Exporter:
-    """The exporter with what the dataset's twin and the workspace's labels know, where the format shows it."""
+    """Return the exporter with data of the dataset's twin and the workspace's labels, if the format can store them."""
     writer = _WRITERS.get(exporter.name)
     if writer is None:
         return exporter
@@ -104,7 +104,7 @@ def with_truth(exporter: Exporter, source: Path) -> Exporter:
 
 
 def truth_of(reader: DatasetReader) -> GroundTruth | None:
-    """What is known of a dataset that a simulator made, or that came with one's models; None of any other."""
+    """Return the ground truth of a simulated dataset or of a log with its models; None for any other dataset."""
     if not reader.ours:
         return None
     if SIMULATION_TABLE in reader.side_tables:
@@ -114,22 +114,22 @@ def truth_of(reader: DatasetReader) -> GroundTruth | None:
     try:
         twin = load_plan(GenerateConfig.model_validate(root_config(reader)["generate"])).twin
     except TwinloopError as error:
-        return GroundTruth(notes=(f"without the twin, so without models and poses: {error}",))
+        return GroundTruth(notes=(f"models and poses are left out, because the twin cannot be loaded: {error}",))
     if twin.hash != reader.spec.twin_hash:
         was = f"{twin.name} is {twin.hash[:12]} now and was {reader.spec.twin_hash[:12]}"
-        return GroundTruth(notes=(f"the twin has changed since ({was}), so without models and poses",))
+        return GroundTruth(notes=(f"models and poses are left out, because the twin has changed since ({was})",))
     known = _GeneratedDataset(reader, twin)
     return GroundTruth(simulation=known.simulation, bodies=known.bodies, command=twin.robot.control)
 
 
 class _GeneratedDataset:
-    """A generated dataset and the twin that made it."""
+    """A generated dataset and the twin that generated it."""
 
     def __init__(self, reader: DatasetReader, twin: Twin) -> None:
         self._reader, self.twin = reader, twin
 
     def simulation(self, index: int) -> StoredSimulation | None:
-        """The episode's model with its parameters, its states, and what its actuators were given."""
+        """Return the episode's model with its parameters, its states, and the inputs of its actuators."""
         if self._reader.appended(index):
             return None
         provenance = self._reader.provenance(index)
@@ -146,7 +146,7 @@ class _GeneratedDataset:
         )
 
     def bodies(self, index: int) -> BodyPoses | None:
-        """Where the episode's bodies are at each frame, and what they look like."""
+        """Return the poses and shapes of the episode's bodies at each frame."""
         if self._reader.appended(index):
             return None
         model = copy.copy(self.twin.model)
@@ -157,7 +157,7 @@ class _GeneratedDataset:
     def _controls(
         self, index: int, params: ParamTable, provenance: Provenance
     ) -> tuple[NDArray[np.float64] | None, tuple[str, ...]]:
-        """What the actuators were given in every physics step, or why that alone does not make the episode again."""
+        """Return the actuator inputs of every physics step, or None with why they cannot repeat the episode."""
         initial = np.atleast_2d(np.asarray(provenance.extra[INITIAL_COMMAND], dtype=np.float64))
         inputs = list(step_inputs(self.twin, params, initial, self._reader.commands(index)))
         said = {
@@ -168,12 +168,16 @@ class _GeneratedDataset:
                 step.wrenches is not None and np.any(step.wrenches) for step in inputs
             ),
         }
-        notes = tuple(f"controls left out, they do not suffice: {reason}" for reason, holds in said.items() if holds)
+        notes = tuple(
+            f"controls are left out, because they do not suffice to repeat the episode: {reason}"
+            for reason, holds in said.items()
+            if holds
+        )
         return (None if notes else np.stack([step.controls for step in inputs])), notes
 
 
 def _imported_bodies(reader: DatasetReader, index: int) -> BodyPoses | None:
-    """Those of an episode whose model and states came in with its log."""
+    """Return the poses and shapes of the bodies of an episode whose log includes its model and states."""
     kept = stored_simulation(reader, index)
     if kept is None or kept.spec != STATE_SPEC:
         return None
@@ -182,14 +186,14 @@ def _imported_bodies(reader: DatasetReader, index: int) -> BodyPoses | None:
     try:
         model = mujoco.MjModel.from_xml_string(kept.model, dict(kept.assets))
     except ENGINE_ERRORS as error:
-        raise InputError(f"{where} is not one that MuJoCo reads: {' '.join(str(error).split())}") from error
+        raise InputError(f"{where} cannot be read by MuJoCo: {' '.join(str(error).split())}") from error
     return model_bodies(model, kept.states[: int(reader.lengths[index])])
 
 
 SETTINGS = {
-    "repo_id": "USER/NAME on the Hub, for the lines that load it",
+    "repo_id": "USER/NAME on the Hub, for the code example that loads the dataset",
     "name": "the title; by default the dataset's own name or the folder's",
-    "licence": "an identifier that the Hub knows or a sentence, in place of what the folder states",
+    "licence": "a licence identifier of the Hub or a sentence, instead of the licence in the folder",
 }
 _SCORES = """
     SELECT "check", s.verdict, count(DISTINCT s.episode_id) AS episodes
@@ -204,13 +208,13 @@ _LABELS_OF_BATCH = """
 
 
 def run_card(request: ExportRequest, console: Console) -> dict[str, Any]:
-    """Write the card of a dataset folder, by default ``README.md`` in the folder; returns the figures.
+    """Write the card of a dataset folder, by default to ``README.md`` in the folder; return the result.
 
     Raises:
-        InputError: see the message.
+        InputError: an option does not apply to a card, or a setting does not exist.
     """
     if request.episodes is not None or request.verify:
-        raise InputError("A card is of the whole dataset and nothing is compared: leave --episodes and --verify.")
+        raise InputError("A card describes the whole dataset, without a comparison. Leave out --episodes and --verify.")
     dataset, output, workspace = request.dataset, request.output, request.workspace
     settings = parsed_settings(request.set)
     if unknown := sorted(set(settings) - set(SETTINGS)):
@@ -228,10 +232,10 @@ def run_card(request: ExportRequest, console: Console) -> dict[str, Any]:
 
 
 def known_tables(dataset: Path, workspace: Path | None = None) -> dict[str, Rows]:
-    """Tables of a card out of the workspace: verdicts of checks and labels, counted over the dataset's episodes.
+    """Return the tables of a card from the workspace: check verdicts and labels, counted over the dataset's episodes.
 
     Raises:
-        InputError: no workspace at ``workspace``.
+        InputError: there is no workspace at ``workspace``.
     """
     root = workspace or Workspace.find(dataset.absolute().parent)
     if root is None:
@@ -248,13 +252,13 @@ def known_tables(dataset: Path, workspace: Path | None = None) -> dict[str, Rows
 
 
 def _batch(known: Workspace, dataset: Path) -> str | None:
-    """Return the batch that a dataset is in a workspace, if it is one."""
+    """Return the name of the batch that a dataset is in a workspace, or None."""
     rows = known.query("SELECT batch, path FROM batches").to_pylist()
     return next((row["batch"] for row in rows if (known.root / row["path"]).resolve() == dataset.resolve()), None)
 
 
 def _add_again(dataset: Path, workspace: Path | None) -> None:
-    """Let the workspace of a dataset know its new card, which `fsck` would else report as changed."""
+    """Record the new card in the workspace of a dataset; otherwise `fsck` would report it as changed."""
     root = workspace or Workspace.find(dataset.absolute().parent)
     if root is not None:
         with Workspace.open(root) as known:
@@ -263,18 +267,18 @@ def _add_again(dataset: Path, workspace: Path | None) -> None:
 
 
 def run_export(request: ExportRequest, console: Console) -> Outcome:
-    """Export a dataset folder, or write its card; 1 where a comparison was asked for and shows a difference.
+    """Export a dataset folder, or write its card; the exit code is 1 if a requested comparison shows a difference.
 
     Raises:
-        InputError: see the message.
+        InputError: an option does not apply, or `--output` is missing.
     """
     if request.format == "card":
         return run_card(request, console), 0
     if request.output is None:
-        raise InputError(f"Nothing to do: give --output, where the {request.format} export is written.")
+        raise InputError(f"No output is given. Name the folder or file of the {request.format} export with --output.")
     figures = export(request, request.output)
     console.print(
-        f"{figures['episodes']} episodes, {figures['frames']} frames, {figures['bytes'] / 1e6:.1f} MB in "
+        f"{figures['episodes']} episodes, {figures['frames']} frames, {figures['bytes'] / 1e6:.1f} MB written in "
         f"{figures['files']} files: {request.output}"
     )
     for note in figures["notes"]:
@@ -286,7 +290,7 @@ def run_export(request: ExportRequest, console: Console) -> Outcome:
 
 
 def export(request: ExportRequest, output: Path) -> dict[str, Any]:
-    """Export a dataset folder; the comparison, where it was asked for, is under ``verification``."""
+    """Export a dataset folder; a requested comparison is stored under ``verification``."""
     dataset = request.dataset
     chosen = with_truth(exporter(request.format), dataset)
     options = ExportOptions(episodes=episode_list(request.episodes), settings=parsed_settings(request.set))
@@ -309,10 +313,10 @@ def export(request: ExportRequest, output: Path) -> dict[str, Any]:
 
 
 def episode_list(text: str | None) -> tuple[int, ...] | None:
-    """Episodes from ``0,2-5,9``; None means all.
+    """Return the episode numbers in a text such as ``0,2-5,9``; None means all.
 
     Raises:
-        InputError: not of that form.
+        InputError: the text has another form.
     """
     if text is None:
         return None
@@ -320,16 +324,16 @@ def episode_list(text: str | None) -> tuple[int, ...] | None:
     for word in text.split(","):
         low, dash, high = word.strip().partition("-")
         if not low.isdecimal() or (dash and not high.isdecimal()):
-            raise InputError(f"--episodes {text}: give numbers and spans, such as 0,2-5,9.")
+            raise InputError(f"--episodes {text}: give numbers and ranges, such as 0,2-5,9.")
         found += range(int(low), int(high) + 1) if dash else [int(low)]
     return tuple(found)
 
 
 def parsed_settings(words: Sequence[str]) -> dict[str, str]:
-    """Settings from words ``NAME=VALUE``.
+    """Return the settings in words ``NAME=VALUE``, by name.
 
     Raises:
-        InputError: not of that form.
+        InputError: a word has another form.
     """
     pairs = [word.partition("=") for word in words]
     for name, sign, value in pairs:

@@ -12,47 +12,50 @@ from twinloop.workflows.run.request import Request, Texts, WorkspaceRequest, req
 
 @request
 class LabelSayRequest(WorkspaceRequest):
-    """Say something of episodes. What the same author said before stays in the history."""
+    """Label episodes. Earlier labels of the same author stay in the history."""
 
     episodes: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="EPISODE")]] = ()
-    """Beginnings of their ids, or BATCH:INDEX."""
+    """Episodes to label, each as the beginning of its id or as BATCH:INDEX."""
     where: str | None = None
-    """Also those that a condition on the view episodes holds for, or that a whole SELECT gives."""
+    """Also label the episodes that meet a condition on the view episodes, or that a complete SELECT returns."""
     success: Literal["yes", "no", "unknown"] | None = None
-    """Whether the task was done; unknown: you looked and cannot tell."""
+    """Whether the task was done. unknown means that you looked and cannot decide."""
     failure: str | None = None
-    """Why not: a failure class, such as grasp_missed; labels.yaml in the workspace adds some."""
+    """Failure class, such as grasp_missed; labels.yaml in the workspace can add classes."""
     language: str | None = None
-    """What is done, in words."""
+    """Text that describes the motion or the task."""
     subtask: Texts = ()
-    """WORD:FIRST-LAST, frames included, such as reach:0-45; again for each one. Together they replace your earlier."""
+    """A subtask as WORD:FIRST-LAST, both frames included, such as reach:0-45. Repeat the flag for each subtask.
+    Together they replace your earlier subtasks.
+    """
     tag: Texts = ()
-    """A word of your own; again for each one."""
+    """A tag: any word, unless labels.yaml lists the allowed ones. Repeat the flag for each tag."""
     number: Texts = ()
-    """NAME=VALUE, such as quality=4."""
+    """A number as NAME=VALUE, such as quality=4."""
     reason: str | None = None
-    """Why, in one sentence."""
+    """Reason for the labels, in one sentence."""
     confidence: float | None = None
-    """How sure, 0 to 1."""
+    """Your confidence in the labels, from 0 to 1."""
     retract: Texts = ()
-    """Take back what you said: success, failure, subtask, language, tag=WORD or number/NAME."""
+    """Retract your labels of these kinds: success, failure, subtask, language, tag=WORD or number/NAME."""
     add: bool = False
-    """Keep your earlier subtasks and texts of these episodes beside the new ones."""
+    """Keep your earlier subtasks and texts of these episodes in addition to the new ones."""
     file: Annotated[Path | None, tyro.conf.arg(name="from")] = None
-    """Say what a .csv or .jsonl file says, all of it or nothing; see docs/guides/labels.md for its columns."""
+    """Write the labels in a .csv or .jsonl file, all or none; docs/guides/labels.md describes the columns."""
     rule: str | None = None
-    """Say what a rule says: a name (`twinloop label rules`), FILE.py:Class or FILE.yaml. By default of all episodes."""
+    """Apply a rule: a name from `twinloop label rules`, FILE.py:Class or FILE.yaml; by default to all episodes."""
     author: str | None = None
-    """Who says so; by default your user name. A line of a file must not say another."""
+    """Author of the labels; by default your user name. A line of a file must not name another author."""
     source: Literal["hand", "model"] | None = None
-    """Whether a person says so, which is the default, or a model. A line of a file must not say otherwise."""
+    """Whether a person (hand, the default) or a model gives the labels. A line of a file must not name another source.
+    """
     author_hash: str | None = None
-    """Hash of the model."""
+    """Hash of the model that gives the labels."""
 
 
 @request
 class LabelShowRequest(WorkspaceRequest):
-    """Everything that is said of an episode, by whom, and what was said before."""
+    """Show all labels of an episode with their authors, and the history."""
 
     episode: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="EPISODE")]]
     """The beginning of its id, or BATCH:INDEX."""
@@ -60,34 +63,34 @@ class LabelShowRequest(WorkspaceRequest):
 
 @request
 class LabelListRequest(WorkspaceRequest):
-    """How often each author says what."""
+    """Count the labels per kind, author and value."""
 
 
 @request
 class LabelExportRequest(WorkspaceRequest):
-    """Write the labels that hold to a file, which `twinloop label --from` reads again."""
+    """Write the current labels to a file that `twinloop label --from` can read."""
 
     file: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="FILE")]]
     """A .csv or .jsonl file."""
     where: str | None = None
-    """Only of episodes that a condition holds for."""
+    """Write only labels of the episodes that meet a condition on the view episodes; by default all."""
 
 
 @request
 class LabelAgreementRequest(WorkspaceRequest):
-    """How far people, rules and models agree: kappa, alpha, boundaries, and the episodes to look at again."""
+    """Measure the agreement of people, rules and models: kappa, alpha, boundaries, and the episodes to review again."""
 
     kind: str = "success"
-    """success, failure, subtask or number/NAME."""
+    """Kind of label: success, failure, subtask or number/NAME."""
     where: str | None = None
-    """Only of episodes that a condition holds for."""
+    """Use only the episodes that meet a condition on the view episodes; by default all."""
     tolerance: float = 0.2
-    """How far two beginnings of a subtask may lie apart to be the same, in s."""
+    """Largest time difference of two subtask starts that count as the same, in seconds."""
 
 
 @request
 class LabelRulesRequest(Request):
-    """The rules that exist, and the words of failure classes."""
+    """List the rules and the failure classes."""
 
     workspace: Path | None = None
-    """Folder of the workspace whose words count; by default the nearest one upwards, if there is one."""
+    """Workspace whose labels.yaml is used; by default the nearest one upwards, if there is one."""

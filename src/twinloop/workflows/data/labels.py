@@ -1,4 +1,4 @@
-"""Labels of a workspace: said by hand, from a file, by rule; shown, exported, and held against each other."""
+"""Write labels of a workspace by hand, from a file or by rule; show, export and compare them."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ from twinloop.workflows.data.label_requests import (
 
 
 def world_of(reader: DatasetReader, index: int) -> tuple[Task | None, str]:
-    """The task of an episode on its twin; or None, and why there is none."""
+    """Return the task of an episode on its twin, or None, with the reason why it is not available."""
     if not reader.ours or reader.appended(index) or reader.has_log(index):
         return None, "it was not simulated by twinloop"
     try:
         config = root_config(reader).get("generate")
         if not isinstance(config, dict) or "twin" not in config or "task" not in config:
-            return None, "its dataset does not say which twin and task made it"
+            return None, "its dataset does not name its twin and task"
         record = reader.provenance(index)
         task, made = _opened(str(config["twin"]), str(config["task"]))
     except TwinloopError as error:
         return None, f"its twin or task cannot be opened: {error}"
     if record.twin_hash != made:
-        return None, f"it was made with {record.twin} {record.twin_hash[:12]}, and the twin is {made[:12]} now"
+        return None, f"it was simulated with {record.twin} {record.twin_hash[:12]}, and the twin is now {made[:12]}"
     return task, ""
 
 
@@ -65,7 +65,7 @@ def _opened(twin: str, task: str) -> tuple[Task, str]:
 
 
 def list_words(request: LabelRulesRequest, console: Console) -> dict[str, Any]:
-    """Print the rules with what they mean, the failure classes, and the subtasks that rules write."""
+    """Print the rules with their meanings, the failure classes, and the subtasks that rules write."""
     root = Workspace.find(Path.cwd())
     if request.workspace is not None:
         with Workspace.open(request.workspace) as opened:
@@ -93,11 +93,11 @@ _ROWS = 10
 
 @in_workspace
 def run_agreement(request: LabelAgreementRequest, ws: Workspace, console: Console) -> dict[str, Any]:
-    """Measure and print.
+    """Measure and print the agreement of the authors of one kind of label.
 
     Raises:
-        InputError: fewer than two who speak of the kind, or of the same episodes.
-        UnknownNameError: agreement is not measured of that kind.
+        InputError: fewer than two authors label this kind, or no two of them label the same episodes.
+        UnknownNameError: agreement is not measured for this kind.
     """
     if request.tolerance < 0:
         raise InputError(f"--tolerance {request.tolerance:g} is negative. Give seconds, such as 0.2.")
@@ -129,7 +129,7 @@ def _print(found: LabelAgreement, console: Console) -> None:
     table = Table("first", "second", "episodes", "same", "kappa", box=None, header_style="bold", pad_edge=False)
     for pair in found.pairs:
         beyond = "" if pair.kappa is None else _said(pair.kappa)
-        beyond = f"median {pair.apart:+.3g} apart" if pair.apart is not None else beyond
+        beyond = f"median difference {pair.apart:+.3g}" if pair.apart is not None else beyond
         table.add_row(pair.first, pair.second, str(pair.episodes), _said(pair.raw, share=True), beyond)
     console.print(table)
     for pair in found.pairs:
@@ -139,7 +139,7 @@ def _print(found: LabelAgreement, console: Console) -> None:
         said = ", ".join(f"{who}={value}" for who, value in row["said"].items())
         console.print(f"  {row['episode_id'][:12]}  {said}")
     if len(found.disagreements) > _ROWS:
-        console.print(f"  … {len(found.disagreements) - _SHOWN} more episodes with unlike answers")
+        console.print(f"  … {len(found.disagreements) - _SHOWN} more episodes with different labels")
 
 
 def _confusion(pair: ObserverPair) -> Table:
@@ -152,7 +152,7 @@ def _confusion(pair: ObserverPair) -> Table:
 
 def _print_boundaries(pairs: Sequence[BoundaryPair], worst: Sequence[dict[str, Any]], console: Console) -> None:
     table = Table(
-        "first", "second", "episodes", f"F1 within {pairs[0].tolerance_s:g} s", "second is later", "frames alike",
+        "first", "second", "episodes", f"F1 within {pairs[0].tolerance_s:g} s", "delay of second", "equal frames",
         box=None, header_style="bold", pad_edge=False,
     )  # fmt: skip
     for pair in pairs:
@@ -172,7 +172,7 @@ def _print_boundaries(pairs: Sequence[BoundaryPair], worst: Sequence[dict[str, A
 def _said(interval: Interval, *, share: bool = False) -> str:
     ends = [float(part) for part in (interval.estimate, interval.low, interval.high)]
     if math.isnan(ends[0]):
-        return f"undefined, as {interval.method}"
+        return f"undefined: {interval.method}"
     if share:
         return "{:.0%} ({:.0%} to {:.0%})".format(*ends)
     return "{:.2f} ({:.2f} to {:.2f})".format(*ends)
@@ -185,10 +185,10 @@ MOST_FINDINGS = 2_000_000  # rows of a rule in SQL: each becomes an object of so
 
 
 def run_say(request: LabelSayRequest, console: Console) -> dict[str, Any]:
-    """Say something of episodes by hand, from a file or by rule.
+    """Label episodes by hand, from a file or by rule.
 
     Raises:
-        InputError: nothing is said, or in more than one way.
+        InputError: no label is given, or labels are given in more than one way.
     """
     said = _labels_of(request)
     _require_one_way(request, said=bool(said))
@@ -220,11 +220,11 @@ def _require_one_way(request: LabelSayRequest, *, said: bool) -> None:
     if len(ways) != 1:
         what = " and ".join(ways) if ways else "nothing"
         raise InputError(
-            f"The command says {what}. Give labels (--success, --failure, --subtask, --language, --tag, --number), "
+            f"The command gives {what}. Give labels (--success, --failure, --subtask, --language, --tag, --number), "
             "or one of --retract, --from and --rule."
         )
     if request.file is not None and (request.episodes or request.where is not None):
-        raise InputError("--from names its episodes itself. Leave EPISODE and --where out.")
+        raise InputError("The file of --from names its episodes. Leave out EPISODE and --where.")
 
 
 def _labels_of(request: LabelSayRequest) -> list[dict[str, Any]]:
@@ -260,16 +260,16 @@ def _taken_back(text: str) -> tuple[str, str | None]:
 
 
 def episodes_of(ws: Workspace, words: Sequence[str], where: str | None) -> list[str]:
-    """The episodes that a person names, by id or by a condition.
+    """Return the episodes that are named by id or selected by a condition.
 
     Raises:
-        InputError: nothing is named, or the condition holds for none.
+        InputError: no episode is named, or no episode meets the condition.
     """
     named = resolve(ws, words)
     if where is not None:
         found = select(ws, where)
         if not found and not named:
-            raise InputError(f"--where {where} holds for no episode. Nothing was said.")
+            raise InputError(f"--where {where} selects no episode. No label was written.")
         named += found
     if not named:
         raise InputError("No episode is named. Give ids, BATCH:INDEX, or --where SQL.")
@@ -286,7 +286,7 @@ def say(
     add: bool,
     console: Console,
 ) -> dict[str, Any]:
-    """Say the same of every episode: ``said`` holds the fields of a `Label` but its episode and author."""
+    """Write the same labels for every episode; ``said`` holds the fields of each `Label` except episode and author."""
     labels = [Label(episode_id=name, source=source, author=author, **fields) for name in episodes for fields in said]
     return _told(ws.label(labels, add=add), len(episodes), f"{source}:{author}", console)
 
@@ -300,21 +300,19 @@ def take_back(
     source: Source,
     console: Console,
 ) -> dict[str, Any]:
-    """Take back what an author says of episodes: kinds with a value, or None for whatever is said."""
+    """Retract labels of an author; ``kinds`` maps each kind to a value, or to None for all values."""
     if not kinds:
-        raise InputError(
-            "--retract what? Add --success, --failure, --subtask, --language, --tag WORD or --number NAME."
-        )
+        raise InputError("--retract needs a kind: success, failure, subtask, language, tag=WORD or number/NAME.")
     taken = sum(retract(ws, episodes, kind, source=source, author=author, value=value) for kind, value in kinds.items())
-    console.print(f"{taken} labels of {source}:{author} taken back; the history keeps them.")
+    console.print(f"{taken} labels of {source}:{author} retracted; the history keeps them.")
     return {"schema": 1, "verb": "label", "retracted": taken}
 
 
 def read_file(ws: Workspace, path: Path, request: LabelSayRequest, console: Console) -> dict[str, Any]:
-    """Every label of a file, or none of them.
+    """Write every label of a file, or none of them.
 
-    A line that says another source, author or hash than the command is refused, so that a model's file cannot speak
-    for a person.
+    A line with another source, author or hash than the command is refused, so that a model's file cannot write labels
+    in the name of a person.
     """
     lines = read_labels(path)
     for number, line in enumerate(lines, start=1):
@@ -322,7 +320,7 @@ def read_file(ws: Workspace, path: Path, request: LabelSayRequest, console: Cons
             value = getattr(request, name)
             if value is not None and getattr(line, name) not in (None, value):
                 raise InputError(
-                    f"{path}: label {number} says the {name} {getattr(line, name)!r} and the command says {value!r}. "
+                    f"{path}: label {number} has the {name} {getattr(line, name)!r}, and the command has {value!r}. "
                     "Nothing was written."
                 )
     names = list(dict.fromkeys(line.episode_id for line in lines))
@@ -336,10 +334,10 @@ def read_file(ws: Workspace, path: Path, request: LabelSayRequest, console: Cons
 
 
 def run_rule(ws: Workspace, word: str, episodes: Sequence[str] | None, console: Console) -> dict[str, Any]:
-    """What a rule says of episodes (all of the workspace by default), written down.
+    """Apply a rule to episodes (by default all of the workspace) and write its labels.
 
     Raises:
-        InputError: the rule cannot be opened, or raises.
+        InputError: the rule cannot be opened, or raises an exception.
     """
     rule = open_rule(word)
     pairs = list(_of_sql(ws, rule, episodes) if isinstance(rule, SqlRule) else _of_rule(ws, rule, episodes))
@@ -350,7 +348,7 @@ def run_rule(ws: Workspace, word: str, episodes: Sequence[str] | None, console: 
     written = ws.label(labels, survey=survey)
     figures = _told(written, len({name for name, _ in pairs}), f"rule:{rule.name}", console)
     for reason, count in unknown.most_common(_MOST_REASONS):
-        console.print(f"  cannot tell of {count}: {reason}")
+        console.print(f"  undecided in {count} cases: {reason}")
     values = Counter(f"{finding.kind}={finding.value}" for _, finding in pairs)
     return figures | {
         "rule": rule.name,
@@ -362,7 +360,7 @@ def run_rule(ws: Workspace, word: str, episodes: Sequence[str] | None, console: 
 
 @in_workspace
 def show(request: LabelShowRequest, ws: Workspace, console: Console) -> dict[str, Any]:
-    """Everything that was ever said of an episode, what holds first, and the answer where several speak."""
+    """Print the current labels of an episode and their consensus; return these and the history."""
     episode = resolve(ws, [request.episode])[0]
     held = ws.query("SELECT * FROM labels WHERE episode_id = ? ORDER BY kind, first_frame, source, author", [episode])
     history = ws.query("SELECT * FROM label_history WHERE episode_id = ? ORDER BY seq", [episode])
@@ -373,7 +371,7 @@ def show(request: LabelShowRequest, ws: Workspace, console: Console) -> dict[str
     for row in consensus.to_pylist():
         conflict = f"; {row['conflict']}" if row["conflict"] else ""
         console.print(f"{row['kind']}: {row['value']} ({row['decided']} of {row['source']}{conflict})")
-    console.print(f"{len(history) - len(held)} more in `label_history`.")
+    console.print(f"{len(history) - len(held)} more entries are in the view label_history.")
     return {
         "schema": 1,
         "verb": "label show",
@@ -386,7 +384,7 @@ def show(request: LabelShowRequest, ws: Workspace, console: Console) -> dict[str
 
 @in_workspace
 def overview(_: LabelListRequest, ws: Workspace, console: Console) -> dict[str, Any]:
-    """How often each author says what."""
+    """Count the labels per kind, source, author and value."""
     rows = ws.query(
         "SELECT kind, source, author, CASE WHEN kind IN ('language') OR number IS NOT NULL THEN '' ELSE value END AS "
         "value, count(*) AS labels, count(DISTINCT episode_id) AS episodes FROM labels "
@@ -398,7 +396,7 @@ def overview(_: LabelListRequest, ws: Workspace, console: Console) -> dict[str, 
 
 @in_workspace
 def export(request: LabelExportRequest, ws: Workspace, console: Console) -> dict[str, Any]:
-    """The labels that hold, as a file that `read_file` reads."""
+    """Write the current labels to a file that `read_file` can read."""
     chosen = None if request.where is None else set(select(ws, request.where))
     rows = ws.query("SELECT * FROM labels ORDER BY seq").to_pylist()
     kept = [row for row in rows if chosen is None or row["episode_id"] in chosen]
@@ -421,14 +419,14 @@ def _of_rule(ws: Workspace, rule: LabelRule, episodes: Sequence[str] | None) -> 
             found = list(rule.label(material))
         except TwinloopError:
             raise
-        except Exception as error:  # whatever a user's rule raises, it is the rule that is wrong
-            which = f"The rule {rule.name} fails on episode {material.episode_id[:12]}"
+        except Exception as error:  # any exception of a user's rule is an error of this rule
+            which = f"The rule {rule.name} fails for episode {material.episode_id[:12]}"
             raise InputError(f"{which}: {raised(error)}. Nothing was written.") from error
         yield from ((material.episode_id, finding) for finding in found)
 
 
 def materials(ws: Workspace, episodes: Iterable[str] | None = None) -> Iterator[RuleEpisode]:
-    """Episodes as rules see them, batch by batch; all that are not buried by default."""
+    """Yield episodes as rules receive them, batch by batch; by default all that are not excluded."""
     table = ws.query("SELECT episode_id, batch, episode_index FROM episodes ORDER BY batch, episode_index")
     chosen = None if episodes is None else set(episodes)
     reader = functools.lru_cache(maxsize=4)(ws.reader)
@@ -457,9 +455,9 @@ def _label(episode: str, finding: RuleFinding, rule: LabelRule | SqlRule) -> Lab
 
 
 def _told(written: LabelWriteResult, episodes: int, who: str, console: Console) -> dict[str, Any]:
-    replaced = f", in place of {written.replaced}" if written.replaced else ""
-    unchanged = f"; {written.unchanged} statements were the same before" if written.unchanged else ""
-    retracted = f"; {written.retracted} of before no longer hold" if written.retracted else ""
+    replaced = f", replacing {written.replaced}" if written.replaced else ""
+    unchanged = f"; {written.unchanged} statements unchanged" if written.unchanged else ""
+    retracted = f"; {written.retracted} earlier ones retracted" if written.retracted else ""
     console.print(f"{written.labels} labels of {episodes} episodes by {who}{replaced}{unchanged}{retracted}")
     return {"schema": 1, "verb": "label", "episodes": episodes, "author": who, **written.to_json()}
 

@@ -1,4 +1,4 @@
-"""Logs as commands name them, always labelled with where they come from; and their check before anything is fitted."""
+"""Open logs that commands name, with a label of their origin; check and import them."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from twinloop.twin import Twin, load_twin
 from twinloop.workflows.data.requests import ImportRequest, LogCorrections, LogReading
 from twinloop.workflows.run.results import Outcome
 
-_SAME_RATE = 0.02  # episodes whose rates differ by less are of one rate, as for a replay
+_SAME_RATE = 0.02  # largest relative difference of rates that count as equal, as for a replay
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogEpisodes:
-    """Episodes and where they come from.
+    """Episodes of a log and their origin.
 
-    ``label`` is printed beside every figure made from them; ``notes`` say how they were read where there was a choice.
+    ``label`` is printed with every metric computed from them; ``notes`` state the choices made in reading them.
     """
 
     name: str
@@ -47,7 +47,7 @@ class LogEpisodes:
     notes: tuple[str, ...] = ()
 
     def describe(self) -> dict[str, Any]:
-        """A plain form for results."""
+        """Return a JSON-compatible dictionary for results."""
         return {
             "name": self.name,
             "label": self.label,
@@ -60,7 +60,7 @@ class LogEpisodes:
 
 @dataclass(frozen=True, kw_only=True)
 class RawLog:
-    """A `LogEpisodes` whose episodes are as their files have them, whatever their defects."""
+    """A log as `LogEpisodes`, but with the unchecked episodes of its files, defects included."""
 
     name: str
     label: str
@@ -69,10 +69,10 @@ class RawLog:
     licence: str = ""
 
     def checked(self, mending: LogRepairs | None = None) -> LogEpisodes:
-        """The log that other rooms work with, mended on request.
+        """Return the checked log, with repairs if given.
 
         Raises:
-            LogError: what is wrong with an episode.
+            LogError: an episode is invalid; the message states why.
         """
         episodes = (mending or LogRepairs()).episodes(self.episodes)
         notes = tuple(dict.fromkeys(note for episode in self.episodes for note in episode.notes))
@@ -87,7 +87,7 @@ class RawLog:
 
 
 def open_log(reference: str, reading: LogReading | None = None, *, task: str = "") -> LogEpisodes:
-    """The log that ``reference`` names: a path first, else a public set of the registry.
+    """Open the log at the path ``reference``, or the public set of this name if there is no such path.
 
     Raises:
         UnknownNameError, LogError, UnitsError, DatasetError: see the message.
@@ -96,7 +96,7 @@ def open_log(reference: str, reading: LogReading | None = None, *, task: str = "
 
 
 def open_logs(references: Sequence[str], reading: LogReading | None = None) -> LogEpisodes:
-    """Several logs as one, such as a robot at work and the same robot excited; their episodes are counted through.
+    """Open several logs as one, for example of normal operation and of an excitation; renumber the episodes.
 
     Raises:
         InputError: no log is named.
@@ -110,7 +110,7 @@ def open_logs(references: Sequence[str], reading: LogReading | None = None) -> L
     episodes = [episode for log in logs for episode in log.episodes]
     ends = itertools.accumulate(len(log.episodes) for log in logs)
     counted = [
-        f"Episodes {end - len(log.episodes)} to {end - 1} are those of {log.name}."
+        f"Episodes {end - len(log.episodes)} to {end - 1} are from {log.name}."
         for log, end in zip(logs, ends, strict=True)
     ]
     return LogEpisodes(
@@ -124,7 +124,7 @@ def open_logs(references: Sequence[str], reading: LogReading | None = None) -> L
 
 
 def open_raw(reference: str, reading: LogReading | None = None, *, task: str = "") -> RawLog:
-    """As `open_log`, with whatever is wrong left as it is.
+    """Open a log as `open_log` does, but without checks: defects stay as they are.
 
     Raises:
         UnknownNameError, UnitsError, DatasetError: see the message.
@@ -136,18 +136,18 @@ def open_raw(reference: str, reading: LogReading | None = None, *, task: str = "
     if "/" in reference or path.suffix:
         raise InputError(f"{reference} does not exist. Check the path, or name one of: {', '.join(registry.SETS)}.")
     if reference not in registry.SETS:
-        raise UnknownNameError("log", reference, registry.SETS, where="the public sets, and no file of that name")
+        raise UnknownNameError("log", reference, registry.SETS, where="the public sets, and no file has this name")
     if given:
-        raise InputError(f"{reference} is a public set, of which everything is known. Leave {', '.join(given)}.")
+        raise InputError(f"{reference} is a public set, which needs no options. Leave out {', '.join(given)}.")
     return _with_task(_public(reference), task)
 
 
 def open_public(name: str) -> LogEpisodes:
-    """A public set by name.
+    """Open a public set by name.
 
     Raises:
-        UnknownNameError: no such set.
-        RealDataUnavailableError: it is neither in the data folder nor to be downloaded.
+        UnknownNameError: there is no such set.
+        RealDataUnavailableError: it is not in the data folder and cannot be downloaded.
     """
     return _public(name).checked()
 
@@ -169,9 +169,9 @@ def _with_task(log: RawLog, task: str) -> RawLog:
 
 
 def _like(layout: str, path: Path, task: str, given: list[str]) -> RawLog:
-    """A folder laid out like a public set."""
+    """Open a folder with the same file layout as a public set."""
     if others := [word for word in given if word != "--layout"]:
-        raise InputError(f"With --layout {layout} everything is known of the log. Leave {', '.join(others)}.")
+        raise InputError(f"With --layout {layout} the log needs no other options. Leave out {', '.join(others)}.")
     episodes = registry.read_set(layout, path, label=f"{layout} ({path.name})")
     label = f"real log {path}, laid out like {layout}"
     return _with_task(RawLog(name=path.name, label=label, hash=sha256_tree(path), episodes=tuple(episodes)), task)
@@ -193,7 +193,7 @@ def _from_path(path: Path, words: LogReading, task: str) -> RawLog:
 
 
 def _topics(words: str) -> dict[str, str]:
-    """Topics by role from ``ROLE=TOPIC,…``."""
+    """Return the topics in ``ROLE=TOPIC,…`` by role."""
     pairs = [word.partition("=") for word in words.split(",") if word]
     for role, sign, topic in pairs:
         if not (role and sign and topic):
@@ -202,7 +202,7 @@ def _topics(words: str) -> dict[str, str]:
 
 
 def import_episodes(log: LogEpisodes, output: Path) -> dict[str, Any]:
-    """Write the episodes of a log as a LeRobot v3.0 dataset; returns its figures."""
+    """Write the episodes of a log as a LeRobot v3.0 dataset; return its metrics."""
     write_log_dataset(log.episodes, output, data_hash=log.hash, licence=log.licence)
     first, shared = log.episodes[0], shared_signals(log.episodes)
     rates = sorted((len(e) - 1) / (e.time[-1] - e.time[0]) for e in log.episodes if len(e) > 1)
@@ -224,23 +224,23 @@ def import_episodes(log: LogEpisodes, output: Path) -> dict[str, Any]:
 
 
 def _beside(episodes: Sequence[Episode], shared: Mapping[str, ReadingSpec]) -> list[str]:
-    """What the LeRobot part of a dataset does not show of its episodes."""
-    actions = {"torque": ["actions are torques in N·m"], "none": ["nothing was commanded: actions are 0"]}
+    """Return notes on content of the episodes that the LeRobot part of the dataset does not show."""
+    actions = {"torque": ["the actions are torques in N·m"], "none": ["the log has no commands: actions are 0"]}
     notes = actions.get(episodes[0].command, [])
     if alone := sorted({name for episode in episodes for name in episode.signals} - set(shared)):
-        notes.append(f"not in every episode, so kept beside the features only: {', '.join(alone)}")
+        notes.append(f"signals that are not in every episode are stored in side tables only: {', '.join(alone)}")
     if any(episode.conditions for episode in episodes):
-        notes.append("conditions are kept in the provenance")
+        notes.append("the episodes' conditions are stored in the provenance")
     return notes
 
 
 def _unsteady(rates: Sequence[float]) -> list[str]:
-    """A note where episodes of unlike rates share one nominal one; ``rates`` in Hz, sorted."""
+    """Return a note if episodes of different rates share one nominal rate; ``rates`` in Hz, sorted."""
     if not rates or rates[-1] / rates[0] - 1.0 < _SAME_RATE:
         return []
     span = f"{rates[0]:.4g} to {rates[-1]:.4g} Hz"
     return [
-        f"episodes run at {span} under one nominal rate, their own times in twinloop/log; --resample HZ makes it one"
+        f"episodes at {span} share one nominal rate; twinloop/log has their real times, --resample HZ gives one rate"
     ]
 
 
@@ -248,7 +248,7 @@ _TONES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 
 
 def expectations_of(twin: Twin) -> JointExpectations:
-    """What a log of a twin's robot should look like.
+    """Return the joints, ranges and dynamics that a log of the twin's robot should have.
 
     Raises:
         InputError: the twin has no robot.
@@ -266,10 +266,10 @@ def expectations_of(twin: Twin) -> JointExpectations:
 
 
 def run_import(request: ImportRequest, console: Console) -> Outcome:
-    """Check a log as it is after mending, import it, or both: what has errors is not imported.
+    """Check the repaired log, import it, or both; a log with errors is not imported.
 
     Raises:
-        InputError: neither was asked for.
+        InputError: neither was requested.
     """
     output, mending = request.output, mending_of(request.mend)
     if not request.check and output is None:
@@ -296,10 +296,10 @@ def run_import(request: ImportRequest, console: Console) -> Outcome:
 
 
 def mending_of(mend: LogCorrections) -> LogRepairs:
-    """The changes that a person asked for.
+    """Return the requested corrections as `LogRepairs`.
 
     Raises:
-        InputError: names the flag that is not understood.
+        InputError: a flag has an invalid value; names the flag.
     """
     if mend.quaternions not in ("wxyz", "xyzw"):
         raise InputError(f"--quaternions {mend.quaternions}: give wxyz or xyzw.")
@@ -318,7 +318,7 @@ def mending_of(mend: LogCorrections) -> LogRepairs:
 
 
 def _named(flag: str, words: tuple[str, ...], *, alone: bool = False) -> dict[str, float]:
-    """Numbers by name from words ``NAME=NUMBER``, or by "" from a number alone."""
+    """Return numbers by name from words ``NAME=NUMBER``; the name of a number alone is ""."""
     found: dict[str, float] = {}
     for word in words:
         name, _, number = word.rpartition("=")
@@ -334,6 +334,6 @@ def _named(flag: str, words: tuple[str, ...], *, alone: bool = False) -> dict[st
 
 
 def show(report: LogReport, console: Console) -> None:
-    """Print a report, errors in red."""
+    """Print a report, with errors in red."""
     for line in report.text().splitlines():
         console.print(line, style=_TONES.get(line.partition(":")[0]), soft_wrap=True)

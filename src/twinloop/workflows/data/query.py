@@ -1,4 +1,4 @@
-"""A question to the workspace, and its answer as a table for people or as a file for programs."""
+"""Query the workspace; print the result as a table or write it to a file."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _BY_SUFFIX: Mapping[str, Format] = {
     ".jsonl": "json",
     ".csv": "csv",
 }
-_KEPT = ("catalog", "data", "twins")  # folders of a workspace whose files its own commands alone write
+_KEPT = ("catalog", "data", "twins")  # folders of a workspace in which only its own commands write files
 
 _SHOWN = 50  # rows of a table for people; files hold all
 _WIDTH = 40  # characters of a cell for people
@@ -44,16 +44,18 @@ _MOST_IN_LINE = 64_000_000  # bytes of an answer that --json holds as objects an
 
 
 def run_query(request: QueryRequest, console: Console) -> dict[str, Any]:
-    """Ask, and show or write the answer.
+    """Run a query; print its result or write it.
 
     Raises:
-        UnknownNameError: no such table, column or question.
-        InputError: what cannot be asked, a binary answer without a file to go to, or an output over the workspace's
-            own files.
+        UnknownNameError: there is no such table, column or predefined query.
+        InputError: the statement cannot be run, a binary format has no output file, or the output would overwrite
+            files of the workspace.
     """
     format = request.format or (_BY_SUFFIX.get(request.output.suffix, "table") if request.output else "table")  # noqa: A001
     if format in ("parquet", "arrow") and request.output is None and (request.json or sys.stdout.isatty()):
-        raise InputError(f"--format {format} is not for reading. Name a file with --output.")
+        raise InputError(
+            f"--format {format} writes binary data, which cannot be printed here. Name a file with --output."
+        )
     with Workspace.open(request.workspace) as opened:
         _require_outside(request.output, opened.root)
         answer = opened.query(statement(request.sql), given(request.params))
@@ -66,15 +68,15 @@ def run_query(request: QueryRequest, console: Console) -> dict[str, Any]:
     if request.json:
         if answer.nbytes > _MOST_IN_LINE:
             raise InputError(
-                f"The answer takes {answer.nbytes / 1e6:,.0f} MB, and --json prints at most {_MOST_IN_LINE / 1e6:.0f} "
-                "in its line. Write it to a file: --output FILE."
+                f"The result has {answer.nbytes / 1e6:,.0f} MB, and --json prints at most {_MOST_IN_LINE / 1e6:.0f} "
+                "MB. Write it to a file: --output FILE."
             )
         return {**figures, "answer": finite(plain(answer.to_pylist()))}
     if format == "table":
         console.print(_table(answer))
-        more = f" (the first {_SHOWN} shown; --format json or parquet gives all)" if len(answer) > _SHOWN else ""
+        more = f" (the first {_SHOWN} are shown; --format json or parquet gives all)" if len(answer) > _SHOWN else ""
         console.print(f"{len(answer)} rows{more}")
-    elif sys.stdout.isatty():  # for a person: a terminal would obey what data hold
+    elif sys.stdout.isatty():  # a terminal would execute control characters in the data
         text = io.BytesIO()
         _write(answer, format, text)
         sys.stdout.write(visible(text.getvalue().decode()))
@@ -84,25 +86,27 @@ def run_query(request: QueryRequest, console: Console) -> dict[str, Any]:
 
 
 def statement(text: str) -> str:
-    """The statement that a text is or names.
+    """Return a text if it is a SQL statement, or the predefined query of this name.
 
     Raises:
-        UnknownNameError: one word that names no written question.
+        UnknownNameError: the text is one word and no predefined query has this name.
     """
     word = text.strip()
     if not word or any(letter.isspace() for letter in word):
         return text
     named = {question.name: question.sql for question in QUESTIONS}
     if word not in named:
-        raise UnknownNameError("question", word, named, where="the written questions; or give a SELECT in quotes")
+        raise UnknownNameError(
+            "query", word, named, where="the predefined queries; or give a SELECT statement in quotes"
+        )
     return named[word]
 
 
 def given(params: Sequence[str]) -> dict[str, Any]:
-    """Values by name, from ``NAME=VALUE`` each.
+    """Return parameter values by name, from words ``NAME=VALUE``.
 
     Raises:
-        InputError: something else.
+        InputError: a word has another form.
     """
     values: dict[str, Any] = {}
     for text in params:
@@ -117,13 +121,13 @@ def given(params: Sequence[str]) -> dict[str, Any]:
 
 
 def _require_outside(output: Path | None, root: Path) -> None:
-    """Refuse to write over what the workspace is made of."""
+    """Refuse an output path among the workspace's internal files."""
     if output is None:
         return
     place = output.resolve()
     for kept in (root / FILE, *(root / name for name in _KEPT)):
         if place.is_relative_to(kept.resolve()):
-            raise InputError(f"{output} lies in {kept}, which the workspace keeps itself. Choose a file elsewhere.")
+            raise InputError(f"{output} is in {kept}, where only the workspace itself writes. Choose a file elsewhere.")
 
 
 def _write(answer: pa.Table, format: Format, file: BinaryIO) -> None:  # noqa: A002 - as the option is called
@@ -144,7 +148,7 @@ def _write(answer: pa.Table, format: Format, file: BinaryIO) -> None:  # noqa: A
 
 
 def _flat(answer: pa.Table) -> pa.Table:
-    """The answer with lists, structs and maps as JSON text, for a format that has cells only."""
+    """Return the table with lists, structs and maps as JSON text, for formats without nested values."""
     for at, field in enumerate(answer.schema):
         if pa.types.is_nested(field.type):
             pieces = [_json_texts(chunk) for chunk in answer.column(at).chunks]

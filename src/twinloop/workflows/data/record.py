@@ -1,4 +1,4 @@
-"""`record`: a robot through an excitation, and its log as a dataset."""
+"""Run ``twinloop record``: move a robot through an excitation and write its log as a dataset."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PATIENCE_S = 2.0  # for an answer; a servo bus gives one in milliseconds
 
 
 def run_record(request: RecordRequest, console: Console) -> tuple[dict[str, Any], int]:
-    """Drive a robot through a plan and write what it did; returns figures, and 1 where it was cut short."""
+    """Move a robot through a plan and record it; return the metrics, and exit code 1 if the motion ended early."""
     plan = load_excitation(request.excitation)
     robot = RobotDriver(open_robot(request.robot), patience_s=_PATIENCE_S)
     try:
@@ -44,12 +44,12 @@ def _recorded(
     refuse_misfit(robot, plan)
     if twin.robot.type != robot.name and not request.anyway:
         raise InputError(
-            f"This plan was made for a {twin.robot.type}; {robot.origin} is a {robot.name}. Are they alike in range, "
-            "strength and what stands around them? If so, add --anyway; else make a plan with this robot's twin."
+            f"This plan was made for a {twin.robot.type}, but {robot.origin} is a {robot.name}. If both have the same "
+            "range, strength and surroundings, add --anyway. Otherwise make a plan with the twin of this robot."
         )
     repeat = plan.repeat if request.repeat is None else request.repeat
     if repeat < 1:
-        raise InputError(f"--repeat {repeat} records nothing. Give at least 1.")
+        raise InputError(f"--repeat {repeat} records nothing. Give 1 or more.")
     console.print(_described(plan, robot, repeat), soft_wrap=True)
     if request.dry_run:
         return {"schema": 1, "verb": "record", "dry_run": True, **_figures(plan, repeat)}, 0
@@ -72,7 +72,7 @@ def _recorded(
     }
     write_json(output / _RECORD, {**figures, "excitation": dict(plan.made), "expected": dict(plan.expected)})
     if driven.reason:
-        console.print(f"Stopped: {driven.reason}. What was recorded before is kept and marked.", soft_wrap=True)
+        console.print(f"Stopped: {driven.reason}. The frames recorded before are kept and marked.", soft_wrap=True)
     console.print(f"{figures['episodes']} episodes, {figures['frames']} frames: {output}", soft_wrap=True)
     return figures, 0 if driven.completed else 1
 
@@ -100,34 +100,38 @@ def _drive(
 
 
 def _disconnected(robot: RobotDriver) -> str:
-    """Disconnect a robot; returns why it is not, or ""."""
+    """Disconnect a robot; return the error message if this fails, else ""."""
     try:
         robot.disconnect()
     except RobotLostError as error:
-        return f"the robot is not disconnected, switch it off by hand: {error}"
+        return f"the robot could not be disconnected, switch it off by hand: {error}"
     return ""
 
 
 def _twin(plan: ExcitationPlan, request: RecordRequest) -> Twin:
-    """The twin that the plan was made with.
+    """Return the twin that the plan was made with.
 
     Raises:
-        InputError: it is another by now; asks whether that matters.
+        InputError: the twin has changed since, and `--anyway` was not given.
     """
     twin = load_twin(plan.twin)
     if twin.hash != plan.twin_hash and not request.anyway:
         raise InputError(
-            f"The twin {plan.twin} is no longer the one that this plan was made with ({twin.hash[:12]} instead of "
-            f"{plan.twin_hash[:12]}). Is the robot, and what stands around it, still as it was? If so, add --anyway; "
-            "else make the plan again."
+            f"The twin {plan.twin} has changed since this plan was made (it is {twin.hash[:12]} and was "
+            f"{plan.twin_hash[:12]}). If the robot and its surroundings have not changed, add --anyway. "
+            "Otherwise make the plan again."
         )
     return twin
 
 
 def _claimed(output: Path | None) -> Path:
-    """Refuse a folder before anything moves where the log could not be written afterwards."""
+    """Check, before the robot moves, that the log can be written to the folder.
+
+    Raises:
+        InputError: no folder was given, or it is not empty or not writable.
+    """
     if output is None:
-        raise InputError("Say where the log goes: --output DIR. Only --dry-run needs none.")
+        raise InputError("No output folder is given. Add --output DIR; only --dry-run needs none.")
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise InputError(f"{output} is not an empty folder. Choose another --output.")
     claim_output(output)
@@ -139,9 +143,9 @@ def _figures(plan: ExcitationPlan, repeat: int) -> Mapping[str, Any]:
 
 
 def _described(plan: ExcitationPlan, robot: Robot, repeat: int) -> str:
-    """Duration, range and peak speed per joint, and what is watched."""
+    """Return a text with duration, range and peak speed per joint, and the monitored signals."""
     lines = [
-        f"{repeat} × {plan.seconds:.1f} s at {plan.hz:g} Hz on {robot.origin}, each from rest at the plan's start",
+        f"{repeat} × {plan.seconds:.1f} s at {plan.hz:g} Hz on {robot.origin}, each from rest at its first pose",
         f"{'joint':<20}{'from':>9}{'to':>9}{'limits':>18}{'peak speed':>12}{'limit':>8}",
     ]
     for j, (joint, peak) in enumerate(plan.peaks().items()):

@@ -1,4 +1,4 @@
-"""Requests of ``twinloop import``, ``export``, ``record`` and of what moves and keeps datasets."""
+"""Requests of the commands on logs, datasets and workspaces, from ``twinloop import`` to ``twinloop doctor``."""
 
 from __future__ import annotations
 
@@ -15,239 +15,254 @@ _Reference = tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="DATASET"
 
 @request
 class LogReading:
-    """What a log does not say of itself."""
+    """Facts about a log that its files do not contain."""
 
     units: str | None = None
-    """Unit of the joint columns where the log does not say: deg, rad, range_m100_100, range_0_100; or one per joint."""
+    """Unit of the joint columns if the log does not state it: deg, rad, range_m100_100 or range_0_100; one for all
+    joints, or one per joint, separated by commas.
+    """
     joints: str | None = None
-    """Joint names, comma separated, where the log has none."""
+    """Names of the joints, separated by commas, if the log has none."""
     calibration: Path | None = None
-    """LeRobot's calibration.json, which gives ±100 its radians."""
+    """LeRobot's calibration.json, which converts positions of ±100 to radians."""
     topics: str | None = None
-    """Roles of a ROS recording's topics: state=/joint_states,command=/arm/commands,imu:SITE=/imu; none for no topic."""
+    """Roles of a ROS recording's topics, as in state=/joint_states,command=/arm/commands,imu:SITE=/imu; none as the
+    topic means that the recording has no such topic.
+    """
     describe: Path | None = None
-    """A YAML file that says what the columns of a CSV file are; by default the one beside it."""
+    """A YAML file that describes the columns of a CSV file; by default the one next to the CSV file."""
     layout: str | None = None
-    """LOG is a folder laid out like this public set."""
+    """Name of a public set: LOG is a folder with the same file layout as this set."""
 
 
 @request
 class LogCorrections:
-    """What is changed on the way in, on request only; `--check` says what needs it."""
+    """Corrections of a log during import. None is made unless requested; `--check` reports which ones are needed."""
 
     drop_duplicates: bool = False
-    """Leave out frames at the time of the frame before, and frames that repeat it while the robot moves."""
+    """Leave out frames with the same time as the frame before, and frames that repeat its values while the robot moves.
+    """
     drop_missing: bool = False
-    """Leave out frames in which something is no number."""
+    """Leave out frames with a value that is NaN or infinite."""
     flip: tuple[str, ...] = ()
-    """Turn the sign of a joint's measurement (JOINT), its command (action/JOINT), a signal or one of its columns."""
+    """Reverse the sign of a measurement (JOINT), command (action/JOINT), signal (SIGNAL) or column (SIGNAL/COLUMN)."""
     shift: tuple[str, ...] = ()
-    """Move measurements later by SECONDS, of one joint or signal by NAME=SECONDS."""
+    """Delay the measurements of all joints by SECONDS, or those of one joint or signal by NAME=SECONDS."""
     clock_rate: float = 1.0
-    """Stretch the commands' clock by this factor."""
+    """Multiply the times of the commands, counted from the start of the episode, by this factor."""
     time_scale: float = 1.0
-    """Seconds per unit of the log's times: 0.001 for milliseconds."""
+    """Seconds per time unit of the log, for example 0.001 for milliseconds."""
     scale: tuple[str, ...] = ()
-    """Multiply a signal, as NAME=FACTOR; of a pose its position."""
+    """Multiply a signal by a factor, as NAME=FACTOR; of a pose, only the position is multiplied."""
     quaternions: Annotated[str, tyro.conf.arg(metavar="{wxyz,xyzw}")] = "wxyz"
-    """The order in which the log has its quaternions."""
+    """The order of the elements of the log's quaternions."""
     unwrap: tuple[str, ...] = ()
-    """Join the turns of these joints."""
+    """Remove the jumps of one turn from the positions of these joints, so that they are continuous."""
     resample: float | None = None
-    """Bring the log onto a uniform grid of so many frames per second; gaps split episodes."""
+    """Resample the log to this number of frames per second; a gap in the log starts a new episode."""
 
 
 @request
 class ImportRequest(Request):
-    """Turn a robot's log into a LeRobot v3.0 dataset; a log that does not say its units is asked for them."""
+    """Convert a robot's log to a LeRobot v3.0 dataset. Units that the log does not state must be given with --units."""
 
     log: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="LOG")]]
-    """A LeRobot v2.1 or v3.0 folder, an Arrow, CSV, HDF5 or ROS recording, a Crazyflie's log, or a public set."""
+    """A LeRobot v2.1 or v3.0 folder, an Arrow, CSV, HDF5 or ROS recording, a log of a Crazyflie, or a public set's
+    name.
+    """
     output: Path | None = None
-    """Folder of the dataset; --check alone needs none."""
+    """Folder of the new dataset. It may be omitted only with --check."""
     check: bool = False
-    """Look for defects first: exit with 1 and import nothing where there are errors."""
+    """Check the log for defects first. With errors, nothing is imported and the exit code is 1."""
     twin: str | None = None
-    """The twin that the log is meant for, whose joints, ranges and inverse dynamics --check goes by."""
+    """The twin of the logged robot. --check then also compares the log with its joints, ranges and inverse dynamics."""
     reading: LogReading = field(default_factory=LogReading)
     mend: LogCorrections = field(default_factory=LogCorrections)
     task: str = ""
-    """What the robot was doing, where the log does not say: a sentence for language-conditioned policies."""
+    """What the robot does in the log, as a sentence for language-conditioned policies, if the log does not state it."""
 
 
 @request
 class ExportRequest(Request):
-    """Export a LeRobot folder (v3.0 or v2.1, anybody's) to another format; docs/guides/datasets.md says what survives.
+    """Export a LeRobot dataset (v3.0 or v2.1, from any program) to another format.
 
-    Formats are looked up in `dataset/exporters/formats.py`, one line each: lerobot (v3.0), lerobot-v2 (v2.1), groot, …
+    docs/guides/datasets.md lists what each format preserves; `dataset/export/formats.py` lists the formats.
     """
 
     format: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="FORMAT")]]
-    """lerobot, lerobot-v2, groot, robomimic, mcap, rerun, or card for the dataset card alone."""
+    """lerobot (v3.0), lerobot-v2 (v2.1), groot, robomimic, mcap, rerun, or card for the dataset card alone."""
     dataset: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="DATASET")]]
     """Folder of the dataset."""
     output: Path | None = None
-    """Folder (or file, where the format is one) to write; a card goes to README.md of the dataset by default."""
+    """Folder to write, or file for formats with a single file. A card is by default written to README.md of the
+    dataset.
+    """
     episodes: str | None = None
-    """Which episodes, as in 0,2-5,9; by default all."""
+    """Numbers of the exported episodes, as in 0,2-5,9; by default all."""
     set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE")] = ()
-    """What the format lets one set, such as spans=each (groot) or repo_id=USER/NAME (card)."""
+    """Settings of the format, such as spans=each (groot) or repo_id=USER/NAME (card)."""
     verify: bool = False
-    """Compare ten frames at random with the source: exit with 1 unless numbers and pictures are the same."""
+    """Compare ten random frames with the source; exit with 1 unless their numbers and images are the same."""
     workspace: Path | None = None
-    """For the card: the workspace whose labels and scores it counts; by default the nearest one above the dataset."""
+    """The workspace whose labels and scores the card counts; by default the nearest one above the dataset."""
 
 
 @request
 class RecordRequest(Request):
-    """Drive a robot through an excitation within its limits, and record the log as a LeRobot v3.0 dataset."""
+    """Move a robot through an excitation within its limits, and record the log as a LeRobot v3.0 dataset."""
 
     robot: str
     """virtual:TWIN?seed=N, or your own class as path/to/file.py:Class?option=value."""
     excitation: Path
-    """The plan, from identify --plan --excitation."""
+    """The excitation plan: a file from identify --plan --excitation."""
     output: Path | None = None
-    """Folder of the dataset."""
+    """Folder of the new dataset. Required unless --dry-run is given."""
     repeat: int | None = None
-    """How often, each time an episode; by default as often as the plan was made for."""
+    """Number of repetitions, each recorded as one episode; by default the number for which the plan was made."""
     dry_run: bool = False
-    """Say duration, range and peak speed per joint, and move nothing."""
+    """Print duration, range and peak speed per joint; the robot does not move."""
     on_abort: Literal["hold", "return"] = "hold"
-    """When something is wrong, or on Ctrl-C: hold the pose, or return slowly to the start."""
+    """What the robot does after a fault or Ctrl-C: hold its pose, or return slowly to the start."""
     following: float = 0.15
-    """How far a joint may lag beyond one and a half times what the plan foresees, in rad or m."""
+    """Stop if a joint lags behind its command by more than 1.5 times the lag in the plan plus this value, in rad or m.
+    """
     temperature: float = 60.0
-    """Degrees Celsius at which to stop, where the robot says its temperatures."""
+    """Stop at this temperature of a drive, in degrees Celsius, if the robot measures it."""
     anyway: bool = False
-    """Go on although the twin has changed since the plan was made, or the robot is of another type."""
+    """Continue although the twin has changed since the plan was made, or the robot is of another type."""
 
 
 @request
 class FetchRequest(Request):
-    """Bring a dataset from a store into a local folder, byte for byte; again to bring the folder up to date."""
+    """Copy a dataset from a store to a local folder, byte for byte. Repeat the command to update the folder."""
 
     address: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="ADDRESS")]]
-    """Where it was generated to, such as s3://bucket/prefix."""
+    """Address that the dataset was generated to, such as s3://bucket/prefix."""
     output: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="DIR")]]
-    """Folder for it."""
+    """Local folder of the copy."""
 
 
 @request
 class PushRequest(Request):
-    """Upload a dataset folder to the Hugging Face Hub as one commit, tagged so that LeRobot finds it."""
+    """Upload a dataset folder to the Hugging Face Hub as one commit, with the tag that LeRobot needs."""
 
     dataset: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="DATASET")]]
     """Folder of the dataset."""
     repo_id: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="REPO_ID")]]
-    """USER/NAME; made if it does not exist."""
+    """USER/NAME of the repository; it is created if it does not exist."""
     private: bool = False
     """Make a new repository private."""
     branch: str | None = None
-    """Push to this branch and leave the tag where it is."""
+    """Upload to this branch and do not move the tag."""
     allow: tuple[str, ...] = ()
-    """Upload only paths that fit one of these patterns."""
+    """Upload only paths that match one of these patterns."""
     ignore: tuple[str, ...] = ()
-    """Leave out paths that fit one of these patterns, such as 'twinloop/*'."""
+    """Leave out paths that match one of these patterns, such as 'twinloop/*'."""
 
 
 @request
 class PullRequest(Request):
-    """Download a dataset from the Hugging Face Hub into a new folder, every file verified by its hash."""
+    """Download a dataset from the Hugging Face Hub to a new folder, and verify the hash of every file."""
 
     repo_id: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="REPO_ID")]]
-    """USER/NAME."""
+    """USER/NAME of the repository."""
     output: Path
-    """Folder for it, absent or empty."""
+    """Folder to write; it must be absent or empty."""
     revision: str | None = None
     """Branch, tag or commit; by default the main branch."""
     allow: tuple[str, ...] = ()
-    """Download only paths that fit one of these patterns."""
+    """Download only paths that match one of these patterns."""
     ignore: tuple[str, ...] = ()
-    """Leave out paths that fit one of these patterns, such as 'videos/*'."""
+    """Leave out paths that match one of these patterns, such as 'videos/*'."""
 
 
 @request
 class QueryRequest(WorkspaceRequest):
-    """Ask the workspace in SQL: episodes, frames, params, contacts, scores, labels, evaluations, runs and more.
+    """Query the workspace in SQL: episodes, frames, params, contacts, scores, labels, evaluations, runs and more.
 
     Views: episodes, places, frames, contacts, params, scores, score_history, labels, label_history, consensus,
     evaluations, embeddings, runs, batches, datasets, dataset_episodes, policies, policy_datasets, policy_episodes,
-    tombstones, parts. DESCRIBE episodes tells the columns of one; docs/guides/catalog.md explains them.
+    tombstones, parts. `DESCRIBE episodes` lists the columns of a view; docs/guides/catalog.md explains them.
     """
 
     sql: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="SQL")]]
-    """One statement that reads; or a written question by name: success, worst, range, twins, trained, seen,
-    disagreement, occupancy, unscored, evaluations."""
+    """One read-only SQL statement, or the name of a predefined query: success, worst, range, twins, trained, seen,
+    disagreement, occupancy, unscored, evaluations.
+    """
     params: tuple[str, ...] = ()
-    """NAME=VALUE for each $NAME in the statement."""
+    """Values of the parameters: NAME=VALUE for each $NAME in the statement."""
     format: Literal["table", "json", "parquet", "arrow", "csv"] | None = None
-    """table for people (the first 50 rows), json (a line for each row), parquet, arrow (an IPC stream), or csv (lists
-    and structs as JSON text); by default what the output's name ends in, else a table."""
+    """table (the first 50 rows, readable), json (one line per row), parquet, arrow (an IPC stream), or csv (lists and
+    structs as JSON text); by default derived from the suffix of --output, else table.
+    """
     output: Path | None = None
-    """File for the answer; else standard output."""
+    """File for the result; by default standard output."""
     json: bool = False
-    """End with one line of JSON on standard output, which holds the answer unless --output does."""
+    """End with one line of JSON on standard output. It contains the result unless --output is given."""
 
 
 @request
 class InitRequest(Request):
-    """Make a workspace: one folder that holds the whole state of a project, all of it in plain files."""
+    """Create a workspace: one folder that holds the whole state of a project in plain files."""
 
     folder: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="DIR")]]
-    """The folder to make; an existing one must be empty of a workspace."""
+    """The folder to create. An existing folder must not contain a workspace."""
     robot: str | None = None
-    """so101 or panda: the built-in twin of that robot on a table."""
+    """so101 or panda: use the built-in twin of that robot on a table."""
     twin: str | None = None
-    """Instead of a robot, a built-in twin, a twin YAML, an MJCF or URDF file, or menagerie:NAME."""
+    """Instead of --robot: a built-in twin, a twin YAML file, an MJCF or URDF file, or menagerie:NAME."""
     name: str | None = None
-    """What the project is called; by default as the folder."""
+    """Name of the project; by default the name of the folder."""
 
 
 @request
 class AddRequest(WorkspaceRequest):
-    """Tell the workspace of datasets: LeRobot v3.0 folders, where they lie; again, to bring it up to date."""
+    """Add LeRobot v3.0 dataset folders to the workspace without copying them. Repeat after a folder has changed."""
 
     datasets: tyro.conf.Positional[Annotated[tuple[Path, ...], tyro.conf.arg(metavar="DIR")]]
-    """Folders of datasets, of twinloop or any other program."""
+    """Folders of datasets, from twinloop or any other program."""
     batch: str | None = None
-    """What the workspace calls it; by default as the folder. For one folder only."""
+    """Name of the dataset in the workspace; by default the name of the folder. For one folder only."""
 
 
 @request
 class FsckRequest(WorkspaceRequest):
-    """Check a workspace: every part against its hash, the index against the parts, datasets against what they were."""
+    """Check a workspace: part hashes, the index against the parts, and datasets against their recorded state."""
 
     deep: bool = False
-    """Read every file of every dataset whole, name episodes without provenance anew, and decode videos at both ends."""
+    """Read every file of every dataset completely, recompute the ids of episodes without provenance, and decode the
+    first and last frames of videos.
+    """
     repair: bool = False
-    """Put right what can be without losing anything: make the index again, read batches again, find moved folders,
-    move leftovers of ended writers aside."""
+    """Repair everything that can be repaired without loss: rebuild the index, read batches again, find moved folders,
+    and move leftover files of interrupted writers to catalog/swept.
+    """
     accept: tuple[Path, ...] = ()
-    """Files and folders of recorded runs that were changed on purpose: they are known as they are now."""
+    """Files and folders of recorded runs that were changed on purpose: record their present content."""
     compact: bool = False
     """Afterwards, join small parts into large ones."""
 
 
 @request
 class DatasetsFreezeRequest(WorkspaceRequest):
-    """Freeze what a statement selects now, under a name; another list under the same name is its next version."""
+    """Freeze the result of a statement as a dataset version. Another list with the same name is the next version."""
 
     name: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="NAME")]]
-    """Letters, digits, '.', '_' and '-'."""
+    """Name of the dataset: letters, digits, '.', '_' and '-'."""
     sql: str
-    """SELECT episode_id FROM episodes WHERE …"""
+    """The statement that selects the episodes: SELECT episode_id FROM episodes WHERE …"""
     note: str = ""
-    """What it is for."""
+    """A note on the purpose of the dataset."""
 
 
 @request
 class DatasetsListRequest(WorkspaceRequest):
-    """Every frozen dataset, and how many policies it trained."""
+    """List the dataset versions and the number of policies that each trained."""
 
 
 @request
 class DatasetsShowRequest(WorkspaceRequest):
-    """What a frozen dataset is made of: sources, tasks, twins, success; its hash, its SQL, the policies it trained."""
+    """Show a dataset version: sources, tasks, twins and success of its episodes, hash, SQL, and trained policies."""
 
     dataset: _Reference
     """NAME, NAME@VERSION, or the beginning of its hash."""
@@ -255,51 +270,53 @@ class DatasetsShowRequest(WorkspaceRequest):
 
 @request
 class DatasetsDiffRequest(WorkspaceRequest):
-    """Episodes that only one of two frozen datasets has."""
+    """List the episodes that are in only one of two dataset versions."""
 
     first: _Reference
     """NAME, NAME@VERSION, or the beginning of its hash."""
     second: _Reference
-    """The other."""
+    """The other dataset, named in the same ways."""
 
 
 @request
 class DatasetsLineageRequest(WorkspaceRequest):
-    """Which episodes trained a policy, which policies saw an episode, which policies a dataset trained."""
+    """List the episodes that trained a policy, or the policies that an episode or a dataset trained."""
 
     what: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="POLICY|EPISODE|DATASET")]]
-    """A policy's name or hash, a frozen dataset, or an episode (the beginning of its id, or BATCH:INDEX)."""
+    """Name or hash of a policy, a dataset version, or an episode (the beginning of its id, or BATCH:INDEX)."""
 
 
 @request
 class DatasetsMaterializeRequest(WorkspaceRequest):
-    """Write exactly the episodes of a frozen dataset as one LeRobot v3.0 folder."""
+    """Write exactly the episodes of a dataset version as one LeRobot v3.0 folder."""
 
     dataset: _Reference
     """NAME, NAME@VERSION, or the beginning of its hash."""
     output: Path
     """The folder to write; it must not exist."""
     codec: Literal["h264", "av1", "hevc"] | None = None
-    """Where videos are coded differently, the codec they get; those coded otherwise are encoded anew."""
+    """Codec of all videos if the batches use different codecs; videos in another codec are encoded again."""
     same_units: bool = False
-    """The joint columns of all batches mean the same, whatever the folders say of their units."""
+    """Assume that the joint columns of all batches have the same units, even if the folders state other units."""
     common: bool = False
-    """Carry only the features that all batches have; those left out are named."""
+    """Keep only the features that all batches have; the output lists those that are left out."""
 
 
 @request
 class ApproveRequest(Request):
-    """Approve code that data name: Python files and TorchScript modules, by their content. Without files, list them.
+    """Approve code files that datasets refer to, or list the approved ones if no file is given.
 
-    A workspace that came from another machine is approved by its folder: what its own files name runs then.
+    Python files and TorchScript modules are approved by their content.
+
+    To approve all code of a workspace from another machine, give its folder: code that its files refer to may then run.
     """
 
     files: tyro.conf.Positional[Annotated[tuple[Path, ...], tyro.conf.arg(metavar="FILE")]] = ()
-    """Files that you have read and that may run on this machine when data name them, or folders of workspaces."""
+    """Files that you have read and that may run on this machine when a dataset refers to them, or workspace folders."""
     revoke: bool = False
     """Withdraw the approval of these files instead."""
 
 
 @request
 class DoctorRequest(Request):
-    """What this machine can do: renderers, validators, cores, data, and the command that adds what is missing."""
+    """Show what this machine offers: renderers, validators, cores, data; and how to install missing packages."""

@@ -1,4 +1,4 @@
-"""Datasets between a folder here, a store and the Hugging Face Hub."""
+"""Transfer datasets between a local folder, a store and the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from twinloop.dataset.storage.hub import pull_dataset, push_dataset
 from twinloop.dataset.storage.targets import fetch_dataset
 from twinloop.workflows.data.requests import FetchRequest, PullRequest, PushRequest
 
-_NAMED = 20  # files that were left out; --json names all
+_NAMED = 20  # printed names of files that were left out; --json has all
 
 
 def run_fetch(request: FetchRequest, console: Console) -> dict[str, Any]:
-    """Bring a dataset from a store into a local folder."""
+    """Copy a dataset from a store to a local folder."""
     figures = fetch_dataset(request.address, request.output)
     console.print(
         f"{figures['episodes']} episodes, {figures['frames']} frames; {figures['downloaded']} of "
@@ -37,7 +37,7 @@ def run_push(request: PushRequest, console: Console) -> dict[str, Any]:
 
 
 def run_pull(request: PullRequest, console: Console) -> dict[str, Any]:
-    """Download a dataset from the Hub into a new folder."""
+    """Download a dataset from the Hub to a new folder."""
     how = {"revision": request.revision, "allow": request.allow, "ignore": request.ignore}
     done = pull_dataset(request.repo_id, request.output, **how)
     console.print(
@@ -49,7 +49,7 @@ def run_pull(request: PullRequest, console: Console) -> dict[str, Any]:
 
 
 def _print_left_out(console: Console, names: Sequence[str]) -> None:
-    """Name the files that belong to no dataset and were not taken."""
+    """List the files that belong to no dataset and were not copied."""
     if names:
         shown = ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
         console.print(f"Left out {len(names)} files that belong to no dataset: {shown}")

@@ -1,4 +1,4 @@
-"""A workspace: made with a plan to begin with, told of datasets, checked, and put right."""
+"""Create a workspace, add datasets to it, check and repair it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from twinloop.twin import load_twin
 from twinloop.twin.library import ROBOTS
 from twinloop.workflows.data.requests import AddRequest, FsckRequest, InitRequest
 
-_SHOWN = 5  # files that a line names
+_SHOWN = 5  # file names in one printed line
 _GITIGNORE = "data/\ncatalog/\nruns/\npolicies/\n"
 _PLAN = """\
 # The first dataset of this workspace:  twinloop generate generate.yaml --output data/first --episodes 100
@@ -39,14 +39,14 @@ seed: 0
 
 
 def run_init(request: InitRequest, console: Console) -> dict[str, Any]:
-    """Make a workspace; where its robot is known, with a first `generate.yaml`.
+    """Create a workspace; if its robot is given, also write a first `generate.yaml`.
 
     Raises:
-        InputError: robot and twin are both given, or a workspace is there already.
-        UnknownNameError: no such robot or twin.
+        InputError: robot and twin are both given, or a workspace exists already.
+        UnknownNameError: there is no such robot or twin.
     """
     if request.robot and request.twin:
-        raise InputError("--robot and --twin both say what the twin is. Give one of them.")
+        raise InputError("--robot and --twin both name the twin. Give only one of them.")
     if request.robot and request.robot not in ROBOTS:
         raise UnknownNameError(
             "robot", request.robot, ROBOTS, where="the built-in twins; --twin takes a twin of your own"
@@ -66,19 +66,19 @@ def run_init(request: InitRequest, console: Console) -> dict[str, Any]:
     console.print(f"Workspace {made.root}")
     if request.robot:
         console.print("Next, in that folder: twinloop generate generate.yaml --output data/first --episodes 100")
-    console.print("A robot's own data: twinloop import LOG --output data/NAME, or twinloop add DATASET")
+    console.print("To add data of a real robot: twinloop import LOG --output data/NAME, or twinloop add DATASET")
     return {"schema": 1, "verb": "init", "workspace": str(made.root), "twin": reference}
 
 
 def run_add(request: AddRequest, console: Console) -> dict[str, Any]:
-    """Add dataset folders to a workspace, each whole or not at all.
+    """Add dataset folders to a workspace; each folder is added completely or not at all.
 
     Raises:
-        InputError: no folder, or one name for several.
-        DatasetError: a folder is no LeRobot v3.0 dataset; those before it stay added.
+        InputError: no folder is given, or one name for several folders.
+        DatasetError: a folder is not a LeRobot v3.0 dataset; the folders before it stay added.
     """
     if not request.datasets:
-        raise InputError("Nothing to add. Name folders of datasets, such as data/real.")
+        raise InputError("No folder is given. Name folders of datasets, such as data/real.")
     if request.batch and len(request.datasets) > 1:
         raise InputError(
             f"--batch {request.batch} names one dataset, and {len(request.datasets)} were given. Add them one by one."
@@ -89,26 +89,26 @@ def run_add(request: AddRequest, console: Console) -> dict[str, Any]:
 
 
 def _added(opened: Workspace, folder: Path, batch: str | None, console: Console) -> dict[str, Any]:
-    """Add one folder, and print what came of it."""
+    """Add one folder and print the result."""
     added = opened.add(folder, batch=batch)
     console.print(_line(added))
     if added.resealed:
         files = ", ".join(readable(path) for path in added.resealed[:_SHOWN])
         more = f" and {len(added.resealed) - _SHOWN} more" if len(added.resealed) > _SHOWN else ""
-        console.print(f"  changed since it was added, and known as it is now: {files}{more}")
+        console.print(f"  changed since the dataset was added, and recorded as they are now: {files}{more}")
     if added.first_sealed:
-        console.print(f"  {added.first_sealed} files got a hash that an earlier version had left without one")
+        console.print(f"  {added.first_sealed} files now have a hash; the earlier version of twinloop recorded none")
     for sentence in added.unreadable[:_SHOWN]:
         console.print(f"  cannot be read: {readable(sentence)}", soft_wrap=True)
     if len(added.unreadable) > _SHOWN:
         console.print(f"  and {len(added.unreadable) - _SHOWN} more that cannot be read: see --json")
     if added.unreadable:
-        console.print("  These episodes are listed. `twinloop curate` gives them the verdict unreadable.")
+        console.print("  These episodes are in the catalog. `twinloop curate` gives them the verdict unreadable.")
     return _figures(added, folder)
 
 
 def _line(added: AddResult) -> str:
-    of = f", {added.known} known already" if added.known else ""
+    of = f", {added.known} already known" if added.known else ""
     return f"Batch {added.batch}: {added.episodes} episodes, {added.new} new{of}"
 
 
@@ -126,17 +126,17 @@ def _figures(added: AddResult, folder: Path) -> dict[str, Any]:
 
 
 def run_fsck(request: FsckRequest, console: Console) -> tuple[dict[str, Any], int]:
-    """Check everything, put right what can be, and tell.
+    """Check a workspace, repair it if requested, and print the findings.
 
     Returns:
-        The figures, and 1 where something is wrong still.
+        The result, and 1 if faults remain.
 
     Raises:
-        InputError: there is no workspace, or one of ``meant`` is of no recorded run.
+        InputError: there is no workspace, or a path in ``--accept`` belongs to no recorded run.
     """
     root = Workspace.find(request.workspace or Path.cwd())
     if root is None or (request.workspace is not None and root != request.workspace.absolute()):
-        raise InputError(f"{request.workspace or 'Here'} is no workspace. Make one: `twinloop init FOLDER`.")
+        raise InputError(f"{request.workspace or 'Here'} is not a workspace. Create one with `twinloop init FOLDER`.")
     at = root / "catalog" / STATE
     found, done = _of_state(root, at, mend=request.repair)
     notes = list[str]()
@@ -154,7 +154,7 @@ def run_fsck(request: FsckRequest, console: Console) -> tuple[dict[str, Any], in
                 done |= _mended(root, parts, more)
             if request.compact:
                 for table, count in compact(parts).items():
-                    console.print(f"{count} parts of {table} became fewer.")
+                    console.print(f"{count} parts of {table} were joined into fewer.")
     for note in notes:
         console.print(note)
     _tell(found, done, console)
@@ -172,7 +172,7 @@ def run_fsck(request: FsckRequest, console: Console) -> tuple[dict[str, Any], in
 
 
 def _of_state(root: Path, at: Path, *, mend: bool) -> tuple[list[FsckFinding], dict[FsckFinding, str]]:
-    """What is wrong with SQLite's file; made again where asked, since nothing can be checked without it."""
+    """Check the SQLite file; if ``mend``, rebuild a faulty one first, because all other checks need it."""
     found = check_state(at)
     if not found or not mend:
         return found, {}
@@ -194,4 +194,4 @@ def _tell(found: Sequence[FsckFinding], done: dict[FsckFinding, str], console: C
     for finding in found:
         console.print(finding.what)
         console.print(f"  {done.get(finding) or finding.remedy}")
-    console.print(f"{len(found)} findings." if found else "Everything is whole.")
+    console.print(f"{len(found)} findings." if found else "No fault was found.")

@@ -1,4 +1,4 @@
-"""The second half of the demo: train, try on a robot that the twin never was, and go round again from a failure."""
+"""Second half of the demo: train a policy, evaluate it on a virtual robot, and retrain it from a failure."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ from twinloop.workflows.scenario.requests import FromFailureRequest, LoopRequest
 
 TRAINED_ON = {
     "nominal": "the nominal twin",
-    "posterior": "what a log of the robot says",
-    "after": "that and around a failure",
+    "posterior": "the distribution identified from a log",
+    "after": "that, and worlds around a failure",
 }
 _MOMENTS, _SIZE = 6, (180, 240)
 
 
 def transfer_figure(half: FailureLoopResult) -> KeyMetric | None:
-    """Success on the robot from the first policy to the last, for the head of the page."""
+    """Return the success rates on the robot, first policy to last, as a key metric; None without trials."""
     rates = half.to_json()["success"]
     if not rates:
         return None
@@ -63,20 +63,20 @@ def transfer_figure(half: FailureLoopResult) -> KeyMetric | None:
     return KeyMetric(
         label="success on a virtual robot",
         value=" → ".join(f"{rate['rate']:.0%}" for rate in rates.values()),
-        unit="trained on: nominal twin → its log → a failure",
-        source=f"virtual robot {FIRST_ROBOT}, the same {trials} places",
+        unit="trained on: nominal twin → identified → failure",
+        source=f"virtual robot {FIRST_ROBOT}, the same {trials} initial conditions",
     )
 
 
 def circle_section(page: ReportPage, half: FailureLoopResult, pictures: NDArray[np.uint8] | None) -> None:
-    """The circle closing: transfer before and after, one failure, what was made of it, and the gate."""
+    """Write the second half: success before and after, one failure, the retraining from it, and the gate."""
     rates = half.to_json()["success"]
     trials = next(iter(rates.values()))["trials"]
     page.section(
-        "Round the circle, on a virtual robot",
-        f"Virtual robot {FIRST_ROBOT} has hidden parameters and effects that no twin here has. It is the one of ten on "
-        "which the nominal twin serves worst; docs/evidence/transfer.md has the others. Each policy was tried there at "
-        f"the same {trials} places; intervals are exact, 95 %.",
+        "Retraining from a failure, on a virtual robot",
+        f"Virtual robot {FIRST_ROBOT} has hidden parameters and effects that the twin does not model. Of ten such "
+        "robots it is the one with the lowest success after training on the nominal twin; docs/evidence/transfer.md "
+        f"has the others. Each policy was evaluated from the same {trials} initial conditions; intervals are exact, 95 %.",
     )
     page.plot(
         interval_rows(
@@ -86,14 +86,14 @@ def circle_section(page: ReportPage, half: FailureLoopResult, pictures: NDArray[
         )
     )
     if not half.scenario:
-        page.text("The policy did not fail in these trials, so that there was nothing to mend.")
+        page.text("The policy did not fail in these trials, so it was not retrained.")
         return
     closed = half.scenario.get("expected") or half.scenario["open_loop"]
     page.section(
-        "A failure, and what became of it",
-        "One trial that failed on the robot was rebuilt in the twin with identified parameters, where it fails again "
-        f"in {closed['failures']} of {closed['trials']} worlds like it. It is kept as {half.scenario['scenario']}; "
-        "demonstrations around it were generated, and the policy was trained on with them.",
+        "A failure, and the retraining from it",
+        "One failed trial on the robot was reconstructed in the twin with identified parameters, where it fails again "
+        f"in {closed['failures']} of {closed['trials']} similar worlds. It is stored as {half.scenario['scenario']}; "
+        "demonstrations around it were generated, and the training of the policy was continued with them.",
     )
     if pictures is not None:
         page.image(pictures, "That trial on the virtual robot, before and after.")
@@ -109,11 +109,11 @@ def circle_section(page: ReportPage, half: FailureLoopResult, pictures: NDArray[
 
 
 def before_and_after(number: int, policies: dict[str, Path]) -> NDArray[np.uint8]:
-    """Pictures of one place on the robot, a row per policy.
+    """Return images of one trial on the robot, one row per policy.
 
     Args:
-        number: of the place.
-        policies: folders by what a row is called.
+        number: number of the trial's initial condition.
+        policies: folders by the label of the row.
     """
     cell, sheet, labels = hidden_cell(load_twin(TWIN), FIRST_ROBOT), list[NDArray[np.uint8]](), list[str]()
     for name, folder in policies.items():
@@ -141,14 +141,14 @@ def _change(one: Mapping[str, Any]) -> list[Any]:
     return [one["name"], *rates, one["gained"], one["lost"]]
 
 
-# How much worse the gate lets the new policy be in simulation, as in the first file of docs/guides/release.md; on the
-# robot the rule's own 10 points. Trials are as many as show it of a policy that is as good with a power of 80 % where
-# one pair in five ends differently: (z(0.95) + z(0.8))^2 * 0.2 / margin^2 = 495 and 124.
+# How much worse the new policy may be in simulation for the gate, as in the first file of docs/guides/release.md; on
+# the robot 10 points, the rule's default. The numbers of trials prove this for an equal policy with a power of 80 % if
+# one pair in five has different outcomes: (z(0.95) + z(0.8))^2 * 0.2 / margin^2 = 495 and 124.
 _WITHIN, _TRIALS, _ROBOT_TRIALS = 0.05, 500, 125
-# Sizes that end within a few minutes on two cores; docs/evidence/transfer.md has their cost in success
-# and that of the study's sizes.
+# Sizes that need a few minutes on two cores; docs/evidence/transfer.md compares their success
+# rates with those of the study.
 SETTINGS = TransferSettings(robots=1, seeds=1, episodes=_ROBOT_TRIALS, demos=240, steps=1500, log=3, conditions=(1, 4))
-_TRIED = 4  # failures that are looked at, until one happens again in the twin
+_TRIED = 4  # failures that are reconstructed, until one is repeated in the twin
 _TRIES, _TARGETED, _STEPS = 16, 64, 1000
 _NAME = "demo-failure"
 
@@ -157,10 +157,10 @@ Step = Callable[[str], AbstractContextManager[None]]
 
 @dataclass(kw_only=True)
 class FailureLoopResult:
-    """What the second half came to.
+    """Result of the second half of the demo.
 
-    ``success`` is by policy, ``(n,)`` trials at the same places on the robot; ``place`` is the number of the one whose
-    failure became the scenario, −1 where there is none.
+    ``success`` is by policy, ``(n,)`` trials from the same initial conditions on the robot; ``place`` is the number of
+    the one whose failure became the scenario, −1 if there is none.
     """
 
     output: Path
@@ -174,28 +174,28 @@ class FailureLoopResult:
 
     @property
     def old(self) -> Path:
-        """The policy that was trained on what the log says."""
+        """The policy trained on the identified distribution."""
         return policy_of(_part("trials", "posterior", self.output)).path
 
     @property
     def new(self) -> Path:
-        """The policy after the circle from its failure."""
+        """The policy after retraining from its failure."""
         return self.output / "circle" / "policy"
 
     def to_json(self) -> dict[str, Any]:
-        """Plain figures."""
+        """Return a JSON-compatible dictionary."""
         rates = {name: _rate(won) for name, won in self.success.items()}
         parts = {"scenario": self.scenario, "circle": self.circle, "gate": self.gate, "champion": self.champion}
         return {"robot": FIRST_ROBOT, "success": rates, "transfer": dict(self.transfer), **parts}
 
 
 def second_half(output: Path, *, workers: int, console: Console, step: Step) -> FailureLoopResult:
-    """Train on the nominal twin and on what a virtual robot's log says of it, try both there, mend a failure.
+    """Train on the nominal twin and on the identified distribution, evaluate both, and retrain from a failure.
 
-    Everything lies in ``output``: the study, a workspace with its registry, the failure and the circle from it.
+    All files are in ``output``: the study, a workspace with its registry, the failure, and the retraining.
     """
     half = FailureLoopResult(output=output)
-    with step("Policies: does what was identified carry over to a robot that the twin never was?"):
+    with step("Policies: does identification improve success on a robot with other physics than the twin?"):
         folder = output / "transfer"
         compared = compare_on_robots(SETTINGS, folder, workers=workers, console=console)
         half.transfer = write_result(folder, compared.to_json())
@@ -203,12 +203,14 @@ def second_half(output: Path, *, workers: int, console: Console, step: Step) -> 
             half.success[name] = np.array(successes(_part("trials", name, output)))
         console.print(rate_words(half), soft_wrap=True)
     old = half.old
-    with step("A failure on that robot, pinned as a scenario"):
+    with step("A failure on that robot, stored as a scenario"):
         half.scenario = _scenario(half, old, console)
     if not half.scenario:
-        console.print("It never failed here: there is nothing to mend, and the demo ends with the policy as it is.")
+        console.print(
+            "The policy never failed here: there is no failure to retrain from, and the demo ends with this policy."
+        )
         return half
-    with step("Round again from there: data, training, trials, gate"):
+    with step("Retraining from that failure: data, training, trials, gate"):
         half.circle, _ = run_circle(_circle(old, output), console)
         for name, policy in (("posterior", old), ("after", half.new)):
             made = robot_trials(policy, SETTINGS.episodes, output / "robot" / name)
@@ -219,7 +221,7 @@ def second_half(output: Path, *, workers: int, console: Console, step: Step) -> 
 
 
 def _scenario(half: FailureLoopResult, policy: Path, console: Console) -> Mapping[str, Any]:
-    """The first failure on the robot that happens again in the twin; the last one looked at, if none does."""
+    """Return the first failure on the robot that is repeated in the twin; if none is, the last one tested."""
     output, found = half.output, dict[str, Any]()
     identified = output / "identified"
     write_json(
@@ -262,7 +264,7 @@ def _circle(policy: Path, output: Path) -> LoopRequest:
 
 
 def _released(half: FailureLoopResult, console: Console) -> tuple[dict[str, Any], str]:
-    """The registry with the old policy as champion, and the new one in its place if the gate says so."""
+    """Register the old policy as champion and replace it by the new one if the gate accepts it."""
     root, output = _workspace(half.output), half.output
     demos = demos_of(_part("policy", "posterior", output), "posterior").path
     with Workspace.create(root, twin=TWIN) as held:
@@ -277,7 +279,7 @@ def _released(half: FailureLoopResult, console: Console) -> tuple[dict[str, Any]
         "candidate": [*sorted(made.glob("policy-*")), output / "robot" / "after"],
         "champion": [*sorted(made.glob(f"{half.old.name}-*")), output / "robot" / "posterior"],
     }
-    # A gate's file names folders as seen from where it lies.
+    # Paths in a gate file are relative to its folder.
     evidence = {side: [os.path.relpath(path, root) for path in paths] for side, paths in folders.items()}
     file = root / "candidate.yaml"
     identified = os.path.relpath(output / "identified", root)
@@ -293,7 +295,7 @@ def _released(half: FailureLoopResult, console: Console) -> tuple[dict[str, Any]
 
 
 def _remember(held: Workspace, policy: Path, data: Path, *, base: str | None = None) -> str:
-    """Write down in the workspace which episodes trained a policy, as `twinloop train` does there; returns its hash."""
+    """Record in the workspace which episodes trained a policy, as `twinloop train` does; return the policy's hash."""
     batch, digest = held.add(data).batch, str(read_json(policy / "config.json")["hash"])
     frozen = held.freeze(policy.name, f"SELECT episode_id FROM places WHERE batch = '{batch}'")  # noqa: S608
     held.record_policy(digest, policy.name, frozen.reference, base=base)
@@ -301,7 +303,7 @@ def _remember(held: Workspace, policy: Path, data: Path, *, base: str | None = N
 
 
 def gate_file(candidate: str, evidence: Mapping[str, Sequence[str]], identified: str) -> dict[str, Any]:
-    """Return the gate of docs/guides/release.md with one look. Rules of robot and invariants apply unnamed."""
+    """Return the gate of docs/guides/release.md with one look; the rules `robot` and `invariants` apply by default."""
     return {
         "candidate": candidate,
         "champion": "champion",
@@ -317,17 +319,17 @@ def gate_file(candidate: str, evidence: Mapping[str, Sequence[str]], identified:
 
 
 def rate_words(half: FailureLoopResult) -> str:
-    """Success of each policy on the robot in a sentence, with exact intervals."""
+    """Return a sentence with the success rate of each policy on the robot, with exact intervals."""
     rates = half.to_json()["success"]
     parts = [f"{name} {rate['rate']:.0%} ({rate['low']:.0%} to {rate['high']:.0%})" for name, rate in rates.items()]
-    return f"On the virtual robot, {SETTINGS.episodes} trials each, intervals of 95 %: {', '.join(parts)}."
+    return f"On the virtual robot, {SETTINGS.episodes} trials each, 95 % intervals: {', '.join(parts)}."
 
 
 def gate_words(half: FailureLoopResult) -> str:
-    """The gate's answer in a sentence, with the rules that refused."""
+    """Return a sentence with the gate's decision and the rules that refused."""
     refused = [one["rule"] for one in half.gate["rules"] if one["verdict"] in ("no", "missing")]
     said = f"no, by {' and '.join(refused)}" if refused else "yes"
-    return f"The release gate says {said}; the champion is {half.champion}."
+    return f"The decision of the release gate is {said}; the champion is {half.champion}."
 
 
 def _rate(won: NDArray[np.bool_]) -> dict[str, Any]:
@@ -342,7 +344,7 @@ def _rate(won: NDArray[np.bool_]) -> dict[str, Any]:
 
 
 def _part(kind: str, condition: str, output: Path) -> StudyPart:
-    """A part of the study's only robot and training run."""
+    """Return a part of the study, which has one robot and one training run."""
     number = next((one.number for one in CONDITIONS if one.name == condition), 0)
     folder = str(output / "transfer")
     return StudyPart(kind=kind, folder=folder, settings=SETTINGS, robot=FIRST_ROBOT, condition=number)

@@ -1,4 +1,4 @@
-"""The loop once, end to end: from a log to a dataset, and from a policy over its failure to a better one."""
+"""Run the loop once, end to end: from a log to a dataset, and from a failure of a policy to a better policy."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _REPLAYS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetVerification:
-    """Verdicts by dataset, replays, and what could not be asked."""
+    """Verdicts by dataset, replays, and validators that are not installed."""
 
     verdicts: tuple[tuple[str, ValidationResult], ...]
     replays: tuple[ReplayResult, ...]
@@ -61,21 +61,21 @@ class DatasetVerification:
 
     @property
     def passed(self) -> bool:
-        """No validator refused, every replay was equal; a validator that is not installed is not a refusal."""
+        """Whether every installed validator accepted the datasets and every replay was equal."""
         return all(verdict.accepted for _, verdict in self.verdicts) and all(replay.equal for replay in self.replays)
 
     def rows(self) -> list[tuple[str, str]]:
-        """What was asked, and the answer."""
+        """Return each check with its result."""
         rows = [(f"{verdict.validator} on {name}", str(verdict)) for name, verdict in self.verdicts]
         rows += [(f"replay of {Path(r.dataset).name}", r.line()) for r in self.replays]
         return rows + [("validator", text) for text in self.missing]
 
     def text(self) -> str:
-        """Lines for people."""
+        """Return the results as lines for people."""
         return "\n".join(f"{what}: {answer}" for what, answer in self.rows())
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for results."""
+        """Return a JSON-compatible dictionary for results."""
         return {
             "passed": self.passed,
             "verdicts": [{"dataset": name, **verdict.to_json()} for name, verdict in self.verdicts],
@@ -85,7 +85,7 @@ class DatasetVerification:
 
 
 def verify(datasets: Sequence[Path], *, seed: int) -> DatasetVerification:
-    """Ask both validators about every dataset, and replay three random episodes of the first."""
+    """Check every dataset with both validators, and replay three random episodes of the first."""
     verdicts: list[tuple[str, ValidationResult]] = []
     missing: list[str] = []
     for dataset in datasets:
@@ -103,7 +103,7 @@ _EPISODES, _MOMENTS = 4, 6
 
 
 def write_pictures(dataset: Path, output: Path) -> Path:
-    """Write ``contact_sheet.png`` and ``episodes.mp4`` to a folder; returns the sheet's path."""
+    """Write ``contact_sheet.png`` and ``episodes.mp4`` to a folder; return the path of the contact sheet."""
     reader = DatasetReader(dataset)
     episodes = range(min(_EPISODES, len(reader)))
     pictures, labels = [], []
@@ -128,7 +128,7 @@ LOG = "so101_pick_place_tape"
 TWIN = "so101_tabletop"
 HOLDOUT = "last:10"
 ATTEMPTS = 256
-# A renderer without the graphics library draws about 20 pictures per second on two cores instead of hundreds.
+# A renderer without the graphics library draws about 20 images per second on two cores instead of hundreds.
 RENDERS = {
     "gl": RenderConfig(cameras=["front", "wrist"], height=240, width=320, episodes=20, renderer="gl"),
     "warp": RenderConfig(cameras=["front", "wrist"], height=128, width=128, episodes=3, renderer="warp"),
@@ -139,14 +139,14 @@ SECOND_ORDER = (0.24, 0.81, 0.95, 0.30, 0.14, 0.71)
 
 @dataclass(kw_only=True)
 class _StepTimer:
-    """Seconds of every step, printed as steps end."""
+    """Duration of every step in seconds."""
 
     console: Console
     seconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Announce a step and time it."""
+        """Print the name of a step and measure its duration."""
         self.console.print(f"\n{len(self.seconds) + 1}. {name}", style="bold")
         began = time.perf_counter()
         yield
@@ -154,31 +154,31 @@ class _StepTimer:
 
 
 def run_demo(request: DemoRequest, console: Console) -> dict[str, Any]:
-    """Run the demo in a folder; returns its figures.
+    """Run the demo in a folder; return its metrics.
 
     Raises:
-        InputError: the folder holds something that the demo did not make.
-        CheckFailedError: a validator refused the dataset, or an episode did not replay.
+        InputError: the folder contains files that the demo did not write.
+        CheckFailedError: a validator refused the dataset, or a replayed episode differed.
     """
     _begin(request.output)
     clock, workers = _StepTimer(console=console), checked_workers(request.workers)
     with clock.step("A log of an SO-101"):
         log = _log(console)
-    with clock.step("How far is the nominal twin, and what does the log say about it?"):
+    with clock.step("Gap of the nominal twin, and identification from the log"):
         found = fit(load_twin(TWIN), log, HOLDOUT)
         console.print(found.result.text(), soft_wrap=True)
         if found.gap is not None:
             console.print("\n" + found.gap.text(), soft_wrap=True)
         identified = write_result(request.output / "identify", found.figures())
-    with clock.step("Worlds around that result: pick and place, states"):
+    with clock.step("Simulation with identified parameters: pick and place, states"):
         config = _config(request.output, request.seed)
         with opened(config, "local", workers=workers) as engine:
             states = states_pass(config, request.output / "states", engine)
         console.print(states_line(states, request.output / "states"))
-    with clock.step("Pixels from the states"):
+    with clock.step("Images rendered from the states"):
         images = _render(request.output, workers)
         console.print(render_line(images))
-    with clock.step("Does it hold?"):
+    with clock.step("Validation and replay of the datasets"):
         verified = verify([request.output / "states", request.output / "images"], seed=request.seed)
         console.print(verified.text())
         sheet = write_pictures(request.output / "images", request.output)
@@ -197,7 +197,7 @@ def run_demo(request: DemoRequest, console: Console) -> dict[str, Any]:
     }
     console.print()
     result = write_result(request.output, figures)
-    page = ReportPage("twinloop: the loop once", f"{log.label}. Twin {TWIN}, seed {request.seed}.")
+    page = ReportPage("twinloop: one pass of the loop", f"{log.label}. Twin {TWIN}, seed {request.seed}.")
     write_report(
         page,
         lambda p: _fill(p, found, config, states, images, verified, sheet, circle),
@@ -209,17 +209,21 @@ def run_demo(request: DemoRequest, console: Console) -> dict[str, Any]:
         f"{images['frames_per_second']:.0f} frames/s with two cameras; {figures['total_seconds']:.0f} s in all."
     )
     if not verified.passed:
-        raise CheckFailedError("The demo's dataset did not pass; see the lines above. Please report it with the seed.")
+        raise CheckFailedError(
+            "The demo's dataset did not pass its checks; see the lines above. Please report this with the seed."
+        )
     return result
 
 
 def _begin(output: Path) -> None:
-    """An empty folder; what an earlier demo left is replaced, anything else is refused."""
+    """Create an empty folder; replace the files of an earlier demo, and refuse any others."""
     if output.exists() and not output.is_dir():
         raise InputError(f"{output} is a file; the demo needs a folder. Choose another --output.")
     if output.exists() and any(output.iterdir()):
         if not (output / ".twinloop-demo").is_file():
-            raise InputError(f"{output} holds something that no demo made. Choose another folder with --output.")
+            raise InputError(
+                f"{output} contains files that the demo did not write. Choose another folder with --output."
+            )
         shutil.rmtree(output)
     output.mkdir(parents=True, exist_ok=True)
     (output / ".twinloop-demo").touch()
@@ -229,11 +233,11 @@ def _log(console: Console) -> LogEpisodes:
     try:
         log = open_public(LOG)
     except RealDataUnavailableError as error:
-        console.print(f"No real log at hand, a virtual robot stands in: {error}", soft_wrap=True)
+        console.print(f"No real log is available, a virtual robot is used instead: {error}", soft_wrap=True)
         episodes = virtual_log(seed=1, episodes=40)
         log = LogEpisodes(
             name="virtual",
-            label=f"VIRTUAL robot {episodes[0].origin}, no real log at hand",
+            label=f"VIRTUAL robot {episodes[0].origin}, no real log available",
             hash="",
             episodes=tuple(episodes),
         )
@@ -297,7 +301,7 @@ def _fill(
 
 
 def _second(output: Path, workers: int, clock: _StepTimer) -> FailureLoopResult | None:
-    """Train, try, mend; nothing without torch."""
+    """Train and evaluate policies, and retrain from a failure; return None without torch."""
     try:
         require_torch()
     except MissingDependencyError as error:

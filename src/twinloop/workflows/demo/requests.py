@@ -9,7 +9,7 @@ from twinloop.workflows.run.request import Request, SeedOption, WorkersOption, r
 
 @request
 class DemoRequest(SeedOption, WorkersOption, Request):
-    """The loop once, in a few minutes: a real log, a calibrated twin, a randomized and verified dataset, a report."""
+    """Run the loop once in a few minutes: real log, calibrated twin, randomized and verified dataset, report."""
 
     output: Path = Path("demo-output")
     """Folder for everything the demo makes."""

@@ -1,4 +1,4 @@
-"""What a run is made of, opened and checked before anything moves; and a policy served to other computers."""
+"""Open and check the parts of a run before anything moves; serve a policy to other computers."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from twinloop.tasks import DEFAULT_TWIN
 from twinloop.twin import Twin, load_twin
 from twinloop.workflows.deploy.requests import RunRequest, ServeRequest
 
-PATIENCE_S = 30.0  # for answers while a virtual robot's time stands still
+PATIENCE_S = 30.0  # maximum wait for an answer while the time of a virtual robot waits
 _VIRTUAL = "virtual:"
-_SECONDS = 20.0  # of an episode where no task says; about what teleoperated tabletop episodes last
+_SECONDS = 20.0  # of an episode without a task: the usual length of teleoperated tabletop episodes
 
 
 @dataclass(kw_only=True)
 class RobotCell:
-    """The parts of a run: robot, envelope, the policies by their part in it, and the stages of a candidate.
+    """The parts of a run: robot, envelope, policies by their role, and the stages of a candidate.
 
-    ``judge`` says whether the task is done now, where the robot has a judge.
+    ``judge`` returns whether the task is done now; None if the robot has no judge.
     """
 
     robot: RobotDriver
@@ -56,7 +56,7 @@ def open_cell(request: RunRequest, registry: PolicyRegistry | None, held: ExitSt
     """Open everything that a run needs; nothing is connected yet.
 
     Raises:
-        InputError: a part cannot be had, or does not fit the others; says which and how.
+        InputError: a part is not available, or does not fit the others; the message names it and the remedy.
     """
     spoken = TimedRobot(open_robot(_numbered(request.robot, request.first)), patience_s=PATIENCE_S)
     held.callback(spoken.driver.close)
@@ -97,17 +97,17 @@ def open_cell(request: RunRequest, registry: PolicyRegistry | None, held: ExitSt
 
 
 def _numbered(address: str, first: int) -> str:
-    """The address of a virtual robot whose sessions are numbered as the episodes, unless it says otherwise."""
+    """Return a virtual robot's address with the session number of the first episode, unless it already has one."""
     if not address.startswith(_VIRTUAL) or "session=" in address or not first:
         return address
     return f"{address}{'&' if '?' in address else '?'}session={first}"
 
 
 def require_fitting(decider: Decider, offered: Contract, robot: str) -> None:
-    """Refuse a policy whose contract is not what a robot offers.
+    """Refuse a policy whose contract does not match the robot.
 
     Raises:
-        InputError: every difference, a line each.
+        InputError: lists every difference on its own line.
     """
     differences = decider.contract.differences(offered)
     if differences:
@@ -118,7 +118,7 @@ def require_fitting(decider: Decider, offered: Contract, robot: str) -> None:
 
 
 def _arms(request: RunRequest, stages: StageTracker | None) -> dict[str, str]:
-    """Which policies take part: the one asked for, and, for the champion, a candidate that is on its way."""
+    """Return the policies of the run by role: the requested one, and the candidate that is in shadow or canary."""
     arms = {"champion": request.policy}
     standing = None if stages is None else stages.now
     if standing is not None:
@@ -134,20 +134,20 @@ def _twin_name(request: RunRequest, registry: PolicyRegistry | None) -> str:
     named = None if registry is None else registry.workspace.config.get("twin")
     if named is None:
         raise InputError(
-            f"The envelope asks a twin where {request.robot} can be without touching anything, and there is none. Give "
-            f"--twin, such as --twin {DEFAULT_TWIN}, or the workspace's twinloop.yaml a twin."
+            f"The envelope needs a twin of {request.robot} to compute limits and clearances, and none is given. Add "
+            f"--twin, such as --twin {DEFAULT_TWIN}, or name a twin in the workspace's twinloop.yaml."
         )
     return str(named)
 
 
 def open_registry(held: ExitStack) -> PolicyRegistry | None:
-    """The registry of the workspace around this folder, if there is one."""
+    """Return the policy registry of the workspace around the working folder, or None."""
     root = Workspace.find(Path.cwd())
     return None if root is None else PolicyRegistry(held.enter_context(Workspace.open(root)))
 
 
 def episode_steps(cell: RobotCell, request: RunRequest) -> int:
-    """Control steps of an episode: as asked for, as the task has, or those of 20 s."""
+    """Return the number of control steps of an episode: as requested, or that of the task, or those of 20 s."""
     hz = cell.offered.control_hz
     if request.seconds is not None:
         return max(1, round(request.seconds * hz))
@@ -155,21 +155,23 @@ def episode_steps(cell: RobotCell, request: RunRequest) -> int:
 
 
 def serve_policy(request: ServeRequest, console: Console) -> dict[str, Any]:
-    """Serve a policy until Ctrl-C; returns how many observations were answered.
+    """Serve a policy until Ctrl-C; return the number of answered observations.
 
     Raises:
-        InputError: no such policy, a server's address instead of one, or a port that cannot be had.
+        InputError: there is no such policy, a server's address is given instead, or the port is not available.
     """
     options = ServeOptions(
         host=request.host, port=request.port, token=read_token(request.token_file), sessions=request.sessions
     )
     if is_address(request.policy):
-        raise InputError(f"{request.policy} is a server already. Give a folder, or a name of the registry.")
+        raise InputError(
+            f"{request.policy} is the address of a server. Give the folder of a policy, or a name of the registry."
+        )
     with ExitStack() as held:
         policy = open_saved(request.policy, open_registry(held))
         server = PolicyServer(policy.copy, options)
         console.print(
-            f"Serving {policy.name} ({policy.hash[:12]}) at {server.address}. Ctrl-C ends it.", soft_wrap=True
+            f"Serving {policy.name} ({policy.hash[:12]}) at {server.address}. Ctrl-C stops it.", soft_wrap=True
         )
         server.run()
     return {"schema": 1, "verb": "serve", "policy": policy.name, "answered": server.sessions.answered}

@@ -1,4 +1,4 @@
-"""Decide about a candidate: read the gate's file and its evidence, ask every rule, write the decision down."""
+"""Decide about a candidate: read the gate file and its evidence, evaluate every rule, store the decision."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from twinloop.workflows.run.results import claim_output, finishing, write_report
 
 _MOST_ROWS = 30
 _PAIRED = ("pairs", "wins", "losses", "difference", "low", "p_value")
-# What is shown of the rows behind a rule.
+# Columns that are shown of the rows behind a rule.
 _ROWS = {
     "slices": ("slice", "answer", "successes", "trials", "rate", *_PAIRED),
     "effects": ("effect", *_PAIRED, "missing"),
@@ -34,7 +34,7 @@ _ROWS = {
 
 
 def gate_section(page: ReportPage, decision: GateDecision) -> None:
-    """The answer, the table of rules, and the slices and parameters behind them."""
+    """Write the decision, the table of rules, and the slices and parameters behind them."""
     tone: Tone = "good" if decision.passed else "bad"
     page.figures(
         [
@@ -56,21 +56,21 @@ def gate_section(page: ReportPage, decision: GateDecision) -> None:
         _details(page, rule)
     page.section(
         "How to read this",
-        "Every rule must say yes. Missing evidence refuses like a no: nothing is taken for granted. A rule that is "
-        "waived was taken away by a person, with the reason beside it. The verdict `none` means that there is "
-        "nothing to ask: no champion yet, or no trials on a robot.\n\n"
-        f"α = {decision.alpha:g} is the chance of a yes to a candidate that breaks a tested rule. It is not divided "
-        "between rules and slices, because all of them must be shown; only effects of which one suffices share it. "
+        "Every rule must have the verdict yes. Missing evidence counts as a no. A rule with the verdict waived was "
+        "switched off by a person; the reason is in the table. The verdict `none` means that the rule does not apply: "
+        "there is no champion yet, or there are no trials on a robot.\n\n"
+        f"α = {decision.alpha:g} is the probability of a yes for a candidate that violates a tested rule. It is not "
+        "divided among rules and slices, because all of them must pass; only effects of which one suffices share it. "
         + (
-            "The tests hold however often the evidence is looked at while it grows."
+            "The tests are valid however often they are repeated while trials are added."
             if decision.looks == "any"
-            else "The tests are exact for this one look: the evidence must not be looked at again after more trials."
+            else "The tests are exact for this one evaluation: it must not be repeated after more trials."
         ),
     )
 
 
 def _details(page: ReportPage, rule: RuleVerdict) -> None:
-    """The rows behind a rule that was asked of many."""
+    """Write the rows of a rule that covers several slices, effects or parameters."""
     for key, columns in _ROWS.items():
         rows: list[dict[str, Any]] = list(rule.evidence.get(key, ()))
         if not rows:
@@ -88,14 +88,14 @@ def _cell(value: Any) -> Any:
 
 
 def run_gate(request: GateRequest, console: Console) -> tuple[dict[str, Any], int]:
-    """Print and store a decision; in a workspace it is written down there, and a yes makes the candidate's alias.
+    """Print and store a decision. In a workspace, a positive one sets the alias ``candidate``.
 
     Returns:
-        The decision, and 1 where it is a no.
+        The decision, and 1 if it is negative.
 
     Raises:
-        InputError: the file or an evaluation is wrong, or a policy is no folder and there is no workspace.
-        UnknownNameError: no such version, or no champion yet.
+        InputError: the file or an evaluation is wrong, or a policy is not a folder and there is no workspace.
+        UnknownNameError: there is no such version, or no champion yet.
     """
     config = read_gate(request.file)
     if request.output is not None:
@@ -120,14 +120,14 @@ def run_gate(request: GateRequest, console: Console) -> tuple[dict[str, Any], in
 
 
 def _decide(config: GateConfig, file: Path, registry: PolicyRegistry | None) -> GateDecision:
-    """Find the policies, read their evaluations, and ask."""
+    """Find the policies, read their evaluations, and apply the rules."""
     mine = _policy(config.candidate, file, registry)
     theirs = None if config.champion is None else _champion(config.champion, file, registry)
     now = None if registry is None else registry.aliases().get("champion")
     if config.champion is None and now not in (None, mine.reference):
         raise InputError(
-            f"{file} says that there is no champion yet (champion: null), and there is one, {now}. Compare with it: "
-            "champion: champion."
+            f"{file} states that there is no champion yet (champion: null), but {now} is the champion. To "
+            "compare with it, write champion: champion."
         )
     evidence = config.evidence
     candidate = [] if evidence is None else [Evaluation.read(folder) for folder in evidence.candidate]
@@ -151,15 +151,18 @@ def _decide(config: GateConfig, file: Path, registry: PolicyRegistry | None) -> 
 
 
 def _policy(said: str, file: Path, registry: PolicyRegistry | None) -> PolicyVersion:
-    """A version of the registry; a folder is added to it. Without a workspace a folder stands for itself."""
+    """Return a version of the registry.
+
+    A folder is added to the registry first; without a workspace, it is returned as an unregistered version.
+    """
     folder = file.parent / said
     is_folder = (folder / "config.json").is_file()
     if registry is not None:
         return registry.version(registry.add(folder) if is_folder else said)
     if not is_folder:
         raise InputError(
-            f"{said} is no folder of a saved policy beside {file}, and there is no workspace whose registry could know "
-            "it. Give a folder, or --workspace."
+            f"{said} is not the folder of a saved policy next to {file}, and there is no workspace with a registry "
+            "that may contain it. Give a folder, or --workspace."
         )
     config = config_of(folder)
     return PolicyVersion(
@@ -180,15 +183,15 @@ def _champion(said: str, file: Path, registry: PolicyRegistry | None) -> PolicyV
         if said != "champion" or registry is None:
             raise
         raise InputError(
-            f"{registry.deployment} has no champion yet. For the first one write `champion: null` in {file}: its floor "
-            "decides then."
+            f"{registry.deployment} has no champion yet. For the first champion write `champion: null` in {file}: the "
+            "rule `floor` then decides."
         ) from error
 
 
 def _spent(registry: PolicyRegistry, candidate: PolicyVersion, evidence: list[Evaluation]) -> str:
-    """Whether the one look was taken before, at other trials."""
+    """Return a reason if the one allowed look was already used for other trials, else ""."""
     hashes = tuple(one.hash for one in evidence)
     for before in registry.decisions(candidate.reference):
         if before.looks == "once" and before.looked and before.evidence != hashes:
-            return f"looks: once, and α was spent on {before.made} at other trials of it; use looks: any"
+            return f"looks: once, but α was spent on {before.made} for other trials of the candidate; use looks: any"
     return ""

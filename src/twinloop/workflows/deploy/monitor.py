@@ -1,4 +1,4 @@
-"""`monitor calibrate` and `monitor check`: thresholds from successes, and what is unusual in recorded episodes."""
+"""Run ``monitor calibrate`` and ``monitor check``: thresholds from successes, and alarms in recorded episodes."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _LISTED = 40
 
 
 def monitor_section(page: ReportPage, told: Sequence[MonitorVerdict], figures: Mapping[str, Any]) -> None:
-    """All of the page."""
+    """Write the sections of the page."""
     wrong = figures["low"] > figures["promised"] or bool(figures["course"])
     page.figures(
         [
             KeyMetric(label="episodes", value=figures["episodes"]),
             KeyMetric(label="with an alarm", value=figures["alarmed"], tone="bad" if wrong else None),
-            KeyMetric(label="promised where nothing is wrong", value=100 * figures["promised"], unit="%"),
+            KeyMetric(label="calibrated false alarms", value=100 * figures["promised"], unit="%"),
         ]
     )
     page.text(
@@ -48,37 +48,38 @@ def monitor_section(page: ReportPage, told: Sequence[MonitorVerdict], figures: M
     for said in figures["course"]:
         page.text(said)
     if figures["causes"]:
-        page.section("What the alarms point to")
+        page.section("Likely causes of the alarms")
         page.table(["cause", "episodes"], [[cause, str(count)] for cause, count in figures["causes"].items()])
     names = list(told[0].scores)
-    page.section("Signals", "The largest score of each episode, in units of the limit: from 1 on it is an alarm.")
+    page.section("Signals", "The largest score of each episode, in units of the limit: a score above 1 is an alarm.")
     rows = []
     for name in names:
         values = sorted(one.scores[name] for one in told)
         over = sum(value > 1.0 for value in values)
         rows.append([name, f"{values[len(values) // 2]:.2f}", f"{values[-1]:.2f}", str(over)])
-    page.table(["signal", "median episode", "worst episode", "episodes beyond"], rows)
+    page.table(["signal", "median episode", "worst episode", "episodes above the limit"], rows)
     alarmed = [one for one in told if one.alarms]
     if alarmed:
-        page.section("Alarms", f"The first of each episode, {min(len(alarmed), _LISTED)} of {len(alarmed)} episodes.")
+        page.section("Alarms", f"First alarms, for {min(len(alarmed), _LISTED)} of {len(alarmed)} episodes.")
         page.table(
-            ["episode", "points to", "first alarm"],
+            ["episode", "likely cause", "first alarm"],
             [[one.name, one.cause, str(one.alarms[0])] for one in alarmed[:_LISTED]],
         )
 
 
-_TRIED = 8  # episodes whose commands the faults are tried with: signatures are means (our choice)
+_TRIED = 8  # episodes whose commands are simulated with each fault; a signature is their mean (our choice)
 
 
 def run_monitor_calibrate(request: MonitorCalibrateRequest, console: Console) -> tuple[dict[str, Any], int]:
-    """Calibrate a monitor on the successes of a dataset and keep it in a folder.
+    """Calibrate a monitor on the successes of a dataset and save it in a folder.
 
     Raises:
-        InputError: too few successes for the rate, no labels, a policy that does not fit the data, or bad input.
+        InputError: there are too few successes for the rate, or no labels; the policy does not fit the data; or an
+            option is invalid.
     """
     if not 0.0 < request.rate < 1.0:
         raise InputError(
-            f"--rate {request.rate:g} is no chance of a false alarm per episode; give one between 0 and 1."
+            f"--rate {request.rate:g} is not a probability of a false alarm per episode. Give one between 0 and 1."
         )
     claim_output(request.output)
     model, (acting, name) = opened_twin(request.twin, request.output), _policy(request.policy)
@@ -87,7 +88,7 @@ def run_monitor_calibrate(request: MonitorCalibrateRequest, console: Console) ->
     recorded = read_recorded(request.data, cameras=request.camera)
     known = np.isfinite(recorded.success)
     if not known.any():
-        raise InputError(f"{request.data} does not say which episodes succeeded. Label them first: twinloop label.")
+        raise InputError(f"{request.data} does not state which episodes succeeded. Label them with `twinloop label`.")
     good = recorded.take(recorded.success == 1.0)
     contract = contract_of(request.data, model) if acting is None else acting.contract
     calibration = calibrated(
@@ -110,7 +111,7 @@ def run_monitor_calibrate(request: MonitorCalibrateRequest, console: Console) ->
         f"{figures['episodes']} successes of {request.data}; {calibration.band.count} of them set the thresholds."
     )
     console.print(f"Signals: {', '.join(calibration.signals)}")
-    console.print(f"False alarms promised: {100 * request.rate:g} % of episodes, of all signals together.")
+    console.print(f"Calibrated false alarms: {100 * request.rate:g} % of episodes, for all signals together.")
     console.print(f"Monitor {made[:12]}: {request.output}")
     return figures, 0
 
@@ -129,10 +130,10 @@ def calibrated(
     nthread: int = 1,
     success_rate: float | None = None,
 ) -> Calibration:
-    """A calibration made of successful episodes, with the signatures of faults tried in the twin.
+    """Return a calibration from successful episodes, with signatures of faults simulated in the twin.
 
     Raises:
-        InputError: too few of them for the rate.
+        InputError: there are too few episodes for the rate.
     """
     require_enough(len(good), rate)
     table = twin.table(1) if params is None else params
@@ -140,7 +141,7 @@ def calibrated(
     streams, rows = rows_of(good, twin, contract, params=table, policy=policy, pictures=pictures, nthread=nthread)
     first = contract.state.to_si(good.observation[STATE][:_TRIED, 0]) if contract.state else None
     if first is None:
-        raise InputError("The policy reads no joints, and a monitor follows them. Say their units in the contract.")
+        raise InputError("The contract of the policy has no joint positions. Add them, with units, for the monitor.")
     sent = good.commands[:_TRIED]
     sent = contract.action.to_si(sent) if contract.command == "position" else sent
     hypotheses, signature = signatures(twin, table, first, sent, nthread=nthread)
@@ -169,10 +170,10 @@ def calibrated(
 
 
 def run_monitor_check(request: MonitorCheckRequest, console: Console) -> tuple[dict[str, Any], int]:
-    """Show recorded episodes to a monitor; 1 where more of them alarm than chance allows, or the course has drifted.
+    """Check recorded episodes with a monitor; return 1 if too many of them alarm, or if the scores drift.
 
     Raises:
-        InputError: another policy or twin than the monitor's, or bad input.
+        InputError: policy or twin differ from the monitor's, or an option is invalid.
     """
     if request.output is not None:
         claim_output(request.output)
@@ -181,7 +182,7 @@ def run_monitor_check(request: MonitorCheckRequest, console: Console) -> tuple[d
     origin = monitor.calibration.origin
     if acting is None and origin.policy_hash:
         raise InputError(
-            f"{request.monitor} was calibrated with the policy {origin.policy or origin.policy_hash[:12]}. Give it: "
+            f"{request.monitor} was calibrated with the policy {origin.policy or origin.policy_hash[:12]}. Add "
             f"--policy {origin.policy or 'FOLDER'}."
         )
     check_policy(origin.policy_hash, getattr(acting, "hash", ""), where=str(request.monitor))
@@ -191,7 +192,7 @@ def run_monitor_check(request: MonitorCheckRequest, console: Console) -> tuple[d
     figures = {**_figures(told, monitor, request.data), "policy": name, "policy_hash": getattr(acting, "hash", "")}
     _print(told, figures, console)
     if request.output is not None:
-        page = ReportPage(f"What the monitor says of {request.data.name}", f"monitor {monitor.hash[:12]}")
+        page = ReportPage(f"Monitor check of {request.data.name}", f"monitor {monitor.hash[:12]}")
         write_run(request.output, figures, page, lambda made: monitor_section(made, told, figures), console)
     return figures, int(bool(figures["course"]) or figures["low"] > monitor.calibration.band.rate)
 
@@ -220,12 +221,12 @@ def _print(told: Sequence[MonitorVerdict], figures: Mapping[str, Any], console: 
     for one in told:
         for alarm in one.alarms[:1]:
             more = f" and {len(one.alarms) - 1} more" if len(one.alarms) > 1 else ""
-            console.print(f"{one.name}: {alarm} In all: {one.cause}{more}.", soft_wrap=True)
+            console.print(f"{one.name}: {alarm} Likely cause: {one.cause}{more}.", soft_wrap=True)
     for said in figures["course"]:
         console.print(said, soft_wrap=True)
     console.print(
         f"{figures['alarmed']} of {figures['episodes']} episodes alarm [{100 * figures['low']:.1f}, "
-        f"{100 * figures['high']:.1f} %]; {100 * figures['promised']:g} % are promised where nothing is wrong."
+        f"{100 * figures['high']:.1f} %]; {100 * figures['promised']:g} % was calibrated for episodes without a fault."
     )
 
 
@@ -246,7 +247,7 @@ def _said(calibration: Calibration, made: str, output: Path) -> dict[str, Any]:
 
 
 def _policy(reference: str | None) -> tuple[Predictor | None, str]:
-    """The policy that is meant, and a name that goes on meaning it: its folder, or NAME@VERSION."""
+    """Return the policy and a permanent name for it: its folder, or NAME@VERSION."""
     if reference is None:
         return None, ""
     from twinloop.policies import open_policy
@@ -264,7 +265,7 @@ def _pinned(reference: str) -> str:
 
 
 def _row(twin: Twin, params: Path | None) -> ParamTable:
-    """One row of parameters: those that a run of identify found, or nominal ones."""
+    """Return one row of parameters: the estimates of an identify run, or nominal values."""
     if params is None:
         return twin.table(1)
     found = ParamDistribution.from_json(read_identified(params)["distribution"]).estimate

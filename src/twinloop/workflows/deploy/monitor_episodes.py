@@ -1,4 +1,4 @@
-"""Read the episodes of a dataset that a monitor is to be shown."""
+"""Read the episodes of a dataset for a monitor."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from twinloop.curate.recording import RecordedEpisode, open_recordings
 from twinloop.release.monitor.recorded import RecordedEpisodes
 from twinloop.twin import Twin
 
-_NOBODY = ("", "recorded")  # actors of episodes of which nobody said who acted
+_NOBODY = ("", "recorded")  # actors of episodes whose actor is not recorded
 
 
 def read_recorded(folder: Path, *, cameras: tuple[str, ...] = ()) -> RecordedEpisodes:
-    """Every episode of a LeRobot v3.0 folder.
+    """Read every episode of a LeRobot v3.0 folder.
 
     Raises:
         InputError: it has no joint readings or commands, or no such camera; names the feature.
@@ -46,14 +46,14 @@ def read_recorded(folder: Path, *, cameras: tuple[str, ...] = ()) -> RecordedEpi
 
 
 def require_actor(folder: Path, policy: str, policy_hash: str) -> None:
-    """Refuse episodes that say of themselves that another than this policy acted; what says nothing is taken as it is.
+    """Refuse episodes that were recorded with another policy; episodes without this information are accepted.
 
     Args:
-        folder: of the episodes.
-        policy, policy_hash: whose they should be; an empty hash is nobody's.
+        folder: folder of the episodes.
+        policy, policy_hash: the expected policy; with an empty hash nothing is checked.
 
     Raises:
-        InputError: names an episode, who acted in it and the policy that was given.
+        InputError: names an episode, its actor and the given policy.
     """
     for one in open_recordings(folder) if policy_hash else []:
         record = one.provenance
@@ -63,14 +63,14 @@ def require_actor(folder: Path, policy: str, policy_hash: str) -> None:
         if policy_hash not in (acted, *record.actor.replace(",", " ").split()):
             who = f"{record.actor} ({acted[:12]})" if acted else record.actor
             raise InputError(
-                f"In {one.batch}:{one.index} of {folder} {who} acted, not the policy {policy} ({policy_hash[:12]}): "
-                "what is usual for one is not for another. Give episodes of this policy, or with --policy the one that "
-                "acted; without --policy only robot and scene are watched."
+                f"In {one.batch}:{one.index} of {folder} the actor was {who}, not the policy {policy} "
+                f"({policy_hash[:12]}): a monitor is valid for one policy only. Give episodes of this policy, or name "
+                "their policy with --policy; without --policy, only robot and scene are monitored."
             )
 
 
 def contract_of(folder: Path, twin: Twin) -> Contract:
-    """What a dataset's columns are, where no policy says it."""
+    """Return the contract that describes a dataset's columns, for use without a policy."""
     reader = open_recordings(folder)[0].reader
     units = reader.units or twin.units
     names = tuple(reader.feature_names(ENVIRONMENT)) if ENVIRONMENT in reader.info["features"] else ()
@@ -89,6 +89,6 @@ def _known(recording: RecordedEpisode) -> float:
 
 
 def _padded(series: list[NDArray[Any]]) -> NDArray[Any]:
-    """Series of unlike length ``(T, …)`` as one array ``(m, T, …)``, their ends repeated."""
+    """Return series of different lengths ``(T, …)`` as one array ``(m, T, …)``; their last values are repeated."""
     longest = max(len(one) for one in series)
     return np.stack([one[np.minimum(np.arange(longest), len(one) - 1)] for one in series])

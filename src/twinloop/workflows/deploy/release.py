@@ -1,4 +1,4 @@
-"""Promote, roll back, and look at the registry of policies: words and figures."""
+"""Promote and roll back policies, and inspect the policy registry."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _T = TypeVar("_T")
 
 
 def of_deployment(work: Callable[[_R, PolicyRegistry, Console], _T]) -> Callable[[_R, Console], _T]:
-    """Open the registry of the workspace that a request names, by default the nearest upwards, for the work on it."""
+    """Open the registry in the workspace of a request, by default the nearest one upwards, and pass it to ``work``."""
 
     @wraps(work)
     def opened(request: _R, console: Console) -> _T:
@@ -47,10 +47,10 @@ def of_deployment(work: Callable[[_R, PolicyRegistry, Console], _T]) -> Callable
 
 @of_deployment
 def run_promote(request: PromoteRequest, registry: PolicyRegistry, console: Console) -> dict[str, Any]:
-    """Move a version one stage on; see `release.promote`.
+    """Move a version to the next stage; see `release.promote`.
 
     Raises:
-        InputError: there is no candidate; says how there comes to be one.
+        InputError: there is no candidate; the message states how to get one.
     """
     where, _, alias = request.policy.rpartition("/")
     if alias == "candidate" and "candidate" not in (
@@ -59,10 +59,10 @@ def run_promote(request: PromoteRequest, registry: PolicyRegistry, console: Cons
         raise InputError(_no_candidate(registry))
     moved = promote(registry, request.policy, to=request.to, force=request.force, reason=request.reason)
     if moved.stage == "champion":
-        before = f", {moved.before} the previous one" if moved.before else ""
+        before = f"; the previous one is {moved.before}" if moved.before else ""
         console.print(f"{moved.policy} is the champion of {registry.deployment}{before}.")
     else:
-        console.print(f"{moved.policy} is in {moved.stage} of {registry.deployment}, beside {moved.before}.")
+        console.print(f"{moved.policy} is in {moved.stage} of {registry.deployment}; the champion is {moved.before}.")
     return {"verb": "promote", "deployment": registry.deployment, **moved.to_json(), "aliases": registry.aliases()}
 
 
@@ -70,14 +70,15 @@ def _no_candidate(registry: PolicyRegistry) -> str:
     known = [version.reference for version in registry.versions()]
     if not known:
         return (
-            "There is no policy to promote. Add one with `twinloop policies add DIR`, then let a gate decide about it: "
+            "There is no policy to promote. Add one with `twinloop policies add DIR`, then run a gate on it: "
             "`twinloop gate candidate.yaml`."
         )
     champion = registry.aliases().get("champion")
-    now = f"{champion} is its champion" if champion else "it has no champion either"
+    now = f"{champion} is its champion" if champion else "it has no champion"
     return (
-        f"{registry.deployment} has no candidate; {now}. A yes of `twinloop gate candidate.yaml` makes one. Or go past "
-        f"the gate: `twinloop promote {known[-1]} --force --reason WHY` (there are {', '.join(known[-5:])})."
+        f"{registry.deployment} has no candidate; {now}. A yes of `twinloop gate candidate.yaml` makes a policy the "
+        f"candidate. To skip the gate: `twinloop promote {known[-1]} --force --reason WHY` (policies: "
+        f"{', '.join(known[-5:])})."
     )
 
 
@@ -87,7 +88,7 @@ def run_rollback(request: RollbackRequest, registry: PolicyRegistry, console: Co
     began = time.perf_counter()
     moved = rollback(registry, request.reason)
     seconds = time.perf_counter() - began
-    console.print(f"{moved.policy} is the champion of {registry.deployment} again, checked, in {seconds:.3f} s.")
+    console.print(f"{moved.policy} is the champion of {registry.deployment} again, checked in {seconds:.3f} s.")
     aliases = registry.aliases()
     return {"verb": "rollback", "deployment": registry.deployment, **moved.to_json(), "seconds": seconds} | {
         "aliases": aliases
@@ -107,7 +108,7 @@ def run_add(request: PoliciesAddRequest, registry: PolicyRegistry, console: Cons
 
 @of_deployment
 def run_list(_: PoliciesListRequest, registry: PolicyRegistry, console: Console) -> dict[str, Any]:
-    """Every version, what it is called, and where it is on its way."""
+    """List every version with its aliases and its stage."""
     aliases, stages = registry.aliases(), StageTracker(registry)
     standing = {one.policy: one for one in stages.history()}
     table = Table("policy", "alias", "stage", "policy hash", "trained on", "added", "by", box=None, pad_edge=False)
@@ -147,15 +148,15 @@ def run_list(_: PoliciesListRequest, registry: PolicyRegistry, console: Console)
 
 @of_deployment
 def run_show(request: PoliciesShowRequest, registry: PolicyRegistry, console: Console) -> dict[str, Any]:
-    """What a version is made of, and what the gate said of it."""
+    """Print the content and origin of a version, and the gate's decisions about it."""
     version = registry.version(request.policy)
     folder = registry.folder(request.policy)
     record = version.record
     contract = record.get("contract") or {}
     rows = {
         "folder": str(folder),
-        "policy hash": _meant(version.policy, "weights and settings; evaluations, runs and training name this one"),
-        "files hash": _meant(version.hash, "of every file, the card too; what makes it this version"),
+        "policy hash": _meant(version.policy, "weights and settings; evaluations, runs and training refer to it"),
+        "files hash": _meant(version.hash, "of every file, the card included; identifies this version"),
         "weights hash": _meant(record.get("weights"), "of model.safetensors alone"),
         "kind": record.get("kind"),
         "robot": contract.get("robot_type"),
@@ -183,13 +184,13 @@ def _called(version: PolicyVersion) -> str:
 
 
 def _meant(digest: str | None, of: str) -> str | None:
-    """A hash and what it is of."""
+    """Return a hash with the description of its content."""
     return f"{digest} ({of})" if digest else None
 
 
 @of_deployment
 def run_audit(_: PoliciesAuditRequest, registry: PolicyRegistry, console: Console) -> dict[str, Any]:
-    """Who did what, oldest first, and the hash by which this log can be told from another."""
+    """Print the log, oldest entry first, and the hash of its newest entry."""
     log = registry.audit()
     for entry in log:
         details = {k: v for k, v in entry.details.items() if k in _TOLD and (v or k == "passed")}
@@ -205,22 +206,22 @@ def run_audit(_: PoliciesAuditRequest, registry: PolicyRegistry, console: Consol
 def run_verify(
     request: PoliciesVerifyRequest, registry: PolicyRegistry, console: Console
 ) -> tuple[dict[str, Any], int]:
-    """Every file of every version, the chain of the log, and that an entry that was noted elsewhere is in it.
+    """Check the files of every version and the chain of the log, and that a given entry is still in it.
 
     Raises:
-        InputError: what was noted is not NUMBER:HASH.
+        InputError: the given entry is not written as NUMBER:HASH.
     """
     workspace = registry.workspace
     found = [finding.what for finding in check_release(workspace.root, workspace.state)]
     if request.head is not None:
         seq, _, digest = request.head.partition(":")
         if not (seq.isdigit() and digest):
-            raise InputError(f"--head {request.head} is not NUMBER:HASH, as `twinloop policies audit` ends with.")
+            raise InputError(f"--head {request.head} is not NUMBER:HASH, as `twinloop policies audit` prints it last.")
         lost = audit.missing_head(workspace.state, int(seq), digest)
         found += [lost] if lost else []
     for what in found:
         console.print(what, soft_wrap=True)
     if not found:
         count, entries = len(registry.versions()), audit.head(workspace.state)[0]
-        console.print(f"{count} versions and {entries} entries of the log are as they were written.")
+        console.print(f"{count} versions and {entries} entries of the log are unchanged.")
     return {"verb": "policies verify", "findings": found}, 1 if found else 0

@@ -12,173 +12,179 @@ from twinloop.workflows.run.request import ReportedRequest, Request, SeedOption,
 
 @request
 class RunRequest(Request):
-    """Let a policy drive a robot through the safety envelope, and record everything as a LeRobot v3.0 dataset."""
+    """Run a policy on a robot through the safety envelope, and record everything as a LeRobot v3.0 dataset."""
 
     robot: str
     """virtual:TWIN?seed=N&task=TASK, lerobot:so101?port=PORT, or your own path/to/file.py:Class?option=value."""
     policy: str
-    """champion or another alias, NAME@VERSION, a policy's folder, or a server: http://HOST:PORT, ws://HOST:PORT."""
+    """champion or another alias, NAME@VERSION, a policy's folder, or a server (http://HOST:PORT or ws://HOST:PORT)."""
     output: Path
-    """Folder of the dataset."""
+    """Folder of the new dataset."""
     episodes: int = 1
-    """How many."""
+    """Number of episodes."""
     first: int = 0
-    """Number of the first; what a policy does by chance, and who acts in a canary, depends on the number."""
+    """Number of the first episode. It determines random choices, of the policy and between champion and canary."""
     seconds: float | None = None
-    """Length of an episode; by default the task's, or 20."""
+    """Length of an episode in seconds; by default that of the task, or 20 s without a task."""
     hz: float | None = None
-    """Commands per second; by default the twin's."""
+    """Commands per second; by default the control rate of the twin."""
     twin: str | None = None
-    """The twin that the envelope asks; by default the virtual robot's, or the workspace's."""
+    """Twin for the limits and clearances of the envelope; by default that of the virtual robot or of the workspace."""
     envelope: Path | None = None
-    """A YAML file of the envelope's settings; see docs/guides/deployment.md."""
+    """A YAML file with settings of the envelope, see docs/guides/deployment.md; by default the standard settings."""
     instruction: str = ""
-    """What the robot is to do, in words, for the dataset; by default the task's sentence."""
+    """Task sentence for the dataset; by default the instruction of the task."""
     outcome: Path | None = None
     """A CSV file with the columns episode and success, read after each episode."""
     ask: bool = False
-    """Ask after each episode whether it succeeded, where nobody else can tell."""
+    """Ask after each episode whether it succeeded, if neither the robot nor --outcome determines it."""
     no_home: bool = False
-    """Do not bring a real robot slowly to its twin's home before each episode."""
+    """Do not move a real robot slowly to the home pose of its twin before each episode."""
     realtime: bool = False
-    """A virtual robot lives on while the policy thinks, as a real one does; else its time stands still."""
+    """Let the time of a virtual robot continue while the policy computes, as on a real robot; otherwise its time waits.
+    """
     stop_on_success: bool = False
-    """End an episode as soon as the judge calls it a success."""
+    """End an episode as soon as the robot reports success."""
     on_trip: Literal["stop", "go-on", "rollback"] = "stop"
-    """When an episode was cut short: end the run, go on with the next unless the robot failed, or roll back and end."""
+    """What to do after an episode was stopped early: end the run; continue with the next episode, unless the robot
+    failed or a person stopped it; or roll back to the previous champion and end the run.
+    """
     monitor: Path | None = None
-    """Folder of a monitor that was calibrated for this policy: twinloop monitor calibrate."""
+    """Folder of a monitor that was calibrated for this policy by `twinloop monitor calibrate`; by default no monitor.
+    """
     on_alarm: Literal["stop", "log"] = "stop"
-    """An alarm of the monitor ends the episode, or is written down only."""
+    """Whether an alarm of the monitor ends the episode or is only recorded."""
     run_seed: int = 0
-    """Of what a policy does by chance."""
+    """Seed of the random choices of the policy."""
     token_file: Path | None = None
-    """A file with the token of the policy server; else the variable TWINLOOP_TOKEN is asked."""
+    """A file with the token of the policy server; by default the environment variable TWINLOOP_TOKEN."""
 
 
 @request
 class ServeRequest(Request):
-    """Serve a policy over HTTP and WebSocket, to this machine only unless there is a token; end it with Ctrl-C."""
+    """Serve a policy over HTTP and WebSocket until Ctrl-C. Without a token it is served to this machine only."""
 
     policy: str
-    """champion or another alias, NAME@VERSION, or a policy's folder."""
+    """Policy to serve: champion or another alias, NAME@VERSION, or the folder of a policy."""
     host: str = "127.0.0.1"
-    """Where to listen; beyond this machine a token is needed."""
+    """Address to listen at; any address other than this machine needs a token."""
     port: int = 8400
-    """The port; 0 takes a free one."""
+    """Port of the server; 0 chooses a free one."""
     token_file: Path | None = None
-    """A file with the token that clients must show."""
+    """A file with the token that clients must send; by default no token."""
     sessions: int = 16
-    """Clients at a time."""
+    """Maximum number of simultaneous clients."""
 
 
 @request
 class MonitorCalibrateRequest(SeedOption, Request):
-    """Learn from successful episodes what is usual, so that alarms come at a promised rate where nothing is wrong."""
+    """Calibrate a monitor on successful episodes, with thresholds for a given rate of false alarms."""
 
     data: Path
-    """A run's dataset or any LeRobot v3.0 folder that says which episodes succeeded."""
+    """A dataset of `twinloop run` or any LeRobot v3.0 folder that states which episodes succeeded."""
     output: Path
     """Folder for the monitor: monitor.json and monitor.npz."""
     policy: str | None = None
-    """The policy that acted: its folder, NAME@VERSION or an alias; without it only robot and scene are watched."""
+    """The policy of the episodes: its folder, NAME@VERSION or an alias. Without it, only robot and scene are monitored.
+    """
     twin: str | None = None
-    """The robot's twin; by default the workspace's, or so101_tabletop."""
+    """The twin of the robot; by default that of the workspace, or so101_tabletop."""
     params: Path | None = None
-    """A run of identify: the twin as this robot is."""
+    """Folder of an identify run whose parameters the twin gets; by default nominal values."""
     rate: float = 0.05
-    """False alarms per episode, of all signals together."""
+    """Probability of a false alarm in an episode, for all signals together."""
     camera: tuple[str, ...] = ()
-    """Cameras whose pictures are watched, such as front."""
+    """Cameras whose images are monitored, such as front; by default none."""
     threads: int = 0
-    """C threads; 0 takes every core."""
+    """Number of simulation threads; 0 uses every core."""
 
 
 @request
 class MonitorCheckRequest(ReportedRequest):
-    """Show recorded episodes to a monitor: what is unusual, since when, and what it points to.
+    """Check recorded episodes with a monitor: report unusual signals, when they began, and the likely cause.
 
-    Exit code 1 where more episodes alarm than are promised, or the course of episodes has drifted.
+    The exit code is 1 if the share of episodes with an alarm is above the calibrated rate (lower 95 % bound), or if the
+    scores drift from episode to episode.
     """
 
     data: Path
-    """A run's dataset or any LeRobot v3.0 folder."""
+    """A dataset of `twinloop run` or any LeRobot v3.0 folder."""
     monitor: Path
     """Folder of the monitor."""
     policy: str | None = None
-    """The policy that acted; the one that the monitor was calibrated with."""
+    """The policy of the episodes. It must be the one that the monitor was calibrated with."""
     twin: str | None = None
-    """The robot's twin; the one that the monitor was calibrated with."""
+    """The twin of the robot. It must be the one that the monitor was calibrated with."""
     threads: int = 0
-    """C threads; 0 takes every core."""
+    """Number of simulation threads; 0 uses every core."""
 
 
 @request
 class GateRequest(Request):
-    """May a candidate take the champion's place? Exits with 1 where any rule says no or lacks evidence."""
+    """Decide whether a candidate may replace the champion. Exit with 1 if a rule fails or lacks evidence."""
 
     file: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="FILE")]]
-    """What is asked, and where the evaluations lie: see docs/guides/release.md."""
+    """The gate file, which names the policies, the rules and the evaluations; see docs/guides/release.md."""
     output: Path | None = None
     """Folder for decision.json, result.json and report.html."""
     deployment: str = "main"
-    """Whose champion is meant, where a workspace serves several robots or tasks."""
+    """The deployment whose champion is compared, if a workspace has several robots or tasks."""
     workspace: Path | None = None
     """Folder of the workspace; by default the nearest one upwards from FILE."""
 
 
 @request
 class DeploymentRequest(WorkspaceRequest):
-    """Common to commands on the registry of policies."""
+    """Common to commands on the policy registry."""
 
     deployment: str = "main"
-    """What the aliases belong to, where a workspace serves several robots or tasks."""
+    """The deployment that the aliases belong to, if a workspace has several robots or tasks."""
 
 
 @request
 class PromoteRequest(DeploymentRequest):
-    """Move a version one stage on: shadow, canary, champion, as the file of its gate says."""
+    """Promote a policy version by one stage: shadow, canary, champion, as defined in its gate file."""
 
     policy: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="POLICY")]] = "candidate"
     """NAME@VERSION, the beginning of a hash, or an alias."""
     to: Literal["shadow", "canary", "champion"] | None = None
-    """The stage; by default the next one."""
+    """Stage to reach; by default the next one."""
     force: bool = False
-    """Go past the gate and the stages; the log says so."""
+    """Promote without a gate decision and without the stages in between; the log records this."""
     reason: str = ""
-    """Why; needed with --force."""
+    """Reason for the log; required with --force."""
     who: str | None = None
-    """Who decides; by default the user."""
+    """Name of the person who decides; by default the current user."""
 
 
 @request
 class RollbackRequest(DeploymentRequest):
-    """Make the previous champion the champion again, after checking every byte of it."""
+    """Make the previous champion the champion again, after a check of all its files."""
 
     reason: str
-    """Why; the log keeps it."""
+    """Reason for the log."""
     who: str | None = None
-    """Who decides; by default the user."""
+    """Name of the person who decides; by default the current user."""
 
 
 @request
 class PoliciesAddRequest(DeploymentRequest):
-    """Copy a saved policy into the registry; what is there never changes."""
+    """Copy a saved policy into the registry as a new version; stored versions never change."""
 
     folder: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="DIR")]]
     """Folder of the policy: config.json, model.safetensors, README.md."""
     name: str | None = None
-    """What to call it; by default as the folder. A name has versions."""
+    """Name in the registry; by default the name of the folder. Each name has numbered versions."""
 
 
 @request
 class PoliciesListRequest(DeploymentRequest):
-    """Every version with its aliases and its stage."""
+    """List every version with its aliases and its stage."""
 
 
 @request
 class PoliciesShowRequest(DeploymentRequest):
-    """What a version is made of, checked byte by byte, and what the gate said of it."""
+    """Show the content and origin of a version, after a check of all its files, and the gate's decisions about it."""
 
     policy: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="POLICY")]]
     """NAME@VERSION, the beginning of a hash, or an alias."""
@@ -186,12 +192,12 @@ class PoliciesShowRequest(DeploymentRequest):
 
 @request
 class PoliciesAuditRequest(DeploymentRequest):
-    """Who promoted what on which evidence; ends with the hash of the newest entry, to be noted elsewhere."""
+    """Print the promotion log: who promoted which version on which evidence; and the hash of its newest entry."""
 
 
 @request
 class PoliciesVerifyRequest(DeploymentRequest):
-    """Check every version, the chain of the log and the aliases; exits with 1 where something is wrong."""
+    """Check every version, the hash chain of the log and the aliases; exit with 1 if a fault is found."""
 
     head: str | None = None
-    """NUMBER:HASH of an entry of the log that was noted elsewhere: it must still be there."""
+    """NUMBER:HASH of a log entry that you recorded earlier; the log must still contain it."""

@@ -1,4 +1,4 @@
-"""`run`: a policy on a robot, through the envelope, episode after episode, each on the disk before the next begins."""
+"""Run ``twinloop run``: a policy on a robot, through the envelope; each episode is stored before the next begins."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ _WORDS = {"1": True, "true": True, "yes": True, "y": True, "0": False, "false": 
 
 
 def outcome_of(ran: EpisodeRun, request: RunRequest) -> bool | None:
-    """What is known of an episode's outcome; None where nobody says.
+    """Return whether an episode succeeded, or None if it is not known.
 
     Raises:
-        InputError: the file of outcomes is wrong.
+        InputError: the file of outcomes is invalid.
     """
     if ran.success is not None:
         return ran.success
     if request.outcome is not None:
         return read_outcomes(request.outcome).get(ran.episode)
     if request.ask and sys.stdin.isatty():
-        return _WORDS.get(input(f"Did episode {ran.episode} succeed? [y/n, Enter: not known] ").strip().lower())
+        return _WORDS.get(input(f"Did episode {ran.episode} succeed? [y/n, Enter: unknown] ").strip().lower())
     return None
 
 
 def read_outcomes(path: Path) -> dict[int, bool]:
-    """Outcomes by episode number from a CSV file with the columns ``episode`` and ``success``.
+    """Return outcomes by episode number from a CSV file with the columns ``episode`` and ``success``.
 
     Raises:
-        InputError: the file is missing, or a row says something else; names the line.
+        InputError: the file is missing, or a row is invalid; names the line.
     """
     try:
         table = csv.DictReader(io.StringIO(read_text(path, MOST_LINES_BYTES), newline=""))
@@ -65,15 +65,15 @@ def read_outcomes(path: Path) -> dict[int, bool]:
     if lacking:
         raise InputError(
             f"{path} has no column {lacking[0]}; it has: {', '.join(header) or 'nothing'}. Give a CSV file whose first "
-            "line is episode,success, with commas between."
+            "line is episode,success, separated by commas."
         )
     found: dict[int, bool] = {}
     for line, row in enumerate(rows, start=2):
         number, word = (row.get("episode") or "").strip(), (row.get("success") or "").strip().lower()
         if not number.isdecimal() or word not in _WORDS:
             raise InputError(
-                f"{path}, line {line}: episode {number!r} and success {word!r} are no outcome. Write a whole number, "
-                f"and one of {', '.join(_WORDS)}."
+                f"{path}, line {line}: episode {number!r} and success {word!r} are not an outcome. Write a whole "
+                f"number, and one of {', '.join(_WORDS)}."
             )
         found[int(number)] = _WORDS[word]
     return found
@@ -81,25 +81,25 @@ def read_outcomes(path: Path) -> dict[int, bool]:
 
 @dataclass
 class _Stop:
-    """Whether a person wants it to end; see `hardware.excite_guard.stopped_by_hand`."""
+    """A person's request to stop; see `hardware.excite_guard.stopped_by_hand`."""
 
     reason: str = ""
 
 
 def run_policy(request: RunRequest, console: Console) -> tuple[dict[str, Any], int]:
-    """Run a policy and record it; returns figures, and 1 where an episode was cut short or could not begin.
+    """Run a policy and record it; return the metrics, and 1 if an episode was stopped early or could not begin.
 
     Raises:
         InputError: robot, twin, policy, settings or output do not fit together; nothing has moved.
         TwinloopError: the first episode could not begin.
     """
     if request.episodes < 1 or request.first < 0:
-        raise InputError("Give at least one episode, numbered from 0 on.")
+        raise InputError("Give one episode or more (--episodes), numbered from 0 (--first).")
     for flag, value in (("--seconds", request.seconds), ("--hz", request.hz)):
         if value is not None and not 0 < value < np.inf:
-            raise InputError(f"{flag} {value:g} lets nobody act. Give a number above 0, or leave it out.")
+            raise InputError(f"{flag} {value:g} is not valid. Give a number above 0, or leave the flag out.")
     if request.outcome is not None and request.outcome.exists():
-        read_outcomes(request.outcome)  # it is read again after each episode, but nothing moves for a wrong one
+        read_outcomes(request.outcome)  # an invalid file is refused before the robot moves
     claim_output(request.output)
     if request.output.exists() and any(request.output.iterdir()):
         raise InputError(f"{request.output} is not an empty folder. Choose another --output.")
@@ -127,7 +127,7 @@ def run_policy(request: RunRequest, console: Console) -> tuple[dict[str, Any], i
 
 
 class _Run:
-    """A run under way: ``ended`` says why it ended early, or ""."""
+    """A run in progress; ``ended`` is the reason why it ended early, or ""."""
 
     def __init__(
         self, cell: RobotCell, request: RunRequest, writer: RunWriter, registry: PolicyRegistry | None, console: Console
@@ -138,7 +138,7 @@ class _Run:
         self.done: list[tuple[EpisodeRun, bool | None]] = []
 
     def all(self) -> None:
-        """Every episode, until there is a reason to end."""
+        """Run every episode, until there is a reason to end."""
         first = self._request.first
         try:
             for number in range(first, first + self._request.episodes):
@@ -151,14 +151,14 @@ class _Run:
         finally:
             lost = self._cell.spoken.disconnect() if self._connected else ""
             if lost:
-                self.end(f"the robot is not disconnected, switch it off by hand: {lost}")
+                self.end(f"the robot could not be disconnected, switch it off by hand: {lost}")
 
     def end(self, reason: str) -> None:
-        """Add a reason why it ended early."""
+        """Add a reason for ending early."""
         self.ended = f"{self.ended}; {reason}" if self.ended else reason
 
     def figures(self) -> dict[str, Any]:
-        """What the run came to."""
+        """Return the metrics of the run."""
         decider = self._cell.deciders["champion"]
         steps = [step for ran, _ in self.done for step in ran.steps]
         kinds = [step.ruling.kind for step in steps if step.sent]
@@ -184,12 +184,12 @@ class _Run:
         }
 
     def _prepare(self) -> None:
-        """Connect the robot: a virtual one anew, so that the scene is another; a real one once, then brought home."""
+        """Connect the robot (a virtual one for every episode, with a new scene), and move a real one home."""
         spoken, virtual = self._cell.spoken, self._cell.robot.source == "sim"
         if virtual and self._connected:
             spoken.reconnect()
         elif not self._connected:
-            self._connected = True  # one that fails half-way is disconnected too
+            self._connected = True  # a robot whose connection fails half-way is disconnected, too
             spoken.connect()
         if virtual:
             return
@@ -206,10 +206,10 @@ class _Run:
         options = RunOptions(steps=steps, interrupted=lambda: bool(self.stop.reason))
         ran = self._driven(Runner(cell.spoken, cell.envelope, homing), 0, options)
         if ran.trip:
-            raise InputError(f"The robot was not brought to its home: {ran.reason}. Look at it before the next run.")
+            raise InputError(f"The robot did not reach its home pose: {ran.reason}. Check it before the next run.")
 
     def _one(self, number: int) -> None:
-        """An episode: run, judged, written, told of."""
+        """Run one episode, determine its outcome, store it and print a line."""
         cell = self._cell
         stage = "" if cell.stages is None else cell.stages.stage
         arm = "champion" if cell.stages is None else cell.stages.assign(number)
@@ -255,16 +255,16 @@ class _Run:
             runner.close()
 
     def _tell(self, ran: EpisodeRun, success: bool | None) -> None:
-        """Tell the stages of a candidate; an episode that nobody calls a success counts as none."""
+        """Report the outcome to the candidate's stages; an unknown outcome counts as a failure."""
         stages = self._cell.stages
         if stages is None or stages.now is None or ran.trip == "hand":
             return
         if stages.outcome(ran.episode, bool(success), ran.violations, shadow=ran.shadow) == "abort":
-            self._console.print("The candidate was aborted: it is a candidate no more, and the champion goes on.")
+            self._console.print("The candidate was aborted: it is no longer a candidate, and the champion continues.")
 
     def _after_trip(self, ran: EpisodeRun) -> None:
         choice = self._request.on_trip
-        if choice == "go-on" and ran.trip not in ("hand", "robot"):  # a robot that fails is looked at first
+        if choice == "go-on" and ran.trip not in ("hand", "robot"):  # a person checks a failed robot first
             return
         self.ended = ran.reason
         if choice == "rollback" and ran.trip != "hand" and self._registry is not None:
@@ -288,7 +288,7 @@ def _facts(cell: RobotCell, request: RunRequest) -> RunFacts:
 
 
 def _latencies(seconds: NDArray[np.float64]) -> dict[str, float | None]:
-    """Of the policy's answers, in ms of the wall."""
+    """Return quantiles of the policy's response time, in ms of real time."""
     known = 1e3 * seconds[np.isfinite(seconds)]
     levels = {"median": 0.5, "p99": 0.99, "max": 1.0}
     return {name: float(np.quantile(known, level)) if len(known) else None for name, level in levels.items()}
@@ -300,23 +300,23 @@ def _described(cell: RobotCell, request: RunRequest) -> str:
     return (
         f"{cell.deciders['champion'].name} on {cell.robot.origin}: {request.episodes} × "
         f"{episode_steps(cell, request) * limits.dt:.1f} s at {cell.offered.control_hz:g} Hz\n"
-        f"Envelope by {cell.twin.name}: {speed.min():.0f} to {speed.max():.0f} deg/s, links "
-        f"{1e3 * settings.clearance_m:g} mm and the hand {1e3 * settings.hand_clearance_m:g} mm clear of what is "
-        f"fixed, holds after {1e3 * cell.envelope.watchdog_s:.0f} ms without a command"
+        f"Envelope by {cell.twin.name}: {speed.min():.0f} to {speed.max():.0f} deg/s, links at least "
+        f"{1e3 * settings.clearance_m:g} mm and the hand {1e3 * settings.hand_clearance_m:g} mm away from fixed "
+        f"objects, holds after {1e3 * cell.envelope.watchdog_s:.0f} ms without a command"
     )
 
 
 def episode_line(ran: EpisodeRun, success: bool | None) -> str:
-    """An episode for people: what came of it, and what the envelope did."""
-    said = "outcome not known" if success is None else "success" if success else "failure"
+    """Return a line on an episode: its outcome, and the actions of the envelope."""
+    said = "outcome unknown" if success is None else "success" if success else "failure"
     tail = f"; {ran.reason}" if ran.trip else ""
     return f"episode {ran.episode}: {said}, {len(ran.steps)} frames, {_envelope_words(ran)}{tail}"
 
 
 def _envelope_words(ran: EpisodeRun) -> str:
-    """What the envelope did: a cut command was sent within the limits, a held one was not sent at all."""
+    """Return the actions of the envelope as text. A limited command is sent within the limits, a held one is not."""
     kinds = Counter(ran.rulings)
-    told = {"limited": "cut to the limits", "held": "held", "stopped": "stopped"}
+    told = {"limited": "clipped to the limits", "held": "held", "stopped": "stopped"}
     done = [f"{kinds[kind]} {words}" for kind, words in told.items() if kinds[kind]]
     done += [f"{ran.unsent} not taken by the robot"] if ran.unsent else []
     return f"envelope: {', '.join(done)}" if done else "all passed by the envelope"

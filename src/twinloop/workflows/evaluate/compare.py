@@ -1,4 +1,4 @@
-"""Compare two policies: run both in the same worlds until it is decided, or read two stored evaluations."""
+"""Compare two policies: run both in the same worlds until a test decides, or compare two stored evaluations."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _STORED = "evaluation.json"
 
 
 def run_compare(request: CompareRequest, console: Console) -> Outcome:
-    """Print and store which of two policies is better; of stored evaluations, where they were tried does not count.
+    """Compare two policies, print and store the result. For stored evaluations, options of the trials are ignored.
 
     Raises:
-        InputError: one is a stored evaluation and the other is not, or they were not tried alike.
+        InputError: only one of the two is a stored evaluation, or they were not evaluated in the same conditions.
     """
     a, b, alpha, margin = request.a, request.b, request.alpha, request.margin
     if not 0 < alpha < 1:
-        raise InputError(f"--alpha {alpha:g} is no chance between 0 and 1. Write 5 % as 0.05.")
+        raise InputError(f"--alpha {alpha:g} is not a probability between 0 and 1. Write 5 % as 0.05.")
     run = MeasuredRun.begin(
         "compare", "stored" if _is_stored(a) else request.suite, request.output, request.fail_if, console
     )
@@ -46,7 +46,9 @@ def run_compare(request: CompareRequest, console: Console) -> Outcome:
         made = [Evaluation.read(Path(name)) for name in (a, b)]
         found = compare_stored(made[0], made[1], alpha=alpha, margin=margin, seed=request.seed)
         console.print(found.words(), soft_wrap=True)
-        console.print(f"McNemar's exact p, for pairs fixed beforehand as these were: {found.fixed_p_value:.2g}.")
+        console.print(
+            f"McNemar's exact p-value, which is valid for a fixed number of pairs as here: {found.fixed_p_value:.2g}."
+        )
         return _ended(run, found, {"stored": [a, b]})
     found, made = _run(request, console)
     console.print(found.words(), soft_wrap=True)

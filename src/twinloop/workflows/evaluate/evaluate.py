@@ -1,4 +1,4 @@
-"""Try a policy in a suite, or take real trials: tables, evaluation.json, result.json, report, rows of the workspace."""
+"""Evaluate a policy in a suite, or real trials; print tables, write result files, and add rows to the workspace."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from twinloop.workflows.evaluate.requests import CompareRequest, EvaluateRequest
 from twinloop.workflows.run.results import MeasuredRun, Outcome
 from twinloop.workflows.scenario.places import policy_folder
 
-_SHOWN = 30  # slices that are printed; result.json and the page have all
+_SHOWN = 30  # printed slices; result.json and the page have all
 _DESCRIBED = (
     "policy",
     "policy_hash",
@@ -49,7 +49,7 @@ _DESCRIBED = (
 
 
 def print_summary(console: Console, made: Evaluation, summary: EvaluationSummary) -> None:
-    """The table of slices, the worst first, and what must be said beside it."""
+    """Print the table of slices, worst first, and notes on invalid and omitted trials."""
     title = f"{made.policy} in {made.suite}" + (f" ({made.domain})" if made.domain == "real" else f" on {made.twin}")
     head = ("slice", "success", f"{summary.level:.0%} exact", "progress", "time s", "smooth", "peak N", "unsafe")
     table = Table(*head, title=title, title_justify="left")
@@ -57,12 +57,12 @@ def print_summary(console: Console, made: Evaluation, summary: EvaluationSummary
         table.add_row(*_cells(item))
     console.print(table)
     if len(summary.slices) > _SHOWN:
-        console.print(f"{len(summary.slices) - _SHOWN} more slices are better than these.")
+        console.print(f"{len(summary.slices) - _SHOWN} more slices have higher success than these.")
     worst, overall = summary.worst, summary.overall
     said = f"success {float(overall.estimate):.3f} [{float(overall.low):.3f}, {float(overall.high):.3f}] of {len(made)}"
     if len(summary.slices) > 1:
         ends = f"[{float(worst.low):.3f}, {float(worst.high):.3f}] over {len(summary.slices)} slices"
-        said += f"; worst slice {summary.slices[0].name} {float(worst.estimate):.3f}, the lowest true rate in {ends}"
+        said += f"; worst slice {summary.slices[0].name} {float(worst.estimate):.3f}, lowest true rate in {ends}"
     console.print(said, soft_wrap=True)
     if summary.invalid:
         console.print(invalid_words(made, summary), soft_wrap=True)
@@ -74,13 +74,13 @@ def print_summary(console: Console, made: Evaluation, summary: EvaluationSummary
 
 
 def invalid_words(made: Evaluation, summary: EvaluationSummary) -> str:
-    """How many trials do not count, why, and what that means."""
+    """Return a sentence on the number of invalid trials, the reasons and the consequence."""
     given = dict.fromkeys(reason for item in summary.slices for reason in item.reasons)
     reasons = "; ".join(given) or "no reason given"
     if made.domain == "sim":
-        return f"{summary.invalid} worlds were lost and count as no success: {reasons}."
+        return f"{summary.invalid} worlds were invalid and count as failures: {reasons}."
     return (
-        f"{summary.invalid} trials are not valid: they count as no success, and their times, forces and smoothness are "
+        f"{summary.invalid} trials are invalid: they count as failures, and their times, forces and smoothness are "
         f"left out ({reasons})."
     )
 
@@ -95,9 +95,9 @@ def _cells(item: SliceSummary) -> list[str]:
 
 
 def run_evaluate(request: EvaluateRequest, console: Console) -> Outcome:
-    """Try a policy in every slice of a suite, print what came of it, and store it; or take real trials, or list suites.
+    """Evaluate a policy in every slice of a suite, print and store the result; or evaluate real trials, or list suites.
 
-    Of several policies of real trials, each has a folder of its own in the output.
+    If the real trials are of several policies, each has its folder in the output.
     """
     if request.list_suites or request.show_suite is not None:
         return run_list_suites(request, console)
@@ -125,13 +125,13 @@ def run_evaluate(request: EvaluateRequest, console: Console) -> Outcome:
 
 
 def run_evaluate_real(request: EvaluateRequest, path: Path, console: Console) -> Outcome:
-    """Take real trials as evaluations, print and store them like simulated ones."""
+    """Convert real trials to evaluations; print and store them like simulated ones."""
     output, twin = request.output, request.twin
     run = MeasuredRun.begin("evaluate", "real", output, conditions(request.fail_under), console)
     started = datetime.now(UTC)
     outcomes = _labelled(path, output)
     if outcomes:
-        console.print(f"{len(outcomes)} outcomes are taken from the workspace's labels.")
+        console.print(f"{len(outcomes)} outcomes are from the workspace's labels.")
     known = opened_twin(twin, output) if twin is not None else None
     made = list(read_real(path, policy=request.name or None, twin=known, outcomes=outcomes))
     with run.storing():
@@ -139,7 +139,7 @@ def run_evaluate_real(request: EvaluateRequest, path: Path, console: Console) ->
 
 
 def run_list_suites(request: EvaluateRequest, console: Console) -> Outcome:
-    """Print the suites that have a name, or one of them as YAML."""
+    """Print the built-in suites, or one suite as YAML."""
     if request.show_suite is not None:
         spec = open_suite(request.show_suite)
         plain = spec.model_dump(mode="json", exclude_defaults=True)
@@ -147,7 +147,7 @@ def run_list_suites(request: EvaluateRequest, console: Console) -> Outcome:
         return {"suite": plain, "hash": spec.hash}, 0
     opened_on = opened_twin(request.twin, None)
     made = open_task(request.task, opened_on)
-    table = Table("suite", "slices", "episodes", "with pictures", "what it tries", title=f"on {opened_on.name}")
+    table = Table("suite", "slices", "episodes", "slices with images", "description", title=f"on {opened_on.name}")
     rows: list[dict[str, Any]] = []
     for name, spec in builtin_suites().items():
         row: dict[str, Any] = {"name": name, "hash": spec.hash, "about": spec.about, "each": spec.episodes}
@@ -158,22 +158,24 @@ def run_list_suites(request: EvaluateRequest, console: Console) -> Outcome:
         table.add_row(name, *cells, spec.about)
         rows.append(row)
     console.print(table)
-    console.print("Or FILE.yaml of your own; `--show-suite NAME` prints one to begin with.")
+    console.print("For your own suite give FILE.yaml; `--show-suite NAME` prints a template.")
     return {"suites": rows, "twin": opened_on.name}, 0
 
 
 def conditions(fail_under: Sequence[str]) -> list[str]:
-    """``SLICE=RATE`` as conditions on figures; ``overall`` and ``worst`` are no slices, ``SLICE.low`` is the bound.
+    """Return ``SLICE=RATE`` as conditions on metrics.
+
+    ``overall`` and ``worst`` are not slices; ``SLICE.low`` is the lower end of the interval.
 
     Raises:
-        InputError: one that is none.
+        InputError: a text has another form.
     """
     whole = {OVERALL: SUCCESS, WORST: WORST}
     return [f"{whole.get(stem, f'{SUCCESS}/{stem}')}{end} < {rate}" for stem, end, rate in map(_asked, fail_under)]
 
 
 def _asked(text: str) -> tuple[str, str, str]:
-    """The slices that one ``SLICE=RATE`` names, ``.low`` where its bound is meant, and the rate as it was written."""
+    """Return the slice pattern of one ``SLICE=RATE``, ``.low`` if its lower bound is meant, and the rate as written."""
     name, sign, rate = text.rpartition("=")
     try:
         value = float(rate)
@@ -181,17 +183,17 @@ def _asked(text: str) -> tuple[str, str, str]:
         value = -1.0
     if not sign or not name or not 0 <= value <= 1:
         raise InputError(
-            f"--fail-under '{text}' is no SLICE=RATE with a rate from 0 to 1. Write nominal=0.9, 'hand_*=0.5', "
+            f"--fail-under '{text}' is not SLICE=RATE with a rate from 0 to 1. Write nominal=0.9, 'hand_*=0.5', "
             "nominal.low=0.8 for the lower end of the interval, overall=0.8 or worst=0.3."
         )
     return name.removesuffix(".low"), ".low" if name.endswith(".low") else "", rate
 
 
 def opened(policy: str, name: str = "") -> Candidate:
-    """Who is to be tried: the expert, or a policy by folder, version or alias.
+    """Return the policy to evaluate: the expert, or a policy by folder, version or alias.
 
     Raises:
-        InputError, UnknownNameError: there is none of that name.
+        InputError, UnknownNameError: there is no policy of that name.
     """
     if policy == EXPERT:
         return candidate(EXPERT, name=name)
@@ -202,7 +204,7 @@ def opened(policy: str, name: str = "") -> Candidate:
 
 
 def opened_twin(name: str | None, output: Path | None) -> Twin:
-    """The twin of that name, else the workspace's, else the default."""
+    """Return the twin of that name, else that of the workspace, else the default."""
     if name is None:
         root = Workspace.find(output or Path.cwd())
         if root is not None:
@@ -212,7 +214,7 @@ def opened_twin(name: str | None, output: Path | None) -> Twin:
 
 
 def suite_on(request: EvaluateRequest | CompareRequest, who: Candidate, twin: Twin) -> Suite:
-    """The suite that is asked for, on a twin, with the slices and numbers of trials that are asked for."""
+    """Return the requested suite on a twin, with the requested slices and numbers of trials."""
     root = Workspace.find(request.output or Path.cwd())
     folder = request.scenarios or (None if root is None else root / "scenarios")
     spec, task = open_suite(request.suite), open_task(request.task, twin)
@@ -223,7 +225,7 @@ def suite_on(request: EvaluateRequest | CompareRequest, who: Candidate, twin: Tw
 def remembered(
     output: Path | None, evaluations: Sequence[Evaluation], figures: dict[str, Any], started: datetime, *, verb: str
 ) -> str | None:
-    """Write the trials of a run into the workspace it ran in; returns the run's name, None outside of any."""
+    """Write the trials of a run into the surrounding workspace; return the run's id, or None without a workspace."""
     root = Workspace.find(output or Path.cwd())
     if root is None:
         return None
@@ -234,7 +236,7 @@ def remembered(
 
 
 def trial_rows(made: Evaluation) -> pa.Table:
-    """The rows of the catalog's table ``evaluations``: a trial that is not valid is no success."""
+    """Return rows of the catalog's table ``evaluations``; an invalid trial is not a success."""
     trials, n = made.trials, len(made)
     won = [s and v for s, v in zip(trials["success"].to_pylist(), trials["valid"].to_pylist(), strict=True)]
     return pa.table(
@@ -252,7 +254,7 @@ def trial_rows(made: Evaluation) -> pa.Table:
 
 
 def _labelled(path: Path, output: Path | None) -> dict[int, bool]:
-    """Outcomes that people gave to the episodes of a dataset of the workspace, by ``episode_index``."""
+    """Return the outcomes that people gave to the episodes of a dataset in the workspace, by ``episode_index``."""
     root = Workspace.find(output or Path.cwd())
     if root is None or not (path / layout.INFO).is_file() or not DatasetReader(path).ours:
         return {}
@@ -264,7 +266,7 @@ def _labelled(path: Path, output: Path | None) -> dict[int, bool]:
 
 
 def _folders(made: Sequence[Evaluation]) -> list[str]:
-    """A folder of its own for each of several evaluations: the policy's name, as far as a folder's may be so."""
+    """Return a folder for each evaluation: the policy's name, with unsuitable characters replaced."""
     if len(made) == 1:
         return ["."]
     words = [re.sub(r"[^A-Za-z0-9_-]+", "_", one.policy).strip("_") or "policy" for one in made]
@@ -272,7 +274,7 @@ def _folders(made: Sequence[Evaluation]) -> list[str]:
 
 
 def _ended(run: MeasuredRun, made: list[Evaluation], level: float, started: datetime) -> Outcome:
-    """Print, store and remember evaluations, and judge the conditions on their figures."""
+    """Print and store evaluations, and check the conditions on their metrics."""
     summaries = [EvaluationSummary.of(one, level=level) for one in made]
     headline = []
     for one, summary, folder in zip(made, summaries, _folders(made), strict=True):

@@ -1,4 +1,4 @@
-"""How many real trials a claim needs, and what simulation can and cannot contribute to it."""
+"""Compute the number of real trials that a claim needs, and the possible contribution of simulation."""
 
 from __future__ import annotations
 
@@ -19,20 +19,25 @@ from twinloop.workflows.run.results import MeasuredRun
 
 
 def evidence_section(page: ReportPage, figures: Mapping[str, Any], simulation: Sequence[str]) -> None:
-    """Key figures, the table of demonstrations, and a sentence for each assumption about simulation."""
+    """Write the key metrics, the table of real trials, and a sentence for each assumption about simulation."""
     claim, rows, seen = figures["claim"], figures["demonstrations"], figures["seen"]
     shown = [
         KeyMetric(
-            label="real trials without a failure", value=f"{rows[0]['trials']:,}", source="fixed beforehand, exact"
+            label="real trials without a failure",
+            value=f"{rows[0]['trials']:,}",
+            source="number fixed beforehand, exact",
         )
     ]
     if seen:
         source = f"{seen['failures']} failures in {seen['trials']:,} trials, {claim['confidence']:.0%}"
-        shown.append(KeyMetric(label="failure rate shown so far", value=f"{seen['rate_shown']:.3g}", source=source))
+        shown.append(KeyMetric(label="failure rate proven so far", value=f"{seen['rate_shown']:.3g}", source=source))
         more = f"{seen['more_without_failure']:,}"
-        shown.append(KeyMetric(label="more without a failure", value=more, source="which would carry the claim"))
+        shown.append(KeyMetric(label="further trials without a failure", value=more, source="needed for the claim"))
     page.figures(shown)
-    page.section("Real trials", "Independent, drawn as the robot will meet them, and judged without knowing the claim.")
+    page.section(
+        "Real trials",
+        "Trials must be independent, from the conditions of real use, and judged without knowledge of the claim.",
+    )
     page.table(
         ["failures allowed", "trials", *_headings(rows[0])],
         [[row["failures"], row["trials"], row["watched_trials"], *_chances(row)] for row in rows],
@@ -40,14 +45,14 @@ def evidence_section(page: ReportPage, figures: Mapping[str, Any], simulation: S
     page.section("What simulation contributes", "\n\n".join(simulation))
 
 
-_BETTER = (2, 5, 10)  # times better than the claim a policy may truly be
+_BETTER = (2, 5, 10)  # factors by which the true failure rate may be lower than the claimed one
 
 
 def run_evidence(request: EvidenceRequest, console: Console) -> tuple[dict[str, Any], int]:
-    """Print and store what a claim needs.
+    """Print and store the trials that a claim needs.
 
     Raises:
-        InputError: a share that is none, or a search that cannot carry a claim.
+        InputError: an option is not a probability, or the search cannot support a claim.
     """
     _check(request)
     claim, run = request, MeasuredRun.begin("evidence", "claim", request.output, request.fail_if, console)
@@ -69,18 +74,18 @@ def run_evidence(request: EvidenceRequest, console: Console) -> tuple[dict[str, 
 
 
 def _headline(figures: Mapping[str, Any]) -> list[HeadlineMetric]:
-    """What conditions may ask: trials without a failure, and what was seen or bounded, where it was."""
+    """Return the metrics for ``--fail-if``: trials without a failure, and known rates and bounds."""
     first = figures["demonstrations"][0]
     told: dict[str, tuple[float, str, str]] = {
         "trials": (first["trials"], "trials", "real trials without a failure that the claim needs"),
-        "watched_trials": (first["watched_trials"], "trials", "the same where one looks after each"),
+        "watched_trials": (first["watched_trials"], "trials", "the same if the test is repeated after each trial"),
     }
     if seen := figures["seen"]:
-        told["rate_shown"] = (seen["rate_shown"], "", "failure rate that the trials so far show, at most")
-        more = "trials without a failure that are still missing"
+        told["rate_shown"] = (seen["rate_shown"], "", "upper bound of the failure rate from the trials so far")
+        more = "trials without a failure that are still needed"
         told["more_without_failure"] = (seen["more_without_failure"], "trials", more)
     if "bound" in (gap := figures["simulation"].get("gap", {})):
-        told["bound"] = (gap["bound"], "", "simulated rate at most, and the assumed gap")
+        told["bound"] = (gap["bound"], "", "upper bound of the simulated rate plus the assumed gap")
     return [
         HeadlineMetric(name=name, estimate=float(value), unit=unit, method="exact", meaning=meaning)
         for name, (value, unit, meaning) in told.items()
@@ -91,18 +96,18 @@ def _check(claim: EvidenceRequest) -> None:
     for name in ("gap", "correlation", "region"):
         value = getattr(claim, name)
         if value is not None and not 0.0 <= value <= 1.0:
-            raise InputError(f"--{name} {value:g} is no share; give one from 0 to 1.")
+            raise InputError(f"--{name} {value:g} is not a probability. Give a number from 0 to 1.")
     if claim.region == 0.0:
-        raise InputError("--region 0 leaves nothing to try; give the probability of the region, such as 0.05.")
+        raise InputError("--region 0 is not valid. Give the probability of the region, such as 0.05.")
     if claim.seen_failures and not claim.seen_trials:
         raise InputError(
-            f"--seen-failures {claim.seen_failures} of how many trials? Give --seen-trials: all that were made, those "
-            "that failed too."
+            f"--seen-failures {claim.seen_failures} needs --seen-trials: the number of all real trials, including "
+            "those that failed."
         )
 
 
 def _demonstrations(claim: EvidenceRequest) -> list[dict[str, Any]]:
-    """By failures allowed: trials fixed beforehand, trials when one looks after each, and the chance to pass."""
+    """Return fixed and sequential numbers of trials and the chance to pass, by number of allowed failures."""
     rate, confidence = claim.failure_rate, claim.confidence
     watched = watched_claim(rate, confidence=confidence, failures=claim.failures)
     rows: list[dict[str, Any]] = []
@@ -121,7 +126,7 @@ def _demonstrations(claim: EvidenceRequest) -> list[dict[str, Any]]:
 
 
 def _seen(claim: EvidenceRequest) -> dict[str, Any] | None:
-    """What trials that were made show, and how many more without a failure the claim still needs."""
+    """Return the rate that the trials so far prove, and how many more without a failure are needed."""
     if not claim.seen_trials:
         return None
     shown = rate_shown(claim.seen_failures, claim.seen_trials, confidence=claim.confidence)
@@ -135,7 +140,7 @@ def _seen(claim: EvidenceRequest) -> dict[str, Any] | None:
 
 
 def _simulation(claim: EvidenceRequest) -> dict[str, Any]:
-    """What simulation adds under each assumption that was given; nothing without one."""
+    """Return the contribution of simulation under each given assumption."""
     found: dict[str, Any] = {"without_assumption": 0}
     if claim.gap is not None:
         left = claim.failure_rate - claim.gap
@@ -157,20 +162,20 @@ def _simulation(claim: EvidenceRequest) -> dict[str, Any]:
 
 
 def _searched(path: Path, confidence: float) -> dict[str, Any]:
-    """The failure rate of a `twinloop scenario search`.
+    """Return the failure rate of a `twinloop scenario search`.
 
     Raises:
-        InputError: the file holds none, or one that is not to be trusted.
+        InputError: the file has no such rate, or it is not reliable.
     """
     file = path / "result.json" if path.is_dir() else path
     if not file.is_file() or "rate" not in (value := read_json(file)) or value.get("kind") != "search":
-        raise InputError(f"{path} holds no result of `twinloop scenario search`. Give its --output folder.")
+        raise InputError(f"{path} has no result of `twinloop scenario search`. Give the --output folder of a search.")
     rate = value["rate"]
     if rate["warning"]:
-        raise InputError(f"The search in {path} cannot carry a claim: {rate['warning']}")
+        raise InputError(f"The search in {path} cannot support a claim: {rate['warning']}")
     if rate["level"] < 2 * confidence - 1:
         raise InputError(
-            f"The search in {path} has an interval of {rate['level']:.0%}, whose upper end holds with less than "
+            f"The search in {path} has an interval of {rate['level']:.0%}, whose upper end has a confidence below "
             f"{confidence:.0%}. Search again with --level {2 * confidence - 1:g} or more."
         )
     return {key: rate[key] for key in ("rate", "low", "high", "level", "draws")}
@@ -186,13 +191,13 @@ def _say(claim: EvidenceRequest, figures: dict[str, Any], console: Console) -> N
         table.add_row(str(row["failures"]), f"{row['trials']:,}", f"{row['watched_trials']:,}", *_chances(row))
     console.print(table)
     console.print(
-        "Trials are independent, drawn as the robot will meet them, and judged without knowing the claim.",
+        "Trials must be independent, from the conditions of real use, and judged without knowledge of the claim.",
         soft_wrap=True,
     )
     if seen := figures["seen"]:
         console.print(
-            f"{seen['failures']} failures in {seen['trials']:,} trials show at most {seen['rate_shown']:.3g}; "
-            f"{seen['more_without_failure']:,} more without a failure would do.",
+            f"{seen['failures']} failures in {seen['trials']:,} trials prove a failure rate of at most "
+            f"{seen['rate_shown']:.3g}; {seen['more_without_failure']:,} more without a failure prove the claim.",
             soft_wrap=True,
         )
     console.print("\nWhat simulation contributes:", style="bold")
@@ -201,8 +206,8 @@ def _say(claim: EvidenceRequest, figures: dict[str, Any], console: Console) -> N
 
 
 def _headings(row: Mapping[str, Any]) -> list[str]:
-    better = [f"passes if truly {key.removeprefix('rate/')} × better" for key in row["chance_to_pass"]]
-    return ["if one looks after each", *better]
+    better = [f"passes if the true rate is {key.removeprefix('rate/')} × lower" for key in row["chance_to_pass"]]
+    return ["if tested after each trial", *better]
 
 
 def _chances(row: Mapping[str, Any]) -> list[str]:
@@ -210,10 +215,10 @@ def _chances(row: Mapping[str, Any]) -> list[str]:
 
 
 def simulation_lines(found: dict[str, Any], rate: float) -> list[str]:
-    """What simulation contributes, a sentence for each assumption, and that it contributes nothing without one."""
+    """Return sentences on the contribution of simulation: none without an assumption, and one for each assumption."""
     lines = [
         (
-            "Without an assumption about how far it is from reality: nothing. No number of simulated trials bounds a "
+            "Without an assumption on the sim-to-real gap: nothing. No number of simulated trials bounds a "
             "real failure rate."
         )
     ]
@@ -223,13 +228,13 @@ def simulation_lines(found: dict[str, Any], rate: float) -> list[str]:
             f"If the real rate is at most {gap['assumed']:g} above the simulated one (an assumption: see `twinloop gap "
             "predictivity`), "
             + (
-                f"nothing: the assumed gap alone is {gap['assumed']:g} of the {rate:g} to be claimed."
+                f"nothing: the assumed gap of {gap['assumed']:g} alone is not below the claimed rate of {rate:g}."
                 if trials is None
-                else f"{trials:,} simulated trials without a failure carry the claim."
+                else f"{trials:,} simulated trials without a failure prove the claim."
             )
         )
         if "bound" in gap:
-            verdict = "carries" if gap["bound"] <= rate else "does not carry"
+            verdict = "supports" if gap["bound"] <= rate else "does not support"
             lines.append(
                 f"The search found {gap['simulated']['rate']:.2g} (at most {gap['simulated']['high']:.2g}); with the "
                 f"gap that is {gap['bound']:.2g}, which {verdict} the claim."
@@ -237,19 +242,20 @@ def simulation_lines(found: dict[str, Any], rate: float) -> list[str]:
     if searched := found.get("searched"):
         lines.append(
             f"The search found a simulated rate of {searched['rate']:.2g} (at most {searched['high']:.2g}). That is a "
-            "statement about the twin; --gap says how far it may be from the robot."
+            "statement about the twin; give its largest difference from the real rate with --gap."
         )
     if paired := found.get("paired"):
         lines.append(
-            f"If every real trial is simulated alike and the outcomes correlate by {paired['correlation']:g}: at best "
-            f"{paired['trials_at_best']:,} real trials, as variance shrinks by 1 − ρ². Intervals that hold for few "
-            "trials save far less (docs/evidence/compare_policies.md: 9 % at most)."
+            "If every real trial is also simulated and the outcomes have the correlation "
+            f"{paired['correlation']:g}: at best {paired['trials_at_best']:,} real trials, because the variance is "
+            "multiplied by 1 − ρ². Intervals that are valid for few trials save far less "
+            "(docs/evidence/compare_policies.md: 9 % at most)."
         )
     if region := found.get("region"):
         lines.append(
-            f"If the robot fails only in a region that trials meet with probability {region['probability']:g} (an "
+            f"If the robot fails only in a region in which a trial is with probability {region['probability']:g} (an "
             f"assumption: `twinloop scenario search` finds such regions in simulation): {region['real_trials']:,} real "
-            f"trials drawn inside it, without a failure, show the rate of {region['rate_inside']:.3g} there that the "
+            f"trials in it without a failure prove the rate of {region['rate_inside']:.3g} there that the "
             "claim needs."
         )
     return lines

@@ -1,4 +1,4 @@
-"""The pages of evaluations and comparisons: slices worst first, pairs of axes as a map, wealth over pairs."""
+"""Report pages of evaluations and comparisons: slices worst first, a map of pairs of axes, a confidence sequence."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 
-_BARS = 40  # slices that are drawn; the table has all
+_BARS = 40  # slices in the plot; the table has all
 _LOW, _MIDDLE, _HIGH = "#c8553d", "#d9c58b", "#3a7d8c"
 
 
 def evaluation_section(page: ReportPage, made: Evaluation, summary: EvaluationSummary) -> None:
-    """An evaluation: the figures, every slice from the worst on, and the map of pairs where the suite has pairs."""
+    """Write an evaluation: key metrics, every slice, worst first, and the map of pairs if the suite has pairs."""
     page.section(f"{made.policy} in {made.suite}", _words(made, summary))
     page.figures(_key_figures(made, summary))
     if len(summary.slices) > 1:
@@ -33,7 +33,9 @@ def evaluation_section(page: ReportPage, made: Evaluation, summary: EvaluationSu
         )
     if pairs := made.extra.get("pairs"):
         ends = made.extra.get("ends") or {}
-        page.plot(pair_map(pairs, ends, summary), "Success where two axes stand at these ends of their ranges at once.")
+        page.plot(
+            pair_map(pairs, ends, summary), "Success with two axes at these ends of their ranges at the same time."
+        )
     head = (
         "slice",
         "success",
@@ -41,7 +43,7 @@ def evaluation_section(page: ReportPage, made: Evaluation, summary: EvaluationSu
         "high",
         "won",
         "of",
-        "lost worlds" if made.domain == "sim" else "not valid",
+        "invalid worlds" if made.domain == "sim" else "invalid",
         "progress",
         "time s",
         "smoothness",
@@ -50,15 +52,15 @@ def evaluation_section(page: ReportPage, made: Evaluation, summary: EvaluationSu
         (*head, "peak N", "most N", "unsafe"),
         [_row(item) for item in summary.slices],
         caption="Slices, worst first. Time to success, smoothness (spectral arc length) and peak contact force are "
-        "medians; unsafe is the share of trials in which a limit of joint range, speed or acceleration was broken, or "
-        "the robot touched the table or itself.",
+        "medians; unsafe is the share of trials in which a limit of joint range, speed or acceleration was exceeded, "
+        "or the robot touched the table or itself.",
     )
     if made.extra.get("left_out"):
         page.text("Left out:\n\n" + "\n\n".join(made.extra["left_out"]))
 
 
 def slice_bars(summary: EvaluationSummary) -> Figure:
-    """Success rates of slices with their intervals, the worst on top."""
+    """Return a plot of the success rates of slices with their intervals, the worst on top."""
     shown = summary.slices[:_BARS]
     rates = np.array([float(item.success.estimate) for item in shown])
     figure = new_figure()
@@ -88,7 +90,7 @@ def slice_bars(summary: EvaluationSummary) -> Figure:
 
 
 def pair_map(pairs: list[str], ends: dict[str, dict[str, str]], summary: EvaluationSummary) -> Figure:
-    """Success of every pair of axes at every combination of their ends."""
+    """Return a map of the success rate of every pair of axes at every combination of their ends."""
     labels = [f"{axis} {end}" for axis in pairs for end in ENDS]
     place = {(axis, end): 2 * at + ENDS.index(end) for at, axis in enumerate(pairs) for end in ENDS}
     values = np.full((len(labels), len(labels)), np.nan)
@@ -116,7 +118,7 @@ def pair_map(pairs: list[str], ends: dict[str, dict[str, str]], summary: Evaluat
 
 
 def comparison_section(page: ReportPage, found: PairedComparison) -> None:
-    """A comparison: the answer, the difference as pairs came in, and where the pairs differed."""
+    """Write a comparison: the answer, the difference over the pairs, and the slices in which the policies differ."""
     page.section(f"{found.a} against {found.b}", found.words())
     only_a, only_b = found.discordant
     i = found.interval
@@ -124,23 +126,24 @@ def comparison_section(page: ReportPage, found: PairedComparison) -> None:
         [
             KeyMetric(label="answer", value=found.answer, source=f"α = {found.alpha:g}"),
             KeyMetric(label="pairs", value=found.counts.pairs, source=f"decided at {found.decided or '–'}"),
-            KeyMetric(label="won by one alone", value=f"{only_a} : {only_b}", source="discordant pairs"),
+            KeyMetric(label="won by only one", value=f"{only_a} : {only_b}", source="discordant pairs"),
             KeyMetric(
                 label="difference",
                 value=float(i.estimate),
-                source=f"[{float(i.low):+.3f}, {float(i.high):+.3f}] at every look",
+                source=f"[{float(i.low):+.3f}, {float(i.high):+.3f}], valid at every pair",
             ),
         ]
     )
     page.plot(
-        _sequence(found), "Confidence sequence of the difference of success rates: it holds at every pair at once."
+        _sequence(found),
+        "Confidence sequence of the difference of success rates: it is valid at all pairs simultaneously.",
     )
     if len(found.by_slice) > 1:
         rows = sorted(found.by_slice.items(), key=lambda row: row[1][2] - row[1][1], reverse=True)
         page.table(
             ("slice", "pairs", f"only {found.a}", f"only {found.b}"),
             [(name, *counts) for name, counts in rows],
-            caption=f"Slices, first those in which {found.b} wins more often alone.",
+            caption=f"Slices, sorted by how much more often only {found.b} succeeds.",
         )
 
 
@@ -177,10 +180,10 @@ def _key_figures(made: Evaluation, summary: EvaluationSummary) -> list[KeyMetric
     if len(summary.slices) > 1:
         ends = f"[{float(worst.low):.3f}, {float(worst.high):.3f}], chosen among {len(summary.slices)}"
         found.append(KeyMetric(label="worst slice", value=float(worst.estimate), source=ends))
-    found.append(KeyMetric(label="lost worlds", value=summary.invalid, source="count as no success"))
+    found.append(KeyMetric(label="invalid", value=summary.invalid, source="count as failures"))
     if latency := made.extra.get("latency"):
         source = f"95 % within {1e3 * latency['p95_s']:.2f} ms"
-        found.append(KeyMetric(label="command takes", value=1e3 * latency["median_s"], unit="ms", source=source))
+        found.append(KeyMetric(label="time per command", value=1e3 * latency["median_s"], unit="ms", source=source))
     return found
 
 
@@ -188,8 +191,8 @@ def _words(made: Evaluation, summary: EvaluationSummary) -> str:
     where = "Real trials." if made.domain == "real" else f"Simulated on {made.twin}, run seed {made.run_seed}."
     many = len(summary.slices)
     chosen = (
-        f" The worst of {many} slices is the worst by chance too: its interval comes from intervals of all slices at "
-        f"level 1 − α / {many}, and holds the lowest of their true rates."
+        f" The worst of {many} slices is chosen from the results: its interval is derived from intervals of all slices "
+        f"at level 1 − α / {many}, and contains the lowest of their true rates."
         if many > 1
         else ""
     )

@@ -20,35 +20,35 @@ class TrialOptions(SeedOption):
     scenarios: Path | None = None
     """Folder of stored scenarios for the suite failures; by default the workspace's."""
     backend: str = "threads"
-    """Backend that runs the worlds: threads, reference, warp, warp:cpu."""
+    """Backend that steps the worlds: threads, reference, warp or warp:cpu."""
     batch: int = 256
-    """Worlds at a time; the result does not depend on it."""
+    """Number of worlds simulated together; the result does not depend on it."""
 
 
 @request
 class EvaluateRequest(LevelOption, TrialOptions, Request):
-    """Try a policy in a suite of conditions, many worlds at a time, or take real trials: the same scores and tables."""
+    """Evaluate a policy in a suite of simulated conditions, or from real trials with the same scores and tables."""
 
     policy: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="POLICY")]] = "expert"
-    """A policy's folder, NAME@VERSION, an alias such as champion, or expert: the script that comes with the task."""
+    """The folder of a policy, NAME@VERSION, an alias such as champion, or expert: the scripted expert of the task."""
     suite: str = "nominal"
-    """nominal, randomized, axes, pairs, unseen, disturbances, latency, failures, or FILE.yaml of your own."""
+    """nominal, randomized, axes, pairs, unseen, disturbances, latency, failures, or the path of your own FILE.yaml."""
     twin: str | None = None
-    """What it is tried on; by default the workspace's twin, or so101_tabletop."""
+    """Twin in which the policy is evaluated; by default that of the workspace, or so101_tabletop."""
     task: str = DEFAULT_TASK
-    """What it should do."""
+    """Task that the policy is to perform."""
     episodes: int | None = None
-    """Trials of each slice, instead of the suite's own number."""
+    """Number of trials per slice; by default the suite's own number."""
     slices: tuple[str, ...] = ()
-    """Only slices whose names match, such as 'joint/*:low'."""
+    """Evaluate only slices whose names match one of these patterns, such as 'joint/*:low'."""
     name: str = ""
-    """What to call the policy; by default what it was asked for by."""
+    """Name of the policy in the results; by default the value of POLICY."""
     real: Path | None = None
-    """Take real trials instead: a CSV or JSON table, a LeRobot dataset that says how episodes ended, or a folder."""
+    """Evaluate real trials instead: a CSV or JSON table, a LeRobot dataset with outcomes, or a folder."""
     list_suites: bool = False
-    """Say which suites there are on the twin, and what they cost."""
+    """List the suites that exist for the twin, with their cost."""
     show_suite: str | None = None
-    """Print a suite as YAML, to begin one's own with."""
+    """Print a suite as YAML, as a template for your own."""
     fail_under: tuple[str, ...] = ()
     """Exit with 1 if a success rate is lower: nominal=0.9, 'hand_*=0.5', nominal.low=0.8, overall=0.8, worst=0.3."""
     output: Path | None = None
@@ -57,36 +57,36 @@ class EvaluateRequest(LevelOption, TrialOptions, Request):
 
 @request
 class CompareRequest(FailIfOption, TrialOptions, Request):
-    """Which of two policies is better? Both run in the same worlds until a sequential test decides.
+    """Compare two policies: both run in the same worlds until a sequential test decides.
 
     Example conditions of --fail-if: 'difference.low < 0' and 'p_value > 0.05'.
     """
 
     a: _Policy
-    """A policy's folder, NAME@VERSION, an alias, expert, or the folder of a stored evaluation."""
+    """First policy: its folder, NAME@VERSION, an alias, expert, or the folder of a stored evaluation."""
     b: _Policy
-    """The other one, likewise; differences are a minus b."""
+    """Second policy, given in the same ways. Differences are a minus b."""
     suite: str = "nominal"
-    """Where they are tried, each slice as often as any other: a suite's name or FILE.yaml."""
+    """Suite of conditions: a name or FILE.yaml. Every slice gets the same number of trials."""
     alpha: float = 0.05
-    """The chance of calling one better where there is no difference, however often one looks."""
+    """Probability of declaring one policy better if there is no difference, however often the test is repeated."""
     margin: float | None = None
-    """The largest difference that does not matter, such as 0.05: then equivalence is an answer too."""
+    """Largest difference that does not matter, such as 0.05; the test can then also find the policies equivalent."""
     max_episodes: int = 1000
-    """Pairs of episodes after which it gives up."""
+    """Number of pairs of episodes after which the test stops without a decision."""
     twin: str | None = None
-    """What they are tried on; by default the workspace's twin, or so101_tabletop."""
+    """Twin in which the policies are compared; by default that of the workspace, or so101_tabletop."""
     task: str = DEFAULT_TASK
-    """What they should do."""
+    """Task that the policies are to perform."""
     slices: tuple[str, ...] = ()
-    """Only slices whose names match."""
+    """Use only slices whose names match one of these patterns."""
     output: Path | None = None
-    """Folder for result.json, report.html, and the trials of both."""
+    """Folder for result.json, report.html, and the trials of both policies."""
 
 
 @request
 class EvidenceRequest(FailIfOption, ReportedRequest):
-    """How many real trials does a claim need, and what can simulation contribute to it?
+    """Compute the number of real trials that a claim needs, and the contribution of simulation to it.
 
     Example conditions of --fail-if: 'more_without_failure > 0' and 'bound > 1e-3'.
     """
@@ -94,18 +94,18 @@ class EvidenceRequest(FailIfOption, ReportedRequest):
     failure_rate: float
     """The largest failure rate that the claim allows, such as 1e-3."""
     confidence: float = 0.95
-    """Of the claim."""
+    """Confidence level of the claim."""
     failures: int = 3
-    """Most failures allowed that the table goes up to."""
+    """Largest number of allowed failures in the table."""
     seen_trials: int = 0
-    """Real trials that were made already."""
+    """Number of real trials made so far."""
     seen_failures: int = 0
-    """Failures among them."""
+    """Number of failures among these trials."""
     sim: Path | None = None
-    """Output of a `twinloop scenario search`."""
+    """Output folder of a `twinloop scenario search`; by default no simulated trials."""
     gap: float | None = None
-    """Assumed: how much higher the real failure rate is than the simulated one, at most."""
+    """Assumption: the real failure rate exceeds the simulated one by at most this value."""
     correlation: float | None = None
-    """Assumed: correlation of real and simulated outcomes of the same trials."""
+    """Assumption: the correlation of real and simulated outcomes of the same trials."""
     region: float | None = None
-    """Assumed: probability of the only region in which the robot fails."""
+    """Assumption: the probability of the only region in which the robot fails."""

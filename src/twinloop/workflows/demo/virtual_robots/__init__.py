@@ -1,1 +1,1 @@
-"""Train policies in several kinds of worlds and try them on virtual robots that none of the worlds is."""
+"""Train policies in several kinds of worlds and evaluate them on virtual robots that differ from these worlds."""

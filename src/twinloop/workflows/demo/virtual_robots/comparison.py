@@ -1,4 +1,4 @@
-"""Policies of several training worlds, compared on virtual robots: parts are planned, made, and summed up."""
+"""Compare policies from several training worlds on virtual robots: plan the parts, make them, summarize."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from twinloop.workflows.demo.virtual_robots.settings import NUMBERS, TransferSet
 
 _ASKED = "study.json"
 DIFFERENCES = ((4, 1), (5, 6), (2, 1), (3, 1), (4, 2), (4, 3), (5, 4))
-WANTED = {(4, 1): 0.25, (5, 6): 0.25}  # what was asked for before anything was measured
+WANTED = {(4, 1): 0.25, (5, 6): 0.25}  # required differences, fixed before anything was measured
 
 
 @dataclass(frozen=True, kw_only=True)
 class RobotMean:
-    """A mean over robots, with Student's interval: robots are the units, drawn alike and apart.
+    """A mean over robots with Student's interval; the robots are independent, identically distributed samples.
 
     Attributes:
-        each: of every robot, the mean of its training runs and trials, ``(nrobot,)``.
+        each: mean over the training runs and trials of every robot, ``(nrobot,)``.
         between_seeds: standard deviation between training runs on one robot, root mean square over robots.
-        level: of the interval.
+        level: confidence level of the interval.
     """
 
     each: NDArray[np.float64]
@@ -44,12 +44,12 @@ class RobotMean:
 
     @property
     def mean(self) -> float:
-        """Over robots."""
+        """Mean over robots."""
         return float(self.each.mean())
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Of the mean over all robots of this kind; not a number with a single one."""
+        """Interval of the mean over all robots of this kind; NaN with a single robot."""
         n = len(self.each)
         if n < 2:
             return float("nan"), float("nan")
@@ -57,7 +57,7 @@ class RobotMean:
         return self.mean - half, self.mean + half
 
     def to_json(self) -> dict[str, Any]:
-        """Plain figures."""
+        """Return a JSON-compatible dictionary."""
         return {
             "mean": self.mean,
             "interval": list(self.interval),
@@ -68,17 +68,17 @@ class RobotMean:
 
 
 def over_robots(success: NDArray[np.float64]) -> RobotMean:
-    """The figures of shares ``(nrobot, nseed)``."""
+    """Return the mean over robots of success rates ``(nrobot, nseed)``."""
     spread = success.var(axis=1, ddof=1).mean() if success.shape[1] > 1 else np.nan
     return RobotMean(each=success.mean(axis=1), between_seeds=float(np.sqrt(spread)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class TransferResult:
-    """What a study came to.
+    """Result of a study.
 
-    ``success`` ``(nrobot, nseed)`` is the share of trials by condition, ``script`` ``(nrobot,)`` that of the script.
-    ``seconds`` are what parts of each kind took, ``wall_s`` and ``processor_s``, added up.
+    ``success`` ``(nrobot, nseed)`` is the success rate by condition, ``script`` ``(nrobot,)`` that of the scripted
+    expert. ``seconds`` are the durations of the parts of each kind, summed: ``wall_s`` and ``processor_s``.
     """
 
     robots: tuple[int, ...]
@@ -89,16 +89,16 @@ class TransferResult:
     made_of: Mapping[str, Any]
 
     def condition(self, number: int) -> RobotMean:
-        """One condition's success."""
+        """Return the success of one condition."""
         return over_robots(self.success[number])
 
     def differences(self) -> dict[tuple[int, int], RobotMean]:
-        """Those of `DIFFERENCES` whose conditions there are: same robots, same places, training runs in pairs."""
+        """Return the available `DIFFERENCES`: same robots, same initial conditions, training runs in pairs."""
         there = [pair for pair in DIFFERENCES if pair[0] in self.success and pair[1] in self.success]
         return {(one, other): over_robots(self.success[one] - self.success[other]) for one, other in there}
 
     def to_json(self) -> dict[str, Any]:
-        """Plain figures."""
+        """Return a JSON-compatible dictionary."""
         conditions = [
             {"number": n, "name": NUMBERS[n].name, "words": NUMBERS[n].words, **self.condition(n).to_json()}
             | {"success": self.success[n].tolist()}
@@ -122,18 +122,18 @@ class TransferResult:
 
 
 def compare_on_robots(settings: TransferSettings, output: Path, *, workers: int, console: Console) -> TransferResult:
-    """Make whatever is missing of a comparison, with the logs, demonstrations, policies and trials in ``output``.
+    """Make the missing parts of a comparison: logs, demonstrations, policies and trials in ``output``.
 
-    A comparison that was interrupted goes on where it was: whatever is whole is kept.
+    An interrupted comparison is continued: complete parts are kept.
 
     Args:
-        settings: what is compared, and how large.
-        output: the comparison's folder.
-        workers: processes; 0 takes every core.
+        settings: conditions and size of the comparison.
+        output: folder of the comparison.
+        workers: number of processes; 0 uses every core.
         console: gets a line for each stage.
 
     Raises:
-        InputError: the folder holds a comparison of other settings.
+        InputError: the folder contains a comparison with other settings.
         MissingDependencyError: torch is not installed.
     """
     require_torch()
@@ -151,7 +151,8 @@ def _claim(output: Path, settings: TransferSettings) -> None:
         unlike = sorted(key for key in asked if key != "hash" and before.get(key) != _as_stored(asked[key]))
         if unlike:
             raise InputError(
-                f"{output} holds a study with another {', '.join(unlike)}. Give the same, or choose another --output."
+                f"{output} contains a study with another {', '.join(unlike)}. Use the same settings, or choose another "
+                "--output."
             )
         return
     output.mkdir(parents=True, exist_ok=True)
@@ -159,12 +160,12 @@ def _claim(output: Path, settings: TransferSettings) -> None:
 
 
 def _as_stored(value: Any) -> Any:
-    """A plain value as it comes back from a file."""
+    """Return a value as it is read back from a JSON file."""
     return json.loads(json.dumps(value))
 
 
 def _wanted(settings: TransferSettings, output: Path) -> tuple[list[StudyPart], list[StudyPart]]:
-    """The trials of all policies, and those of the script."""
+    """Return the trials of all policies, and those of the scripted expert."""
     folder = str(output)
     trials = [
         StudyPart(kind="trials", folder=folder, settings=settings, robot=robot, seed=seed, condition=condition.number)
@@ -177,7 +178,7 @@ def _wanted(settings: TransferSettings, output: Path) -> tuple[list[StudyPart], 
 
 
 def _needs(part: StudyPart) -> list[StudyPart]:
-    """What must be there before a part can be made."""
+    """Return the parts that must exist before a part can be made."""
     if part.kind == "trials":
         return [policy_of(part)]
     if part.kind == "policy":
@@ -190,7 +191,7 @@ def _needs(part: StudyPart) -> list[StudyPart]:
 
 
 def _make_all(wanted: Sequence[StudyPart], console: Console, workers: int) -> dict[str, dict[str, float]]:
-    """Make parts and what they need, stage by stage, on some processes; returns what each kind took."""
+    """Make parts and their prerequisites, stage by stage, in several processes; return the durations by kind."""
     ordered = stages(wanted)
     took: dict[str, dict[str, float]] = {}
     with LocalProcesses(workers) as engine:
@@ -205,7 +206,7 @@ def _make_all(wanted: Sequence[StudyPart], console: Console, workers: int) -> di
 
 
 def stages(wanted: Iterable[StudyPart]) -> list[list[StudyPart]]:
-    """Parts in an order in which each finds what it needs: what is needed first, first."""
+    """Return parts in stages, so that every part follows its prerequisites."""
     ordered = [_by_path(wanted)]
     while True:
         needed = _by_path(itertools.chain.from_iterable(map(_needs, ordered[0])))

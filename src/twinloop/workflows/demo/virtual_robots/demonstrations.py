@@ -1,4 +1,4 @@
-"""Demonstrations for training: the worlds they are given in, and a task's script whose commands are shaken."""
+"""Demonstrations for training: the worlds they are given in, and a scripted expert with perturbed commands."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from twinloop.tasks import Task, open_task
 from twinloop.twin import Twin
 from twinloop.workflows.demo.virtual_robots.settings import DEMONSTRATIONS, PICTURES, TASK, TWIN, TransferRecipe
 
-_BATCH, _BATCH_PICTURES = 64, 16  # worlds at a time; pictures of 16 episodes take 60 MB
+_BATCH, _BATCH_PICTURES = 64, 16  # worlds at a time; images of 16 episodes take 60 MB
 
 
 @dataclass(frozen=True, kw_only=True)
 class DemonstrationWorlds:
-    """Where demonstrations are given: a twin, a plan, what its draws become, and a tracker."""
+    """Worlds of demonstrations: a twin, a plan, a transformation of its draws, and a tracker."""
 
     twin: Twin
     plan: Plan
@@ -46,17 +46,17 @@ class DemonstrationWorlds:
     become: Callable[[ParamTable], ParamTable] | None = None
 
     def draw(self, numbers: Sequence[int]) -> ParamTable:
-        """The worlds of these episodes."""
+        """Return the worlds of these episodes."""
         table = self.plan.draw(numbers)
         return table if self.become is None else self.become(table)
 
 
 @dataclass(kw_only=True)
 class PerturbedExpert:
-    """An `Actor`: the task's script, its commands of the arm shaken by noise that lasts.
+    """An `Actor`: the scripted expert of the task with correlated noise on its arm commands.
 
-    ``meant`` and ``seen`` are of the last batch, a list of arrays by step: what the script commanded, in SI, and what a
-    policy would have observed.
+    ``meant`` and ``seen`` are of the last batch, a list of arrays by step: the commands of the script in SI units, and
+    the observations that a policy would have received.
     """
 
     task: Task
@@ -68,7 +68,7 @@ class PerturbedExpert:
 
     @property
     def name(self) -> str:
-        """The script and how it is shaken."""
+        """Name of the script, with the standard deviation of the noise."""
         return f"{self.task.expert_version}, shaken by {self.recipe.shake:g} rad"
 
     def begin(self, worlds: EpisodeStart) -> Controller:
@@ -94,7 +94,7 @@ class PerturbedExpert:
 
 @dataclass(frozen=True, kw_only=True)
 class _Demonstration:
-    """An episode, and its pictures ``(T, h, w, 3)`` by camera."""
+    """An episode, and its images ``(T, h, w, 3)`` by camera."""
 
     episode: SimEpisode
     pictures: Mapping[str, NDArray[np.uint8]]
@@ -112,18 +112,18 @@ def write_demonstrations(
     """Write demonstrations as a LeRobotDataset; failures are left out.
 
     Args:
-        worlds: where they are given.
-        folder: where to; an absent one.
-        count: attempts.
-        recipe: how the script is shaken.
-        wanted: how many successes are enough.
-        pictures: whether they hold pictures of `settings.PICTURES`.
+        worlds: the worlds of the demonstrations.
+        folder: the new folder; it must not exist.
+        count: number of attempts.
+        recipe: noise on the script's commands.
+        wanted: number of successes after which to stop; None uses all attempts.
+        pictures: whether to include images of the camera in `settings.PICTURES`.
 
     Returns:
-        How many were written.
+        The number of written demonstrations.
 
     Raises:
-        CheckFailedError: none succeeded.
+        CheckFailedError: no attempt succeeded.
     """
     camera, height, width = PICTURES
     photographer = WorldCamera(worlds.twin, [camera], height=height, width=width) if pictures else None
@@ -140,13 +140,15 @@ def write_demonstrations(
         if photographer:
             photographer.close()
     if not kept:
-        raise CheckFailedError(f"The script of {TASK} succeeded in none of {count} worlds of {worlds.twin.name}.")
+        raise CheckFailedError(
+            f"The scripted expert of {TASK} succeeded in none of {count} worlds of {worlds.twin.name}."
+        )
     _write(worlds.twin, kept, folder, recipe)
     return len(kept)
 
 
 def _told(task: Task, recipe: TransferRecipe) -> ReadingSpec:
-    """What of the tracker's columns demonstrations hold."""
+    """Return the tracker columns that demonstrations contain."""
     whole = environment_spec(task)
     if recipe.sees == "tool":
         return whole
@@ -162,10 +164,7 @@ def _gripper(twin: Twin) -> str:
 def _shown(
     worlds: DemonstrationWorlds, numbers: Sequence[int], recipe: TransferRecipe, photograph: Photograph | None
 ) -> list[_Demonstration]:
-    """The successes among some episodes, with what was meant as their action.
-
-    They are there to be learned, and go without states.
-    """
+    """Return the successful episodes, with the unperturbed commands as their actions and without states."""
     task = open_task(TASK, worlds.twin)
     actor = PerturbedExpert(task=task, recipe=recipe, tracker=worlds.tracker, photograph=photograph)
     params, backend = worlds.draw(numbers), open_backend("threads", nthread=1)
@@ -220,15 +219,15 @@ _ITERATIONS = 8  # of the fit: from the ninth on estimates move by less than a t
 
 
 def placement_draws(twin: Twin) -> list[Draw]:
-    """The draws of where things lie."""
+    """Return the draws of object poses at reset."""
     return [draw for draw in default_draws(twin) if twin.params[draw.names[0]].quantity.stage == "reset"]
 
 
 def log_and_identify(twin: Twin, robot: int, episodes: int, file: Path) -> None:
-    """Let a virtual robot be teleoperated, fit the twin to its log, and store what was found.
+    """Simulate teleoperation of a virtual robot, fit the twin to the log, and store the identified distribution.
 
-    The tracker that will tell policies where things lie watches the tool meanwhile: joint readings alone do not say
-    where the zeros of the joints are, and a centimetre at the tool is a grasp.
+    During the log the tracker also measures the tool. Joint readings alone do not determine the zeros of the joints,
+    and an error of a centimetre at the tool decides whether a grasp succeeds.
     """
     tracker = hidden_cell(twin, robot).tracker
     log = virtual_log(robot, twin=TWIN, episodes=episodes, seconds=_SECONDS, nthread=1, tracker=tracker)
@@ -241,13 +240,13 @@ def log_and_identify(twin: Twin, robot: int, episodes: int, file: Path) -> None:
 def training_worlds(
     kind: str, twin: Twin, recipe: TransferRecipe, identified: Path | None = None
 ) -> DemonstrationWorlds:
-    """The worlds of a condition.
+    """Return the worlds of a condition.
 
     Args:
-        kind: see `conditions.Condition.worlds`.
-        twin: the nominal one.
-        recipe: says how the tracker of randomized worlds errs.
-        identified: what `log_and_identify` stored of the robot, for ``point`` and ``posterior``.
+        kind: see `settings.TransferCondition.worlds`.
+        twin: the nominal twin.
+        recipe: defines the tracker noise of randomized worlds.
+        identified: file that `log_and_identify` wrote for the robot; for ``point`` and ``posterior``.
     """
     noisy = TrackerNoise(noise=recipe.tracker_noise)
     if kind == "nominal":

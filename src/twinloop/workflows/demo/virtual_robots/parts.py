@@ -1,4 +1,4 @@
-"""The parts of a study, each a folder or file that is made once: logs, demonstrations, policies, trials."""
+"""Parts of a study, each a folder that is made once: logs, demonstrations, policies, trials."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from twinloop.workflows.demo.virtual_robots.settings import (
 )
 from twinloop.workflows.demo.virtual_robots.trials import policy_actor, run_trials
 
-_DONE = "seconds.json"  # beside or in a part: how long it took, and that it is whole
-_ATTEMPTS = 3  # per wanted demonstration on a robot; scripts succeed in most
+_DONE = "seconds.json"  # in the folder of a complete part: its duration
+_ATTEMPTS = 3  # per requested demonstration on a robot; scripts succeed in most
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyPart:
-    """One thing to make: ``kind`` is ``log``, ``demos``, ``policy``, ``trials`` or ``script``."""
+    """One part to make: ``kind`` is ``log``, ``demos``, ``policy``, ``trials`` or ``script``."""
 
     kind: str
     folder: str
@@ -51,12 +51,12 @@ class StudyPart:
 
     @property
     def path(self) -> Path:
-        """Its folder, named by what it is of."""
+        """Folder of the part."""
         return Path(self.folder) / self.kind / self._name
 
     @property
     def done(self) -> bool:
-        """Whether it was made already."""
+        """Whether the part is complete."""
         return (self.path / _DONE).is_file()
 
     @property
@@ -77,9 +77,9 @@ class StudyPart:
 
 
 def make(part: StudyPart) -> dict[str, float]:
-    """Make a part, unless it is there, and say how many seconds of wall clock and of processor it took.
+    """Make a part unless it is complete; return its duration in seconds of real time and of processor time.
 
-    Half a part of an interrupted study is thrown away.
+    An incomplete part of an interrupted study is deleted first.
     """
     if part.done:
         return read_json(part.path / _DONE)
@@ -168,7 +168,7 @@ def _trials(part: StudyPart) -> None:
 
 
 def _script(part: StudyPart) -> None:
-    """What the script that demonstrates comes to where policies are tried: about as much as one can ask for."""
+    """Run the trials with the scripted expert, whose success rate is about the highest that a policy can reach."""
     cell = _cell(part.robot)
     _keep(part, run_trials(cell, range(part.settings.episodes), ExpertActor(task=open_task(TASK, cell.twin))))
 
@@ -179,18 +179,18 @@ def _keep(part: StudyPart, batch: BatchResult) -> None:
 
 
 def successes(part: StudyPart) -> list[bool]:
-    """How the trials of a part ended, in the order of their numbers."""
+    """Return the outcomes of a part's trials, in the order of their numbers."""
     return read_json(part.path / "trials.json")["success"]
 
 
 def demos_of(part: StudyPart, worlds: str) -> StudyPart:
-    """The demonstrations of those worlds that a part's policy sees."""
+    """Return the demonstrations in these worlds that a part's policy is trained on."""
     shared = worlds in ("nominal", "ranges")
     return _other(part, "demos", worlds=worlds, robot=-1 if shared else part.robot)
 
 
 def policy_of(part: StudyPart) -> StudyPart:
-    """The policy that a part tries."""
+    """Return the policy that a part evaluates."""
     own = NUMBERS[part.condition].per_robot
     return _other(part, "policy", robot=part.robot if own else -1, seed=part.seed, condition=part.condition)
 

@@ -1,4 +1,4 @@
-"""What policies are trained on, how large a comparison is, and the recipe that all of its policies share."""
+"""Training conditions, the size of a comparison, and the training recipe that all of its policies share."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from twinloop.core.files import sha256_json
 
 @dataclass(frozen=True, kw_only=True)
 class TransferCondition:
-    """One way to come to a policy.
+    """One kind of training data for a policy.
 
     Attributes:
-        number: as the tables count.
-        name: a word for folders.
-        words: what the tables call it.
-        worlds: whose demonstrations it sees: ``nominal``, ``ranges``, ``point``, ``posterior``, or none.
-        real: whether it sees demonstrations on the virtual robot.
+        number: number in the tables.
+        name: name in folder names.
+        words: label in the tables.
+        worlds: worlds of its demonstrations: ``nominal``, ``ranges``, ``point``, ``posterior``, or "" for none.
+        real: whether it is trained on demonstrations on the virtual robot.
     """
 
     number: int
@@ -29,7 +29,7 @@ class TransferCondition:
 
     @property
     def per_robot(self) -> bool:
-        """Whether each robot needs policies of its own."""
+        """Whether a separate policy is trained for each robot."""
         return self.real or self.worlds in ("point", "posterior")
 
 
@@ -48,26 +48,28 @@ CONDITIONS = (
 NUMBERS = {condition.number: condition for condition in CONDITIONS}
 
 TWIN, TASK = "so101_tabletop", "pick_and_place"
-FIRST_ROBOT = 100  # robots 100, 101, …: the seeds below were looked at while the recipe was found
-PICTURES = ("front", 72, 96)  # camera, height and width in pixels, of the slow version
-DEMONSTRATIONS, PLACES = 11, 77  # run seeds: of what is shown, and of where things lie when policies are tried
+FIRST_ROBOT = 100  # robots 100, 101, …: lower seeds were used to develop the recipe
+PICTURES = ("front", 72, 96)  # camera, height and width in pixels, for policies with images
+DEMONSTRATIONS, PLACES = 11, 77  # run seeds: of the demonstrations, and of the initial conditions of trials
 
 
 @dataclass(frozen=True, kw_only=True)
 class TransferRecipe:
-    """How demonstrations are given and policies trained, the same in every condition.
+    """Recipe for demonstrations and training, the same in every condition.
 
     Attributes:
-        shake: standard deviation of what is added to the script's commands of the arm while it shows, in rad; the
-            commands that are learned are those without (DART: Laskey et al., "Noise injection for robust imitation
+        shake: standard deviation of the noise added to the script's arm commands during demonstrations, in rad; the
+            learned actions are the commands without noise (DART: Laskey et al., "Noise injection for robust imitation
             learning", CoRL 2017).
-        memory: correlation of the shaking from one command to the next.
-        tracker_noise: of the tracker in randomized worlds, in m; nominal and identified worlds have a perfect one.
-        sees: what a tracker tells policies: where things lie (``scene``), or the tool as well (``tool``), with which
-            they can correct what encoders get wrong. Either way it watched the tool while the log was made.
-        settings: of the policy.
-        batch, lr: of training.
-        real_share: part of every batch that the robot's own demonstrations have when policies are trained on both.
+        memory: correlation of the noise from one command to the next.
+        tracker_noise: noise of the tracker in randomized worlds, in m; nominal and identified worlds have a perfect
+            one.
+        sees: what the tracker measures for policies: object poses (``scene``), or the tool as well (``tool``), with
+            which
+            they can correct encoder errors. In both cases it measures the tool while the log is recorded.
+        settings: settings of the policy.
+        batch, lr: batch size and learning rate of training.
+        real_share: share of every batch from the robot's own demonstrations if policies are trained on both kinds.
     """
 
     shake: float = 0.0
@@ -92,18 +94,18 @@ class TransferRecipe:
 
 @dataclass(frozen=True, kw_only=True)
 class TransferSettings:
-    """What a study consists of.
+    """Size and settings of a study.
 
     Attributes:
-        robots: virtual robots.
-        seeds: training runs per condition and robot.
-        episodes: trials per policy and robot; the same places for all.
-        demos: simulated demonstrations that are attempted per source.
-        real: demonstrations on each virtual robot.
-        steps: of training.
-        log: episodes that each robot is identified from, 8 s of teleoperation each.
-        conditions: which of `CONDITIONS`.
-        images: policies see pictures of the front camera in place of what a tracker sees.
+        robots: number of virtual robots.
+        seeds: number of training runs per condition and robot.
+        episodes: number of trials per policy and robot; the same initial conditions for all.
+        demos: number of attempted simulated demonstrations per source.
+        real: number of demonstrations on each virtual robot.
+        steps: number of training steps.
+        log: number of episodes that each robot is identified from, 8 s of teleoperation each.
+        conditions: numbers of the `CONDITIONS` to compare.
+        images: whether policies observe images of the front camera instead of the tracker.
         recipe: see `TransferRecipe`.
     """
 
@@ -133,7 +135,7 @@ class TransferSettings:
 
     @property
     def chosen(self) -> list[TransferCondition]:
-        """The conditions, in their order."""
+        """The conditions, in order of their numbers."""
         return [NUMBERS[number] for number in sorted(set(self.conditions))]
 
     @property
@@ -142,6 +144,6 @@ class TransferSettings:
         return [FIRST_ROBOT + n for n in range(self.robots)]
 
     def made_of(self) -> dict[str, Any]:
-        """What every part in the folder depends on; a study that goes on must agree in it."""
+        """Return the settings that every part in the folder depends on; a continued study must have the same."""
         value = {key: item for key, item in asdict(self).items() if key not in ("robots", "seeds", "conditions")}
         return {**value, "hash": sha256_json(value)}

@@ -1,4 +1,4 @@
-"""Trials of a policy on a virtual robot, at the places where all policies of a comparison are tried."""
+"""Trials of policies on a virtual robot, with the same initial conditions for all policies of a comparison."""
 
 from __future__ import annotations
 
@@ -28,14 +28,17 @@ from twinloop.workflows.demo.virtual_robots.settings import FIRST_ROBOT, PLACES,
 
 
 def run_trials(cell: HiddenCell, numbers: Sequence[int], actor: Actor, *, nthread: int = 1) -> BatchResult:
-    """What an actor does at the places of these numbers on one virtual robot; ``nthread`` worlds at once, 0 for all."""
+    """Run an actor on one virtual robot from the initial conditions with these numbers.
+
+    ``nthread`` worlds are simulated at once; 0 uses every core.
+    """
     task, params = open_task(TASK, cell.twin), cell.table(cell.plan(PLACES).draw(numbers))
     backend = open_backend("threads", nthread=nthread)
     return run_batch(cell.twin, task, params, run_seed=PLACES, episodes=numbers, actor=actor, backend=backend)
 
 
 def policy_actor(cell: HiddenCell, policy: Path, photograph: Photograph | None = None) -> PolicyActor:
-    """A saved policy that sees what the tracker of a virtual robot sees, and pictures where it is given them."""
+    """Return a saved policy that observes the tracker of a virtual robot, and images if ``photograph`` is given."""
     return PolicyActor(
         policy=open_policy(policy),
         task=open_task(TASK, cell.twin),
@@ -47,7 +50,7 @@ def policy_actor(cell: HiddenCell, policy: Path, photograph: Photograph | None =
 
 @dataclass(frozen=True, kw_only=True)
 class _CellSuite(Suite):
-    """One virtual robot at the places where all policies of a comparison are tried."""
+    """One virtual robot with the initial conditions that all policies of a comparison share."""
 
     cell: HiddenCell
 
@@ -60,13 +63,13 @@ class _CellSuite(Suite):
         task: Task,  # noqa: ARG002
         run_seed: int,  # noqa: ARG002
     ) -> InitialWorlds:
-        """Places by the number of the trial; everything else is the robot's own."""
+        """Return initial conditions by trial number; all other parameters are the robot's."""
         params = self.cell.table(self.cell.plan(PLACES).draw(trials.tolist()))
         return InitialWorlds(params=params, numbers=trials, run_seed=PLACES)
 
 
 def robot_trials(policy: Path, episodes: int, output: Path) -> Evaluation:
-    """Try a policy on the virtual robot, score it as `twinloop evaluate` does, and store that in ``output``."""
+    """Evaluate a policy on the virtual robot as `twinloop evaluate` does, and store the evaluation in ``output``."""
     cell, opened = hidden_cell(load_twin(TWIN), FIRST_ROBOT), open_policy(policy)
     spec = SliceSpec(name=f"robot{FIRST_ROBOT}")
     suite = _CellSuite(
