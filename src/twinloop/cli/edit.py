@@ -7,7 +7,7 @@ from twinloop.workflows.data import edit_requests
 
 EDIT = Group(
     name="edit",
-    description="Edit datasets: write a new folder with their provenance and exact statistics (docs/guides/datasets.md).",
+    description="Edit datasets into a new folder with their provenance and exact statistics (docs/guides/datasets.md).",
     commands=(
         Command(
             "select",

@@ -76,7 +76,7 @@ def circle_section(page: ReportPage, half: FailureLoopResult, pictures: NDArray[
         "Retraining from a failure, on a virtual robot",
         f"Virtual robot {FIRST_ROBOT} has hidden parameters and effects that the twin does not model. Of ten such "
         "robots it is the one with the lowest success after training on the nominal twin; docs/evidence/transfer.md "
-        f"has the others. Each policy was evaluated from the same {trials} initial conditions; intervals are exact, 95 %.",
+        f"has the others. Each policy started from the same {trials} initial conditions; intervals are exact, 95 %.",
     )
     page.plot(
         interval_rows(
