@@ -164,9 +164,7 @@ class _NoiseLine:
         unit = gain / model.full_well
         self.per_electron = self.steepness * unit**2  # variance per squared electron
         self.electrons = self.read / unit
-        self.other = (
-            sensor.read_noise(model, gain) ** 2 - model.read_noise**2
-        )  # squared read noise that arises after the gain
+        self.other = sensor.read_noise(model, gain) ** 2 - model.read_noise**2  # read noise² after the gain
 
     def variance(self, look: CameraResponse) -> Array:
         """Return the noise variance of a camera with other noise parameters."""
@@ -190,9 +188,7 @@ class _NoiseLine:
         return self._one("read_noise", shape, missing, weights)
 
     def _one(self, name: str, shape: Array, missing: Array, weights: Array) -> tuple[dict[str, float], Array]:
-        """Fit by least squares one parameter whose square adds ``shape`` to the variance; return the remaining variance
-        too.
-        """
+        """Fit a parameter whose square adds ``shape`` to the variance; return its value and the remaining variance."""
         now = self._look.value(name) ** 2
         slope = float(np.sum(weights * shape * missing) / np.sum(weights * shape * shape))
         square = max(now + slope, 0.0)

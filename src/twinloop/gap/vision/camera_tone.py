@@ -42,7 +42,7 @@ _CLOSE = 1e-3  # margin to a parameter's bounds, of their width, for central dif
 
 @dataclass(frozen=True, kw_only=True)
 class ToneFit:
-    """Fitted parameters: names, values, limits from the covariance, and the remaining share of the squared difference."""
+    """Fitted parameters: names, values, limits from the covariance, and remaining share of the squared difference."""
 
     names: tuple[str, ...]
     values: Array
@@ -128,7 +128,7 @@ class ToneProblem:
         return names
 
     def _backward(self) -> list[list[str]]:
-        """Return the parameter sets of backward elimination, which uses slopes to find the least important parameter."""
+        """Return the parameter sets of backward elimination, in which slopes select the least important parameter."""
         names = list(CANDIDATES)
         values, _ = self.fit(names)
         slope, sets = self._slope(names, values), []

@@ -54,7 +54,7 @@ def sensor_values(display: Array, model: CameraModel) -> Array:
 
 
 def scaled(values: Array, radius2: Array, old: CameraModel, new: CameraModel) -> Array:
-    """Return sensor values under another exposure, white balance and shading; ``radius2`` is ρ² of each value ``(…)``."""
+    """Return sensor values at another exposure, white balance and shading; ``radius2`` is ρ² of each value ``(…)``."""
     return np.minimum(values * (light_factor(radius2, old, new)[..., None] * balance_factor(old, new)), 1.0)
 
 
@@ -112,7 +112,7 @@ def redeveloped(pictures: Pictures, old: CameraResponse, new: CameraResponse, *,
 
 
 def _lacking_noise(read: Array, factor: Array, old: CameraModel, new: CameraModel) -> Array:
-    """Return the noise variance that is missing after raw values ``(h, w, 3)`` are scaled by ``factor``; 0 if none is."""
+    """Return the noise variance that raw values ``(h, w, 3)`` lack after they are scaled by ``factor``; at least 0."""
     if old.noise_scale == new.noise_scale == 0.0:
         return np.zeros_like(read)
     return np.maximum(noise_variance(read * factor, new) - factor**2 * noise_variance(read, old), 0.0)
@@ -137,9 +137,7 @@ def _spread(values: Array, square: float, model: CameraModel, rng: np.random.Gen
 
 
 def _filtered(values: Array, passed: Array) -> Array:
-    """Return values ``(h, w, 3)``, mirrored at their borders, with their cosine transform scaled by ``passed``, ``(h,
-    w)``.
-    """
+    """Return mirrored values ``(h, w, 3)`` with their cosine transform multiplied by ``passed``, ``(h, w)``."""
     waves: Any = scipy.fft.dctn(values, axes=(0, 1))
     return np.asarray(scipy.fft.idctn(waves * passed[..., None], axes=(0, 1)))
 

@@ -159,7 +159,7 @@ class RemedyJudge:
         return tuple(sorted(kept, key=lambda row: (-row.share if math.isfinite(row.share) else 0.0, -len(row.closes))))
 
     def left(self, remedies: Sequence[CameraRemedy]) -> float:
-        """Return the part of MMD² that remains with all remedies; NaN if there is no gap beyond chance, or no remedy."""
+        """Return the part of MMD² that remains with all remedies; NaN without a gap beyond chance or without remedy."""
         return self._effect(remedies)[0] / self._base[0] if remedies and self._tells else math.nan
 
     def after(
@@ -175,7 +175,7 @@ class RemedyJudge:
         return developed_again(kept, self._look, remedied(self._look, remedies)) if remedies else kept
 
     def _judged(self, remedy: CameraRemedy, remedies: Sequence[CameraRemedy]) -> CameraRemedy:
-        """Return a remedy with the mean of its effect alone and its effect after the others (Shapley's value for two)."""
+        """Return a remedy with the mean of its effect alone and its effect after the others (as Shapley's value)."""
         others = [other for other in remedies if other is not remedy]
         (alone, one), (without, two), (together, three) = (
             self._effect(chosen) for chosen in ([remedy], others, remedies)
