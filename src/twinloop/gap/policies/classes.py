@@ -1,4 +1,4 @@
-"""Check failure classes: on a twin's errors (a gap too wide, another environment, drift) and on scored trials."""
+"""Check failure classes on a twin's errors (gap too wide, another environment, drift) and on scored trials."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _FEW = 2  # episodes on either side of a change, or in each environment
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeErrors:
-    """A twin's error in each episode over that of holding the first frame, ``(nepisode, nchannel)``, in order of time.
+    """Error of a twin in each episode, relative to holding the first frame, ``(nepisode, nchannel)``, in order of time.
 
-    The relation takes out that some episodes move more than others.
+    The ratio removes the effect that some episodes have more motion than others.
     """
 
     channels: tuple[str, ...]
@@ -46,13 +46,13 @@ class EpisodeErrors:
 def gap_too_wide(
     figures: Sequence[HeadlineMetric], limits: Mapping[str, float], *, episodes: int, remedy: Sequence[str] = ()
 ) -> list[ClassCheck]:
-    """A check of each figure for which there is a limit, as if the figure were normal with its interval's width.
+    """Check each metric that has a limit; p-values assume a normal metric with the width of its interval.
 
     Args:
-        figures: of a measured gap, with intervals.
-        limits: by the first word of a figure's name (``skill`` of ``skill/elbow_flex``).
-        episodes: behind the intervals.
-        remedy: commands.
+        figures: metrics of a measured gap, with intervals.
+        limits: limits by the first word of a metric's name (``skill`` of ``skill/elbow_flex``) or by its full name.
+        episodes: number of episodes of the intervals.
+        remedy: shell commands that may help.
     """
     found = []
     for figure in figures:
@@ -87,7 +87,7 @@ def gap_too_wide(
 
 
 def _beyond(figure: HeadlineMetric, limit: float, best: float) -> float:
-    """One-sided p-value that the figure is no worse than its limit; 1 without an interval."""
+    """Return the one-sided p-value that the metric is no worse than its limit; 1 without an interval."""
     width = abs(best - figure.estimate)
     if not math.isfinite(width):
         return 1.0
@@ -96,16 +96,16 @@ def _beyond(figure: HeadlineMetric, limit: float, best: float) -> float:
 
 
 def drift_since(errors: EpisodeErrors, first: int, *, seed: int = 0, remedy: Sequence[str] = ()) -> list[ClassCheck]:
-    """Whether errors after a calibration are larger than those before, by permutation of episodes.
+    """Check whether errors after a calibration are larger than before, by permutation of episodes.
 
     Args:
-        errors: of the twin that was calibrated.
-        first: position of the first episode after the calibration.
-        seed: of permutations.
-        remedy: commands.
+        errors: errors of the calibrated twin.
+        first: index of the first episode after the calibration.
+        seed: seed of the permutations.
+        remedy: shell commands that may help.
 
     Raises:
-        InputError: fewer than two episodes on either side; says how many there are.
+        InputError: fewer than two episodes before or after.
     """
     count = len(errors.values)
     if not _FEW <= first <= count - _FEW:
@@ -120,10 +120,10 @@ def drift_since(errors: EpisodeErrors, first: int, *, seed: int = 0, remedy: Seq
 def other_environment(
     here: EpisodeErrors, there: EpisodeErrors, *, name: str = "there", seed: int = 0, remedy: Sequence[str] = ()
 ) -> list[ClassCheck]:
-    """Whether the twin's error is larger in the log of another environment, by permutation of episodes.
+    """Check whether the twin's error is larger in the log of another environment, by permutation of episodes.
 
     Raises:
-        InputError: unlike channels, or fewer than two episodes on either side.
+        InputError: the channels differ, or a side has fewer than two episodes.
     """
     if here.channels != there.channels:
         raise InputError(
@@ -146,7 +146,7 @@ def _grown(
     seed: int,
     remedy: Sequence[str],
 ) -> list[ClassCheck]:
-    """A check of each column of errors ``(nepisode, nchannel)`` that they are larger after; ``than`` completes it."""
+    """Check whether each column of errors ``(nepisode, nchannel)`` has grown; ``than`` completes the sentence."""
     values, late = np.concatenate([before, after]), np.repeat([0, 1], [len(before), len(after)])
     draws = max(4999, math.ceil(20 * len(subjects) / ALPHA))  # leave Holm over so many tests room below ``ALPHA``
     test = group_test(values, late, np.arange(len(values)), draws=draws, seed=seed)
@@ -170,7 +170,7 @@ def _grown(
 
 
 def _ratio(values: Array, late: NDArray[np.bool_], seed: int) -> Interval:
-    """Mean of the late over mean of the other values, both resampled; clusters are episodes of either side."""
+    """Return the mean of the late values divided by that of the others, with episodes resampled."""
 
     def figure(rows: NDArray[np.intp]) -> Array:
         before, after = (
@@ -183,10 +183,10 @@ def _ratio(values: Array, late: NDArray[np.bool_], seed: int) -> Interval:
 
 
 def errors_of(channels: Sequence[str], twin: ArrayLike, hold: ArrayLike, numbers: Sequence[int]) -> EpisodeErrors:
-    """Relative errors of mean absolute errors of a twin and of holding still, ``(nepisode, nchannel)`` each.
+    """Return relative errors from mean absolute errors of a twin and of holding still, ``(nepisode, nchannel)`` each.
 
-    What does not move in most episodes is left out; in an episode in which a channel moves less than a hundredth of
-    what it usually does, that much is put in place of its motion.
+    Channels that do not move in most episodes are left out. The divisor is at least a hundredth of a channel's median
+    motion.
     """
     errors, still = np.asarray(twin, dtype=np.float64), np.asarray(hold, dtype=np.float64)
     usual = np.median(still, axis=0)
@@ -202,10 +202,10 @@ _POWER = 0.8  # with which the number of trials that is asked for would find a d
 
 
 def failing_conditions(trials: Trials, *, remedy: Mapping[str, Sequence[str]] | None = None) -> list[ClassCheck]:
-    """Whether real success in one condition is lower than in the others, by Fisher's exact test.
+    """Check whether real success in one condition is lower than in the others, by Fisher's exact test.
 
     Raises:
-        InputError: fewer than two conditions with real trials; names what there is.
+        InputError: fewer than two named conditions with real trials.
     """
     real = trials.real
     names = [name for name in real.conditions if name]
@@ -245,7 +245,7 @@ def _trials_needed(worse: float, better: float, *, tests: int) -> str:
 
 
 def weak_policies(trials: Trials, wanted: float, *, remedy: Sequence[str] = ()) -> list[ClassCheck]:
-    """Whether a policy fails in simulation too: so few successes there are unlikely at the wanted rate."""
+    """Check whether a policy fails in simulation too, by a binomial test of its successes against the required rate."""
     found = []
     for policy in trials.sim.policies:
         won = trials.sim.where(policy=policy).values("success")
@@ -268,7 +268,7 @@ def weak_policies(trials: Trials, wanted: float, *, remedy: Sequence[str] = ()) 
 
 
 def easier_in_simulation(trials: Trials, *, remedy: Sequence[str] = ()) -> list[ClassCheck]:
-    """Whether a policy succeeds more often simulated than real, by Fisher's exact test."""
+    """Check whether a policy succeeds more often in simulation than in reality, by Fisher's exact test."""
     found = []
     for policy in (name for name in trials.real.policies if name in trials.sim.policies):
         sim, real = (side.where(policy=policy).values("success") for side in (trials.sim, trials.real))

@@ -1,4 +1,4 @@
-"""What the trials so far decide about two policies, however often one has looked, and how many more are expected."""
+"""Decide sequentially about two policies, valid at every number of trials, and estimate how many more are needed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _AHEAD = 1000  # pairs that a continuation goes on at most
 
 @dataclass(frozen=True, kw_only=True)
 class SequentialComparison(JsonRecord):
-    """The e-process of no difference, and those of the two sides of a margin if there is one.
+    """E-process of no difference, and those of the two sides of a margin if there is one.
 
-    ``further`` is the median number of further pairs until the test decides if trials go on as seen; None where more
-    than half of the continuations do not end within a thousand. ``leftover`` counts trials without a partner. ``seen``
-    ``(pairs,)`` is the difference of the means after each pair.
+    ``further`` is the median number of further pairs until the test decides if trials continue as observed; None if
+    more than half of the continuations do not end within a thousand. ``leftover`` is the number of trials without a
+    partner. ``seen`` ``(pairs,)`` is the difference of the means after each pair.
     """
 
     json_names: ClassVar[Mapping[str, str | None]] = {"seen": None}
@@ -50,7 +50,7 @@ class SequentialComparison(JsonRecord):
 def compare_sequentially(
     arms: PolicyArms, *, within: float | None = None, level: float = 0.95, seed: int = 0
 ) -> SequentialComparison:
-    """Compare pair by pair, in the order of the trials; those without a partner wait.
+    """Compare pair by pair, in the order of the trials; trials without a partner are not used yet.
 
     With a margin, equivalence is decided by two e-processes, against a difference of −margin or less and of margin or
     more, each at 1 − level.
@@ -94,7 +94,9 @@ def _further(
     alpha: float,
     seed: int,
 ) -> int | None:
-    """Median further pairs, from continuations: coins of the rates as seen, or pairs drawn again from those seen."""
+    """Return the median of further pairs over continuations: Bernoulli trials at the observed rates, or resampled
+    pairs.
+    """
     random = generator(seed, "gap/further-pairs")
     n = len(a)
     if _independent(arms):
@@ -119,6 +121,6 @@ def _independent(arms: PolicyArms) -> bool:
 
 
 def _reached(log_e: NDArray[np.float64], alpha: float) -> NDArray[np.float64]:
-    """Blocks until 1/α was reached; infinite where it was not."""
+    """Return the number of pairs until 1/α was reached; infinite if it was not."""
     over = log_e >= -np.log(alpha)
     return np.where(over.any(axis=1), over.argmax(axis=1) + 1.0, np.inf)

@@ -1,4 +1,4 @@
-"""What a policy's real score is, from few real trials and many simulated ones, and how many real trials that saves."""
+"""Estimate a policy's real score from few real and many simulated trials, and the number of real trials saved."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _RELIABLE = 20  # pairs below which asymptotic intervals cover clearly less than
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyEstimate(JsonRecord):
-    """One policy. ``pairs`` starts were tried in both worlds, ``more`` in simulation only.
+    """Estimate of one policy. ``pairs`` starts were tried in both worlds, ``more`` in simulation only.
 
-    ``alone`` is the interval of the real trials by themselves, ``combined`` the one with simulation, both valid for any
-    number of trials. ``asymptotic`` holds those for large samples. ``saved`` is how many further real trials the
-    simulated ones are worth to an estimate; ``narrower`` how many more would make ``alone`` as narrow as ``combined``,
-    negative where simulation did not help.
+    ``alone`` is the interval of the real trials only, ``combined`` the one with simulation; both are valid for any
+    number of trials. ``asymptotic`` are those for large samples. ``saved`` is the number of further real trials that
+    the simulated ones replace. ``narrower`` is the number of further real trials that would make ``alone`` as narrow as
+    ``combined``; negative if simulation did not help.
     """
 
     policy: str
@@ -53,7 +53,7 @@ class PolicyEstimate(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class RealEstimate(JsonRecord):
-    """Every policy that has paired trials."""
+    """Estimates of every policy that has paired trials."""
 
     measure: Measure
     level: float
@@ -61,7 +61,7 @@ class RealEstimate(JsonRecord):
     left_out: Mapping[str, str]
 
     def headline(self) -> list[HeadlineMetric]:
-        """The figures that conditions and the history see."""
+        """Return the metrics for conditions and the history."""
         combined = f"real {self.measure}, from real and simulated trials"
         saved = "real trials that the simulated ones are worth"
         return [
@@ -75,17 +75,17 @@ class RealEstimate(JsonRecord):
 
 
 def estimate_real(trials: Trials, *, measure: str = "auto", level: float = 0.95, seed: int = 0) -> RealEstimate:
-    """The real mean of every policy, with simulation's help.
+    """Estimate the real mean of every policy with the help of simulation.
 
     Args:
-        trials: real and simulated; those of one start share their name of pair. Simulated ones without a real partner
-            are the many that help.
+        trials: real and simulated trials; those of one start have the same name of pair. Many simulated trials without
+            a real partner improve the estimate.
         measure: ``success``, ``score`` or ``auto``.
         level: confidence level.
-        seed: of resamples.
+        seed: seed of the resamples.
 
     Raises:
-        InputError: no policy has enough paired and simulated trials; says of each what it lacks.
+        InputError: no policy has enough paired and simulated trials; the message has the missing number of each.
     """
     chosen = measured(trials, measure)
     pairs = paired(trials, chosen)
@@ -110,7 +110,7 @@ _Side = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
 
 
 def _sides(trials: Trials, pairs: Pairs, policy: str, measure: Measure) -> _Side:
-    """Real and simulated values of paired starts, and those simulated only."""
+    """Return real and simulated values of paired starts, and the values of starts that were only simulated."""
     rows = [i for i, name in enumerate(pairs.policy) if name == policy]
     mine = trials.where(policy=policy)
     real = {key for key, domain in zip(_keys(mine), mine.domain, strict=True) if domain == "real" and key[2]}

@@ -23,10 +23,10 @@ _POWER = 0.8  # Cohen, "Statistical power analysis for the behavioral sciences" 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureGap(JsonRecord):
-    """One measure, ``success`` or ``score``: all trials together, by policy, by condition, and each cell of both.
+    """One measure, ``success`` or ``score``: all trials together, by policy, by condition, and by both.
 
-    Rows of a kind are tested together (Holm). ``notes`` say which tables are too small for any answer, how many trials
-    would do, and where conditions were tried in other proportions.
+    Rows of a kind are tested together (Holm). ``notes`` list tables that are too small for any answer, the number of
+    trials that would suffice, and conditions that were tried in different proportions.
     """
 
     measure: Measure
@@ -38,12 +38,12 @@ class MeasureGap(JsonRecord):
 
     @property
     def drivers(self) -> tuple[GapRow, ...]:
-        """Conditions that are shown to differ, the largest contribution first."""
+        """Conditions with a significant difference, the largest contribution first."""
         shown = [row for row in self.conditions if row.p_holm <= ALPHA]
         return tuple(sorted(shown, key=lambda row: -abs(row.contribution)))
 
     def headlines(self) -> list[HeadlineMetric]:
-        """The figures that conditions and the history see: simulated − real, overall, by policy and by condition."""
+        """Return the metrics for conditions and the history: simulated − real, overall, by policy and by condition."""
         unit, of = f"{self.measure}_gap", "success rate" if self.measure == "success" else "score"
         meaning = f"simulated − real {of}: positive where the simulation flatters"
         rows = [("", self.overall), *((f"/{row.name}", row) for row in (*self.policies, *self.conditions))]
@@ -69,18 +69,18 @@ class MeasureGap(JsonRecord):
 def measure_policies(trials: Trials, measure: Measure, *, level: float = 0.95, seed: int = 0) -> MeasureGap:
     """Compare simulated with real trials of the same policies, tasks and conditions.
 
-    Success rates: Newcombe's interval and Barnard's exact test of a cell, Mantel and Haenszel's difference and an
-    exact test within conditions of several; McNemar's test and Tango's interval where every trial has its pair. Scores:
-    Welch's interval and permutations within conditions; Student's and sign flips where there are pairs.
+    Success rates: for one cell Newcombe's interval and Barnard's exact test; for several cells the difference of Mantel
+    and Haenszel and an exact test within conditions; if every trial has its pair, McNemar's test and Tango's interval.
+    Scores: Welch's interval and permutations within conditions; with pairs, Student's interval and sign flips.
 
     Args:
-        trials: of both domains.
-        measure: what is compared.
+        trials: trials of both domains.
+        measure: the compared measure.
         level: confidence level of the intervals.
         seed: run seed of permutations.
 
     Raises:
-        InputError: no policy was tried in both domains under the same task and condition; says which there are.
+        InputError: no policy was tried in both domains under the same task and condition.
     """
     cells, alone = cells_of(trials, measure)
     if not cells:
@@ -114,7 +114,7 @@ def _rows(cells: Sequence[TrialCell], group: Group, names: Sequence[str], given:
 
 
 def _contributions(cells: Sequence[TrialCell], names: Sequence[str]) -> dict[str, float]:
-    """What each condition adds to the weighted difference within conditions; in sum, the overall one."""
+    """Return each condition's part of the weighted difference within conditions; the parts sum to the overall one."""
     weight = np.array([len(cell.real) * len(cell.sim) / (len(cell.real) + len(cell.sim)) for cell in cells])
     part = weight / weight.sum() * np.array([cell.sim.mean() - cell.real.mean() for cell in cells])
     return {name: float(sum(x for x, cell in zip(part, cells, strict=True) if cell.place == name)) for name in names}
@@ -136,7 +136,8 @@ def _mixture(overall: GapRow) -> list[str]:
 
 
 def _too_few(measure: Measure, overall: GapRow, conditions: Sequence[GapRow]) -> list[str]:
-    """Which conditions could not differ whatever happened, and how many trials a difference worth knowing takes."""
+    """Return notes on conditions that cannot differ significantly, and on the trials that a relevant difference needs.
+    """
     if measure != "success":
         return []
     notes = []
@@ -161,7 +162,7 @@ def _too_few(measure: Measure, overall: GapRow, conditions: Sequence[GapRow]) ->
 
 
 def _least_p(real: int, sim: int) -> float:
-    """The smallest p-value that a table of this size can have."""
+    """Return the smallest p-value that is possible with this number of trials."""
     if min(real, sim) > 20:  # far below any level in use
         return 0.0
     a, b = min(sim, 50), min(real, 50)  # more of one arm hardly help
@@ -176,7 +177,7 @@ _WIDTH = 110
 
 
 def policies_text(gap: MeasureGap) -> str:
-    """Overall, by policy, by condition where there are several, and what drives the difference."""
+    """Return the report: overall, by policy, by condition if there are several, and the conditions with differences."""
     word = "Success" if gap.measure == "success" else "Score (progress)"
     level = f"{gap.overall.difference.level:.0%}"
     lines = [f"{word}, simulated against real; differences within conditions with {level} intervals", _HEAD]
@@ -189,7 +190,7 @@ def policies_text(gap: MeasureGap) -> str:
 
 
 def driver_words(gap: MeasureGap) -> str:
-    """Which conditions are shown to differ, and how much of the overall difference they make."""
+    """Return a sentence with the conditions that differ significantly and their parts of the overall difference."""
     if len(gap.conditions) < 2:
         return _single(gap.overall)
     if not gap.drivers:

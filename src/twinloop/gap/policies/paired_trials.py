@@ -1,4 +1,4 @@
-"""Which trials of two policies are compared: those of one domain and task, in pairs where starts are shared."""
+"""Select the trials of two policies to compare: those of one domain and task, paired if they share starts."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _LISTED = 5  # trials of each from which an order of all successes first is hard
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyArms:
-    """Values of two policies in one task, in their order; with ``paired``, entry i of both is the same start.
+    """Values of two policies in one task, in their order; if ``paired``, entry i of both has the same start.
 
-    ``strata`` holds the values of both within each condition that both were tried in. ``shared`` is how many starts
-    both were tried at once, whether or not trials are compared in pairs.
+    ``strata`` has the values of both within each common condition. ``shared`` is the number of starts that both were
+    tried at exactly once, whether or not trials are compared in pairs.
     """
 
     task: str
@@ -44,19 +44,20 @@ class PolicyArms:
 
     @property
     def listed(self) -> bool:
-        """Whether successes stand before failures in both, as a table of counts lists them: no order of trials."""
+        """Whether successes come before failures in both, as in a table of counts: then the order of trials is unknown.
+        """
         enough = min(len(self.a), len(self.b)) >= _LISTED and not self.paired and self.measure == "success"
         falls = all(bool(np.all(np.diff(x) <= 0)) for x in (self.a, self.b))
         return enough and falls and bool(np.ptp(self.a) + np.ptp(self.b) > 0)
 
     @property
     def pairs(self) -> PairedCounts:
-        """How pairs ended."""
+        """Numbers of pairs by outcome."""
         return pair_counts(self.a == 1, self.b == 1)
 
 
 def measured(trials: Trials, measure: str) -> Measure:
-    """What ``auto`` means: success where every trial tells it."""
+    """Return the measure; ``auto`` is success if every trial has it, else score."""
     if measure == "auto":
         return "success" if trials.tells_success else "score"
     return "score" if measure == "score" else "success"
@@ -65,20 +66,20 @@ def measured(trials: Trials, measure: str) -> Measure:
 def arms_by_task(
     trials: Trials, a: str, b: str, *, domain: Domain, measure: str = "auto", paired: bool | None = None
 ) -> tuple[PolicyArms, ...]:
-    """The two policies' values in each task.
+    """Return the two policies' values in each task.
 
     Args:
-        trials: of both, and of whom else.
+        trials: trials of both; those of other policies are ignored.
         a: a policy.
-        b: another.
+        b: another policy.
         domain: ``real`` or ``sim``.
         measure: ``success``, ``score`` or ``auto``.
-        paired: whether starts are shared; None where all trials of a task say so by their pair.
+        paired: whether starts are shared; None decides by the pair names: all trials of a task must have a partner.
 
     Raises:
-        UnknownNameError: no such policy.
-        InputError: one policy twice, one without a trial in the domain, no task in which both were tried, or starts
-            that are to be shared and are not.
+        UnknownNameError: there is no such policy.
+        InputError: both names are the same, a policy has no trial in the domain, there is no common task, or ``paired``
+            is True and starts are not shared.
     """
     if a == b:
         raise InputError(f"Policy {a} cannot be compared with itself. Give two names of: {', '.join(trials.policies)}.")
@@ -129,18 +130,18 @@ def _arms(first: Trials, second: Trials, names: tuple[str, str], measure: Measur
 
 
 def _starts(trials: Trials, measure: Measure) -> dict[tuple[str, str], float]:
-    """Values by condition and start, of starts that were tried once."""
+    """Return values by condition and start, for starts that were tried once."""
     keys = [(trials.condition[i], trials.pair[i]) for i in range(len(trials))]
     values = trials.values(measure)
     return {key: float(values[i]) for i, key in enumerate(keys) if key[1] and keys.count(key) == 1}
 
 
 def success_table(a: NDArray[Any], b: NDArray[Any]) -> ContingencyTable:
-    """Successes, 0 or 1, of two arms."""
+    """Return the table of successes, 0 or 1, of two arms."""
     return ContingencyTable(successes_a=int(a.sum()), trials_a=len(a), successes_b=int(b.sum()), trials_b=len(b))
 
 
 def pair_counts(a: NDArray[np.bool_], b: NDArray[np.bool_]) -> PairedCounts:
-    """How pairs ended, from the successes of both arms."""
+    """Return the numbers of pairs by outcome, from the successes of both arms."""
     both, only_a, only_b, neither = (int(x.sum()) for x in (a & b, a & ~b, ~a & b, ~a & ~b))
     return PairedCounts(both=both, only_a=only_a, only_b=only_b, neither=neither)

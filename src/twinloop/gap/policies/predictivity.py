@@ -1,4 +1,4 @@
-"""How well simulated scores of policies predict real ones, task by task and over tasks."""
+"""Measure how well simulated scores of policies predict real ones, by task and over tasks."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ _LABELS = {
 
 @dataclass(frozen=True, kw_only=True)
 class TaskPredictivity:
-    """One task's scores and figures; ``real`` and ``sim`` are the means with their intervals ``(P,)``.
+    """Scores and metrics of one task; ``real`` and ``sim`` are the means with their intervals ``(P,)``.
 
-    ``violations`` are pairs of policies (better, worse, difference in real score) that the simulation orders otherwise.
+    ``violations`` are pairs of policies (better, worse, difference in real score) that the simulation orders
+    differently.
     """
 
     scores: PolicyScores
@@ -45,7 +46,7 @@ class TaskPredictivity:
         return self.scores.task or _UNNAMED
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
+        """Return a JSON-compatible dictionary."""
         return {
             "task": self.name,
             "policies": list(self.scores.policies),
@@ -58,9 +59,9 @@ class TaskPredictivity:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictivityReport(JsonRecord):
-    """The figures of each task, and of scores averaged over tasks where there are several.
+    """The metrics of each task, and those of scores averaged over tasks if there are several.
 
-    ``notes`` say what was left out and why.
+    ``notes`` list omissions with their reasons.
     """
 
     json_schema = 1
@@ -71,11 +72,13 @@ class PredictivityReport(JsonRecord):
 
     @property
     def main(self) -> TaskPredictivity:
-        """What the unqualified figures are of: the average over tasks, or the only task."""
+        """The task of the unqualified metrics: the average over tasks, or the only task."""
         return self.average or self.tasks[0]
 
     def headlines(self) -> list[HeadlineMetric]:
-        """The figures that conditions and the history see; of single tasks ``pearson/TASK`` and so on."""
+        """Return the metrics for conditions and the history; those of single tasks are named ``pearson/TASK`` and so
+        on.
+        """
         rows = [_headline(figure, figure.name) for figure in self.main.result.figures]
         rows.append(
             HeadlineMetric(
@@ -92,17 +95,17 @@ class PredictivityReport(JsonRecord):
         ]
 
     def text(self) -> str:
-        """The report for a terminal."""
+        """Return the report for a terminal."""
         shown = [*self.tasks, *([] if self.average is None else [self.average])]
         parts = [_task_text(task) for task in shown]
         return "\n\n".join([*parts, *(textwrap.fill(note, 110) for note in (*_missing(shown), *self.notes))])
 
 
 def scores_by_task(trials: Trials, measure: Measure) -> tuple[tuple[PolicyScores, ...], tuple[str, ...]]:
-    """Scores of policies that were tried in both domains, by task, and what is left out.
+    """Return scores by task of policies that were tried in both domains, and notes on the others.
 
     Raises:
-        InputError: successes are asked for, and a trial does not say whether it was one.
+        InputError: the measure is success, and a trial has no success value.
     """
     values = trials.values(measure)
     samples: dict[str, dict[str, dict[str, list[float]]]] = {}
@@ -122,17 +125,17 @@ def scores_by_task(trials: Trials, measure: Measure) -> tuple[tuple[PolicyScores
 def measure_predictivity(
     tables: Sequence[PolicyScores], *, notes: Sequence[str] = (), level: float = 0.95, draws: int = 4000, seed: int = 0
 ) -> PredictivityReport:
-    """Figures of every task with enough policies, and of the average over tasks of policies that are in all of them.
+    """Measure predictivity in every task with enough policies, and for the average over tasks of their common policies.
 
     Args:
         tables: the scores of each task.
-        notes: what was left out on the way here.
+        notes: notes on earlier omissions.
         level: confidence level.
         draws: see `twinloop.stats.predictivity.predictivity`.
         seed: run seed of the draws.
 
     Raises:
-        InputError: no task has three policies with scores in both domains; says how many there are.
+        InputError: no task has three policies with scores in both domains; the message has their number.
     """
     said, tasks = list(notes), []
     for table in tables:
@@ -198,7 +201,7 @@ def _headline(figure: PredictivityMetric, name: str) -> HeadlineMetric:
 
 
 def label(name: str) -> str:
-    """A figure's name as tables show it."""
+    """Return a metric's name as tables show it."""
     return _LABELS.get(name, name.replace("_", " "))
 
 
@@ -223,7 +226,7 @@ def _task_text(task: TaskPredictivity) -> str:
 
 
 def _missing(tasks: Sequence[TaskPredictivity]) -> list[str]:
-    """Why intervals are missing, each reason once."""
+    """Return the reasons for missing intervals, each once."""
     found: dict[str, dict[str, None]] = {}
     for figure in (figure for task in tasks for figure in task.result.figures if not figure.reason):
         for interval, of in ((figure.these, "these"), (figure.others, "such")):
