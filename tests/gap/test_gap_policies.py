@@ -59,7 +59,7 @@ def test_one_cell_is_barnards_test_and_newcombes_interval():
     assert gap.overall.p_value == pytest.approx(stats.barnard_exact([[10, 4], [0, 6]]).pvalue, rel=1e-3)
     wanted = difference_interval(ContingencyTable(successes_a=10, trials_a=10, successes_b=4, trials_b=10))
     assert gap.overall.difference.low == wanted.low
-    assert "The simulation flatters" in policies_text(gap)
+    assert "The simulation is easier than reality" in policies_text(gap)
 
 
 def test_a_mixture_of_conditions_is_no_gap():
@@ -67,7 +67,7 @@ def test_a_mixture_of_conditions_is_no_gap():
     gap = measure_policies(_counts(("a", "easy", 9, 10, 81, 90), ("a", "hard", 9, 90, 1, 10)), "success")
     assert float(gap.overall.difference.estimate) == pytest.approx(0.0, abs=1e-12)
     assert gap.overall.sim - gap.overall.real > 0.6
-    assert any("in other proportions" in note for note in gap.notes)
+    assert any("the proportions of conditions differ" in note for note in gap.notes)
 
 
 @pytest.mark.parametrize(("won", "word"), [(8, "every trial succeeded in both"), (0, "every trial failed in both")])

@@ -107,7 +107,7 @@ def test_two_draws_of_one_source_show_no_gap(real):
     assert gap.classifier.auc.covers(0.5)
     assert min(gap.mmd.p_value, gap.energy.p_value, gap.classifier.p_value) > 0.05
     assert findings(gap) == []
-    assert verdict(gap).startswith("Clips cannot be told apart")
+    assert verdict(gap).startswith("Clips cannot be distinguished")
 
 
 def test_the_gap_grows_with_a_planted_lag_which_is_named(real):

@@ -73,9 +73,7 @@ class SquaredErrorShares:
             self._drawn_left = (errors[0] - gained)[:, None]
 
     def shares(self, kind: str) -> ShapleyShares:
-        """Return shares of one of the `GroupEffects`, ``(ngroup, nchannel + 1)``; the last column is the mean of
-        channels.
-        """
+        """Return the shares of one kind of `GroupEffects`, ``(ngroup, nchannel + 1)``; the last column is a mean."""
         return self._shares(np.asarray(getattr(self._effects, kind)), self._deviations(kind), self._mix)
 
     def left(self) -> ShapleyShares:

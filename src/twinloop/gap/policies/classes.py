@@ -28,7 +28,7 @@ from twinloop.stats import (
 
 Array = NDArray[np.float64]
 
-_FEW = 2  # episodes on either side of a change, or in each environment
+_FEW = 2  # least episodes on either side of a change, or in each environment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ def gap_too_wide(
         short = (lambda value, at=limit: value < at) if figure.better == "higher" else (lambda v, at=limit: v > at)
         words = (
             f"{figure.name} is {figure.estimate:.3g} ({figure.low:.3g} to {figure.high:.3g}), "
-            f"{'at least' if figure.better == 'higher' else 'at most'} {limit:g} is wanted"
+            f"{'at least' if figure.better == 'higher' else 'at most'} {limit:g} is required"
         )
         needed = ""
         if math.isnan(worst) or math.isnan(best):
@@ -110,11 +110,11 @@ def drift_since(errors: EpisodeErrors, first: int, *, seed: int = 0, remedy: Seq
     count = len(errors.values)
     if not _FEW <= first <= count - _FEW:
         raise InputError(
-            f"{first} episodes lie before the calibration and {count - first} after it; a comparison needs at least "
+            f"{first} episodes are before the calibration and {count - first} after it; a comparison needs at least "
             f"{_FEW} of each."
         )
     before, after = errors.values[:first], errors.values[first:]
-    return _grown("drift", errors.channels, before, after, "what it was before", seed, remedy)
+    return _grown("drift", errors.channels, before, after, "its earlier value", seed, remedy)
 
 
 def other_environment(
@@ -127,8 +127,8 @@ def other_environment(
     """
     if here.channels != there.channels:
         raise InputError(
-            f"The logs have unlike channels: {', '.join(here.channels)} and {', '.join(there.channels)}. Compare the "
-            "same."
+            f"The logs have different channels: {', '.join(here.channels)} and {', '.join(there.channels)}. Compare "
+            "logs with the same channels."
         )
     sizes = len(here.values), len(there.values)
     if min(sizes) < _FEW:
@@ -148,7 +148,9 @@ def _grown(
 ) -> list[ClassCheck]:
     """Check whether each column of errors ``(nepisode, nchannel)`` has grown; ``than`` completes the sentence."""
     values, late = np.concatenate([before, after]), np.repeat([0, 1], [len(before), len(after)])
-    draws = max(4999, math.ceil(20 * len(subjects) / ALPHA))  # leave Holm over so many tests room below ``ALPHA``
+    draws = max(
+        4999, math.ceil(20 * len(subjects) / ALPHA)
+    )  # enough for p-values below ``ALPHA`` after Holm over all tests
     test = group_test(values, late, np.arange(len(values)), draws=draws, seed=seed)
     orders = math.comb(len(values), len(before))
     few = f"{len(before)} and {len(after)} episodes have only {orders} orders, at least {round(1 / ALPHA)} are needed"
@@ -198,7 +200,7 @@ def errors_of(channels: Sequence[str], twin: ArrayLike, hold: ArrayLike, numbers
     )
 
 
-_POWER = 0.8  # with which the number of trials that is asked for would find a difference as large as the one seen
+_POWER = 0.8  # power of the proposed number of trials for a difference of the observed size
 
 
 def failing_conditions(trials: Trials, *, remedy: Mapping[str, Sequence[str]] | None = None) -> list[ClassCheck]:
@@ -211,7 +213,7 @@ def failing_conditions(trials: Trials, *, remedy: Mapping[str, Sequence[str]] | 
     names = [name for name in real.conditions if name]
     if len(names) < 2:
         raise InputError(
-            f"{len(real)} real trials in {len(names)} named conditions: environments can be compared from two on. Name "
+            f"{len(real)} real trials in {len(names)} named conditions: a comparison of environments needs two. Name "
             "the condition of each trial."
         )
     won, found = real.values("success") > 0, []
@@ -240,8 +242,8 @@ def _trials_needed(worse: float, better: float, *, tests: int) -> str:
     try:
         count = trials_for_rates(worse, better, power=_POWER, alpha=ALPHA / tests, alternative="less")
     except InputError:
-        return "the rates are too alike for any affordable number of trials"
-    return f"rates like these need {count.trials_a} trials of each to be told apart ({_POWER:.0%} power)"
+        return "the rates are too similar for any affordable number of trials"
+    return f"rates like these need {count.trials_a} trials of each for a significant difference ({_POWER:.0%} power)"
 
 
 def weak_policies(trials: Trials, wanted: float, *, remedy: Sequence[str] = ()) -> list[ClassCheck]:
@@ -257,7 +259,7 @@ def weak_policies(trials: Trials, wanted: float, *, remedy: Sequence[str] = ()) 
                 subject=policy,
                 fired=estimate < wanted,
                 evidence=f"{policy} succeeds in {100 * estimate:.0f} % ({100 * low:.0f} to {100 * high:.0f}) of "
-                f"{len(won)} simulated trials, {wanted:.0%} are wanted",
+                f"{len(won)} simulated trials, {wanted:.0%} are required",
                 figure=rate,
                 p_value=float(binom.cdf(int(won.sum()), len(won), wanted)),
                 needed=_trials_needed(estimate, wanted, tests=1) if estimate < wanted <= high else "",

@@ -19,7 +19,7 @@ from twinloop.stats import difference_interval
 
 Array = NDArray[np.float64]
 _SHOWN = 6  # names in a message
-_SIGMAS = 1.96  # a range stands for the middle 95 % of a normal distribution
+_SIGMAS = 1.96  # a range has the middle 95 % of a normal distribution
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ def visited_axes(episodes: Sequence[Episode]) -> tuple[tuple[str, ...], NDArray[
         row = dict(episode.conditions)
         for i, joint in enumerate(episode.joints):
             row |= {f"lowest {joint}": state[:, i].min(), f"highest {joint}": state[:, i].max()}
-            row[f"fastest {joint}"] = np.quantile(speed[:, i], 0.99)  # of differences the largest is often a glitch
+            row[f"fastest {joint}"] = np.quantile(speed[:, i], 0.99)  # the largest difference is often a glitch
         tables.append(row)
     names = tuple(dict.fromkeys(name for row in tables for name in row))
     return names, np.array([[row.get(name, np.nan) for name in names] for row in tables], dtype=np.float64)
@@ -73,7 +73,7 @@ def outside_p_value(outside: int, real: int, training: int) -> float:
     """
     if not outside or training < 2:
         return 1.0
-    return round(float(betabinom.sf(outside - 1, real, 2, training - 1)), 12)  # 2 / 40 is 0.05, not a little more
+    return round(float(betabinom.sf(outside - 1, real, 2, training - 1)), 12)  # without rounding errors: 2 / 40 is 0.05
 
 
 def never_covered(
@@ -100,7 +100,7 @@ def never_covered(
     common = [name for name in names if name in support.names]
     if not common:
         raise InputError(
-            f"Training ({support.origin}) speaks of {_listed(support.names)}, reality of {_listed(names)}. Give both "
+            f"Training ({support.origin}) has {_listed(support.names)}, reality has {_listed(names)}. Give both "
             "the same names, such as a log's conditions and a twin's parameters, or a dataset of the same joints."
         )
     return [
@@ -131,7 +131,7 @@ def _axis(
         low, high = bounds
     outside = known & ((real < low) | (real > high))
     count, total = int(outside.sum()), int(known.sum())
-    words = f"{count} of {total} real {name} lie outside {low:.4g} to {high:.4g} of {support.origin}"
+    words = f"{count} of {total} real {name} are outside {low:.4g} to {high:.4g} of {support.origin}"
     if count:
         words += f" (as far as {real[outside][np.argmax(np.maximum(low - real[outside], real[outside] - high))]:.4g})"
     words += _endings(outside, known, success)
@@ -147,7 +147,7 @@ def _more(real: int, tests: int, training: int) -> str:
     if outside_p_value(real, real, training) <= ALPHA / tests:
         return ""
     wanted = next((n for n in range(2, 100_000) if outside_p_value(real, real, n) <= ALPHA / tests), 100_000)
-    return f"{training} training episodes cannot show it for {real} real ones, it needs {wanted} or declared ranges"
+    return f"{training} training episodes are too few for {real} real ones; use {wanted} or declared ranges"
 
 
 def _endings(outside: NDArray[np.bool_], known: NDArray[np.bool_], success: Sequence[bool] | None) -> str:
@@ -181,18 +181,18 @@ def combination_covered(
         return None
     spread = np.where(seen.std(axis=0) > 0, seen.std(axis=0), 1.0)
     points = seen / spread
-    own = np.array([np.partition(np.linalg.norm(points - row, axis=1), 1)[1] for row in points])  # but itself
+    own = np.array(
+        [np.partition(np.linalg.norm(points - row, axis=1), 1)[1] for row in points]
+    )  # the nearest other one
     far = np.array([np.linalg.norm(points - row, axis=1).min() for row in rows / spread])
     each = (1.0 + np.sum(own[None] >= far[:, None], axis=1)) / (1.0 + len(own))
     worst = int(np.argmin(each))
     where = ", ".join(f"{name} {value:.4g}" for name, value in zip(common, rows[worst], strict=True))
     words = (
         f"the real combination {where} is {far[worst]:.2f} standard deviations from the nearest of {len(seen)} "
-        f"training episodes, {np.quantile(own, 0.95):.2f} hold 95 % of their own"
+        f"training episodes; 95 % of those are within {np.quantile(own, 0.95):.2f} of another"
     )
-    enough = (
-        f"{len(seen)} training episodes are too few for {len(rows)} real ones, it needs {math.ceil(len(rows) / ALPHA)}"
-    )
+    enough = f"{len(seen)} training episodes are too few for {len(rows)} real ones; use {math.ceil(len(rows) / ALPHA)}"
     return ClassCheck(
         kind="never_covered",
         subject=f"combination of {len(common)} axes",

@@ -10,7 +10,7 @@ import numpy as np
 
 from twinloop.stats import Interval, holm
 
-ALPHA = 0.05  # chance that any check of a diagnosis fires although nothing is wrong
+ALPHA = 0.05  # probability that any check of a diagnosis fires although nothing is wrong
 
 Kind = Literal[
     "never_covered", "gap_too_wide", "other_environment", "drift", "weak_in_simulation", "beyond_what_is_modelled"
@@ -18,10 +18,10 @@ Kind = Literal[
 MEANINGS: Mapping[Kind, str] = {
     "never_covered": "never covered in training",
     "gap_too_wide": "the gap is too wide",
-    "other_environment": "coverage of another environment is missing",
+    "other_environment": "another environment is not covered",
     "drift": "drift since calibration",
     "weak_in_simulation": "the policy fails in simulation as well",
-    "beyond_what_is_modelled": "simulation is easier than reality in a way that no check explains",
+    "beyond_what_is_modelled": "simulation is easier than reality, and no check explains it",
 }
 
 
@@ -85,7 +85,7 @@ class FailureDiagnosis:
             for c in self.checks
             if c.needed and not c.fired
         ]
-        return lines + [f"Not looked at, {MEANINGS[kind]}: {why}." for kind, why in self.skipped.items()]
+        return lines + [f"Not checked, {MEANINGS[kind]}: {why}." for kind, why in self.skipped.items()]
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-compatible dictionary (schema 1)."""

@@ -41,7 +41,7 @@ from twinloop.stats import (
     welch_test,
 )
 
-_POWER = 0.8  # of the further trials that are named
+_POWER = 0.8  # power of the proposed number of further trials
 
 
 def further_trials(arms: PolicyArms, within: float | None, alpha: float) -> int | None:
@@ -66,8 +66,8 @@ def notes_on(arms: PolicyArms, alpha: float, *, sequential: bool) -> tuple[str, 
     n_a, n_b = len(arms.a), len(arms.b)
     if np.ptp(np.concatenate([arms.a, arms.b])) == 0:
         notes.append(
-            f"All trials of both ended at {arms.a[0]:g}: no test can tell them apart, and only the intervals say how "
-            "different they may still be."
+            f"All trials of both ended at {arms.a[0]:g}: no test can find a difference. The intervals contain the "
+            "differences that are still possible."
         )
     if arms.measure == "success" and not arms.paired:
         best = barnard(success_table(np.ones(n_a), np.zeros(n_b)))
@@ -78,13 +78,14 @@ def notes_on(arms: PolicyArms, alpha: float, *, sequential: bool) -> tuple[str, 
             )
     if arms.shared and not arms.paired:
         notes.append(
-            f"Starts that both were tried at once: {arms.shared}, of {n_a} and {n_b} trials. Because that is not all, "
-            "trials are compared without pairs; a table of those starts alone is compared in pairs, which tells more."
+            f"Starts that both were tried at once: {arms.shared}, of {n_a} and {n_b} trials. Because these are not "
+            "all, trials are compared without pairs. A table of only those starts is compared in pairs, which finds "
+            "smaller differences."
         )
     if sequential and arms.listed:
         notes.append(
-            "Successes stand before failures, as where only their number is known, so the trials were put into a "
-            "random order. To look at them one by one, give them as they were run."
+            "Successes come before failures, as in a table of counts, so the trials were put into a random order. For "
+            "a sequential test give them in the order in which they were run."
         )
     return tuple(notes)
 
@@ -96,7 +97,7 @@ def _fewest(alpha: float) -> int:
     return n
 
 
-_EXACT_TABLES = 12_000  # products of trials up to which the exact interval is inverted in about a second
+_EXACT_TABLES = 12_000  # largest product of trials for which the exact interval takes about a second
 
 
 @dataclass(frozen=True, kw_only=True)

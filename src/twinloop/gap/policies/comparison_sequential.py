@@ -14,8 +14,8 @@ from twinloop.core.seeds import generator
 from twinloop.gap.policies.paired_trials import PolicyArms
 from twinloop.stats import Answer, SequentialTest, log_e_rates, log_e_scores, sequential_rates, sequential_scores
 
-_DRAWS = 200  # continuations from which the expected number of further pairs is told
-_AHEAD = 1000  # pairs that a continuation goes on at most
+_DRAWS = 200  # continuations for the expected number of further pairs
+_AHEAD = 1000  # largest number of pairs of a continuation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +60,9 @@ def compare_sequentially(
     """
     n = min(len(arms.a), len(arms.b))
     random = generator(seed, "gap/order")
-    # Without an order they come in a random one: as valid, and not led astray by successes that stand first.
+    # Without an order a random one is used: it is as valid, and successes that come first do not mislead the test.
     a, b = (random.permutation(values)[:n] if arms.listed else values[:n] for values in (arms.a, arms.b))
-    # The e-test of rates takes both trials of a pair for independent; differences of pairs do not ask for it.
+    # The e-test of rates assumes that both trials of a pair are independent; differences of pairs do not need that.
     run = sequential_rates if _independent(arms) else sequential_scores
     test = run(a, b, level=level)
     above = below = None
@@ -94,13 +94,11 @@ def _further(
     alpha: float,
     seed: int,
 ) -> int | None:
-    """Return the median of further pairs over continuations: Bernoulli trials at the observed rates, or resampled
-    pairs.
-    """
+    """Return the median of further pairs over continuations: Bernoulli trials at observed rates, or resampled pairs."""
     random = generator(seed, "gap/further-pairs")
     n = len(a)
     if _independent(arms):
-        rates = [(values.sum() + 0.5) / (n + 1) for values in (a, b)]  # as Jeffreys' prior has it: never 0 or 1
+        rates = [(values.sum() + 0.5) / (n + 1) for values in (a, b)]  # with Jeffreys' prior: never 0 or 1
         more = [(random.random((_DRAWS, _AHEAD)) < rate).astype(float) for rate in rates]
     else:
         rows = random.integers(0, n, size=(_DRAWS, _AHEAD))

@@ -24,8 +24,8 @@ from twinloop.stats import (
     trials_saved,
 )
 
-_LEAST = 3  # pairs, without which no correlation can be told
-_RELIABLE = 20  # pairs below which asymptotic intervals cover clearly less than they say (docs/saving_trials.md)
+_LEAST = 3  # pairs that a correlation needs
+_RELIABLE = 20  # pairs below which the coverage of asymptotic intervals is clearly too low (docs/saving_trials.md)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ class RealEstimate(JsonRecord):
     def headline(self) -> list[HeadlineMetric]:
         """Return the metrics for conditions and the history."""
         combined = f"real {self.measure}, from real and simulated trials"
-        saved = "real trials that the simulated ones are worth"
+        saved = "number of real trials that the simulated ones replace"
         return [
             figure
             for row in self.policies
@@ -95,7 +95,7 @@ def estimate_real(trials: Trials, *, measure: str = "auto", level: float = 0.95,
     usable = {policy: side for policy, side in sides.items() if policy not in left_out}
     if not usable:
         raise InputError(
-            "No policy can be estimated with simulation's help: "
+            "No policy can be estimated with the help of simulation: "
             + "; ".join(f"{policy} {why}" for policy, why in left_out.items())
             + ". Give real and simulated trials of one start the same name in the column pair, and simulate many more."
         )
@@ -126,7 +126,7 @@ def _lack(trials: Trials, policy: str, real: NDArray[np.float64], _: object, mor
     if len(real) < _LEAST:
         there = [len(trials.where(policy=policy, domain=domain)) for domain in DOMAINS]
         have = f"{there[0]} real and {there[1]} sim trials, pairs of them: {len(real)}"
-        return f"has {have}, and needs at least {_LEAST} pairs"
+        return f"has {have}; it needs at least {_LEAST} pairs"
     if len(more) < len(real):
         return f"has {len(more)} sim trials of further starts for {len(real)} of both, and needs at least as many"
     return ""
@@ -162,9 +162,9 @@ def _notes(n: int, flat: bool) -> tuple[str, ...]:
     notes = []
     if flat:
         notes.append(
-            "All paired trials ended alike in one of the worlds, so that no correlation can be told and nothing is "
-            "saved yet; asymptotic intervals have no width to believe in."
+            "All paired trials had the same outcome in one of the worlds, so there is no correlation and no trial is "
+            "saved yet. The width of the asymptotic intervals is meaningless."
         )
     if n < _RELIABLE:
-        notes.append(f"With {n} pairs the asymptotic intervals cover less than they say; {_RELIABLE} is a fair number.")
+        notes.append(f"With {n} pairs the coverage of the asymptotic intervals is too low; use {_RELIABLE} or more.")
     return tuple(notes)

@@ -25,7 +25,7 @@ from twinloop.stats import (
 from twinloop.stats.matched import paired_scores, stratified_difference, stratified_permutation
 
 Group = Literal["overall", "policy", "condition", "cell"]
-_MOST_TABLES = 40_000  # of two sample sizes, that Barnard's test adds up in a tenth of a second
+_MOST_TABLES = 40_000  # product of two sample sizes for which Barnard's test takes a tenth of a second
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +102,7 @@ def cells_of(trials: Trials, measure: Measure) -> tuple[tuple[TrialCell, ...], t
 def compare(
     cells: Sequence[TrialCell], measure: Measure, *, group: Group, name: str, level: float, seed: int
 ) -> GapRow:
-    """Compare the cells of one row; several cells are compared separately and summed, so that their proportions cancel.
-    """
+    """Compare the cells of one row; several are compared separately and summed, so that their proportions cancel."""
     find = _success if measure == "success" else _score
     difference, p_value, test, note = find(cells, level, seed)
     real, sim = (np.concatenate([getattr(cell, side) for cell in cells]) for side in ("real", "sim"))
@@ -156,7 +155,7 @@ def _alike(cells: Sequence[TrialCell]) -> str:
     """Return a note if all outcomes are equal: this does not show that there is no gap."""
     values = np.concatenate([np.concatenate([cell.real, cell.sim]) for cell in cells])
     if values.all():
-        return "every trial succeeded in both: no difference seen, and harder conditions would tell more"
+        return "every trial succeeded in both, so no difference was observed; test harder conditions"
     if not values.any():
-        return "every trial failed in both: no difference seen, and easier conditions would tell more"
+        return "every trial failed in both, so no difference was observed; test easier conditions"
     return ""

@@ -18,7 +18,7 @@ from twinloop.stats import ContingencyTable, exact_p_value, holm, trials_for_rat
 
 ALPHA = 0.05
 _SOUGHT = 0.2  # a little more than the largest bias of SIMPLER's nine published tasks, 0.17
-_POWER = 0.8  # Cohen, "Statistical power analysis for the behavioral sciences" (1988): the customary wish
+_POWER = 0.8  # Cohen, "Statistical power analysis for the behavioral sciences" (1988): the customary power
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class MeasureGap(JsonRecord):
     def headlines(self) -> list[HeadlineMetric]:
         """Return the metrics for conditions and the history: simulated − real, overall, by policy and by condition."""
         unit, of = f"{self.measure}_gap", "success rate" if self.measure == "success" else "score"
-        meaning = f"simulated − real {of}: positive where the simulation flatters"
+        meaning = f"simulated − real {of}: positive if the simulation is optimistic"
         rows = [("", self.overall), *((f"/{row.name}", row) for row in (*self.policies, *self.conditions))]
         named = {f"{unit}{name}": row for name, row in rows}
         largest = max((abs(float(row.difference.estimate)) for row in self.conditions), default=np.nan)
@@ -54,7 +54,7 @@ class MeasureGap(JsonRecord):
             HeadlineMetric(
                 name=f"{self.measure}_largest",
                 estimate=largest,
-                method="no interval of a largest value; see each condition's own",
+                method="no interval of a largest value; see the interval of each condition",
                 meaning=f"largest difference in {of} of any condition, without its sign",
             ),
             HeadlineMetric(
@@ -85,8 +85,8 @@ def measure_policies(trials: Trials, measure: Measure, *, level: float = 0.95, s
     cells, alone = cells_of(trials, measure)
     if not cells:
         raise InputError(
-            f"No policy was tried in both domains under the same task and condition: there are {_some(alone)} in one "
-            "only. Names must agree in both; leave condition out to compare a task as a whole."
+            f"No policy was tried in both domains under the same task and condition: {_some(alone)} are in one domain "
+            "only. Use the same names in both, or leave condition out to compare a task as a whole."
         )
     given = {"measure": measure, "level": level, "seed": seed}
     overall = compare(cells, group="overall", name="overall", **given)
@@ -126,22 +126,21 @@ def _left_out(alone: Sequence[str]) -> list[str]:
 
 def _mixture(overall: GapRow) -> list[str]:
     naive, within = overall.sim - overall.real, float(overall.difference.estimate)
-    if abs(naive - within) < 0.05:  # five points, what a reader would notice
+    if abs(naive - within) < 0.05:  # five points, a relevant difference
         return []
     note = (
-        f"All trials thrown together differ by {naive:+.3f}, within conditions by {within:+.3f}: conditions were tried "
-        "in other proportions in simulation than in reality. The second figure is the gap."
+        f"All trials together differ by {naive:+.3f}, within conditions by {within:+.3f}: the proportions of "
+        "conditions differ between simulation and reality. The second number is the gap."
     )
     return [note]
 
 
 def _too_few(measure: Measure, overall: GapRow, conditions: Sequence[GapRow]) -> list[str]:
-    """Return notes on conditions that cannot differ significantly, and on the trials that a relevant difference needs.
-    """
+    """Return notes on conditions that cannot differ significantly, and on the trials that a difference needs."""
     if measure != "success":
         return []
     notes = []
-    alpha = ALPHA / len(conditions)  # of the first of Holm's steps
+    alpha = ALPHA / len(conditions)  # level of the first of Holm's steps
     hopeless = [row for row in conditions if _least_p(row.trials_real, row.trials_sim) > alpha]
     if hopeless:
         least = next(n for n in range(2, 1000) if _least_p(n, n) <= alpha)
@@ -163,9 +162,9 @@ def _too_few(measure: Measure, overall: GapRow, conditions: Sequence[GapRow]) ->
 
 def _least_p(real: int, sim: int) -> float:
     """Return the smallest p-value that is possible with this number of trials."""
-    if min(real, sim) > 20:  # far below any level in use
+    if min(real, sim) > 20:  # p is far below any usual level
         return 0.0
-    a, b = min(sim, 50), min(real, 50)  # more of one arm hardly help
+    a, b = min(sim, 50), min(real, 50)  # more trials of one arm change p little
     return exact_p_value(ContingencyTable(successes_a=a, trials_a=a, successes_b=0, trials_b=b))
 
 
@@ -204,7 +203,7 @@ def driver_words(gap: MeasureGap) -> str:
 
 def _single(row: GapRow) -> str:
     if row.p_value <= ALPHA:
-        side = "flatters" if float(row.difference.estimate) > 0 else "is harder than reality"
+        side = "is easier than reality" if float(row.difference.estimate) > 0 else "is harder than reality"
         return f"The simulation {side}: p = {row.p_value:.3g} ({row.test})."
     return f"No difference is shown: p = {row.p_value:.3g} ({row.test})."
 

@@ -13,7 +13,7 @@ from twinloop.core.trials import Domain, Measure, Trials
 from twinloop.stats import ContingencyTable, PairedCounts
 
 Array = NDArray[np.float64]
-_LISTED = 5  # trials of each from which an order of all successes first is hardly chance
+_LISTED = 5  # least trials of each with which an order of all successes first is unlikely by chance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +44,7 @@ class PolicyArms:
 
     @property
     def listed(self) -> bool:
-        """Whether successes come before failures in both, as in a table of counts: then the order of trials is unknown.
-        """
+        """Whether successes come before failures in both, as in a table of counts: the order of trials is unknown."""
         enough = min(len(self.a), len(self.b)) >= _LISTED and not self.paired and self.measure == "success"
         falls = all(bool(np.all(np.diff(x) <= 0)) for x in (self.a, self.b))
         return enough and falls and bool(np.ptp(self.a) + np.ptp(self.b) > 0)
@@ -90,13 +89,13 @@ def arms_by_task(
             count = len(trials.where(policy=name, domain=other))
             raise InputError(
                 f"Policy {name} has no {domain} trials in {trials.origin or 'these trials'}. It has {count} of domain "
-                f"{other}: say --domain {other} to compare those."
+                f"{other}: use --domain {other} to compare those."
             )
     chosen = measured(Trials.joined(both), measure)
     tasks = [task for task in both[0].tasks if task in both[1].tasks]
     if not tasks:
         raise InputError(
-            f"{a} was tried in {', '.join(both[0].tasks)}, {b} in {', '.join(both[1].tasks)}: no task of both."
+            f"{a} was tried in {', '.join(both[0].tasks)}, {b} in {', '.join(both[1].tasks)}: they have no common task."
         )
     return tuple(_arms(both[0].where(task=task), both[1].where(task=task), (a, b), chosen, paired) for task in tasks)
 
@@ -109,8 +108,8 @@ def _arms(first: Trials, second: Trials, names: tuple[str, str], measure: Measur
     if paired and (any(alone) or not shared):
         where = f" in {task}" if task else ""
         raise InputError(
-            f"A paired test was asked for, but{where} {alone[0]} of {len(first)} trials of {names[0]} and {alone[1]} "
-            f"of {len(second)} of {names[1]} share no start with the other. Name common starts in the column pair, "
+            f"A paired test needs common starts, but{where} {alone[0]} of {len(first)} trials of {names[0]} and "
+            f"{alone[1]} of {len(second)} of {names[1]} have none. Name common starts in the column pair, "
             "once for each policy, or compare without --paired."
         )
     if paired or (paired is None and shared and not any(alone)):

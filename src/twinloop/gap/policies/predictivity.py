@@ -76,17 +76,15 @@ class PredictivityReport(JsonRecord):
         return self.average or self.tasks[0]
 
     def headlines(self) -> list[HeadlineMetric]:
-        """Return the metrics for conditions and the history; those of single tasks are named ``pearson/TASK`` and so
-        on.
-        """
+        """Return the metrics for conditions and the history; those of single tasks are ``pearson/TASK`` and so on."""
         rows = [_headline(figure, figure.name) for figure in self.main.result.figures]
         rows.append(
             HeadlineMetric(
                 name="best_policy",
                 estimate=self.main.result.best_policy,
                 better="higher",
-                method="a probability itself",
-                meaning="chance that the policy the simulation ranks first is truly the best of these",
+                method="no interval of a probability",
+                meaning="probability that the policy which the simulation ranks first is the best of these in reality",
             )
         )
         single = self.tasks if self.average is not None else ()
@@ -150,8 +148,8 @@ def measure_predictivity(
     if not tasks and average is None:
         most = max((len(table.policies) for table in tables), default=0)
         raise InputError(
-            f"How well simulation predicts reality takes at least {LEAST_POLICIES} policies scored in both; here there "
-            f"{'is' if most == 1 else 'are'} {most}. Score more policies (checkpoints of one training serve), or "
+            f"Predictivity needs at least {LEAST_POLICIES} policies with scores in both; here there "
+            f"{'is' if most == 1 else 'are'} {most}. Score more policies (checkpoints of one training suffice), or "
             "compare each policy's success with 'twinloop gap policies'."
         )
     return PredictivityReport(
@@ -218,8 +216,8 @@ def _task_text(task: TaskPredictivity) -> str:
         for figure in task.result.figures
     ]
     reasons = dict.fromkeys(figure.reason for figure in task.result.figures if figure.reason)
-    lines += [f"No figure: {reason}" for reason in reasons]
-    lines.append(f"chance that the simulation's first is the real best of these: {task.result.best_policy:.2f}")
+    lines += [f"No metric: {reason}" for reason in reasons]
+    lines.append(f"probability that the first in simulation is the best in reality: {task.result.best_policy:.2f}")
     for better, worse, lost in task.violations[:3]:
         lines.append(f"wrong order: {better} beats {worse} by {lost:.3f} in reality, and not in simulation")
     return "\n".join(lines)

@@ -14,11 +14,11 @@ from twinloop.dataset.signals import column_units
 
 Array = NDArray[np.float64]
 
-# No readings of a sensor: what a motor or a switch was told, and orientations, whose four numbers are one reading.
+# Not sensor readings: commands of a motor or a switch. Orientations are left out too: their numbers are one reading.
 _TOLD = ("motor", "enabled")
 _POSITION_COLUMNS = 3
-_LISTED = 8  # channels that are named where logs share none
-_STILL_PART = 0.005  # of a joint's whole travel: less is standing still, as in the checks of logs
+_LISTED = 8  # channels in the message if logs have none in common
+_STILL_PART = 0.005  # of a joint's whole travel: less motion counts as rest, as in the checks of logs
 _STILL_SHORTEST = 0.5  # s
 
 
@@ -50,7 +50,7 @@ def sensor_channels(episodes: Sequence[Episode], *, si: bool) -> dict[str, Senso
         LogError: there are no episodes, or their units differ.
     """
     if not episodes:
-        raise LogError("There is no episode whose readings could be compared. Give a log with at least one.")
+        raise LogError("There is no episode to compare. Give a log with at least one.")
     if any(episode.units != episodes[0].units for episode in episodes):
         raise LogError("The episodes of a log have different units or joints. Compare them separately.")
     still = [_stillness(episode) for episode in episodes]
@@ -102,13 +102,13 @@ def matched(
         if other.unit != channel.unit:
             raise UnitsError(
                 f"{name} is in {channel.unit} in the real log and in {other.unit} in the simulated one. Give both in "
-                "one unit: --units or --calibration says what a log's unit is in radians."
+                "one unit: --units or --calibration converts a log's unit to radians."
             )
         pairs.append((channel, other))
     if not pairs:
         raise LogError(
-            f"The logs share no channel. The real one has {_some(ours)}, the simulated one {_some(theirs)}. Say --same "
-            "REAL=SIM where one signal has two names; name joints alike (--joints)."
+            f"The logs share no channel. The real one has {_some(ours)}, the simulated one {_some(theirs)}. Use --same "
+            "REAL=SIM if one signal has two names, and --joints to give joints the same names."
         )
     paired = {channel.name for channel, _ in pairs}
     return pairs, [name for name in ours if name not in paired]
@@ -157,7 +157,7 @@ def _stillness(episode: Episode) -> tuple[float, float] | None:
         return None
     width = _STILL_PART * np.ptp(episode.state, axis=0)
     shortest, longest = 1, len(episode)
-    while shortest < longest:  # where a stretch is still, so is every part of it
+    while shortest < longest:  # bisection works: every part of a still interval is still
         middle = (shortest + longest + 1) // 2
         if _still(episode.state, middle, width).any():
             shortest = middle
@@ -169,8 +169,7 @@ def _stillness(episode: Episode) -> tuple[float, float] | None:
 
 
 def _still(state: Array, length: int, width: Array) -> NDArray[np.bool_]:
-    """Return whether all joints stay within ``width`` in the ``length`` rows from each row on, ``(n - length + 1,)``.
-    """
+    """Return whether all joints stay within ``width`` in ``length`` rows from each row on, ``(n - length + 1,)``."""
     from scipy.ndimage import maximum_filter1d, minimum_filter1d  # slow to load
 
     inside = slice(length // 2, length // 2 + len(state) - length + 1)

@@ -20,7 +20,7 @@ from twinloop.gap.sensors.metrics import EpisodeMetrics, episode_figures, rate
 from twinloop.stats import Interval, Spectrum, holm, octaves, on_grid, welch_test
 from twinloop.twin.quantities import find_kind, find_quantities
 
-# Stems of quantities that a device's channels share, by family of signals and, of servos, by signal.
+# Prefixes of the quantities of a device, by family of signals; for servos by signal.
 _STEMS = {"angular_velocity": "gyro_", "acceleration": "accel_"}
 _SERVO = {"joint_velocity": "velocity_", "joint_current": "current_"}
 
@@ -67,7 +67,7 @@ def remedy(
     bandwidth = nominal.get(f"sensor/{device}/bandwidth", 0.0) if kind in _STEMS else 0.0
     square = before**2 + (real**2 - sim**2) / _left(bandwidth, hz)
     if square < 0:
-        return SensorRemedy(parameter=name, value=0.0, how="the simulation is noisier than this parameter makes it")
+        return SensorRemedy(parameter=name, value=0.0, how="the simulation is too noisy even without it")
     return SensorRemedy(parameter=name, value=math.sqrt(square) / over)
 
 
@@ -75,7 +75,7 @@ def _later(joint: str, real: float, sim: float, nominal: Mapping[str, float]) ->
     """Return the remedy of a lag: the delay of the readings or of the actuator; only their sum is observed."""
     name = "timing/readings/delay"
     value = nominal.get(name, 0.0) + real - sim
-    how = f"or actuator/{joint}/delay, stiffness and damping: identify tells them apart"
+    how = f"or actuator/{joint}/delay, stiffness and damping: identify separates them"
     return SensorRemedy(parameter=name, value=value if value >= 0 else math.nan, how=how)
 
 
@@ -113,13 +113,13 @@ def _name(kind: str, device: str, column: str, quantity: str) -> str | None:
 
 Array = NDArray[np.float64]
 
-# Chance of any false alarm among all figures together.
+# Probability of any false alarm among all metrics together.
 ALPHA = 0.05
-# Figures that are compared, and the unit of each ("" stands for the channel's own).
+# Compared metrics, and the unit of each ("" is the channel's unit).
 QUANTITIES = {"noise": "", "lag": "s", "period": "s", "jitter": "s", "missing": "1", "repeated": "1"}
-_LEAST_EPISODES = 3  # of each: two tell a spread with one degree of freedom, whose t is 12.7 at 95 %
-_ROUNDING = 1e-9  # of a value: more than adding up doubles leaves over, far below what any sensor tells
-_OCTAVES = 5  # bands looked at below the highest frequency
+_LEAST_EPISODES = 3  # of each: two give a spread with one degree of freedom, whose t is 12.7 at 95 %
+_ROUNDING = 1e-9  # of a value: more than the rounding error of sums of doubles, far below any sensor's resolution
+_OCTAVES = 5  # bands below the highest frequency
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,8 +163,9 @@ class BandDifference(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class SensorGap:
-    """All channels. ``figures`` by channel are (real, simulated), for plots; the simulated log has no ``lacking``
-    channels.
+    """Differences of all channels. ``figures`` by channel are (real, simulated), for plots.
+
+    ``lacking`` are the channels that the simulated log does not have.
     """
 
     differences: tuple[SensorDifference, ...]
@@ -188,14 +189,14 @@ class SensorGap:
                 name="sensors_differ",
                 estimate=share,
                 method=f"Welch's tests with Holm's correction at {ALPHA:g}",
-                meaning=f"part of {len(tested)} figures of sensors that differ beyond chance",
+                meaning=f"part of {len(tested)} sensor metrics that differ beyond chance",
             )
         ]
         rows += [
             row.difference.headline(
                 f"{row.quantity}/{row.channel}",
                 unit=row.unit,
-                meaning=f"{row.quantity} of the real readings less that of the simulated ones",
+                meaning=f"{row.quantity} of the real readings minus that of the simulated ones",
             )
             for row in tested
         ]
@@ -280,8 +281,8 @@ def _differences(
         shared: dict[str, Any] = {"channel": channel.name, "quantity": quantity, "unit": unit or channel.unit}
         if min(len(first), len(second)) < _LEAST_EPISODES:
             if quantity == "lag" and channel.leader[0] is None:
-                continue  # there is nothing that the channel follows
-            reason = f"told by {len(first)} real and {len(second)} simulated episodes; {_LEAST_EPISODES} are needed"
+                continue  # the channel follows no leader
+            reason = f"{len(first)} real and {len(second)} simulated episodes have it; {_LEAST_EPISODES} are needed"
             nothing = Interval.of(math.nan, math.nan, math.nan, level=level, method=reason)
             rows.append(
                 SensorDifference(
@@ -291,7 +292,7 @@ def _differences(
             continue
         test = welch_test(first, second, level=level)
         if np.ptp(np.concatenate([first, second])) <= _ROUNDING * np.abs(means).max():
-            test = replace(test, p_value=np.array(1.0))  # all alike: what is left is of floating point, not of sensors
+            test = replace(test, p_value=np.array(1.0))  # all equal: the rest is rounding error
         rows.append(
             SensorDifference(
                 **shared,
@@ -318,7 +319,7 @@ def _step(
     """
     real, sim = (figures.step for figures in both)
     if real and sim:
-        alike = math.isclose(real, sim, rel_tol=0.01)  # as well as steps are found in float32 columns
+        alike = math.isclose(real, sim, rel_tol=0.01)  # the accuracy of steps in float32 columns
     elif real or sim:
         alike = on_grid(np.concatenate((theirs if real else ours).values), real or sim)
     else:
@@ -330,7 +331,7 @@ def _step(
         unit=ours.unit,
         real=real,
         sim=sim,
-        difference=Interval.of(estimate, estimate, estimate, level=level, method="found, not estimated"),
+        difference=Interval.of(estimate, estimate, estimate, level=level, method="exact, not estimated"),
         p_value=1.0 if alike else 0.0,
         remedy=remedy(theirs.name, "step", real=real, sim=sim, hz=both[1].hz, nominal=nominal),
         reason="" if real or sim else "neither log shows counts",

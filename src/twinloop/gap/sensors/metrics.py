@@ -12,13 +12,13 @@ from twinloop.stats import AllanCurve, Spectrum, allan_curve, following_lag, qua
 
 Array = NDArray[np.float64]
 
-_FEWEST = 16  # samples of an episode that say anything
-_GAP = 1.5  # usual steps: longer, and a sample is missing
-_MOVING = 3  # counts from one sample to the next on both sides of a repeated one: slower, it repeats itself rightly
+_FEWEST = 16  # least samples of an episode
+_GAP = 1.5  # usual steps: after a longer one a sample is missing
+_MOVING = 3  # counts per sample on both sides of a repeated one: a slower signal repeats values correctly
 _LONGEST_LAG = 0.5  # s; actuators and networks of the field are faster (see docs/servos.md)
-_LEAST_CORRELATION = 0.5  # of slopes, below which a channel does not follow its leader enough to tell a lag
+_LEAST_CORRELATION = 0.5  # of slopes, below which a channel does not follow its leader well enough for a lag
 _LEAST_REST = 200  # samples at rest for an Allan deviation over two decades
-_UPPER_HALF = 0.5  # of the band: what is there is hardly motion
+_UPPER_HALF = 0.5  # of the band: it contains little motion
 _ROUND_OFF = 1e-9  # of a period: times are sums of floating-point steps
 
 

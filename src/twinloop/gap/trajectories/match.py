@@ -61,14 +61,14 @@ def _channels(real: Sequence[Episode], sim: Sequence[Episode]) -> tuple[list[str
     for which, names, episodes in (("real", mine, real), ("simulated", theirs, sim)):
         if not names:
             raise LogError(
-                f"The {which} log has no joints in all its episodes, and joints are what is compared (its signals: "
+                f"The {which} log has no joint that is in all its episodes, and only joints are compared (its signals: "
                 f"{_listed(list(episodes[0].signals))}). Measure such a log with 'twinloop gap dynamics'."
             )
     common = [name for name in mine if name in theirs]
     if not common:
         raise LogError(
-            f"The real log has {_listed(mine)}, the simulated one {_listed(theirs)}: no channel in common. Name the "
-            "columns alike (--joints)."
+            f"The real log has {_listed(mine)}, the simulated one {_listed(theirs)}: no channel in common. Give the "
+            "columns the same names (--joints)."
         )
     notes = [
         f"Left out, because only the {name} set has it: {_listed(alone)}."
@@ -101,12 +101,12 @@ def _to_si(real: Sequence[Episode], sim: Sequence[Episode], channels: Sequence[s
         if len(mine | theirs) > 1:
             raise UnitsError(
                 f"{channel} is in {_listed(sorted(mine))} in the real log and in {_listed(sorted(theirs))} in the "
-                "simulated one, and not every log says what its unit is in SI. Give the calibration (--calibration), "
-                "or a twin whose joint ranges stand in (--ranges)."
+                "simulated one, and not every log's unit can be converted to SI. Give the calibration (--calibration), "
+                "or a twin whose joint ranges replace it (--ranges)."
             )
     own = [f"{unit.joint} in {unit.unit}" for unit in maps[0].joints]
     notes.append(
-        f"Compared in the logs' own units (u: {_listed(own)}), which mean the same only if both were calibrated alike."
+        f"Compared in the logs' units (u: {_listed(own)}), which mean the same only with the same calibration."
     )
     return False
 
@@ -168,7 +168,7 @@ def refuse_clip(clip_s: float) -> None:
         InputError: it is not positive.
     """
     if not 0 < clip_s < np.inf:
-        raise InputError(f"Clips of {clip_s:g} s are no clips. Ask for a length in seconds, such as 2.")
+        raise InputError(f"Clips of {clip_s:g} s are not possible. Give a positive length in seconds, such as 2.")
 
 
 def refuse_draws(draws: int, level: float) -> None:
@@ -181,8 +181,8 @@ def refuse_draws(draws: int, level: float) -> None:
     least = math.ceil(1 / (1 - level) - 1e-9) - 1
     if draws < 0 or 0 < draws < least:
         raise InputError(
-            f"{draws} as the number of relabellings cannot give a p-value of {1 - level:.3g} or less; it takes "
-            f"{least}, and 999 are usual. 0 leaves the tests out."
+            f"{draws} relabellings cannot give a p-value of {1 - level:.3g} or less; at least {least} are needed, and "
+            "999 are usual. 0 leaves the tests out."
         )
 
 
@@ -195,6 +195,6 @@ def refuse_few(clips: ClipArrays, neighbours: int, *, side: str) -> None:
     most = int(np.unique(clips.clusters, return_counts=True)[1].max())
     if len(clips) - most < neighbours:
         raise InputError(
-            f"The {side} set has {len(clips)} clips, {most} of one episode, and its nearest neighbours take "
-            f"{neighbours} clips in other episodes. Ask for shorter clips (--clip), or give more episodes."
+            f"The {side} set has {len(clips)} clips, {most} of one episode, and its nearest neighbours need "
+            f"{neighbours} clips in other episodes. Use shorter clips (--clip), or give more episodes."
         )

@@ -131,7 +131,7 @@ def measure_states(
     }
     tests = keys | {"paired": paired, "draws": draws}
     scaled = DiscriminantFeatures.of(np.concatenate([real_rows, sim_rows]), quadratic=False)
-    if paired and real_rows.shape == sim_rows.shape:  # a replay that differs by round-off alone is the same motion
+    if paired and real_rows.shape == sim_rows.shape:  # a replay that differs only by round-off is the same motion
         sim_rows = np.where(np.abs(sim_rows - real_rows) <= _ROUND_OFF * scaled.sd, real_rows, sim_rows)
     a, b = scaled(real_rows), scaled(sim_rows)
     by_channel = _parts(a, b, features, lambda feature: feature.channel, tests)
@@ -185,8 +185,8 @@ def _adjusted(tests: Mapping[str, ClassifierTest]) -> dict[str, float]:
 
 
 _MOST = 12
-_FACTOR = 1.5  # what is so many times as large is told as a factor
-_LEVELS = ("position_mean", "command_mean", "tracking_mean")  # their zero is a convention: no factor
+_FACTOR = 1.5  # larger ratios are reported as a factor
+_LEVELS = ("position_mean", "command_mean", "tracking_mean")  # their zero is arbitrary: no factor
 
 
 def verdict(gap: StatesGap) -> str:
@@ -195,26 +195,26 @@ def verdict(gap: StatesGap) -> str:
     figure = f"{float(auc.estimate):.2f} [{float(auc.low):.2f}, {float(auc.high):.2f}]"
     if np.isnan(gap.classifier.p_value):
         return (
-            f"Of pairs of held-out clips, one {gap.sides[0]} and one {gap.sides[1]}, a classifier tells which is which "
-            f"in a share of {figure}, where 0.5 is chance; no test was asked for."
+            f"Of pairs of held-out clips, one {gap.sides[0]} and one {gap.sides[1]}, a classifier orders a share of "
+            f"{figure} correctly, where 0.5 is chance; no test was made."
         )
     p = f"p = {gap.classifier.p_value:.2g}"
     if gap.classifier.p_value > 1 - gap.level:
         alone = [name for name, value in gap.p_channel.items() if value <= 1 - gap.level]
         also = (
-            f" Of single channels {', '.join(alone)} can be told apart."
+            f" Of single channels {', '.join(alone)} can be distinguished."
             if alone
-            else " That is no sign of equality: few episodes show only large gaps."
+            else " This does not show equality: with few episodes only large gaps are significant."
         )
-        return f"Clips cannot be told apart: area under the curve {figure}, where 0.5 is chance ({p}).{also}"
+        return f"Clips cannot be distinguished: area under the curve {figure}, where 0.5 is chance ({p}).{also}"
     rows = sorted(gap.p_channel, key=lambda name: -float(gap.by_channel[name].auc.estimate))
     seen = [
         f"{name} ({float(gap.by_channel[name].auc.estimate):.2f})"
         for name in rows
         if gap.p_channel[name] <= 1 - gap.level
     ]
-    which = f" Channels that give it away alone: {', '.join(seen)}." if seen else " No single channel gives it away."
-    return f"Clips can be told apart: area under the curve {figure}, where 0.5 is chance ({p}).{which}"
+    which = f" Channels that suffice alone: {', '.join(seen)}." if seen else " No single channel suffices."
+    return f"Clips can be distinguished: area under the curve {figure}, where 0.5 is chance ({p}).{which}"
 
 
 def findings(gap: StatesGap, most: int = _MOST) -> list[str]:
@@ -240,7 +240,9 @@ def _change(gap: StatesGap, row: int, unit: str) -> str:
     """Return how the simulated values differ: shifted, scaled, or with another spread."""
     there = "in simulation" if gap.sides[1] == "simulated" else f"in {gap.sides[1]}"
     real, sim = (float(rows[:, row].mean()) for rows in (gap.real_rows, gap.sim_rows))
-    if abs(sim - real) < 0.5 * float(gap.columns.distance.estimate[row]):  # moved to both sides: spread or shape
+    if abs(sim - real) < 0.5 * float(
+        gap.columns.distance.estimate[row]
+    ):  # values moved to both sides: the spread or the shape differs
         spread = float(gap.columns.spread[row])
         how = "varies more" if spread > 1 else "varies less"
         times = f", {spread:.2g} times as much" if np.isfinite(spread) else ""
