@@ -142,7 +142,7 @@ def test_wrong_tables_of_trials_are_named(folder, capsys, words, answer):
         ("data --real @made --sim @log", "made, given as --real, says that it is simulated, and log, given as --sim"),
         ("data --real @log --sim @made --draws -1", "-1 relabellings cannot give a p-value of 0.05"),
         ("data --real @log --sim @made --draws 18", "it takes 19, and 999 are usual. 0 leaves the tests out"),
-        ("data --real @log --sim @made --clip inf", "Clips of inf s are no clips"),
+        ("data --real @log --sim @made --clip inf", "Clips of inf s are not possible"),
         (
             "data --real @log --clip 7 --draws 0",
             "The half A set has 3 clips, 1 of one episode, and its nearest",

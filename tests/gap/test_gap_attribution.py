@@ -210,7 +210,7 @@ def test_mistakes_are_named(twin, backend):
     groups = parameter_groups(twin, changed_params(twin, values))
     with pytest.raises(InputError, match="The groups leave out actuator/j0/delay"):
         attribute(backend, twin, episodes, values, groups[:1])
-    with pytest.raises(InputError, match="hold actuator/j0/kp more than once"):
+    with pytest.raises(InputError, match="contain actuator/j0/kp more than once"):
         attribute(backend, twin, episodes, values, (*groups, groups[0]))
     with pytest.raises(BoundsError, match="outside its physical bounds"):
         attribute(backend, twin, episodes, {KP: -1.0}, groups)

@@ -74,7 +74,7 @@ def test_a_condition_that_training_never_saw_is_named_with_how_it_ends():
     won = real[:, 0] < 1.0
     mass, friction = never_covered(support, ["mass", "friction"], real, success=won.tolist(), remedy=["do it"])
     assert fired([mass, friction]) == ["mass"]
-    assert "8 of 20 real mass lie outside" in mass.evidence
+    assert "8 of 20 real mass are outside" in mass.evidence
     assert "as far as 1.6" in mass.evidence
     assert "of those outside 0 of 8 succeed, of those inside 12 of 12" in mass.evidence
     said = decided([mass, friction]).sentences()[0]
@@ -92,7 +92,7 @@ def test_declared_ranges_need_no_sample_and_few_samples_say_how_many():
     assert fired([check]) == []
     assert check.needed == "8 training episodes are too few for 1 real ones; use 39 or declared ranges"
     assert outside_p_value(1, 1, 39) <= ALPHA < outside_p_value(1, 1, 38)
-    with pytest.raises(InputError, match=r"Training \(training\) speaks of kp, reality of mass\. Give both the same"):
+    with pytest.raises(InputError, match=r"Training \(training\) has kp, reality has mass\. Give both the same"):
         never_covered(few, ["mass"], [[1.0]])
 
 
@@ -257,7 +257,7 @@ def test_errors_of_a_right_twin_are_small_and_its_run_stands_for_ranges(twin, tm
     support = training_support(str(run))
     kp = support.bounds[support.names.index("actuator/swing/kp")]
     assert kp == pytest.approx(12.0 * np.exp([-0.0196, 0.0196]))
-    with pytest.raises(InputError, match="speaks of joint/swing/damping, .*, reality of lowest swing, highest swing"):
+    with pytest.raises(InputError, match="has joint/swing/damping, .*, reality has lowest swing, highest swing"):
         never_covered(support, *visited_axes(log))
 
 

@@ -146,7 +146,7 @@ def test_wrong_questions_are_named():
         compare_policies(DFKI, "mcpilco", "sac_lqr", domain="sim")
     with pytest.raises(InputError, match="10 of 10 trials of mcpilco and 10 of 10 of sac_lqr have none"):
         compare_policies(DFKI, "mcpilco", "sac_lqr", paired=True)
-    with pytest.raises(InputError, match="no task of both"):
+    with pytest.raises(InputError, match="no common task"):
         apart = Trials.joined([counts(("a", 1, 2), task="x"), counts(("b", 1, 2), task="y")])
         compare_policies(apart, "a", "b")
     for margin in (0.0, -0.2):

@@ -64,7 +64,7 @@ def test_scores_are_bet_on():
 def test_what_is_lacking_is_said_of_each_policy():
     rows = planted(pairs=2)
     with pytest.raises(
-        InputError, match="act has 2 real and .* sim trials, pairs of them: 2, and needs at least 3 pairs; dp has 2"
+        InputError, match="act has 2 real and .* sim trials, pairs of them: 2; it needs at least 3 pairs; dp has 2"
     ):
         estimate_real(as_trials(rows))
     with pytest.raises(InputError, match="has 5 sim trials of further starts for 10 of both"):

@@ -74,5 +74,5 @@ def test_mistakes_are_named():
         parameter_groups(TWIN, kp, by="colour")
     with pytest.raises(UnknownNameError, match="in group 'gains'"):
         parameter_groups(TWIN, kp, own={"gains": ["actuator/elbow_flex/gain"]})
-    with pytest.raises(InputError, match="'a' and 'b' both hold actuator/elbow_flex/kp"):
+    with pytest.raises(InputError, match="'a' and 'b' both contain actuator/elbow_flex/kp"):
         parameter_groups(TWIN, kp, own={"a": ["actuator/elbow_flex/*"], "b": kp})

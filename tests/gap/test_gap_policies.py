@@ -151,7 +151,7 @@ def test_what_was_not_tried_in_both_is_named():
     apart = Trials.joined(
         [Trials.of_counts("a", "real", 1, 4, condition="x"), Trials.of_counts("a", "sim", 1, 4, condition="y")]
     )
-    with pytest.raises(InputError, match="No policy was tried in both domains .* a x, a y in one only"):
+    with pytest.raises(InputError, match="No policy was tried in both domains .* a x, a y are in one domain only"):
         measure_policies(apart, "success")
 
 
