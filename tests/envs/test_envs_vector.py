@@ -164,7 +164,7 @@ def test_same_step_autoreset_keeps_the_last_observation_and_info(twin):
 def test_without_autoreset_a_mask_says_who_begins_anew(twin):
     env = make(twin, 3, max_episode_steps=2, autoreset_mode=AutoresetMode.DISABLED)
     played(env, noise(2, 3), seed=SEED)
-    with pytest.raises(gymnasium.error.ResetNeeded, match=r"Environment 0, 1, 2 is over"):
+    with pytest.raises(gymnasium.error.ResetNeeded, match=r"Environment 0, 1, 2 has ended"):
         env.step(noise(1, 3)[0])
     before = env.worlds.state
     observation, infos = env.reset(options={"reset_mask": np.array([True, False, True])})

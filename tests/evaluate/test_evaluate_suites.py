@@ -110,7 +110,7 @@ def test_the_suite_of_the_page_is_one(twin, task):
 
 def test_slices_that_a_twin_cannot_have_are_left_out_of_what_comes_with_us_and_refused_in_ones_own(twin, task):
     made = on_twin(builtin_suites()["unseen"], twin, task)
-    assert [line for line in made.left_out if "nothing but looks" in line]
+    assert [line for line in made.left_out if "only the appearance" in line]
     assert "dark" not in {item.name for item in made.slices}
     assert "dark" in {item.name for item in on_twin(builtin_suites()["unseen"], twin, task, pictures=True).slices}
     with pytest.raises(UnknownNameError, match="object/cube/masse"):
