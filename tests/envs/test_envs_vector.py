@@ -173,7 +173,7 @@ def test_without_autoreset_a_mask_says_who_begins_anew(twin):
     assert env.worlds.state[1].tobytes() == before[1].tobytes()
     first, _ = make(twin, 3).reset(seed=SEED, options={"episodes": [3, 1, 5]})
     np.testing.assert_array_equal(observation[[0, 2]], first[[0, 2]])
-    with pytest.raises(gymnasium.error.ResetNeeded, match="Environment 1 is over"):
+    with pytest.raises(gymnasium.error.ResetNeeded, match="Environment 1 has ended"):
         env.step(noise(1, 3)[0])
 
 

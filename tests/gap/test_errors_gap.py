@@ -128,7 +128,7 @@ def test_impossible_powers_are_named(folder, capsys, words, answer):
         ("predictivity @blank.csv", "blank.csv, row 1 names no policy"),
         ("predictivity @unknown.csv", "row 1: real score '' is not a number from 0 to 1. Leave the row out"),
         ("compare @real.csv --a a --b b --domain sim", "It has 1 of domain real: use --domain real"),
-        ("estimate @real.csv", "a has 1 real and 0 sim trials, pairs of them: 0, and needs at least 3 pairs"),
+        ("estimate @real.csv", "a has 1 real and 0 sim trials, pairs of them: 0; it needs at least 3 pairs"),
     ],
 )
 def test_wrong_tables_of_trials_are_named(folder, capsys, words, answer):
@@ -141,7 +141,7 @@ def test_wrong_tables_of_trials_are_named(folder, capsys, words, answer):
         ("data --real @log --sim @log", "--real and --sim are the same log, log: nothing can differ"),
         ("data --real @made --sim @log", "made, given as --real, says that it is simulated, and log, given as --sim"),
         ("data --real @log --sim @made --draws -1", "-1 relabellings cannot give a p-value of 0.05"),
-        ("data --real @log --sim @made --draws 18", "it takes 19, and 999 are usual. 0 leaves the tests out"),
+        ("data --real @log --sim @made --draws 18", "at least 19 are needed, and 999 are usual. 0 leaves the tests out"),
         ("data --real @log --sim @made --clip inf", "Clips of inf s are not possible"),
         (
             "data --real @log --clip 7 --draws 0",

@@ -92,7 +92,7 @@ class EnvOptions:
             whole_number("max_episode_steps", self.max_episode_steps, least=1, why="an episode has at least one step")
         for name in ("height", "width"):
             whole_number(name, getattr(self, name), least=16, why="an image has 16 to 8192 pixels per side", most=8192)
-        whole_number("nthread", self.nthread, least=0, why="0 takes every core")
+        whole_number("nthread", self.nthread, least=0, why="0 uses every core")
         if not isinstance(self.report_params, bool):
             raise InputError(f"report_params = {self.report_params!r}: True or False is expected.")
         cameras = (self.cameras,) if isinstance(self.cameras, str) else self.cameras

@@ -68,7 +68,7 @@ class PairedComparison:
     def words(self) -> str:
         """Return the answer as a sentence."""
         i, n, only_a, only_b = self.interval, self.counts.pairs, *self.discordant
-        ends = f"p_a - p_b = {float(i.estimate):+.3f} [{float(i.low):+.3f}, {float(i.high):+.3f}] at every look"
+        ends = f"p_a - p_b = {float(i.estimate):+.3f} [{float(i.low):+.3f}, {float(i.high):+.3f}], valid at every look"
         pairs = f"of {n} pairs {only_a} were won by {self.a} alone and {only_b} by {self.b} alone"
         p = f"p ≤ {float(self.test.p_value[-1]):.2g}"
         if self.answer in ("better", "worse"):

@@ -67,7 +67,7 @@ def parse_what(text: str, twin: Twin) -> ParameterChange:
     if found is None:
         raise InputError(
             f"--what {text!r} is not understood. Write PARAMETER=0.05,0.1 to set it, PARAMETER*=2 to scale it, "
-            "PARAMETER+=0.01 to shift it, or PARAMETER=0.02..0.2:7 for seven values; * stands for any name."
+            "PARAMETER+=0.01 to shift it, or PARAMETER=0.02..0.2:7 for seven values; * matches any name."
         )
     pattern, sign, doses = found
     names = tuple(fnmatch.filter(twin.params, pattern))

@@ -38,7 +38,7 @@ Mask = NDArray[np.bool_]
 # Each text completes the phrase "where …".
 MEANINGS: Mapping[str, str] = {
     "contact": "it touches something",
-    "contact_onset": "it has just come into contact",
+    "contact_onset": "its contact has just begun",
     "reversal": "it reverses its direction",
     "load_reversal": "the load on its gear changes sign",
     "breakaway": "it starts from rest",

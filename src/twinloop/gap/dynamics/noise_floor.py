@@ -81,7 +81,7 @@ class _RepeatedMotion:
         if abs(self.length - other.length) > TOLERANCE * self.length or self.conditions != other.conditions:
             return False
         if self.mean.shape != other.mean.shape or np.any(np.abs(self.mean - other.mean) > most):
-            return False  # means differ by no more than root mean squares do
+            return False  # a difference of means is a lower bound of the root mean square difference
         return bool(np.all(np.sqrt(np.mean((self.commands - other.commands) ** 2, axis=0)) <= most))
 
 

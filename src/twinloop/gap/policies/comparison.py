@@ -54,7 +54,7 @@ def further_trials(arms: PolicyArms, within: float | None, alpha: float) -> int 
             wanted = trials_for_equivalence(p_a, p_b, margin=within, power=_POWER, alpha=alpha)
         else:
             wanted = trials_for_rates(p_a, p_b, power=_POWER, alpha=alpha)
-    except InputError:  # equal rates, or more trials than can be added up
+    except InputError:  # equal rates, or more trials than the computation allows
         return None
     more = wanted.trials_a - min(len(arms.a), len(arms.b))
     return more if more > 0 else None

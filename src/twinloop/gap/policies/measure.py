@@ -61,7 +61,7 @@ class MeasureGap(JsonRecord):
                 name=f"{self.measure}_conditions_differ",
                 estimate=len(self.drivers) / len(self.conditions),
                 method=f"Holm's test of all {len(self.conditions)} at {ALPHA:.0%}",
-                meaning="share of conditions that are shown to differ",
+                meaning="share of conditions that differ significantly",
             ),
         ]
 
@@ -146,15 +146,15 @@ def _too_few(measure: Measure, overall: GapRow, conditions: Sequence[GapRow]) ->
         least = next(n for n in range(2, 1000) if _least_p(n, n) <= alpha)
         notes.append(
             f"Too few trials to show any difference, even if all real ones failed and all simulated ones succeeded: "
-            f"{_some([row.name for row in hopeless])}. With {len(conditions)} conditions tested together it takes at "
-            f"least {least} real and {least} simulated trials each."
+            f"{_some([row.name for row in hopeless])}. With {len(conditions)} conditions tested together, each needs "
+            f"at least {least} real and {least} simulated trials."
         )
     if overall.p_value > ALPHA:
         other = overall.real + _SOUGHT if overall.real <= 0.5 else overall.real - _SOUGHT
         need = trials_for_rates(other, overall.real, power=_POWER, alpha=ALPHA)
         notes.append(
-            f"No difference is shown overall, which does not show that there is none. To find one of {_SOUGHT:g} from "
-            f"a real rate of {overall.real:.2f} in {_POWER:.0%} of cases takes {need.trials_b} real and "
+            f"The overall difference is not significant, which does not show equality. A difference of {_SOUGHT:g} "
+            f"from a real rate of {overall.real:.2f} is found in {_POWER:.0%} of cases with {need.trials_b} real and "
             f"{need.trials_a} simulated trials; 'twinloop gap compare' tests whether rates are equal within a margin."
         )
     return notes
@@ -193,19 +193,19 @@ def driver_words(gap: MeasureGap) -> str:
     if len(gap.conditions) < 2:
         return _single(gap.overall)
     if not gap.drivers:
-        return f"No condition is shown to differ (Holm's test of {len(gap.conditions)} at {ALPHA:.0%})."
+        return f"No condition differs significantly (Holm's test of {len(gap.conditions)} at {ALPHA:.0%})."
     parts = [f"{row.name} adds {row.contribution:+.3f}" for row in gap.drivers[:5]]
     more = f", and {len(gap.drivers) - 5} more" if len(gap.drivers) > 5 else ""
     overall = float(gap.overall.difference.estimate)
     many = f"{len(gap.drivers)} of {len(gap.conditions)} conditions"
-    return f"The difference of {overall:+.3f} overall: {many} are shown to differ: {', '.join(parts)}{more}."
+    return f"The overall difference is {overall:+.3f}: {many} differ significantly: {', '.join(parts)}{more}."
 
 
 def _single(row: GapRow) -> str:
     if row.p_value <= ALPHA:
         side = "is easier than reality" if float(row.difference.estimate) > 0 else "is harder than reality"
         return f"The simulation {side}: p = {row.p_value:.3g} ({row.test})."
-    return f"No difference is shown: p = {row.p_value:.3g} ({row.test})."
+    return f"The difference is not significant: p = {row.p_value:.3g} ({row.test})."
 
 
 def _row_notes(gap: MeasureGap) -> list[str]:

@@ -32,7 +32,7 @@ from twinloop.stats import welch_test
 from twinloop.stats.bootstrap import cluster_weights, stretched_percentile
 
 Array = NDArray[np.float64]
-_ALPHA = 0.01  # as `camera_remedy_tone`
+_ALPHA = 0.01  # as in `camera_tone`
 _LEAST_SQUARE = 0.02  # px²: a smaller change of blur changes a sharp edge of 0.5 px by less than 4 %
 _ROUNDS = 2  # corrections after the first estimate
 _LEAST_NOISE = 0.05  # (8-bit steps)², half of the rounding noise

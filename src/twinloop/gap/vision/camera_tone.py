@@ -33,7 +33,7 @@ CANDIDATES = (
 )
 _FLOOR = 0.5 / 255.0  # uncertainty of a mean level by rounding to 8 bits and by sampling its pixels
 _RING_FLOOR = 0.01  # the same for a ring's share of light
-_ENOUGH = 0.05  # part of the whole difference that a parameter must explain to be named
+_ENOUGH = 0.05  # part of the whole difference that a parameter must explain to be reported
 _ALPHA = 0.01  # significance level of its change
 _EPISODES = 32  # number of episodes that are developed again; more change the means by less than `_FLOOR`
 _STEP = 1e-3  # step of numerical slopes; the parameters have ranges of about 1

@@ -28,7 +28,7 @@ LUMA = np.array([0.2126, 0.7152, 0.0722])  # ITU-R BT.709
 # 8-bit levels between which noise is measured: equal steps of display values, without clipped values.
 NOISE_LEVELS = np.array([12.0, 40.0, 70.0, 100.0, 130.0, 160.0, 190.0, 220.0, 244.0])
 _PIXELS = 1024  # per episode for colour statistics: a quantile's standard error is 0.5/√1024 = 1.6 % of rank
-_BLOCK = 8  # pixels, as those of JPEG, across whose borders noise changes
+_BLOCK = 8  # pixels, as in JPEG: noise changes at the borders of its blocks
 _FLATTEST = 0.1  # part of the blocks of a level that count as flat
 _FEWEST_BLOCKS = 30  # a tenth of them is three blocks
 _NARROW, _WIDE = 0.7, 1.4  # standard deviations in px of the two Gaussians that measure an edge's width
