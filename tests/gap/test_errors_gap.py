@@ -141,7 +141,7 @@ def test_wrong_tables_of_trials_are_named(folder, capsys, words, answer):
         ("data --real @log --sim @log", "--real and --sim are the same log, log: nothing can differ"),
         ("data --real @made --sim @log", "made, given as --real, says that it is simulated, and log, given as --sim"),
         ("data --real @log --sim @made --draws -1", "-1 relabellings cannot give a p-value of 0.05"),
-        ("data --real @log --sim @made --draws 18", "at least 19 are needed, and 999 are usual. 0 leaves the tests out"),
+        ("data --real @log --sim @made --draws 18", "at least 19 are needed, and 999 are usual. 0 leaves the tests"),
         ("data --real @log --sim @made --clip inf", "Clips of inf s are not possible"),
         (
             "data --real @log --clip 7 --draws 0",
