@@ -110,7 +110,7 @@ CEILINGS = {
     "encoders": 1_200,
     "envs": 950,
     "evaluate": 1_950,
-    "gap": 9_450,
+    "gap": 9_500,
     "generate": 2_750,
     "hardware": 3_450,
     "identify": 6_150,
