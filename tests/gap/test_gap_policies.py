@@ -86,7 +86,7 @@ def test_too_few_trials_say_how_many_it_takes():
     rows = [("a", f"c{i}", 1, 3, 2, 3) for i in range(4)]
     text = policies_text(measure_policies(_counts(*rows), "success"))
     assert "Too few trials to show any difference, even if all real ones failed" in text
-    assert "at least 4 real and 4 simulated trials each" in " ".join(text.split())
+    assert "at least 4 real and 4 simulated trials" in " ".join(text.split())
     assert "does not show equality. A difference of 0.2 from a real rate of 0.33" in " ".join(text.split())
 
 
