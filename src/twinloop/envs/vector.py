@@ -28,7 +28,7 @@ _KEYS = ("is_success", "episode_number", "elapsed_steps", "invalid")
 
 
 def world_infos(worlds: WorldBatch, success: NDArray[np.bool_], envs: NDArray[np.intp]) -> Infos:
-    """Return the infos of some environments; ``success`` has one row for each."""
+    """Return the infos of some environments; ``success`` has one value per environment."""
     done = np.zeros(len(worlds.steps), dtype=bool)
     done[envs] = success
     values = (done & worlds.valid, worlds.numbers.copy(), worlds.steps.copy(), worlds.reasons)

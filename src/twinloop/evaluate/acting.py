@@ -97,7 +97,7 @@ def _photographer(twin: Twin, contract: Contract) -> WorldCamera:
 
 @dataclass(kw_only=True)
 class TimedImages:
-    """Images of running worlds, and the total wall time of their rendering, which a robot does not need."""
+    """Renderer of images of running worlds that adds up its wall time in s; a real robot does not render."""
 
     take: Photograph
     seconds: float = 0.0
@@ -112,7 +112,7 @@ class TimedImages:
 
 @dataclass(kw_only=True)
 class TimedActor:
-    """An actor whose commands are timed: ``seconds`` has the wall time of each, without that of rendering images."""
+    """An actor whose commands are timed: ``seconds`` is the wall time per command, without that of rendering."""
 
     actor: Actor
     seconds: list[float] = field(default_factory=list)

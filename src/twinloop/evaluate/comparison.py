@@ -81,7 +81,7 @@ class PairedComparison:
         return f"undecided after {n} pairs, {p}; {pairs}; {ends}.{ask}"
 
     def headline(self) -> list[HeadlineMetric]:
-        """Return the metrics for conditions and the history."""
+        """Return the headline metrics for `--fail-if` and the run history."""
         p = float(self.test.p_value[-1])
         return [
             self.interval.headline("difference", better="higher", meaning=f"success of {self.a} minus {self.b}"),

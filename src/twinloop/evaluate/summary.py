@@ -98,7 +98,7 @@ class EvaluationSummary(JsonRecord):
         )
 
     def headline(self) -> list[HeadlineMetric]:
-        """Return the metrics for conditions and the history: ``success``, ``worst``, ``success/SLICE``."""
+        """Return the headline metrics for `--fail-if` and the run history: success, worst slice, and every slice."""
         figures = [
             self.overall.headline(SUCCESS, better="higher", meaning="success rate over all trials"),
             self.worst.headline(WORST, better="higher", meaning="lowest success rate of all slices"),

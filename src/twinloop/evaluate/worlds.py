@@ -134,7 +134,10 @@ class Suite:
     def beginning(
         self, item: SuiteSlice, trials: NDArray[np.int64], *, twin: Twin, task: Task, run_seed: int
     ) -> InitialWorlds:
-        """Return the initial worlds of some trials of a slice, on the twin of its `variant` and with its task."""
+        """Return the initial worlds of some trials of a slice.
+
+        ``twin`` is the twin that `variant` returns for the slice, ``task`` the task on that twin.
+        """
         if item.scenario is not None:
             begun = item.scenario.beginning(int(trials.max()) + 1, twin=twin, task=task)
             return InitialWorlds(

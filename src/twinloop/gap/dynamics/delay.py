@@ -171,8 +171,8 @@ def _figures(lags: Array, fixed: Sequence[Array], moved: Sequence[Array]) -> Arr
 
     Args:
         lags: ``(nlag,)``.
-        fixed: frames, Σy, Σy² ``(k, nchannel)``.
-        moved: Σx, Σx², Σxy ``(k, nlag, nchannel)``.
+        fixed: frames, Σy, Σy² of k resamples, ``(k, nchannel)``.
+        moved: Σx, Σx², Σxy of k resamples, ``(k, nlag, nchannel)``.
     """
     n, sy, syy = (values[:, None] for values in fixed)
     sx, sxx, sxy = moved

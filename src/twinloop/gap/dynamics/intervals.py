@@ -23,7 +23,7 @@ _AT_ONCE = 250  # resamples per batch, which bounds the memory
 
 @dataclass(frozen=True, kw_only=True)
 class Resampling:
-    """The independent clusters among the rows of sums.
+    """Clusters of rows of sums that are resampled together because they are independent of each other.
 
     ``labels`` ``(nrow,)`` is the cluster of each row, from 0; ``unit`` names a cluster. If there are too few clusters,
     ``reason`` explains why there is no interval.
@@ -36,7 +36,10 @@ class Resampling:
     seed: int = 0
 
     def interval(self, statistic: Statistic) -> Interval:
-        """Return the interval of a statistic, a function of row counts ``(k, nrow)`` with values ``(k, …)``."""
+        """Return the interval of a statistic.
+
+        A statistic is a function from counts of rows in k resamples, ``(k, nrow)``, to values ``(k, …)``.
+        """
         if self.reason:
             estimate = statistic(np.ones((1, len(self.labels))))[0]
             unknown = np.full(np.shape(estimate), np.nan)
@@ -71,18 +74,18 @@ def weighted(weights: Array, sums: Array) -> Array:
 
 
 def root_mean(errors: WindowErrors, world: int) -> Statistic:
-    """Return the statistic RMSE of one world over all horizons, ``(k, nchannel)``."""
+    """Return the statistic RMSE of one world over all horizons, ``(k, nchannel)`` for k resamples."""
     squared, count = errors.squared[world].sum(axis=1), errors.count.sum(axis=1)
     return lambda weights: np.sqrt(ratio(weighted(weights, squared), weighted(weights, count)))
 
 
 def root_mean_by_horizon(errors: WindowErrors, world: int) -> Statistic:
-    """Return the statistic RMSE of one world, ``(k, nbin, nchannel)``."""
+    """Return the statistic RMSE of one world by horizon bin, ``(k, nbin, nchannel)`` for k resamples."""
     return lambda weights: np.sqrt(ratio(weighted(weights, errors.squared[world]), weighted(weights, errors.count)))
 
 
 def mean_absolute(errors: WindowErrors, world: int) -> Statistic:
-    """Return the statistic MAE of one world over all horizons, ``(k, nchannel)``."""
+    """Return the statistic MAE of one world over all horizons, ``(k, nchannel)`` for k resamples."""
     absolute, count = errors.absolute[world].sum(axis=1), errors.count.sum(axis=1)
     return lambda weights: ratio(weighted(weights, absolute), weighted(weights, count))
 
@@ -93,7 +96,7 @@ def mean_scaled(values: Array, scales: Array) -> Array:
 
 
 def row_of(episode: int, nepisode: int) -> int:
-    """Return the row of sums of an episode; neighbouring episodes share a row if there are many."""
+    """Return the row of sums of an episode; with many episodes, neighbouring ones share a row."""
     return episode * min(nepisode, _MOST_ROWS) // nepisode
 
 

@@ -24,8 +24,9 @@ LEAST_SHARE = 0.05
 class StateShare:
     """Prediction of a channel's residual by functions of a state, on held-out episodes.
 
-    ``share`` is the fraction of the power that the linear model leaves (for that model itself: of the residual's
-    power). ``p_value`` is that of no prediction, adjusted by Holm over all tests.
+    ``share`` is the predicted fraction of the power that the linear model leaves (for that model itself: of the
+    residual's power). ``p_value`` is the p-value of the hypothesis that it predicts nothing, adjusted by Holm over all
+    tests.
     """
 
     state: str
@@ -81,7 +82,7 @@ class UnexplainedResult(JsonRecord):
 
     @property
     def beyond_noise(self) -> NDArray[np.float64]:
-        """Fraction of the error of the twin with its best parameters that is not noise, ``(nchannel,)``."""
+        """Fraction of the best-parameter twin's mean squared error that is not noise, ``(nchannel,)``."""
         left = self.unexplained.estimate + self.noise.estimate
         return np.divide(self.unexplained.estimate, left, out=np.zeros_like(left), where=left > 0)
 

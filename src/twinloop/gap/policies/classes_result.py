@@ -29,9 +29,9 @@ MEANINGS: Mapping[Kind, str] = {
 class ClassCheck:
     """One check of one class on one ``subject`` (an axis, a channel, an environment).
 
-    ``p_value`` is adjusted by Holm over all checks that have one; NaN if the interval of ``figure`` decides. A check
-    fires only on significant evidence. ``needed`` is the missing data if it could not decide, else "". ``remedy`` are
-    shell commands.
+    ``fired`` is True only on significant evidence. ``p_value`` is adjusted by Holm over all checks that have one; NaN
+    if the interval of ``figure`` decides. ``needed`` is the missing data if the check could not decide, else "".
+    ``remedy`` are shell commands.
     """
 
     kind: Kind

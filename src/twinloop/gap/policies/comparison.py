@@ -148,7 +148,7 @@ class PolicyComparison(JsonRecord):
     tasks: tuple[TaskComparison, ...]
 
     def headline(self) -> list[HeadlineMetric]:
-        """Return the metrics for conditions and the history."""
+        """Return the headline metrics for `--fail-if` and the run history."""
         return [figure for task in self.tasks for figure in self._figures(task)]
 
     def _figures(self, task: TaskComparison) -> list[HeadlineMetric]:

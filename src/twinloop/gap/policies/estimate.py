@@ -30,7 +30,7 @@ _RELIABLE = 20  # pairs below which the coverage of asymptotic intervals is clea
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyEstimate(JsonRecord):
-    """Estimate of one policy. ``pairs`` starts were tried in both worlds, ``more`` in simulation only.
+    """Estimate of one policy. ``pairs`` initial states ("starts") were tried in both worlds, ``more`` only simulated.
 
     ``alone`` is the interval of the real trials only, ``combined`` the one with simulation; both are valid for any
     number of trials. ``asymptotic`` are those for large samples. ``saved`` is the number of further real trials that
@@ -61,7 +61,7 @@ class RealEstimate(JsonRecord):
     left_out: Mapping[str, str]
 
     def headline(self) -> list[HeadlineMetric]:
-        """Return the metrics for conditions and the history."""
+        """Return the headline metrics for `--fail-if` and the run history."""
         combined = f"real {self.measure}, from real and simulated trials"
         saved = "number of real trials that the simulated ones replace"
         return [

@@ -43,7 +43,11 @@ class MeasureGap(JsonRecord):
         return tuple(sorted(shown, key=lambda row: -abs(row.contribution)))
 
     def headlines(self) -> list[HeadlineMetric]:
-        """Return the metrics for conditions and the history: simulated − real, overall, by policy and by condition."""
+        """Return the headline metrics for `--fail-if` and the run history: simulated − real.
+
+        One overall, one per policy, one per condition; also the largest difference, and the share of conditions that
+        differ.
+        """
         unit, of = f"{self.measure}_gap", "success rate" if self.measure == "success" else "score"
         meaning = f"simulated − real {of}: positive if the simulation is optimistic"
         rows = [("", self.overall), *((f"/{row.name}", row) for row in (*self.policies, *self.conditions))]

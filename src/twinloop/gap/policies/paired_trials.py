@@ -18,10 +18,10 @@ _LISTED = 5  # least trials of each with which an order of all successes first i
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyArms:
-    """Values of two policies in one task, in their order; if ``paired``, entry i of both has the same start.
+    """Values of two policies in one task, in their order; if ``paired``, entry i of both has the same initial state.
 
-    ``strata`` has the values of both within each common condition. ``shared`` is the number of starts that both were
-    tried at exactly once, whether or not trials are compared in pairs.
+    ``strata`` has the values of both within each common condition. ``shared`` is the number of initial states
+    ("starts") that both were tried from exactly once, whether or not trials are compared in pairs.
     """
 
     task: str

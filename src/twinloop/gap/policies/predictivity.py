@@ -76,7 +76,7 @@ class PredictivityReport(JsonRecord):
         return self.average or self.tasks[0]
 
     def headlines(self) -> list[HeadlineMetric]:
-        """Return the metrics for conditions and the history; those of single tasks are ``pearson/TASK`` and so on."""
+        """Return the headline metrics for `--fail-if` and the run history; those of a task are ``pearson/TASK``, …."""
         rows = [_headline(figure, figure.name) for figure in self.main.result.figures]
         rows.append(
             HeadlineMetric(

@@ -92,7 +92,7 @@ def _left(bandwidth: float, hz: float) -> float:
 
 
 def _servo(kind: str, quantity: str, nominal: Mapping[str, float]) -> str | None:
-    """Return the parameter of the servos' device; their signals do not name it, and a twin has only one."""
+    """Return the parameter of the servos' feedback; their signals do not name the device, and a twin has only one."""
     wanted = find_quantities("sensor", f"{_SERVO[kind]}{quantity}")
     return next((name for name in nominal if find_kind(name) in wanted), None)
 
