@@ -29,11 +29,11 @@ test-slow: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e ".[demo,dev,slow]"
 	$(BIN)/python -m pytest -m "not gpu and not network and not bench" -n auto
 
-# Every attack, the slow campaigns included; prints counts and writes the table of docs/trust.md.
+# Every attack, the slow campaigns included; prints counts and writes the table of docs/evidence/attacks.md.
 attacks: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock \
 		-e ".[demo,dev,light]"
-	TWINLOOP_WRITE_ATTACKS=docs/trust.md $(BIN)/python -m pytest tests/hostile -m "not gpu and not network" -n auto
+	TWINLOOP_WRITE_ATTACKS=docs/evidence/attacks.md $(BIN)/python -m pytest tests/hostile -m "not gpu and not network" -n auto
 
 # The mutation score of 100 random changes of the code; ended early, it goes on where it was.
 mutants: $(STAMP)

@@ -96,7 +96,7 @@ class BenchRenderers:
     frames: int = 3
     """States of each twin."""
     write: Path | None = None
-    """A page that takes the tables between its two marks, such as docs/rendering.md."""
+    """A page that takes the tables between its two marks, such as docs/evidence/rendering.md."""
     json: bool = False
     """End with one line of JSON on standard output."""
 
@@ -125,7 +125,7 @@ class BenchReal:
     threads: int = 0
     """C threads; 0 takes every core."""
     write: Path | None = None
-    """A page that takes the table between its two marks, such as docs/real_data.md."""
+    """A page that takes the table between its two marks, such as docs/evidence/real_data.md."""
     json: bool = False
     """End with one line of JSON on standard output."""
 
@@ -155,7 +155,7 @@ class BenchLogs:
     seed: int = 0
     """Run seed."""
     write: Path | None = None
-    """A page that takes the tables between its two marks, such as docs/log_checks.md."""
+    """A page that takes the tables between its two marks, such as docs/evidence/curation.md."""
     json: bool = False
     """End with one line of JSON on standard output."""
 
@@ -182,7 +182,7 @@ class BenchCoverage:
     threads: int = 0
     """C threads; 0 takes every core."""
     write: Path | None = None
-    """A page that takes the tables between its two marks, such as docs/uncertainty.md."""
+    """A page that takes the tables between its two marks, such as docs/evidence/identification.md."""
     json: bool = False
     """End with one line of JSON on standard output."""
 
@@ -295,7 +295,7 @@ class BenchPolicies:
     threads: int = 0
     """C threads; 0 takes every core."""
     write: Path | None = None
-    """A page that takes the tables between its two marks, such as docs/real_policies.md."""
+    """A page that takes the tables between its two marks, such as docs/evidence/real_data.md."""
     json: bool = False
     """End with one line of JSON on standard output."""
 

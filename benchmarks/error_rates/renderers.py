@@ -1,7 +1,7 @@
 """Every renderer that works here against every other: the same states of every built-in twin, from every camera.
 
-``python -m benchmarks renderers`` prints the tables; ``--write docs/rendering.md`` puts them into that page, between
-its two marks.
+``python -m benchmarks renderers`` prints the tables; ``--write docs/evidence/rendering.md`` puts them into that page,
+between its two marks.
 """
 
 from __future__ import annotations

@@ -236,7 +236,10 @@ def _notes(lift: IdentifyResult, turn: IdentifyResult) -> tuple[str, ...]:
     return (
         "Published figures are multiplied by 9.81 / 9.18.",
         f"Lags: {lags[0]} from throttle to acceleration, {lags[1]} to rates.",
-        "The published inertia assumes one lag and no damping, and puts all errors into the torque: docs/real_arms.md.",
+        (
+            "The published inertia assumes one lag and no damping, and puts all errors into the torque: "
+            "docs/evidence/real_data.md."
+        ),
     )
 
 

@@ -65,4 +65,4 @@ def table(found: dict[str, Array]) -> str:
 
 
 if __name__ == "__main__":
-    main(__doc__, "deployment.md", MARK, lambda: table(run()))
+    main(__doc__, "evidence/performance.md", MARK, lambda: table(run()))

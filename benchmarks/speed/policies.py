@@ -113,4 +113,4 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 if __name__ == "__main__":
-    main(__doc__, "policies.md", MARK, lambda: table(run()))
+    main(__doc__, "evidence/performance.md", MARK, lambda: table(run()))

@@ -1,7 +1,7 @@
 """`generate` over time: its rate from the first thousand episodes to the last, and the memory of every process.
 
-``python -m benchmarks.speed.scale`` runs what the table in docs/performance.md shows: a task that costs next to nothing
-(`swing`), so that what is around the physics shows, at 10³, 10⁴ and 10⁵ episodes on 1 and 2 workers; and SO-101
+``python -m benchmarks.speed.scale`` measures the table of docs/evidence/performance.md: a task that costs next to
+nothing (`swing`), so that what is around the physics shows, at 10³, 10⁴ and 10⁵ episodes on 1 and 2 workers; and SO-101
 pick and place at 10³. ``python -m benchmarks.speed.scale swing 1000 2`` is one run: task, episodes, workers.
 
 Each run is the command itself in a process of its own; what is committed and what memory its processes have had at

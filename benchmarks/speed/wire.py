@@ -102,4 +102,4 @@ def table(found: dict[tuple[str, str], tuple[Array, float]]) -> str:
 
 
 if __name__ == "__main__":
-    main(__doc__, "deployment.md", MARK, lambda: table(run()))
+    main(__doc__, "evidence/performance.md", MARK, lambda: table(run()))

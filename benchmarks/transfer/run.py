@@ -15,7 +15,7 @@ from twinloop.workflows.demo.virtual_robots.comparison import compare_on_robots
 from twinloop.workflows.demo.virtual_robots.settings import TransferSettings
 from twinloop.workflows.run.results import write_report, write_result
 
-PAGE, MARK = "transfer.md", "benchmarks transfer"
+PAGE, MARK = "evidence/transfer.md", "benchmarks transfer"
 
 
 def run_bench_transfer(

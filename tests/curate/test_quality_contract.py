@@ -129,7 +129,11 @@ def test_every_check_is_in_the_registry_under_its_own_name_and_says_what_it_look
 
 def test_the_page_lists_every_check_and_has_a_place_for_every_study():
     docs = Path(__file__).parents[2] / "docs"
-    named = set(re.findall(r"`((?:physics|recording|demonstration|learned)/\w+)`", (docs / "quality.md").read_text()))
+    named = set(
+        re.findall(
+            r"`((?:physics|recording|demonstration|learned)/\w+)`", (docs / "guides" / "curation.md").read_text()
+        )
+    )
     assert named == set(CHECKS)
     for study in QUALITY.chosen():
         around(docs / study.page, f"benchmarks quality {study.name}")

@@ -19,7 +19,7 @@ from twinloop.curate.recording_checks.channels import Truncated
 from twinloop.curate.recording_checks.frames import DroppedFrames
 from twinloop.curate.recording_checks.profiles import SwappedColumns, UnitConsistency
 
-# At its largest size each is found in every episode; the two below are missed by their nature, see docs/quality.md.
+# At its largest size each is found in every episode; these two are always missed, see docs/evidence/curation.md.
 MISSED = {"frames lost, clock made even", "joint held short of its command"}
 
 

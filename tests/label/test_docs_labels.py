@@ -15,7 +15,7 @@ from twinloop.cli.main import TWINLOOP
 from twinloop.label.exchange import read_labels
 from twinloop.label.rules import RULES, SqlRule
 
-PAGE = (Path(__file__).parents[2] / "docs/labels.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/guides/labels.md").read_text()
 
 
 def blocks(language):

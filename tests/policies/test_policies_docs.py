@@ -1,4 +1,4 @@
-"""What `docs/policies.md` shows runs, and it leaves no kind and no setting of all kinds out."""
+"""What `docs/reference/policies.md` shows runs, and it leaves no kind and no setting of all kinds out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from twinloop.policies import KINDS
 from twinloop.policies.settings import CommonSettings, ImageEncoderSettings
 
-TEXT = (Path(__file__).parents[2] / "docs" / "policies.md").read_text()
+TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "policies.md").read_text()
 
 
 @pytest.mark.slow

@@ -236,7 +236,7 @@ def named_files(text: str, pattern: str) -> list[str]:
     return re.findall(rf"`({pattern})(?::\w+)?`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
 
 
-@pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md", "README.md"])
+@pytest.mark.parametrize("page", ["docs/project/architecture.md", "CONTRIBUTING.md", "README.md"])
 def test_source_files_that_a_page_names_exist(page):
     root = PACKAGE.parents[1]
     named = named_files((root / page).read_text(), r"[a-z_][\w./*-]*/[\w*]+\.(?:py|yaml)")
@@ -250,7 +250,7 @@ def test_source_files_that_a_page_names_exist(page):
     ("package", "first", "after"), [("identify", "| `config` |", "**Gap**"), ("gap", "| `dynamics`", "**Errors.**")]
 )
 def test_the_tables_of_large_packages_name_their_modules(package, first, after):
-    text = (PACKAGE.parents[1] / "docs" / "architecture.md").read_text()
+    text = (PACKAGE.parents[1] / "docs" / "project" / "architecture.md").read_text()
     table = text[text.index(first) : text.index(after)]
     rows = [row.split("|") for row in table.splitlines() if row.startswith("|")]
     part, named = package, set()

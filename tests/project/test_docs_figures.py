@@ -15,15 +15,15 @@ import pytest
 from benchmarks.commands import PROGRAM
 
 ROOT = Path(__file__).parents[2]
-GENERATED = "docs/parameters.md"  # a reference, written and tested by tests/twin/test_docs_parameters.py
+GENERATED = "docs/reference/parameters.md"  # a reference, written and tested by tests/twin/test_docs_parameters.py
 # Tables of settings: numbers that a page states, which nobody measured. A page and the first cell of the table's head.
 SETTINGS = {
-    ("docs/actuators.md", "preset"),
-    ("docs/annotations.md", "column"),
-    ("docs/catalog.md", "limit"),
-    ("docs/deployment.md", "the server waits for"),
-    ("docs/evaluation.md", "suite"),
-    ("docs/quality.md", "check"),
+    ("docs/concepts/actuators.md", "preset"),
+    ("docs/guides/annotations.md", "column"),
+    ("docs/guides/catalog.md", "limit"),
+    ("docs/guides/deployment.md", "the server waits for"),
+    ("docs/guides/evaluation.md", "suite"),
+    ("docs/guides/curation.md", "check"),
 }
 # Commands that do something and tell no figures, and one that is no more.
 ACTS = "add|bench|datasets|edit|export|init|label|policies|promote|pull|push|record|render|rollback|run|serve"
@@ -75,7 +75,7 @@ def nameless(page, text):
 
 
 def pages():
-    names = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))]
+    names = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
     return [name for name in names if name != GENERATED]
 
 

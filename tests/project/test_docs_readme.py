@@ -43,12 +43,26 @@ def test_the_yaml_example_is_a_plan(tmp_path):
     assert config.render is not None
 
 
-@pytest.mark.parametrize("path", [p for p in re.findall(r"\]\(([^)]+)\)", README) if "://" not in p])
-def test_links_lead_somewhere(path):
-    file, _, anchor = path.partition("#")
-    assert (ROOT / file).exists()
-    heads = re.findall(r"^#+ (.+)$", (ROOT / file).read_text(), flags=re.MULTILINE) if anchor else []
-    assert not anchor or anchor in {re.sub(r"[^\w\- ]", "", head).lower().replace(" ", "-") for head in heads}
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    heads = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head).lower().replace(" ", "-") for head in heads}
+
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    text = re.sub(r"^```.*?^```|`[^`\n]*`", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    wrong = []
+    for link in re.findall(r"(?<!\\)\]\(([^)\s]+)\)", text):
+        file, _, anchor = link.partition("#")
+        target = page.parent / file if file else page
+        if "://" not in link and not (target.exists() and (not anchor or anchor in anchors(target))):
+            wrong.append(link)
+    assert wrong == []
 
 
 def test_every_command_shown_exists():

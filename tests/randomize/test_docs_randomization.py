@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 import yaml
 
+from support.docs_sections import section
 from twinloop.generate import resolve
 from twinloop.generate.config import load_plan
 from twinloop.randomize import make_design
@@ -15,14 +15,14 @@ from twinloop.randomize.constraints import LEAST_ACCEPTED, parse_constraint
 from twinloop.randomize.coverage import MARGINAL_CELLS, MOST_BALL_AXES, PAIR_CELLS, TRIPLE_CELLS
 from twinloop.randomize.options import AdaptiveOptions
 
-PAGE = (Path(__file__).parents[2] / "docs" / "randomization.md").read_text()
+PAGE = section("guides/randomize.md", "Parameters that vary between worlds")
 SECTIONS = re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL)
 
 
 @pytest.mark.parametrize("text", SECTIONS)
 def test_every_section_is_a_plan(text, tmp_path):
     value = {"scene": {"robot": "so101", "task": "pick_and_place"}, "randomization": yaml.safe_load(text)}
-    plan = load_plan(resolve(value, where="docs/randomization.md", folder=tmp_path, episodes=64))
+    plan = load_plan(resolve(value, where="docs/guides/randomize.md", folder=tmp_path, episodes=64))
     assert plan.draw(range(64)).nworld == 64
 
 

@@ -275,9 +275,9 @@ def test_settings_are_checked_and_say_what_exists(tmp_path):
 
 
 def test_the_settings_on_the_page_are_settings():
-    page = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "deployment.md").read_text()
     [text] = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
-    envelope = Envelope(TWIN, EnvelopeSettings.of(yaml.safe_load(text), where="docs/deployment.md"))
+    envelope = Envelope(TWIN, EnvelopeSettings.of(yaml.safe_load(text), where="docs/guides/deployment.md"))
     assert envelope.watchdog_s == 0.05
     speed, acceleration = np.rad2deg(ENVELOPE.limits.speed).round(), ENVELOPE.limits.acceleration.round()
     assert f"0.6: SO-101 {speed[0]:.0f} deg/s, gripper {speed[5]:.0f} deg/s" in page

@@ -224,7 +224,7 @@ def test_planted_rates_are_those_drawn():
 
 @pytest.mark.slow
 def test_a_canary_that_is_as_good_is_rarely_aborted():
-    """What docs/release.md says of false alarms, with fewer repetitions: 5 % and three standard errors of 2000."""
+    """The false alarms of docs/evidence/release.md with fewer repetitions: 5 % and three standard errors of 2000."""
     [study] = GATE.chosen(["canary"])
     for row in study.run(2000, 1).figures:
         if row["champion"] == row["canary"]:
@@ -232,6 +232,6 @@ def test_a_canary_that_is_as_good_is_rarely_aborted():
 
 
 def test_the_page_has_a_place_for_every_table():
-    page = (Path(__file__).parents[2] / "docs" / "release.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "evidence" / "release.md").read_text()
     for study in GATE.chosen():
         assert f"<!-- benchmarks gate {study.name}: begin -->\n**" in page

@@ -12,7 +12,7 @@ from twinloop.render.annotate import ANNOTATIONS, AnnotationSettings
 from twinloop.render.annotate.frame import MOST_RAYS
 from twinloop.render.annotate.instances import CLASSES
 
-PAGE = (Path(__file__).parents[2] / "docs" / "annotations.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "annotations.md").read_text()
 SHARED = {"number", "frame_index", "camera"}
 
 

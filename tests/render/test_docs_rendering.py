@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from support.docs_sections import section
 from twinloop.generate import RenderConfig
 from twinloop.render import probe_renderer
 from twinloop.workflows.generate.requests import RenderRequest
 
-PAGE = (Path(__file__).parents[2] / "docs" / "rendering.md").read_text()
+PAGE = section("guides/rendering.md", "Renderers")
 WORDS = [line.split("|")[1:3] for line in PAGE.split("| word | YAML | meaning |")[1].split("\n\n")[0].splitlines()[2:]]
 HANDLING = {"dataset", "output", "workers", "resume", "json"}  # of files and processes, not of pictures
 
@@ -21,7 +21,7 @@ HANDLING = {"dataset", "output", "workers", "resume", "json"}  # of files and pr
 def test_what_is_drawn_in_the_example_is_a_picture_with_its_truth():
     if not probe_renderer("gl").available:
         pytest.skip("the gl renderer does not work here")
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+    code = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)[0]
     names = {}
     exec(code, names)
     seen = names["seen"]["front"]

@@ -8,7 +8,7 @@ from pathlib import Path
 from twinloop.cli.main import TWINLOOP
 from twinloop.scenario.ablate import terms_table
 
-PAGE = (Path(__file__).parents[2] / "docs/scenarios.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/guides/scenarios.md").read_text()
 
 
 def test_the_table_of_terms_is_the_declared_one():

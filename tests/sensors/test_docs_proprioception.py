@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+from support.docs_sections import section
 from twinloop.generate import read_config
 from twinloop.rollout import reading_columns, reporting_sensors
 from twinloop.stats import allan_curve, allan_noise
@@ -16,7 +17,7 @@ from twinloop.twin.devices import device_presets
 from twinloop.twin.quantities.sensing import SENSING
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/proprioception.md").read_text()
+PAGE = section("guides/sensors.md", "Encoders, inertial units and force sensors")
 KINDS = {"imu", "force_torque", "servo"}
 
 

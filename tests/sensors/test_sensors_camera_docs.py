@@ -1,17 +1,17 @@
 """The page on cameras says what is true."""
 
 import re
-from pathlib import Path
 
 import numpy as np
 import yaml
 
 from support.cameras import CAMERAS, preset
+from support.docs_sections import section
 from twinloop.sensors.camera import stages
 from twinloop.sensors.camera.model import CHOICES, QUANTITY_FIELDS, SETTING_FIELDS
 from twinloop.twin import load_twin
 
-PAGE = (Path(__file__).parents[2] / "docs/cameras.md").read_text()
+PAGE = section("guides/sensors.md", "Cameras")
 
 
 def rows(heading):

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import yaml
 
+from support.docs_sections import section
 from twinloop.render import probe_renderer
 from twinloop.twin import load_twin
 from twinloop.twin.devices import device_presets
 
-PAGE = (Path(__file__).parents[2] / "docs" / "ranging.md").read_text()
+PAGE = section("guides/sensors.md", "Depth cameras, lidars and rays")
 BUILTIN = Path(load_twin.__code__.co_filename).parent / "builtin" / "so101_tabletop.yaml"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from twinloop.twin.quantities import QUANTITIES
 from twinloop.twin.servos import servo_presets
 
-PAGE = (Path(__file__).parents[2] / "docs" / "actuators.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "concepts" / "actuators.md").read_text()
 
 
 def test_presets_stand_there_with_their_numbers():

@@ -152,7 +152,7 @@ def compared(folder: Path, tmp_path: Path, *, nstep: int, nworld: int) -> tuple[
 def test_act_commands_what_lerobots_own_loop_commands(states, tmp_path):
     ours, theirs = compared(states, tmp_path, nstep=10, nworld=3)
     difference = float(np.abs(ours - theirs).max())
-    print(f"ACT: {difference:.2g} deg of {np.ptp(theirs):.0f}")  # noqa: T201 - the figure of docs/training.md
+    print(f"ACT: {difference:.2g} deg of {np.ptp(theirs):.0f}")  # noqa: T201 - the figure of docs/guides/training.md
     assert difference < 1e-4
     assert np.ptp(theirs, axis=0).max() > 0.1  # they depend on what is seen
 
@@ -179,7 +179,7 @@ def test_ensembling_is_lerobots(states, tmp_path):
 def test_a_policy_with_memory_pictures_and_chance_does_too(pictures, tmp_path):
     ours, theirs = compared(pictures, tmp_path, nstep=7, nworld=2)
     difference = float(np.abs(ours - theirs).max())
-    print(f"diffusion: {difference:.2g} deg of {np.ptp(theirs):.0f}")  # noqa: T201 - the figure of docs/training.md
+    print(f"diffusion: {difference:.2g} deg of {np.ptp(theirs):.0f}")  # noqa: T201 - the figure of docs/guides/training.md
     assert difference < 1e-3
     assert np.abs(ours[:, 0] - ours[:, 1]).max() > 0.1
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 import shlex
-from pathlib import Path
 
 import pytest
 import yaml
 
+from support.docs_sections import section
 from twinloop.cli.main import TWINLOOP
 from twinloop.train.config import TrainConfig
 
-PAGE = (Path(__file__).parents[2] / "docs/adaptation.md").read_text()
+PAGE = section("guides/training.md", "Adapt a policy")
 LINES = [line for block in re.findall(r"```\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
 
 

@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 from twinloop.stats.distances import mmd  # noqa: E402
 from twinloop.train.align import AlignmentTerm, Coral, Mmd, coral_share, verdict  # noqa: E402
 
-PAGE = Path(__file__).parents[2] / "docs" / "adaptation.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "training.md"
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +170,7 @@ def test_the_adversarial_term_of_the_page_runs_and_learns(folders, tmp_path):
 @pytest.mark.parametrize(
     ("code", "text"),
     [
-        ("class Mine:\n    def __init__(self, size):\n        self.size = size\n", "is no torch.nn.Module"),
+        ("class Mine:\n    def __init__(self, size):\n        self.size = size\n", "is not a torch.nn.Module"),
         ("class Mine:\n    def __init__(self, size):\n        1 / 0\n", r"cannot be made: ZeroDivisionError"),
         ("class Other: ...\n", "Unknown alignment class 'Mine'"),
     ],

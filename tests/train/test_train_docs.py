@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 import shlex
-from pathlib import Path
 
 import pytest
 import yaml
 
+from support.docs_sections import section
 from twinloop.cli.main import TWINLOOP
 from twinloop.generate.config import GenerateFile
 from twinloop.train.config import TrainConfig
 from twinloop.train.prepared import resolved
 
-PAGE = (Path(__file__).parents[2] / "docs/training.md").read_text()
+PAGE = section("guides/training.md", "Train a policy")
 
 
 def blocks(language):

@@ -8,11 +8,11 @@ from twinloop.twin import load_twin
 from twinloop.twin.quantities import QUANTITIES
 from twinloop.workflows.twin.parameters import COMMAND, parameters_page
 
-PAGE = Path(__file__).parents[2] / "docs" / "parameters.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "parameters.md"
 
 
 def test_the_page_is_what_the_code_writes():
-    assert PAGE.read_text() == parameters_page(), f"docs/parameters.md is out of date. Run: {COMMAND}"
+    assert PAGE.read_text() == parameters_page(), f"docs/reference/parameters.md is out of date. Run: {COMMAND}"
 
 
 def test_the_page_lists_every_quantity_and_every_range_with_its_source():

@@ -52,7 +52,7 @@ def test_the_circle_closes_from_a_relative_folder(tmp_path, monkeypatch):
 
 
 def test_the_gate_of_the_demo_is_that_of_its_page_and_waives_nothing():
-    page = (Path(__file__).parents[2] / "docs" / "release.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "release.md").read_text()
     [told] = [yaml.safe_load(text) for text in page.split("```yaml\n")[1:2] for text in [text.split("```")[0]]]
     made = demo_circle.gate_file("pick@2", {"candidate": [], "champion": []}, "identified")
     assert "waived" not in str(made)

@@ -1,6 +1,6 @@
 """Coverage of identification's intervals, over many logs of robots whose true parameters are known.
 
-``python -m benchmarks coverage`` prints the table; ``--write docs/uncertainty.md`` puts it into that page.
+``python -m benchmarks coverage`` prints the table; ``--write docs/evidence/identification.md`` puts it into that page.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from twinloop.gap.attribution.design import DrawDesign, design
 from twinloop.stats import bias_reduced_sandwich, sobol_indices, sobol_rows, sobol_terms
 
 Array = NDArray[np.float64]
-PAGE = "attribution.md"
+PAGE = "evidence/gap.md"
 _PLANTED = np.array([1.0, 0.6, 0.0, 0.0])
 _NAMES = ("first", "second", "third", "fourth")
 _NOISE = 1.0  # standard deviation of readings; slopes have 1

@@ -21,7 +21,7 @@ from twinloop.stats import (
 from twinloop.stats.equivalence import equivalence_p_values, refused_tables
 from twinloop.stats.two_by_two import exact_p_values, fisher_p_values, table_chances
 
-_PAGE = "comparing.md"
+_PAGE = "evidence/compare_policies.md"
 _RATES = (0.05, 0.2, 0.5, 0.9)
 _SIZES = ((10, 10), (20, 20), (50, 50), (15, 40))
 _PAIRS = ((0.9, 0.5), (0.56, 0.92), (0.3, 0.76), (0.1, 0.02))  # two of them published success rates

@@ -13,7 +13,7 @@ from twinloop.core.seeds import generator
 from twinloop.stats import classifier_test, energy_distance, kid, mmd, wasserstein
 from twinloop.stats.two_sample import Array
 
-PAGE = "distances.md"
+PAGE = "evidence/gap.md"
 _ROWS, _COLUMNS, _DRAWS = 10, 4, 199
 _FEW = 20  # resamples where only the p-value counts
 _SIGMA = 2.0

@@ -139,6 +139,6 @@ def _skill_study(repetitions: int, seed: int) -> StudyTable:
 
 
 TABLES = (
-    Study(name="gap_ratio", page="gap.md", repetitions=120, run=_ratio_study),
-    Study(name="skill", page="gap.md", repetitions=400, run=_skill_study),
+    Study(name="gap_ratio", page="evidence/gap.md", repetitions=120, run=_ratio_study),
+    Study(name="skill", page="evidence/gap.md", repetitions=400, run=_skill_study),
 )

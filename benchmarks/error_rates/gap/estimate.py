@@ -9,7 +9,7 @@ from benchmarks.studies import Study, StudyTable, share
 from twinloop.stats import PairedTrials, clopper_pearson, control_variate, post_stratified
 from twinloop.stats.prediction_powered import Coefficient, log_e_prediction_powered, rectified
 
-_PAGE = "saving_trials.md"
+_PAGE = "evidence/compare_policies.md"
 _MORE = 50  # simulated-only trials per real one
 # Real rate, simulated rate, correlation: none, some, much; rare success; success nearly always.
 _CASES = ((0.6, 0.5, 0.0), (0.6, 0.5, 0.6), (0.6, 0.6, 0.9), (0.05, 0.1, 0.5), (0.97, 0.9, 0.4))

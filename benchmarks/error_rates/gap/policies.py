@@ -107,7 +107,7 @@ def _scores(repetitions: int, seed: int) -> StudyTable:
     )
 
 
-PAGE = "predictivity.md"
+PAGE = "evidence/compare_policies.md"
 TABLES: tuple[Study, ...] = (
     Study(name="policies_alarms", page=PAGE, repetitions=2000, run=_alarms),
     Study(name="policies_power", page=PAGE, repetitions=2000, run=_power),

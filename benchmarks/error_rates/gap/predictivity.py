@@ -215,7 +215,7 @@ def _percent(count: int, total: int) -> str:
     return "–" if count < 0 else f"{100 * count / total:.0f}"
 
 
-PAGE = "predictivity.md"
+PAGE = "evidence/compare_policies.md"
 TABLES: tuple[Study, ...] = (
     Study(name="predictivity_such", page=PAGE, repetitions=400, run=_such),
     Study(name="predictivity_others", page=PAGE, repetitions=400, run=_others),

@@ -1,7 +1,7 @@
 """The bootstrap intervals of predictivity that publications print, for comparison with them.
 
 They do not hold: noise of trials pulls correlations towards zero, a resample adds the same noise once more, and with
-few policies many resamples have two of them only. How far off they are stands in docs/predictivity.md;
+few policies many resamples have two of them only. How far off they are stands in docs/evidence/compare_policies.md;
 `twinloop.stats.predictivity` has intervals that hold.
 """
 

@@ -70,4 +70,4 @@ def _run(repetitions: int, seed: int) -> StudyTable:
     )
 
 
-TABLES = (Study(name="sensors", page="sensor_gap.md", repetitions=100, run=_run),)
+TABLES = (Study(name="sensors", page="evidence/gap.md", repetitions=100, run=_run),)

@@ -12,7 +12,7 @@ from scipy.special import ndtr
 from benchmarks.studies import Study, StudyTable, share
 from twinloop.stats import decision_blocks, log_e_rates, log_e_scores
 
-_PAGE = "comparing.md"
+_PAGE = "evidence/compare_policies.md"
 _LOOKS = 200
 
 

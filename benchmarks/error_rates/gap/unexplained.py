@@ -234,6 +234,6 @@ def run_classes(repetitions: int, seed: int) -> StudyTable:
 
 
 TABLES = (
-    Study(name="unexplained", page="unexplained.md", repetitions=12, run=run_causes),
-    Study(name="failure_classes", page="failure_classes.md", repetitions=100, run=run_classes),
+    Study(name="unexplained", page="evidence/gap.md", repetitions=12, run=run_causes),
+    Study(name="failure_classes", page="evidence/gap.md", repetitions=100, run=run_classes),
 )

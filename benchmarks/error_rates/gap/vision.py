@@ -124,6 +124,6 @@ def _remedies(repetitions: int, seed: int) -> StudyTable:
 
 
 TABLES: tuple[Study, ...] = (
-    Study(name="vision-tests", page="vision_gap.md", repetitions=50, run=_tests),
-    Study(name="vision-remedies", page="vision_gap.md", repetitions=6, run=_remedies),
+    Study(name="vision-tests", page="evidence/gap.md", repetitions=50, run=_tests),
+    Study(name="vision-remedies", page="evidence/gap.md", repetitions=6, run=_remedies),
 )

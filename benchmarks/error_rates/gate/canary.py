@@ -9,7 +9,7 @@ from benchmarks.studies import Study, StudyTable
 from twinloop.release.plan import CanaryPlan, canary_wealth
 from twinloop.stats import decision_blocks
 
-_PAGE = "release.md"
+_PAGE = "evidence/release.md"
 _CASES = ((0.9, 0.9), (0.8, 0.8), (0.8, 0.6), (0.8, 0.4), (0.9, 0.6), (0.95, 0.5))
 _ACTED = 200  # episodes of the canary that a run has at most
 

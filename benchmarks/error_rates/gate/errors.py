@@ -23,7 +23,7 @@ from twinloop.release.gate import GateContext, gate
 from twinloop.release.gate_config import Looks, parse_gate
 
 Yes = Literal["wrong", "wrong and harmful", "harmful, within the margin", "harmful, not seen", "right"]
-_PAGE = "release.md"
+_PAGE = "evidence/release.md"
 _PAIRS, _MARGIN = 200, 0.1
 _LOOKS: tuple[Looks, ...] = get_args(Looks)
 _ASKED = {

@@ -12,7 +12,7 @@ from benchmarks.studies import Study, StudyTable, share
 from twinloop.release.rules_effect import compare, log_wealth
 from twinloop.stats import decision_blocks
 
-_PAGE = "release.md"
+_PAGE = "evidence/release.md"
 _ALPHA = 0.05
 _MOST = 1500  # pairs at which a run gives up
 

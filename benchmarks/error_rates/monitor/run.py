@@ -18,7 +18,7 @@ from twinloop.train import SourceConfig, TrainConfig, train
 from twinloop.twin import load_twin
 from twinloop.workflows.demo.virtual_robots.demonstrations import training_worlds, write_demonstrations
 
-PLACE, PAGE = "benchmarks monitor", "monitoring.md"
+PLACE, PAGE = "benchmarks monitor", "evidence/release.md"
 TABLES = ("alarms", "faults", "causes", "unlikeness")
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from twinloop.workflows.demo.virtual_robots.settings import TransferRecipe
 
 TWIN, TASK, CAMERA = "so101_tabletop", "pick_and_place", "front"
-# As docs/transfer.md found to be good where the tool is tracked; without that nobody can say whether the tracker was
-# moved. Chunks overlap by half, so that they can disagree.
+# Good settings where the tool is tracked (docs/evidence/transfer.md). Without tracking nobody can tell whether the
+# tracker was moved. Chunks overlap by half, so that they can disagree.
 RECIPE = TransferRecipe(sees="tool", shake=0.0175)
 POLICY: dict[str, Any] = {**RECIPE.settings, "n_action_steps": 16}
 MOVED = 0.03  # m, of tracker and camera

@@ -225,7 +225,7 @@ def rate(count: int, total: int) -> str:
 
 
 TABLES = (
-    Study(name="demonstration", page="quality.md", repetitions=2, run=faults_study),
-    Study(name="demonstration_outcomes", page="quality.md", repetitions=5, run=outcomes_study),
-    Study(name="demonstration_alarms", page="quality.md", repetitions=96, run=alarms_study),
+    Study(name="demonstration", page="evidence/curation.md", repetitions=2, run=faults_study),
+    Study(name="demonstration_outcomes", page="evidence/curation.md", repetitions=5, run=outcomes_study),
+    Study(name="demonstration_alarms", page="evidence/curation.md", repetitions=96, run=alarms_study),
 )

@@ -266,6 +266,6 @@ def _alike_row(check: str, name: str, counts: dict[str, int], total: int, repeti
 
 
 TABLES = (
-    Study(name="learned", page="quality.md", repetitions=2, run=shifts_study),
-    Study(name="learned_alike", page="quality.md", repetitions=10, run=alike_study),
+    Study(name="learned", page="evidence/curation.md", repetitions=2, run=shifts_study),
+    Study(name="learned_alike", page="evidence/curation.md", repetitions=10, run=alike_study),
 )

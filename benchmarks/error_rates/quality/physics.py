@@ -35,6 +35,6 @@ def alarms_study(repetitions: int, seed: int) -> StudyTable:
 
 
 TABLES = (
-    Study(name="physics", page="quality.md", repetitions=6, run=physics_study),
-    Study(name="physics_alarms", page="quality.md", repetitions=64, run=alarms_study),
+    Study(name="physics", page="evidence/curation.md", repetitions=6, run=physics_study),
+    Study(name="physics_alarms", page="evidence/curation.md", repetitions=64, run=alarms_study),
 )

@@ -36,6 +36,6 @@ def alarms_study(repetitions: int, seed: int) -> StudyTable:
 
 
 TABLES = (
-    Study(name="recording", page="quality.md", repetitions=4, run=recording_study),
-    Study(name="recording_alarms", page="quality.md", repetitions=24, run=alarms_study),
+    Study(name="recording", page="evidence/curation.md", repetitions=4, run=recording_study),
+    Study(name="recording_alarms", page="evidence/curation.md", repetitions=24, run=alarms_study),
 )

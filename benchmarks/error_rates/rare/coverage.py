@@ -79,4 +79,4 @@ def _row(rate: float, found: list[SearchResult], *, both: bool) -> dict[str, Any
     }
 
 
-TABLES = (Study(name="rare_coverage", page="rare_failures.md", repetitions=200, run=searched),)
+TABLES = (Study(name="rare_coverage", page="evidence/scenarios.md", repetitions=200, run=searched),)

@@ -1,6 +1,6 @@
 """Ten example queries of the catalog, and its views as Markdown.
 
-Run ``python -m twinloop.catalog.reference`` to update the page.
+Run ``python -m twinloop.catalog.reference PAGE...`` to update pages.
 """
 
 from __future__ import annotations
@@ -153,5 +153,5 @@ def _type(name: str) -> str:
 
 
 if __name__ == "__main__":
-    path = Path(sys.argv[1])
-    write_text(path, filled(path.read_text()))
+    for path in map(Path, sys.argv[1:]):
+        write_text(path, filled(path.read_text()))

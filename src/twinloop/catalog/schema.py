@@ -88,7 +88,7 @@ PARAMS = CatalogTable(
     key=("episode_id", "name"),
     columns=(
         _EPISODE,
-        column("name", TEXT, "path of the parameter, as in docs/parameters.md"),
+        column("name", TEXT, "path of the parameter, as in docs/reference/parameters.md"),
         column("value", FLOAT, "its value in SI"),
     ),
 )

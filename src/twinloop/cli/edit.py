@@ -8,7 +8,7 @@ from twinloop.workflows.data import edit_requests
 EDIT = Group(
     name="edit",
     description="Edit datasets: always into a new folder, with provenance kept and statistics exact; see "
-    "docs/edits.md.",
+    "docs/guides/datasets.md.",
     commands=(
         Command(
             "select",

@@ -53,7 +53,7 @@ def usual_limit(
         floor: what no limit lies below: a figure that does no harm whatever is usual.
         spread: standard deviation at least: of the logarithm, where 0.1 is 10 %, else of the figure.
         suspect: standard deviations above the median from which on a figure is suspect. Six leave one of a billion
-            normal ones out, and few of those with heavy tails (see the false alarms in docs/quality.md).
+            normal ones out, and few of those with heavy tails (see the false alarms in docs/evidence/curation.md).
         bad: the same, for bad.
         linear: take figures as they are: counts and durations, of which many are 0.
     """

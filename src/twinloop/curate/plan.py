@@ -24,8 +24,8 @@ from twinloop.curate.coverage import ClipRows
 
 Array = NDArray[np.float64]
 _FOLDS = 5
-# A parameter is told from a clip where so much of its variance is, in episodes left out; docs/coverage.md says how
-# often one without influence is. At most so many are read off one hole (our choice).
+# Least share of a parameter's variance that clips must explain in episodes left out for the parameter to count as
+# determined (docs/evidence/scenarios.md: how often one without influence does). Most parameters of a gap (our choice).
 LEAST_TOLD, _MOST = 0.25, 4
 _RIDGE = 0.1  # per episode and whitened component: what keeps regressions of a few hundred episodes from fitting noise
 FEWEST = 64  # episodes; of 149 innocent parameters one is told in 9 % of holes with 40, in 1.4 % with 64

@@ -15,7 +15,7 @@ from twinloop.core.files import sha256_bytes, sha256_json
 Array = NDArray[np.float64]
 Projection = Literal["pca", "umap"]
 # Components that are kept: as many as hold this share of the variance of standardized columns, and not more than so
-# many. What is left holds noise, which whitening would make as large as the rest (our choice, docs/coverage.md).
+# many. The others are noise, which whitening would amplify (our choice, docs/evidence/scenarios.md).
 SHARE, MOST = 0.95, 32
 _FLAT = 1e-9  # of a column's size: below it the column is one number and its rounding
 _UMAP_ROWS = 10_000  # 10,000 rows take 40 s; more take too long for a page

@@ -71,7 +71,7 @@ def read_real(
         inside = sorted(p for p in path.iterdir() if p.suffix in (".csv", ".json") or (p / layout.INFO).is_file())
         if not inside:
             raise InputError(
-                f"{path} contains no trials: no table and no dataset. See docs/evaluation.md for the columns."
+                f"{path} contains no trials: no table and no dataset. See docs/guides/evaluation.md for the columns."
             )
         return tuple(e for p in inside for e in read_real(p, policy=policy or p.stem, twin=twin, suite=suite))
     else:

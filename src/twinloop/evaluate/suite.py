@@ -116,7 +116,7 @@ def parse_suite(value: Any, *, where: str) -> SuiteSpec:
         InputError: a value is wrong; the message has its key.
     """
     if not isinstance(value, Mapping):
-        raise InputError(f"{where} is not a suite. Give a mapping with name and slices; see docs/evaluation.md.")
+        raise InputError(f"{where} is not a suite. Give a mapping with name and slices; see docs/guides/evaluation.md.")
     try:
         return SuiteSpec.model_validate(value)
     except ValidationError as error:

@@ -4,7 +4,7 @@
 
     scene: {robot: so101, task: pick_and_place}     # or twin: NAME | FILE
     randomization: {physics: {object_mass_g: [20, 100]}}    # or default, or {identified: RUN}; see randomize.options
-    rollout: {parallel_envs: 256, episodes_per_env: 4}      # and sensors: all, or names: see docs/proprioception.md
+    rollout: {parallel_envs: 256, episodes_per_env: 4}      # and sensors: all, or names: see docs/guides/sensors.md
     render: {cameras: [front, wrist], height: 240, width: 320, episodes: 30}   # optional second pass
 """
 

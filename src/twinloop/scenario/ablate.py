@@ -88,7 +88,7 @@ def _neutral(twin: Twin, term: str) -> dict[str, float]:
 
 
 def terms_table() -> str:
-    """Return the terms as a Markdown table for docs/scenarios.md."""
+    """Return the terms as a Markdown table for docs/guides/scenarios.md."""
     rows = [f"| {name} | {_meaning(name, kinds)} | {_few(kinds)} |" for name, kinds in _declared().items()]
     return "\n".join(["| term | meaning | switched off |", "|---|---|---|", *rows])
 

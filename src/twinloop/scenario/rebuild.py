@@ -41,7 +41,7 @@ def refuse_unplaced(names: Sequence[str], twin: Twin, place: str) -> None:
         raise InputError(
             f"{place} has positions of {', '.join(lost)}, but the twin {twin.name} cannot place "
             f"{'them' if len(lost) > 1 else 'it'}: it declares no object/{lost[0]}/position/x. The rebuilt scene would "
-            "be wrong. Declare it in a twin's scene (docs/scenes.md), or leave its columns out of the log."
+            "be wrong. Declare it in a twin's scene (docs/guides/randomize.md), or leave its columns out of the log."
         )
     if twin.scene is not None and twin.scene.spec.clutter:
         raise InputError(

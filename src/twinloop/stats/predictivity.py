@@ -26,7 +26,7 @@ Array = NDArray[np.float64]
 _PAIRS = 2_000_000  # numbers held at once
 _MODEL = "normal scores, noise of trials subtracted"
 _UNKNOWN = "numbers of trials unknown and their noise not counted"
-_NO_GAP_INTERVAL = "no tested interval was valid for few policies (docs/predictivity.md)"
+_NO_GAP_INTERVAL = "no tested interval was valid for few policies (docs/evidence/compare_policies.md)"
 
 
 @dataclass(frozen=True, kw_only=True)

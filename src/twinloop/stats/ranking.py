@@ -10,7 +10,8 @@ Cholesky factor T = C U has a U of known distribution (Bartlett). Solving for C 
 error has either sign with equal chance (the generalized pivot of Krishnamoorthy & Xia, "Inferences on correlation
 coefficients", J. Stat. Plan. Inference 137, 2007). The noise of trials is then subtracted from its diagonal, which
 corrects the attenuation of a correlation (Spearman, "The proof and measurement of association between two things", Am.
-J. Psychol. 15, 1904). docs/predictivity.md shows by simulation how well this holds for scores that are not normal.
+J. Psychol. 15, 1904). docs/evidence/compare_policies.md shows by simulation how well this holds for scores that are
+not normal.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ def _method(name: str, size: int) -> nn.Module:
         raise InputError(f"{name}({size}) cannot be made: {raised(error)}") from error
     if not isinstance(made, nn.Module):
         raise InputError(
-            f"{name} is no torch.nn.Module. It is called with features (n, d) and real (n,), see docs/adaptation.md."
+            f"{name} is not a torch.nn.Module. It is called with features (n, d), real (n,): docs/guides/training.md."
         )
     return made
 

@@ -52,7 +52,7 @@ def recipe(kind: str) -> TrainingRecipe:
 
 
 # A tenth of the rate of a new policy, and few steps: of ten demonstrations more make the held-out error grow, whatever
-# moves (docs/adaptation.md).
+# moves (docs/guides/training.md).
 _SLOWER = 0.1
 _STEPS = 100
 

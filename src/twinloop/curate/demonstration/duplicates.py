@@ -30,7 +30,7 @@ _ENDS_S = 6.0  # of the beginning and of the end
 _NEIGHBOURS = 4  # candidates of each episode in each arrangement
 # Two episodes are copies where they differ by less than a tenth of what two episodes of the task usually differ by. Of
 # forty recorded and 128 simulated pick-and-place episodes the most alike differ by 0.22 of it or more; of copies only
-# those stay above that are less like the original than another episode is (measured; docs/quality.md).
+# those stay above that are less like the original than another episode is (measured; docs/evidence/curation.md).
 LIMIT = 0.1
 _TYPICAL = 512  # pairs drawn by chance that say what is usual
 

@@ -164,7 +164,7 @@ def _of(channel: str, points: Array, cuts: Sequence[int], rate_hz: float) -> Mea
 
 
 # Joints are many, and some move little: a fence half as far again leaves as few of them outside as of whole arms
-# (measured on recorded and simulated pick-and-place; docs/quality.md).
+# (measured on recorded and simulated pick-and-place; docs/evidence/curation.md).
 _JOINTS = 1.5
 # Of the arm's speed: a joint that is slower in a movement moves by its noise and its steps (our choice).
 _OF_ARM = 0.3

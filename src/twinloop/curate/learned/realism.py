@@ -36,7 +36,7 @@ from twinloop.stats.novelty import Kind, NoveltyScores, ValueFence, fence, novel
 LEVEL = 0.05
 LEAST_EPISODES = 20  # of each side; with fewer no p-value gets below 0.05 held out in folds
 # Held-out scores of the side that is judged spread more than those of the side that a score's unit is of: a fence half
-# as far again leaves as few good ones outside (measured; docs/quality.md).
+# as far again leaves as few good ones outside (measured; docs/evidence/curation.md).
 _FAR = 1.5
 _TOLD = 3  # features that are named
 _OUTSIDE = 0.5  # of an episode's clips beyond every real clip in one feature: told by that alone (our choice)

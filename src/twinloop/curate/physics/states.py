@@ -195,7 +195,7 @@ class Penetration(StateCheck):
     meaning = "bodies lie within each other deeper than a soft contact gives way"
     unit = "widths"
     limit, bad = 4.0, 8.0
-    source = "widths of the contact's solimp; a firm grasp takes one or two (docs/quality.md)"
+    source = "widths of the contact's solimp; a firm grasp takes one or two (docs/guides/curation.md)"
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """See `MeasuringCheck`."""
@@ -221,7 +221,7 @@ class EnergyJumps(StateCheck):
     meaning = "mechanical energy rises faster than the drives can work"
     unit = "J"
     limit, bad = 0.01, 0.05
-    source = "what soft contacts give back stays below (docs/quality.md)"
+    source = "what soft contacts give back stays below (docs/guides/curation.md)"
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """See `MeasuringCheck`."""
@@ -325,7 +325,7 @@ class NextState(StateCheck):
     meaning = "a state does not follow from the one before it, by the twin with the episode's own parameters"
     unit = "rad or m"
     limit, bad = 1e-4, 1e-3
-    source = "backends in single precision stay within 2e-6 in a second (docs/architecture.md)"
+    source = "backends in single precision stay within 2e-6 in a second (docs/project/architecture.md)"
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """See `MeasuringCheck`."""

@@ -25,7 +25,7 @@ from twinloop.stats import (
 )
 
 _LEAST = 3  # pairs that a correlation needs
-_RELIABLE = 20  # pairs below which the coverage of asymptotic intervals is clearly too low (docs/saving_trials.md)
+_RELIABLE = 20  # with fewer pairs asymptotic intervals cover clearly too little (docs/evidence/compare_policies.md)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,7 +42,7 @@ SHAPE = 0.4  # of the episodes fit the scorers; the rest set thresholds (our cho
 _LEAST_LIMIT = 1.0  # spreads: smallest limit of a signal, even if the successes are very similar (our choice)
 _SKIP_S = 0.5  # of an episode before coefficients are meaningful
 _FEWEST = 8  # episodes to fit the scorers: a covariance of fewer is useless
-_KINDS: Mapping[str, Kind] = {"observation": "density", "latent": "density"}  # measured, see docs/monitoring.md
+_KINDS: Mapping[str, Kind] = {"observation": "density", "latent": "density"}  # measured, see docs/evidence/release.md
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 A scorer is fitted to rows ``(episode, time, d)`` of successful episodes, NaN after the end of an episode, and scores
 rows of other episodes. It consists of arrays only, so that a calibration file can store it.
 
-`python -m benchmarks monitor` measures which scorers detect most; see docs/monitoring.md.
+`python -m benchmarks monitor` measures which scorers detect most; see docs/guides/monitoring.md.
 """
 
 from __future__ import annotations

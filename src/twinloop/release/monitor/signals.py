@@ -38,7 +38,7 @@ class SignalMeaning:
     general: bool = False
 
 
-# Chosen on virtual robots 0 to 2; the tables of docs/monitoring.md use other robots.
+# Chosen on virtual robots 0 to 2; the tables of docs/evidence/release.md use other robots.
 _CLEAR = 1.05  # smallest ratio between the strengths of a named cause and the next one
 # The least similarity to a fault that is named, by its cause.
 _ALIKE: Mapping[Cause, float] = {"worn actuator": 0.45, "latency": 0.45, "unknown object": 0.4}

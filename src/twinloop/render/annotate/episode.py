@@ -1,7 +1,7 @@
 """Write the truth about every picture of an episode as tables: what, where, how far, which way.
 
-Conventions (`docs/annotations.md`): SI units; camera axes x right, y down, z forward; pixel (column 0, row 0) covers
-[0, 1] × [0, 1]; quaternions wxyz; ``a_from_b`` takes coordinates in b to coordinates in a.
+Conventions (`docs/guides/annotations.md`): SI units; camera axes x right, y down, z forward; pixel (column 0, row 0)
+covers [0, 1] × [0, 1]; quaternions wxyz; ``a_from_b`` takes coordinates in b to coordinates in a.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class LabelSayRequest(WorkspaceRequest):
     add: bool = False
     """Keep your earlier subtasks and texts of these episodes beside the new ones."""
     file: Annotated[Path | None, tyro.conf.arg(name="from")] = None
-    """Say what a .csv or .jsonl file says, all of it or nothing; see docs/labels.md for its columns."""
+    """Say what a .csv or .jsonl file says, all of it or nothing; see docs/guides/labels.md for its columns."""
     rule: str | None = None
     """Say what a rule says: a name (`twinloop label rules`), FILE.py:Class or FILE.yaml. By default of all episodes."""
     author: str | None = None

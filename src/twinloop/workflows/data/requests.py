@@ -77,7 +77,7 @@ class ImportRequest(Request):
 
 @request
 class ExportRequest(Request):
-    """Export a LeRobot folder (v3.0 or v2.1, anybody's) to another format; docs/exchange.md says what survives.
+    """Export a LeRobot folder (v3.0 or v2.1, anybody's) to another format; docs/guides/datasets.md says what survives.
 
     Formats are looked up in `dataset/exporters/formats.py`, one line each: lerobot (v3.0), lerobot-v2 (v2.1), groot, …
     """
@@ -172,7 +172,7 @@ class QueryRequest(WorkspaceRequest):
 
     Views: episodes, places, frames, contacts, params, scores, score_history, labels, label_history, consensus,
     evaluations, embeddings, runs, batches, datasets, dataset_episodes, policies, policy_datasets, policy_episodes,
-    tombstones, parts. DESCRIBE episodes tells the columns of one; docs/catalog.md explains them.
+    tombstones, parts. DESCRIBE episodes tells the columns of one; docs/guides/catalog.md explains them.
     """
 
     sql: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="SQL")]]

@@ -75,8 +75,8 @@ def circle_section(page: ReportPage, half: FailureLoopResult, pictures: NDArray[
     page.section(
         "Round the circle, on a virtual robot",
         f"Virtual robot {FIRST_ROBOT} has hidden parameters and effects that no twin here has. It is the one of ten on "
-        "which the nominal twin serves worst; docs/transfer.md has the others. Each policy was tried there at the same "
-        f"{trials} places; intervals are exact, 95 %.",
+        "which the nominal twin serves worst; docs/evidence/transfer.md has the others. Each policy was tried there at "
+        f"the same {trials} places; intervals are exact, 95 %.",
     )
     page.plot(
         interval_rows(
@@ -141,12 +141,12 @@ def _change(one: Mapping[str, Any]) -> list[Any]:
     return [one["name"], *rates, one["gained"], one["lost"]]
 
 
-# How much worse the gate lets the new policy be in simulation, as in the file that docs/release.md begins with; on the
+# How much worse the gate lets the new policy be in simulation, as in the first file of docs/guides/release.md; on the
 # robot the rule's own 10 points. Trials are as many as show it of a policy that is as good with a power of 80 % where
 # one pair in five ends differently: (z(0.95) + z(0.8))^2 * 0.2 / margin^2 = 495 and 124.
 _WITHIN, _TRIALS, _ROBOT_TRIALS = 0.05, 500, 125
-# Sizes that end within a few minutes on two cores; what they cost in success stands in docs/transfer.md beside those of
-# the study.
+# Sizes that end within a few minutes on two cores; docs/evidence/transfer.md has their cost in success
+# and that of the study's sizes.
 SETTINGS = TransferSettings(robots=1, seeds=1, episodes=_ROBOT_TRIALS, demos=240, steps=1500, log=3, conditions=(1, 4))
 _TRIED = 4  # failures that are looked at, until one happens again in the twin
 _TRIES, _TARGETED, _STEPS = 16, 64, 1000
@@ -301,7 +301,7 @@ def _remember(held: Workspace, policy: Path, data: Path, *, base: str | None = N
 
 
 def gate_file(candidate: str, evidence: Mapping[str, Sequence[str]], identified: str) -> dict[str, Any]:
-    """The gate of docs/release.md with one look; the rules of robot and invariants are asked without being named."""
+    """Return the gate of docs/guides/release.md with one look. Rules of robot and invariants apply unnamed."""
     return {
         "candidate": candidate,
         "champion": "champion",

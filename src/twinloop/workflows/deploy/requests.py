@@ -31,7 +31,7 @@ class RunRequest(Request):
     twin: str | None = None
     """The twin that the envelope asks; by default the virtual robot's, or the workspace's."""
     envelope: Path | None = None
-    """A YAML file of the envelope's settings; see docs/deployment.md."""
+    """A YAML file of the envelope's settings; see docs/guides/deployment.md."""
     instruction: str = ""
     """What the robot is to do, in words, for the dataset; by default the task's sentence."""
     outcome: Path | None = None
@@ -118,7 +118,7 @@ class GateRequest(Request):
     """May a candidate take the champion's place? Exits with 1 where any rule says no or lacks evidence."""
 
     file: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="FILE")]]
-    """What is asked, and where the evaluations lie: see docs/release.md."""
+    """What is asked, and where the evaluations lie: see docs/guides/release.md."""
     output: Path | None = None
     """Folder for decision.json, result.json and report.html."""
     deployment: str = "main"

@@ -243,7 +243,7 @@ def simulation_lines(found: dict[str, Any], rate: float) -> list[str]:
         lines.append(
             f"If every real trial is simulated alike and the outcomes correlate by {paired['correlation']:g}: at best "
             f"{paired['trials_at_best']:,} real trials, as variance shrinks by 1 − ρ². Intervals that hold for few "
-            "trials save far less (docs/saving_trials.md: 9 % at most)."
+            "trials save far less (docs/evidence/compare_policies.md: 9 % at most)."
         )
     if region := found.get("region"):
         lines.append(

@@ -90,7 +90,7 @@ def _explained(page: ReportPage, report: PredictivityReport) -> None:
         "“Of these policies” asks where the figure would lie if exactly these policies were tried for ever: more "
         "trials narrow it. “Of such policies” asks what to expect of the next policies of this kind: only more "
         "policies narrow it, and with three or four it is wide because so little is known. Both assume that true "
-        "scores scatter like a bell curve; how well they hold where they do not stands in docs/predictivity.md.\n\n"
+        "scores are normally distributed; docs/evidence/compare_policies.md has their coverage where they are not.\n\n"
         f"Of the spread of the scores shown, about {real:.0%} (real) and {sim:.0%} (simulated) is chance of a few "
         "trials. Chance makes a correlation look smaller than it is and a wrong order more frequent, so the value that "
         "publications print is given first, and beside it the middle of what remains when that noise is taken off.",

@@ -23,7 +23,8 @@ class GenerateRequest(WorkersOption, Request):
     seed: int | None = None
     """Run seed, instead of the file's."""
     randomize_from: Path | None = None
-    """Folder of an identify run: draw from what it found, instead of the file's randomization; see docs/ranges.md."""
+    """Folder of an identify run: draw from its distribution instead of the file's randomization. See
+    docs/concepts/uncertainty.md."""
     resume: bool = False
     """Go on from a run that was stopped."""
     keep: Literal["success", "all"] = "success"
@@ -59,7 +60,7 @@ class RenderRequest(WorkersOption, Request):
     quality: tuple[str, ...] = ()
     """More settings of the renderer, as KEY=VALUE."""
     annotations: str = ""
-    """The truth beside the pictures, with commas: see docs/annotations.md; or all."""
+    """The truth beside the pictures, with commas: see docs/guides/annotations.md; or all."""
     sensors: tuple[str, ...] = ("clean",)
     """clean: as rendered; device: as the twin's own cameras see; or CAMERA=DEVICE for each."""
     subframes: int = 16

@@ -15,7 +15,7 @@ class FitOptions:
     """How the fit walks, where the defaults do not suit the log."""
 
     fit: Path | None = None
-    """YAML with the options of the fit (docs/identification.md); the flags below replace what it says."""
+    """YAML with the options of the fit (docs/guides/identify.md); the flags below replace what it says."""
     window: float | None = None
     """Replay windows of so many seconds instead of whole episodes, from measured positions and speeds."""
     free: tuple[str, ...] = ()
@@ -59,13 +59,13 @@ class PostFitAnalyses:
     structures: tuple[str, ...] = ()
     """Names of the structures to compare; by default all."""
     structure_file: Path | None = None
-    """YAML with structures of your own (docs/hypotheses.md)."""
+    """YAML with structures of your own (docs/guides/identify.md)."""
     folds: int = 3
     """Folds of episodes over which structures are cross-fitted; with --holdout they are judged on that instead."""
     drift: str | None = None
     """Test for change between groups of episodes: a number of groups in order, hour, day, or a condition's name."""
     posterior: Literal["sbi"] | None = None
-    """Learn a posterior by simulation-based inference beside the fit, and check it (docs/posterior.md)."""
+    """Learn a posterior by simulation-based inference beside the fit, and check it (docs/concepts/uncertainty.md)."""
 
 
 @request

@@ -146,7 +146,7 @@ def changes_page(
 
 
 # Training goes on from the champion at a tenth of its learning rate: the preset by which a policy is fine-tuned without
-# forgetting (docs/training.md).
+# forgetting (docs/guides/training.md).
 _SLOWER = 0.1
 _RESULT, _NOMINAL, _THIS = "result.json", "nominal", "this failure"
 _KEPT = ("batch", "task", "weight_decay", "ema", "clip")  # of the configuration that the champion was trained with

@@ -81,7 +81,7 @@ class AblateRequest(FailIfOption, LevelOption, ReportedRequest, ScenarioFolderRe
 
     name: _Name
     term: Texts = ()
-    """Only these terms; again for each. See docs/scenarios.md for all."""
+    """Only these terms; again for each. See docs/guides/scenarios.md for all."""
     policy: str = ""
     """Who acts: a policy's folder or name, or expert; by default whoever was stored with the scenario."""
     tries: int = 16

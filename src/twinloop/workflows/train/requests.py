@@ -15,11 +15,11 @@ class TrainRequest(Request):
     """Train a policy on LeRobot v3.0 folders, frozen datasets or queries: exact shares, resumable, reproducible.
 
     What stands in FILE can be said by a flag instead. The policy's folder gets result.json and report.html; in a
-    workspace the list of episodes is frozen and the policy recorded. See docs/training.md.
+    workspace the list of episodes is frozen and the policy recorded. See docs/guides/training.md.
     """
 
     file: tyro.conf.Positional[Annotated[Path | None, tyro.conf.arg(metavar="FILE")]] = None
-    """A YAML file: policy, sources, steps and all else of docs/training.md."""
+    """A YAML file: policy, sources, steps and all else of docs/guides/training.md."""
     output: Path
     """Folder for the policy."""
     data: tuple[str, ...] = ()

@@ -68,7 +68,7 @@ def show_twin(request: TwinShowRequest, console: Console) -> dict[str, Any]:
     }
 
 
-COMMAND = "python -m twinloop.workflows.twin.parameters docs/parameters.md"
+COMMAND = "python -m twinloop.workflows.twin.parameters docs/reference/parameters.md"
 
 _HEAD = f"""# Parameters
 

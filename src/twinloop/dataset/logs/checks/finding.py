@@ -55,8 +55,8 @@ _SHOWN = 6  # runs of episode numbers that a line shows
 class LogFinding:
     """One defect of a log.
 
-    ``kind`` is its name (see the table in ``docs/log_checks.md``). An ``error`` would make a fit wrong or impossible, a
-    ``warning`` is true and may be meant, a ``note`` is worth knowing. ``column`` is the joint or ``signal/column``, ""
+    ``kind`` is its name (table in ``docs/guides/import_logs.md``). An ``error`` would make a fit wrong or impossible,
+    a ``warning`` may be intended, a ``note`` is worth knowing. ``column`` is the joint or ``signal/column``, ""
     where all frames are concerned. It begins at ``begin_s`` of the first of ``episodes``; ``figures`` are the numbers
     of the evidence there.
     """
