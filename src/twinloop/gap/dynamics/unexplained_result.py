@@ -118,8 +118,8 @@ class UnexplainedResult(JsonRecord):
             return f"{share}; {where}." + (f" {self.needed}" if self.needed else "")
         note = hint.note()
         return (
-            f"{share} and occurs at {hint.rule.where} ({hint.evidence[0]}): {hint.term} is the first model term to "
-            f"try, `{hint.command(twin, data)}`" + (f"; {note}." if note else ".")
+            f"{share} and is concentrated at {hint.rule.where} ({hint.evidence[0]}): {hint.term} is the first model "
+            f"term to try, `{hint.command(twin, data)}`" + (f"; {note}." if note else ".")
         )
 
     def to_json(self) -> dict[str, Any]:

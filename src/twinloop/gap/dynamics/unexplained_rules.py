@@ -19,8 +19,8 @@ class HintRule:
     """Cause of an error that some states and events indicate.
 
     ``states`` are families of `unexplained_states`, ``events`` classes of `events`, the most informative first. Events
-    in ``telling`` suffice without any state: few other causes occur at the same times. ``where`` completes "it occurs
-    at …". ``structures`` are names of ``identify --structures``. Without structures, ``frees`` are patterns of
+    in ``telling`` suffice without any state: few other causes occur at the same times. ``where`` completes "it is
+    concentrated at …". ``structures`` are names of ``identify --structures``. Without structures, ``frees`` are patterns of
     parameters for ``identify --free``: the parameters whose declaration names the rule. ``flags`` are further flags of
     the command.
     """
@@ -122,7 +122,7 @@ RULES: tuple[HintRule, ...] = (
         name="drift",
         states=("order",),
         events=(),
-        where="some episodes more than others (it changes with their order)",
+        where="some episodes (it changes with their order)",
         term="drift between episodes",
         flags="--drift 3",
     ),
@@ -130,7 +130,7 @@ RULES: tuple[HintRule, ...] = (
         name="refit",
         states=("linear",),
         events=(),
-        where="all commands and motion, in proportion to them",
+        where="commands and motion, in proportion to them",
         term="the parameters themselves: fit them again, with more of them free",
     ),
 )
