@@ -1,7 +1,7 @@
 """Estimate rare failure rates of a policy by importance sampling, and archive different failures.
 
 Worlds are points ``z`` of independent standard normals, one per number that a plan draws. Thus the plan's distribution
-is the standard normal, whatever the shapes of its draws. Axes that no failure depends on keep it and cancel out of
+is the standard normal, for any shapes of its draws. Axes that no failure depends on keep it and cancel out of
 every weight: 149 axes cost no more than the few that matter.
 
 The cross-entropy method (Rubinstein and Kroese, 2004; de Boer et al., Annals of Operations Research 134, 2005) moves a

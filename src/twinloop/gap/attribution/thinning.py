@@ -29,7 +29,7 @@ def part_within(
     """Return the part of a log that a number of worlds can replay within a budget.
 
     First the distance between windows is increased, so that every episode, the unit of all intervals, still counts.
-    Then episodes are left out, evenly spread. At least four episodes are kept, whatever they cost.
+    Then episodes are left out, evenly spread. At least four episodes are always kept.
 
     Args:
         twin: the twin at the rate of the replay's physics.

@@ -1,7 +1,7 @@
 """Separate the delay of a twin from its amplitude error: shares of delay, of gain and offset, and of the rest.
 
 For every lag on a grid, measured(t) is regressed on simulated(t − lag) with one gain and one offset per channel. The
-lag with the smallest residual is the delay, whatever the gain. The reduction of the squared error by the shift is the
+lag with the smallest residual is the delay, for any gain. The reduction of the squared error by the shift is the
 share of the delay, the further reduction by gain and offset is the share of amplitude, the remainder is the share of
 shape. A window begins at the measured state, where a delay has no effect yet; therefore its first part is left out, and
 at its end as much as the longest shift. All lags are compared on the same frames. Commands are held between frames, and

@@ -60,7 +60,7 @@ class Resampling:
 
 
 def _rounded(values: Array) -> Array:
-    """Round to 30 bits, so that a resample with every cluster once equals the sample, whatever the order of its sums.
+    """Round to 30 bits, so that a resample with every cluster once equals the sample, for any order of its sums.
 
     The bias correction of BCa counts such ties, which are frequent if there are few clusters.
     """

@@ -258,8 +258,8 @@ class EventThresholds:
     Attributes:
         smoothing: s over which speeds are computed; a servo's strokes last several times as long.
         sigmas: multiple of the speed's noise above which something moves; noise alone exceeds 4 once in 16 000 frames.
-        creep: fraction of the fastest speeds (their 95th percentile) below which something counts as still, whatever
-            the noise, and of the largest loads below which a gear counts as unloaded; servos dither and sag by a few
+        creep: fraction of the fastest speeds (their 95th percentile) below which something counts as still (for
+            any noise), and of the largest loads below which a gear counts as unloaded; servos dither and sag by a few
             per cent.
         before, after: s before and after a reversal or a start that belong to it. Before: the motor turns through the
             play while the link waits. After: the effect lasts about as long as a servo's loop needs, 0.1 to 0.2 s.

@@ -2,9 +2,9 @@
 
 Two runs of one motion have the mean squared difference D(real, real′)², twice the variance of a run about their mean. A
 prediction that does not depend on the run has at least that variance as its mean squared error. Therefore the floor is
-D(real, real′) / √2 and the gap ratio is RMSE / floor: 1 for a perfect twin, whatever the noise of the sensors and of
+D(real, real′) / √2 and the gap ratio is RMSE / floor: 1 for a perfect twin, for any noise of the sensors and of
 the motion. (With D(real, real′) itself as the floor a perfect twin would score 0.71.) A twin begins every window at the
-measured state of its run, another run does not; if runs drift apart, the ratio may be below 1.
+measured state of its run, another run does not; if runs diverge, the ratio may be below 1.
 """
 
 from __future__ import annotations

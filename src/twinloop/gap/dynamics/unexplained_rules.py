@@ -20,9 +20,9 @@ class HintRule:
 
     ``states`` are families of `unexplained_states`, ``events`` classes of `events`, the most informative first. Events
     in ``telling`` suffice without any state: few other causes occur at the same times. ``where`` completes "it is
-    concentrated at …". ``structures`` are names of ``identify --structures``. Without structures, ``frees`` are patterns of
-    parameters for ``identify --free``: the parameters whose declaration names the rule. ``flags`` are further flags of
-    the command.
+    concentrated at …". ``structures`` are names of ``identify --structures``. Without structures, ``frees`` are
+    patterns of parameters for ``identify --free``: the parameters whose declaration names the rule. ``flags`` are
+    further flags of the command.
     """
 
     name: str

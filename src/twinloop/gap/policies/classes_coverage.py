@@ -68,7 +68,7 @@ def outside_p_value(outside: int, real: int, training: int) -> float:
     """Return the probability that at least ``outside`` of ``real`` values leave the range of ``training`` values.
 
     Both samples have the same distribution under the null hypothesis. The range from the smallest to the largest of n
-    values contains a part of the distribution that is Beta(n − 1, 2), whatever the distribution (Wilks, Annals of
+    values contains a part of the distribution that is Beta(n − 1, 2), for every distribution (Wilks, Annals of
     Mathematical Statistics 12, 1941); the number outside is then beta-binomial. Ties make the test conservative.
     """
     if not outside or training < 2:
