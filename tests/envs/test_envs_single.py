@@ -54,7 +54,7 @@ def test_gymnasiums_own_vectors_take_it():
 
 
 def test_a_single_environment_has_no_autoreset():
-    with pytest.raises(InputError, match="leave autoreset_mode out"):
+    with pytest.raises(InputError, match="Leave autoreset_mode out"):
         gymnasium.make(PICK, autoreset_mode="SameStep")
 
 

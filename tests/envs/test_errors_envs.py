@@ -29,11 +29,11 @@ def test_the_number_of_environments_is_a_whole_one(count):
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ({"delta": "x"}, r"delta = 'x' is no part of a joint's range; give a number in \(0, 1\]"),
+        ({"delta": "x"}, r"delta = 'x' is not a part of a joint's range; give a number in \(0, 1\]"),
         ({"max_episode_steps": 2.5}, "max_episode_steps = 2.5: an episode has at least one step"),
-        ({"height": 0}, "height = 0: a picture has 16 to 8192 pixels each way"),
-        ({"width": 10**6}, "width = 1000000: a picture has 16 to 8192 pixels each way"),
-        ({"nthread": -1}, "nthread = -1: 0 takes every core"),
+        ({"height": 0}, "height = 0: an image has 16 to 8192 pixels per side"),
+        ({"width": 10**6}, "width = 1000000: an image has 16 to 8192 pixels per side"),
+        ({"nthread": -1}, "nthread = -1: 0 uses every core"),
         ({"report_params": "yes"}, "report_params = 'yes': True or False is expected"),
     ],
 )

@@ -37,11 +37,11 @@ def said(capsys, *words: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("column", "cell", "words"),
     [
-        ("time_s", "nan", "row 2: time_s is 'nan', no finite number. Leave the cell empty where it is unknown."),
-        ("violations", "inf", "row 2: violations is 'inf', no finite number"),
+        ("time_s", "nan", "row 2: time_s is 'nan', not a finite number. Leave the cell empty if it is unknown."),
+        ("violations", "inf", "row 2: violations is 'inf', not a finite number"),
         ("time_s", "-4", "row 2: time_s is -4, which is below 0"),
         ("latency_s", "-0.1", "row 2: latency_s is -0.1, which is below 0"),
-        ("violations", "1.5", "row 2: violations is 1.5, where a count of control steps should be"),
+        ("violations", "1.5", "row 2: violations is 1.5. Give a whole number of control steps"),
         ("time_s", "4 s", "row 2: time_s is '4 s', not a number"),
         ("smoothness", "-4.1", ""),
         ("violations", "3", ""),
@@ -65,8 +65,8 @@ def test_words_of_evaluate_are_refused_before_a_world_is_tried(tmp_path, monkeyp
     for words, text in [
         (["--fail-under", "nomnal=0.5"], "Unknown slice 'nomnal' in the suite nominal on so101_tabletop. Nearest"),
         (["--fail-under", "overall=0.5", "worst=0.1", "nominl.low=0.5"], "Unknown slice 'nominl' in the suite"),
-        (["--fail-under", "nominal=50"], "'nominal=50' is not SLICE=RATE with a rate from 0 to 1"),
-        (["--batch", "0"], "Batches of 0 worlds try nobody. Give at least 1"),
+        (["--fail-under", "nominal=50"], "'nominal=50' is no SLICE=RATE with a rate from 0 to 1"),
+        (["--batch", "0"], "Batches of 0 worlds are empty. Give at least 1"),
     ]:
         code, message = said(capsys, "evaluate", "expert", "--episodes", "2", *words)
         assert (code, text in message) == (2, True), message
@@ -75,7 +75,7 @@ def test_words_of_evaluate_are_refused_before_a_world_is_tried(tmp_path, monkeyp
 def test_batches_of_nobody_are_refused():
     twin = load_twin("so101_tabletop")
     suite = on_twin(open_suite("nominal"), twin, open_task("pick_and_place", twin), pictures=False)
-    with pytest.raises(InputError, match=r"Batches of -1 worlds try nobody"):
+    with pytest.raises(InputError, match=r"Batches of -1 worlds are empty"):
         Arena(suite=suite, task="pick_and_place", batch=-1)
 
 

@@ -72,7 +72,7 @@ def test_what_is_wrong_with_a_table_is_named(tmp_path, text, words):
 def test_nothing_there_and_nothing_in_it_are_told(tmp_path):
     with pytest.raises(InputError, match="does not exist"):
         read_real(tmp_path / "none.csv")
-    with pytest.raises(InputError, match="holds no trials"):
+    with pytest.raises(InputError, match="contains no trials"):
         read_real(tmp_path)
 
 

@@ -184,7 +184,7 @@ def test_the_time_of_a_command_leaves_out_what_no_robot_does(monkeypatch):
 def test_who_cannot_be_tried_is_refused(twin, two):
     with pytest.raises(InputError, match="42 cannot be tried. Give a policy, 'expert', or an actor"):
         evaluate(42, twin, suite=two)
-    with pytest.raises(InputError, match="At most 0 pairs decide nothing"):
+    with pytest.raises(InputError, match="At most 0 pairs cannot give a decision"):
         arena = Arena(suite=two, task="pick_and_place")
         compare_running(candidate("expert"), candidate("expert"), arena, most=0)
 

@@ -110,7 +110,7 @@ def test_the_suite_of_the_page_is_one(twin, task):
 
 def test_slices_that_a_twin_cannot_have_are_left_out_of_what_comes_with_us_and_refused_in_ones_own(twin, task):
     made = on_twin(builtin_suites()["unseen"], twin, task)
-    assert [line for line in made.left_out if "nothing but looks" in line]
+    assert [line for line in made.left_out if "only the appearance" in line]
     assert "dark" not in {item.name for item in made.slices}
     assert "dark" in {item.name for item in on_twin(builtin_suites()["unseen"], twin, task, pictures=True).slices}
     with pytest.raises(UnknownNameError, match="object/cube/masse"):
@@ -124,7 +124,7 @@ def test_slices_that_a_twin_cannot_have_are_left_out_of_what_comes_with_us_and_r
         ({"slices": [{"name": "a b"}]}, "String should match"),
         ({"slices": [{"name": "a", "sett": {}}]}, "Nearest existing: set"),
         ({}, "a suite has slices, axes, pairs or scenarios"),
-        ({"pairs": ["object/cube/mass"]}, "one name makes no pair"),
+        ({"pairs": ["object/cube/mass"]}, "pairs needs at least two names"),
         ({"slices": [{"name": "a", "set": {"timing/command/jitter": "high"}}]}, "has no default range"),
         ({"slices": [{"name": "a", "set": {"object/cube/mass": -1.0}}]}, "slice a"),
         ({"axes": ["timing/*"]}, "axis 'timing/\\*'"),

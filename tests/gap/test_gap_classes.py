@@ -74,7 +74,7 @@ def test_a_condition_that_training_never_saw_is_named_with_how_it_ends():
     won = real[:, 0] < 1.0
     mass, friction = never_covered(support, ["mass", "friction"], real, success=won.tolist(), remedy=["do it"])
     assert fired([mass, friction]) == ["mass"]
-    assert "8 of 20 real mass lie outside" in mass.evidence
+    assert "8 of 20 real mass are outside" in mass.evidence
     assert "as far as 1.6" in mass.evidence
     assert "of those outside 0 of 8 succeed, of those inside 12 of 12" in mass.evidence
     said = decided([mass, friction]).sentences()[0]
@@ -90,9 +90,9 @@ def test_declared_ranges_need_no_sample_and_few_samples_say_how_many():
     few = TrainingSupport(names=("kp",), values=np.linspace(0, 1, 8)[:, None])
     (check,) = never_covered(few, ["kp"], [[2.0]])
     assert fired([check]) == []
-    assert check.needed == "8 training episodes cannot show it for 1 real ones, it needs 39 or declared ranges"
+    assert check.needed == "8 training episodes are too few for 1 real ones; use 39 or declared ranges"
     assert outside_p_value(1, 1, 39) <= ALPHA < outside_p_value(1, 1, 38)
-    with pytest.raises(InputError, match=r"Training \(training\) speaks of kp, reality of mass\. Give both the same"):
+    with pytest.raises(InputError, match=r"Training \(training\) has kp, reality has mass\. Give both the same"):
         never_covered(few, ["mass"], [[1.0]])
 
 
@@ -145,7 +145,7 @@ def test_drift_since_calibration_is_seen_in_the_channel_that_drifts():
     assert fired(drift_since(errors(better), 12)) == []  # what becomes better is no failure
     (few, _) = drift_since(errors(table[10:14]), 2)
     assert few.needed == "2 and 2 episodes have only 6 orders, at least 20 are needed"
-    with pytest.raises(InputError, match="1 episodes lie before the calibration and 23 after it"):
+    with pytest.raises(InputError, match="1 episodes are before the calibration and 23 after it"):
         drift_since(errors(table), 1)
 
 
@@ -154,7 +154,7 @@ def test_another_environment_is_compared_by_relative_errors():
     here, there = rng.lognormal(sigma=0.2, size=(15, 2)), rng.lognormal(sigma=0.2, size=(12, 2))
     there[:, 0] *= 2.0
     assert fired(other_environment(errors(here), errors(there), name="B")) == ["a in B"]
-    with pytest.raises(InputError, match="unlike channels: a, b and a, c. Compare the same"):
+    with pytest.raises(InputError, match="different channels: a, b and a, c. Compare logs with the same"):
         other_environment(errors(here), errors(there, ("a", "c")))
     scaled = errors_of(
         ["a", "b", "c"], here[:, [0, 1, 1]], 3 * np.stack([here[:, 0], 0 * here[:, 0], here[:, 1]], -1), range(15)
@@ -183,8 +183,12 @@ def test_trials_tell_failing_conditions_weak_policies_and_what_simulation_makes_
     close = Trials.joined([tries("p", "real", 7, 10, "a"), tries("p", "real", 5, 10, "b")])
     b = next(check for check in failing_conditions(close) if check.subject == "b")
     assert not decided([b]).fired
-    assert re.fullmatch(r"rates like these need \d+ trials of each to be told apart \(80% power\)", b.needed)
-    with pytest.raises(InputError, match="20 real trials in 1 named conditions: environments can be compared from two"):
+    assert re.fullmatch(
+        r"rates like these need \d+ trials of each for a significant difference \(80% power\)", b.needed
+    )
+    with pytest.raises(
+        InputError, match="20 real trials in 1 named conditions: a comparison of environments needs two"
+    ):
         failing_conditions(tries("p", "real", 3, 20, "lab"))
 
 
@@ -253,7 +257,7 @@ def test_errors_of_a_right_twin_are_small_and_its_run_stands_for_ranges(twin, tm
     support = training_support(str(run))
     kp = support.bounds[support.names.index("actuator/swing/kp")]
     assert kp == pytest.approx(12.0 * np.exp([-0.0196, 0.0196]))
-    with pytest.raises(InputError, match="speaks of joint/swing/damping, .*, reality of lowest swing, highest swing"):
+    with pytest.raises(InputError, match="has joint/swing/damping, .*, reality has lowest swing, highest swing"):
         never_covered(support, *visited_axes(log))
 
 

@@ -67,7 +67,7 @@ def test_portions_and_one_pass_give_the_same_report(twin, backend):
     once = measure_gap(twin, log, backend=backend, options=WINDOWS, batch=99).to_json()
     parts = measure_gap(twin, Anew(), backend=backend, options=WINDOWS, batch=2).to_json()
     np.testing.assert_equal(_rounded(parts), _rounded(once))
-    with pytest.raises(InputError, match="Give a list, or something that reads them anew"):
+    with pytest.raises(InputError, match="Give a list, or an iterable that can be read again"):
         measure_gap(twin, iter(log), backend=backend)
 
 
@@ -83,7 +83,7 @@ def _rounded(value):
 def test_one_long_log_is_drawn_again_in_stretches_of_time(twin, backend):
     log = arm_log(twin, backend, {"joint/elbow/damping": 0.3}, noise=SIGMA, count=1, seconds=80.0)
     report = measure_gap(twin, log, backend=backend, options=WINDOWS)
-    assert "stretches of about" in report.drawn
+    assert "blocks of about" in report.drawn
     assert (report.best.low < report.best.estimate).all()
     assert report.episode_errors["nominal"].shape == (1, 2)
     short = measure_gap(twin, [log[0]], backend=backend)
@@ -160,7 +160,7 @@ def test_tosses_are_told_apart_by_contact(backend):
     assert distance == sorted(distance)  # in the air nothing but the first state is wrong
     assert report.sizes["cube"] == pytest.approx(0.1048, rel=0.03)
     assert report.skill()[0] > 0.8
-    assert "of its distance over its largest extent" in report.text()
+    assert "of its distance divided by its largest extent" in report.text()
 
 
 @pytest.mark.slow

@@ -64,7 +64,7 @@ def test_scores_are_bet_on():
 def test_what_is_lacking_is_said_of_each_policy():
     rows = planted(pairs=2)
     with pytest.raises(
-        InputError, match="act has 2 real and .* sim trials, pairs of them: 2, and needs at least 3 pairs; dp has 2"
+        InputError, match="act has 2 real and .* sim trials, pairs of them: 2; it needs at least 3 pairs; dp has 2"
     ):
         estimate_real(as_trials(rows))
     with pytest.raises(InputError, match="has 5 sim trials of further starts for 10 of both"):
@@ -78,7 +78,7 @@ def test_few_and_alike_trials_are_noted():
     rows = [row for i in range(6) for row in (("a", "real", True, f"s{i}"), ("a", "sim", True, f"s{i}"))]
     rows += [("a", "sim", True, f"x{i}") for i in range(60)]
     row = estimate_real(as_trials(rows)).policies[0]
-    assert "no correlation can be told" in row.notes[0]
+    assert "there is no correlation" in row.notes[0]
     assert "With 6 pairs" in row.notes[1]
     assert float(row.combined.low) < 0.7
 

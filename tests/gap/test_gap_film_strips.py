@@ -77,5 +77,5 @@ def test_a_twin_without_a_camera_is_refused(backend, tmp_path):
         '<mujoco><worldbody><body><joint name="j" axis="0 1 0"/><geom size=".1" pos=".3 0 0"/></body></worldbody>'
         '<actuator><position name="j" joint="j" kp="5" dampratio="1"/></actuator></mujoco>'
     )
-    with pytest.raises(InputError, match="has no camera to see the clips from"):
+    with pytest.raises(InputError, match="has no camera to render the clips with"):
         film_strips(load_twin(str(tmp_path / "arm.xml")), [], [], backend=backend)

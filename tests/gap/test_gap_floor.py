@@ -38,7 +38,7 @@ def test_equal_commands_make_repeats_and_other_rules_group_as_they_say(repeats):
     assert find_repeats(repeats, "none")[0] == ()
     assert find_repeats(repeats, "task")[0] == (tuple(range(10)),)
     assert find_repeats(repeats, "0-2,5/7,9")[0] == ((0, 1, 2, 5), (7, 9))
-    with pytest.raises(InputError, match=r"--repeats twice: say auto, task, none, or numbers"):
+    with pytest.raises(InputError, match=r"--repeats twice: give auto, task, none, or episode numbers"):
         find_repeats(repeats, "twice")
     with pytest.raises(InputError, match=r"episode 12 is not measured. There are: 0, 1, 2"):
         find_repeats(repeats, "0,12")

@@ -62,7 +62,7 @@ def test_groups_are_read_from_a_command_line():
     assert read_groups(["arm gains=actuator/shoulder*/kp, actuator/elbow*/kp"]) == {
         "arm gains": ("actuator/shoulder*/kp", "actuator/elbow*/kp")
     }
-    with pytest.raises(InputError, match=r"--group 'gains' is no group. Write NAME=PATTERN"):
+    with pytest.raises(InputError, match=r"--group 'gains' is not a group. Write NAME=PATTERN"):
         read_groups(["gains"])
     with pytest.raises(InputError, match="--group a is given twice"):
         read_groups(["a=x", "a=y"])
@@ -74,5 +74,5 @@ def test_mistakes_are_named():
         parameter_groups(TWIN, kp, by="colour")
     with pytest.raises(UnknownNameError, match="in group 'gains'"):
         parameter_groups(TWIN, kp, own={"gains": ["actuator/elbow_flex/gain"]})
-    with pytest.raises(InputError, match="'a' and 'b' both hold actuator/elbow_flex/kp"):
+    with pytest.raises(InputError, match="'a' and 'b' both contain actuator/elbow_flex/kp"):
         parameter_groups(TWIN, kp, own={"a": ["actuator/elbow_flex/*"], "b": kp})

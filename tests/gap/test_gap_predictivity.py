@@ -104,7 +104,7 @@ def test_constant_scores_reach_the_terminal_in_words(tmp_path, capsys):
     table.write_text("policy,real,sim,trials\na,1,.5,10\nb,1,.6,10\nc,1,.7,10\n")
     assert main(["gap", "predictivity", str(table)]) == 0
     printed = capsys.readouterr().out
-    assert "No figure: all 3 real scores are 1: there is no order to predict" in printed
+    assert "No metric: all 3 real scores are 1: there is no order to predict" in printed
     assert "nan" not in printed.lower()
     assert main(["gap", "predictivity", str(table), "--fail-if", "pearson < 0.5"]) == 2
     assert "cannot be decided" in capsys.readouterr().err

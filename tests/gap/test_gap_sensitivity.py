@@ -51,8 +51,8 @@ def test_small_spreads_give_the_variances_of_a_linear_twin(twin, backend):
     assert found.motion.total.estimate[:, 0] == pytest.approx(power / power.sum(), abs=0.05)
     assert found.spread[0] == pytest.approx(np.sqrt(power.sum() / readings[0].size), rel=0.05)
     assert np.isnan(found.motion.total.estimate[:, 1]).all()  # nothing drawn belongs to the other joint
-    assert found.sentence(1) == "position/j1 is moved by none of the drawn parameters."
-    assert "Over what was identified, predictions of j0 spread by" in found.sentence(0)
+    assert found.sentence(1) == "No drawn parameter changes position/j1."
+    assert "Over the identified distribution, predictions of j0 spread by" in found.sentence(0)
     json.dumps(finite(found.to_json()), allow_nan=False)
 
 

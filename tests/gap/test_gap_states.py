@@ -107,7 +107,7 @@ def test_two_draws_of_one_source_show_no_gap(real):
     assert gap.classifier.auc.covers(0.5)
     assert min(gap.mmd.p_value, gap.energy.p_value, gap.classifier.p_value) > 0.05
     assert findings(gap) == []
-    assert verdict(gap).startswith("Clips cannot be told apart")
+    assert verdict(gap).startswith("Clips cannot be distinguished")
 
 
 def test_the_gap_grows_with_a_planted_lag_which_is_named(real):
@@ -179,7 +179,7 @@ def test_what_cannot_be_compared_is_refused_with_what_it_needs(real):
         measure_states(real, [replace(e, command="none") for e in real])
     with pytest.raises(LogError, match="no simulated episode"):
         measure_states(real, [])
-    with pytest.raises(InputError, match="Clips of 0 s are no clips"):
+    with pytest.raises(InputError, match="Clips of 0 s are not possible"):
         measure_states(real, real, clip_s=0.0)
 
 
@@ -229,7 +229,7 @@ def test_joint_ranges_of_a_twin_stand_in_for_a_calibration():
     normal, degrees = twin.unit_map(["range_m100_100"] * len(names)), twin.unit_map(["deg"] * len(names))
     bare = UnitMap(joints=tuple(replace(u, scale=None, offset=None) for u in normal.joints), source="nobody")
     mine = [replace(episode, units=bare) for episode in arm(normal, time)]
-    with pytest.raises(UnitsError, match=r"joint ranges stand in \(--ranges\)"):
+    with pytest.raises(UnitsError, match=r"joint ranges replace it \(--ranges\)"):
         match(mine, arm(degrees, time), clip_s=2.0)
     told = calibrated(ComparisonTarget(real=mine, sim=arm(degrees, time), paired=False, label="made"), twin)
     matched = match(told.real, told.sim, clip_s=2.0)

@@ -90,14 +90,14 @@ def test_a_twin_that_is_right_leaves_nothing_to_name(twin):
         assert found.hints == ()
         assert float(found.predicted.estimate[0]) < 0.05
         assert found.explained.estimate[0] > 0.98
-        assert "no event or state stands out" in found.sentences()[0]
+        assert "no significant event or state" in found.sentences()[0]
 
 
 def test_few_episodes_say_how_many_are_needed(twin):
     found = left_by(twin, clips(twin, BACKEND, TRUTH, count=4, nframe=80))
     tests = len(found.places) + len(found.states)
     least = int(np.ceil(np.log2(tests / 0.05)))
-    assert f"4 episodes cannot show it: {tests} tests together need at least {least}" in found.sentences()[0]
+    assert f"4 episodes are too few: {tests} tests together need at least {least}" in found.sentences()[0]
     one = left_by(twin, clips(twin, BACKEND, TRUTH, count=1, nframe=80))
     assert np.isnan(one.unexplained.low).all()
     assert one.unexplained.method == "one episode, no interval"

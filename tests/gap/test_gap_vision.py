@@ -93,7 +93,7 @@ def test_black_pictures_are_left_out_and_a_black_camera_is_named():
     assert side.plain == 2
     assert len(side.names) == 4
     black = [np.full((2, 96, 128, 3), level, dtype=np.uint8) for level in (0, 0, 7, 255)]
-    with pytest.raises(InputError, match=r"8 of the pictures .* one single colour, and 0 episodes remain .* lens cap"):
+    with pytest.raises(InputError, match=r"8 of the images .* a single colour, and 0 episodes remain.* lens cap"):
         gather(picture_arrays("black", black), CLASSICAL, frames=2)
 
 

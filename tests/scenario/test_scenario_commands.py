@@ -82,7 +82,7 @@ def test_the_box_lies_around_the_scenario_and_within_what_is_possible(slippery, 
         write_plan(slippery, tmp_path / "none.yaml", episodes=2, width=-1)
     with pytest.raises(InputError, match="--episodes 0"):
         write_plan(slippery, tmp_path / "none.yaml", episodes=0)
-    with pytest.raises(InputError, match="nominal in everything"):
+    with pytest.raises(InputError, match="has only nominal parameters"):
         write_plan(replace(slippery, departs=()), tmp_path / "none.yaml", episodes=2)
 
 
@@ -110,7 +110,7 @@ def test_questions_without_sense_end_with_two_and_store_nothing(slippery, tmp_pa
         (["counterfactual", "slippery", "--what", SLIP, "--tries", "1"], "is not understood"),
         (["ablate", "slippery", "--tries", "0"], "give at least one"),
         (["ablate", "slippery", "--term", "frictoin", "--tries", "1"], "joint friction"),
-        (["regress"], "says nothing of what to expect"),
+        (["regress"], "has no stored expectation"),
         (["show", "slipery"], "slippery"),
     ]:
         code, found = said(capsys, *words, *(where if words[0] != "show" else where[:2]))

@@ -115,8 +115,8 @@ def test_the_arm_is_held_where_it_begins(twin, short):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"hz": 15.0}, "recorded at 15 Hz, and the twin so101_tabletop is commanded at 30"),
-        ({"environment_names": ("a", "b")}, "tells of nothing that the twin so101_tabletop can place"),
+        ({"hz": 15.0}, "recorded at 15 Hz, but the control rate of the twin so101_tabletop is 30 Hz"),
+        ({"environment_names": ("a", "b")}, "has no object that the twin so101_tabletop can place"),
         ({"environment": 9.0}, r"object/cube/position/x = 9 m in the log cell is outside its physical bounds"),
     ],
 )
@@ -155,15 +155,16 @@ def test_a_scene_of_which_something_would_be_lost_is_refused(twin, short):
     log, _, _ = short
     task = open_task("pick_and_place", twin)
     with pytest.raises(
-        InputError, match=r"cube lies 1[012]\.\d mm higher than target .*The table is tilted, or cube stands"
+        InputError,
+        match=r"cube is 1[012]\.\d mm higher than .*target .*Either the table is tilted, or cube is on another",
     ):
         pin_log(lifted(log, cube=0.011), twin, task, name="tilted", ndraw=0)
     names = (*log.environment_names, "bottle.x", "bottle.y")
     more = replace(log, environment=np.pad(log.environment, ((0, 0), (0, 2))), environment_names=names)
-    with pytest.raises(InputError, match=r"tells where bottle lay, .*it declares no object/bottle/position/x"):
+    with pytest.raises(InputError, match=r"has positions of bottle, .*it declares no object/bottle/position/x"):
         pin_log(more, twin, task, name="bottle", ndraw=0)
     cluttered = load_twin("examples/so101_clutter.yaml")
-    with pytest.raises(InputError, match=r"strews clutter \(distractors, screens\), and cell does not say which"):
+    with pytest.raises(InputError, match=r"has random clutter \(distractors, screens\), and cell has no positions"):
         pin_log(log, cluttered, open_task("pick_and_place", cluttered), name="clutter", ndraw=0)
 
 

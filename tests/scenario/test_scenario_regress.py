@@ -56,9 +56,9 @@ def test_what_was_stored_is_read_back_and_what_was_not_says_how():
     assert reference == "policies/mine"
     assert again.outcomes == "01x1"
     assert stored["expected"]["failures"] == 1
-    with pytest.raises(InputError, match="says nothing of what to expect"):
+    with pytest.raises(InputError, match="has no stored expectation"):
         expected({}, "a")
-    with pytest.raises(InputError, match="not of 0, 1 and x"):
+    with pytest.raises(InputError, match="Use only 0, 1 and x"):
         expected({"expected": {"reference": "", "actor": "", "outcomes": "0101?"}}, "a")
-    with pytest.raises(InputError, match="lost every world then or now"):
+    with pytest.raises(InputError, match="no world is valid both then and now"):
         compare("a", tried("x0"), tried("1x"))

@@ -55,7 +55,7 @@ def test_a_world_that_is_run_again_is_the_same(plan, task):
     assert seen_again.failed.all()
     assert (seen.score < 1).all()
     episode = there.episode(np.array([1.0, -1.0]))
-    with pytest.raises(InputError, match="has not run cannot be kept"):
+    with pytest.raises(InputError, match="has not run this world"):
         there.episode(np.array([9.0, 9.0]))
     table = plan.twin.table(1, {k: np.array([v]) for k, v in there.values(np.array([1.0, -1.0])).items()})
     assert episode.number == 1
@@ -75,7 +75,7 @@ def test_a_world_that_is_run_again_is_the_same(plan, task):
     ("section", "said"),
     [
         ({"params": {"object/cube/size": [0.9, 1.0]}, "constraints": [FITS]}, "cannot be searched under constraints"),
-        ({}, "Nothing is drawn per episode"),
+        ({}, "No parameter is drawn per episode"),
     ],
 )
 def test_what_cannot_be_searched_is_told(section, said, task):

@@ -460,10 +460,10 @@ def test_events_and_states_that_stand_out_come_first_and_are_coloured():
     assert ends(shown) == (pytest.approx([2.0, 1.5]), pytest.approx([3.2, 2.7]))
     assert (list(quiet.x), list(quiet.y)) == ([9.0, 8.0, 3.0], [2, 3, 4])
     assert shown.text[0] == (
-        "it turns round: 2.50 times (2.00 to 3.20) in 20% of the frames, holds 10 % (8 to 13) more of the error than "
-        "its frames, p 0.01, 6 episodes"
+        "it reverses its direction: 2.50 times (2.00 to 3.20) in 20% of the frames, holds 10 % (8 to 13) more of the "
+        "error than its frames, p 0.01, 6 episodes"
     )
-    assert quiet.text[2] == "it stands still: 3.00 times (2.50 to 3.70) in 20% of the frames, p 0.01, 6 episodes"
+    assert quiet.text[2] == "it does not move: 3.00 times (2.50 to 3.70) in 20% of the frames, p 0.01, 6 episodes"
     assert lines_at(events, "x") == [1.0]
     assert list(states.layout.yaxis.ticktext) == ["wrist: slow", "wrist: speed", "wrist: load", "wrist: turn"]
     shown, quiet = states.data

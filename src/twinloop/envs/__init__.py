@@ -1,6 +1,6 @@
 """Gymnasium environments in randomized worlds; importing this package registers them.
 
-`TwinVectorEnv` is the environment: a batch of worlds on a backend of `simulate`. `TwinEnv` is the same with one world.
+`TwinVectorEnv` is a vector environment of many worlds on a backend of `simulate`. `TwinEnv` is the same with one world.
 """
 
 from twinloop.core.errors import MissingDependencyError
@@ -25,7 +25,7 @@ IDS = {
     for goal in goal_names()
     for arm, twin in ARMS.items()
 }
-"""Registered ids and the options that each stands for."""
+"""Registered ids with their options."""
 
 for _id, _options in IDS.items():
     if _id not in gymnasium.registry:

@@ -1,4 +1,4 @@
-"""Run worlds that begin anew one by one, each with the episode that it plays next."""
+"""Run worlds that restart one by one, each with its next episode."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from twinloop.simulate.rollout import DivergenceMonitor
 from twinloop.tasks import Task
 from twinloop.twin import Twin
 
-_KEPT_ROUNDS = 8  # of episodes, for environments that are ahead of others; an older one is drawn again; our choice
+_KEPT_ROUNDS = 8  # rounds of episodes in memory, for slower environments; an older one is drawn again; our choice
 _INITIAL = ("qpos", "qvel", "mocap_pos", "mocap_quat", "command")
 
 
 class EpisodeSource(Protocol):
-    """Episodes of a batch of environments, in the order in which each plays them."""
+    """Episodes of a batch of environments, in the order in which each environment plays them."""
 
     def next(self, envs: NDArray[np.intp]) -> EpisodeStart:
-        """The next episode of each of these environments."""
+        """Return the next episode of each of these environments."""
         ...
 
 
 class PlannedEpisodes:
-    """Environment i plays ``first[i]``, then ``first[i] + num_envs``, and so on, in worlds of a plan.
+    """Episodes in worlds of a plan: environment i plays ``first[i]``, then ``first[i] + num_envs``, and so on.
 
-    An episode is a function of run seed and number alone, whichever environment plays it: the one that `generate`
-    makes of that seed and number. Worlds are drawn for all environments at once (a draw of 256 costs little more than
-    one of 1) and a few such rounds are kept, for those that come later.
+    An episode depends only on the run seed and its number, not on the environment: it is the one that `generate` makes
+    from that seed and number. Worlds are drawn for all environments at once (a draw of 256 costs little more than a
+    draw of 1). A few such rounds are kept in memory for environments that reach them later.
     """
 
     def __init__(self, plan: Plan, task: Task, *, run_seed: int, first: NDArray[np.int64]) -> None:
@@ -98,12 +98,12 @@ def _join(worlds: list[EpisodeStart]) -> EpisodeStart:
 class WorldBatch:
     """One world per environment, all stepped together.
 
-    Arrays are new at every step, except ``numbers`` and ``steps``, which are counted in place.
+    Arrays are new at every step, except ``numbers`` and ``steps``, which are changed in place.
 
     Attributes:
-        state: recorded state of every world now, ``(num_envs, nstate)``.
-        command: issued last, or held before the first, ``(num_envs, nu)``.
-        numbers: episode played in each world, ``(num_envs,)``.
+        state: current state of every world as recorded, ``(num_envs, nstate)``.
+        command: last command, or the initial one before the first step, ``(num_envs, nu)``.
+        numbers: episode number of each world, ``(num_envs,)``.
         steps: control steps since each world began, ``(num_envs,)``.
         params: drawn parameters, one row per world.
     """
@@ -119,7 +119,7 @@ class WorldBatch:
         self.state = self._simulation.state
 
     def restart(self, envs: NDArray[np.intp]) -> None:
-        """Begin the next episode in some worlds; the rest stay where they are."""
+        """Begin the next episode in some worlds; the others are unchanged."""
         worlds = self._source.next(envs)
         self._simulation.restart(envs, worlds.params, worlds.initial)
         self._monitor.restart(self._simulation, envs)
@@ -131,7 +131,7 @@ class WorldBatch:
         self.state = self._simulation.state
 
     def advance(self, command: NDArray[np.float64]) -> None:
-        """One control step of every world under commands ``(num_envs, nu)``."""
+        """Advance every world by one control step under commands ``(num_envs, nu)``."""
         self._simulation.advance(command)
         self.command = command
         self.steps += 1
@@ -140,15 +140,15 @@ class WorldBatch:
 
     @property
     def valid(self) -> NDArray[np.bool_]:
-        """Worlds that can be trusted, ``(num_envs,)``: they began as their parameters ask, and ran without warning."""
+        """Valid worlds, ``(num_envs,)``: the initial state fits their parameters, and the simulation had no warning."""
         return self._monitor.valid & (self._refused == "")
 
     @property
     def reasons(self) -> NDArray[np.object_]:
-        """Why each world cannot be trusted, empty where it can, ``(num_envs,)``."""
+        """Reason why each world is invalid, empty if it is valid, ``(num_envs,)``."""
         return np.where(self._refused == "", np.array(self._monitor.reason, dtype=object), self._refused)
 
     @property
     def params_now(self) -> ParamTable:
-        """The parameters in force at the coming step of each world."""
+        """The parameters of each world at its next step."""
         return self.params.at(self.steps)

@@ -1,4 +1,4 @@
-"""What an environment is made of, as keyword arguments of ``gymnasium.make`` and ``make_vec``."""
+"""Options of an environment, the keyword arguments of ``gymnasium.make`` and ``make_vec``."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _OF_A_RUN = ("adaptive", "design")  # ranges that follow outcomes in rounds; poi
 
 
 def whole_number(name: str, value: Any, *, least: int, why: str, most: int | None = None) -> None:
-    """Refuse what is no whole number from ``least`` (to ``most``).
+    """Raise an error unless a value is a whole number from ``least`` (to ``most``).
 
     Raises:
-        InputError: names the option, the value, and why.
+        InputError: it is not; the message has the option, the value, and the reason.
     """
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not whole or value < least or (most is not None and value > most):
@@ -43,22 +43,22 @@ class EnvOptions:
 
     Attributes:
         twin: a built-in name, a file, or a compiled `Twin`.
-        goal: what to do in its worlds, see `tasks.goals`.
+        goal: the task, see `tasks.goals`.
         randomization: ``default`` (every parameter with a default range), None (nominal worlds), a mapping as in the
             ``randomization:`` section of a generate file, or ``{"identified": RUN, "kappa": 1.0}``.
-        observation: ``readings`` (what the robot reports, and its last command), ``state`` (also what only a simulator
-            knows), or ``lerobot`` (``agent_pos`` and ``pixels`` under LeRobot's names, in the dataset's units).
+        observation: ``readings`` (joint readings and the last command), ``state`` (also true quantities that only a
+            simulator has), or ``lerobot`` (``agent_pos`` and ``pixels`` as in LeRobot, in the dataset's units).
         action: ``absolute`` or ``delta`` joint targets scaled to [-1, 1], or ``dataset``: targets in dataset units.
         reward: ``dense`` or ``sparse``, see `tasks.goals`.
         delta: largest change of a target per control step under ``delta``, as a part of the joint's range. Our choice:
             2 % moves an SO-101 joint by up to 2.3 rad/s, below the 4 to 5 rad/s of its unloaded servo.
-        max_episode_steps: control steps until truncation, the goal's own by default.
-        backend, nthread: how the worlds run, see `simulate.open_backend`.
+        max_episode_steps: control steps until truncation; that of the goal by default.
+        backend, nthread: backend and number of threads, see `simulate.open_backend`.
         autoreset_mode: ``NextStep``, ``SameStep`` or ``Disabled`` (Gymnasium's ``AutoresetMode``).
-        report_params: put the drawn parameters of an episode into the infos of its first state.
-        cameras: which pictures ``lerobot`` observations hold.
-        render_mode: None or ``rgb_array``, from ``camera`` (the twin's first by default).
-        height, width, renderer: of all pictures, see `render.open_renderer`.
+        report_params: add the drawn parameters of an episode to the infos of its first state.
+        cameras: cameras whose images are in ``lerobot`` observations.
+        render_mode: None or ``rgb_array``, rendered from ``camera`` (the twin's first by default).
+        height, width, renderer: size and renderer of all images, see `render.open_renderer`.
     """
 
     twin: str | Path | Twin
@@ -87,26 +87,26 @@ class EnvOptions:
         if self.render_mode not in (None, "rgb_array"):
             raise UnknownNameError("render_mode", str(self.render_mode), ["rgb_array"], where=_WHERE)
         if not (isinstance(self.delta, int | float) and 0 < self.delta <= 1):
-            raise InputError(f"delta = {self.delta!r} is no part of a joint's range; give a number in (0, 1].")
+            raise InputError(f"delta = {self.delta!r} is not a part of a joint's range; give a number in (0, 1].")
         if self.max_episode_steps is not None:
             whole_number("max_episode_steps", self.max_episode_steps, least=1, why="an episode has at least one step")
         for name in ("height", "width"):
-            whole_number(name, getattr(self, name), least=16, why="a picture has 16 to 8192 pixels each way", most=8192)
-        whole_number("nthread", self.nthread, least=0, why="0 takes every core")
+            whole_number(name, getattr(self, name), least=16, why="an image has 16 to 8192 pixels per side", most=8192)
+        whole_number("nthread", self.nthread, least=0, why="0 uses every core")
         if not isinstance(self.report_params, bool):
             raise InputError(f"report_params = {self.report_params!r}: True or False is expected.")
         cameras = (self.cameras,) if isinstance(self.cameras, str) else self.cameras
         object.__setattr__(self, "cameras", tuple(cameras))
         if self.cameras and self.observation != "lerobot":
-            raise InputError('cameras are part of observation="lerobot"; give that too, or leave them out.')
+            raise InputError('cameras need observation="lerobot". Give that too, or leave cameras out.')
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> EnvOptions:
-        """Options from keyword arguments.
+        """Return options from keyword arguments.
 
         Raises:
-            UnknownNameError: one that does not exist, or a value that is no choice.
-            InputError: a value out of range.
+            UnknownNameError: an option or the value of an option does not exist.
+            InputError: a value is out of range.
         """
         names = [field.name for field in dataclasses.fields(cls)]
         for name in options:
@@ -119,7 +119,7 @@ class EnvOptions:
         return cls(**options)
 
     def plan(self, twin: Twin, task: Task) -> Plan:
-        """The draws of every run seed, for run seed 0.
+        """Return the plan of the draws, with run seed 0.
 
         Raises:
             TwinloopError: see `randomize.section_plan`.
@@ -149,16 +149,16 @@ class EnvOptions:
 
 
 def open_photographer(plan: Plan, options: EnvOptions) -> tuple[WorldCamera, str]:
-    """Who takes the pictures that an environment's options ask for, and the camera of ``render``, if any.
+    """Return the camera for an environment's images, and the name of the camera of ``render``, "" if none.
 
     Raises:
-        UnknownNameError: a camera that the twin does not name.
-        InputError: pictures of a twin that names none.
+        UnknownNameError: the twin does not name this camera.
+        InputError: the twin names no camera, and images are required.
     """
     wanted, existing = list(options.cameras), plan.twin.spec.cameras
     if options.render_mode is not None:
         if not existing:
-            raise InputError(f"The twin {plan.twin.name} names no camera to render from. Add `cameras:` to its YAML.")
+            raise InputError(f"The twin {plan.twin.name} has no camera to render with. Add `cameras:` to its YAML.")
         wanted.append(options.camera or existing[0])
     taker = WorldCamera(
         plan.twin,

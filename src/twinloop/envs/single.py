@@ -1,4 +1,4 @@
-"""One world as a Gymnasium `Env`: the vector environment of size one, without its world axis."""
+"""One world as a Gymnasium `Env`: the vector environment of size one, without the world axis."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from twinloop.envs.vector import TwinVectorEnv
 
 
 class TwinEnv(gymnasium.Env[Any, NDArray[np.floating]]):
-    """One world; `EnvOptions` says what the keyword arguments are, `TwinVectorEnv` what steps and infos hold.
+    """Environment with one world; see `EnvOptions` for the keyword arguments, `TwinVectorEnv` for steps and infos.
 
-    ``reset(seed=s)`` begins run s with episode 0, or with the number in ``options["episodes"]``; ``reset()`` goes on
-    with the next.
+    ``reset(seed=s)`` begins run s with episode 0, or with the number in ``options["episodes"]``; ``reset()`` begins the
+    next episode.
 
     Raises:
         TwinloopError: an option is wrong, or the twin does not fit the goal.
@@ -28,7 +28,7 @@ class TwinEnv(gymnasium.Env[Any, NDArray[np.floating]]):
 
     def __init__(self, **options: Any) -> None:
         if "autoreset_mode" in options:
-            raise InputError("A single environment is reset by its user; leave autoreset_mode out, or use make_vec.")
+            raise InputError("A single environment has no autoreset. Leave autoreset_mode out, or use make_vec.")
         self._vector = TwinVectorEnv(1, **options, autoreset_mode=AutoresetMode.DISABLED)
         self.metadata = {"render_modes": ["rgb_array"], "render_fps": self._vector.metadata["render_fps"]}
         self.render_mode = self._vector.render_mode
@@ -42,12 +42,12 @@ class TwinEnv(gymnasium.Env[Any, NDArray[np.floating]]):
         return _only(observation), _only_info(infos)
 
     def step(self, action: NDArray[np.floating]) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """One control step; see `TwinVectorEnv.step`."""
+        """Run one control step; see `TwinVectorEnv.step`."""
         observation, reward, terminated, truncated, infos = self._vector.step(np.asarray(action)[None])
         return _only(observation), float(reward[0]), bool(terminated[0]), bool(truncated[0]), _only_info(infos)
 
     def render(self) -> NDArray[np.uint8] | None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """A picture ``(height, width, 3)``, or None without a render mode."""
+        """Return an image ``(height, width, 3)``, or None without a render mode."""
         pictures = self._vector.render()
         return None if pictures is None else pictures[0]
 
@@ -62,7 +62,7 @@ class TwinEnv(gymnasium.Env[Any, NDArray[np.floating]]):
 
     @property
     def observation_names(self) -> tuple[str, ...]:
-        """What each number of a flat observation is."""
+        """Name of each number of a flat observation."""
         return self._vector.observation_names
 
     @property
@@ -72,7 +72,7 @@ class TwinEnv(gymnasium.Env[Any, NDArray[np.floating]]):
 
     @property
     def task_description(self) -> str:
-        """The sentence a language-conditioned policy is given."""
+        """The instruction for a language-conditioned policy."""
         return self._vector.task_description
 
 
@@ -83,7 +83,7 @@ def _only(observation: Any) -> Any:
 
 
 def _only_info(infos: dict[str, Any]) -> dict[str, Any]:
-    """Plain values of the one environment, without masks."""
+    """Return the infos of the only environment, without masks."""
     return {
         name: _only_info(value) if isinstance(value, dict) else value[0]
         for name, value in infos.items()

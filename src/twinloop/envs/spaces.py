@@ -1,4 +1,4 @@
-"""What an environment shows and takes: observations from states, commands from actions."""
+"""Spaces of an environment: encode observations from states, decode commands from actions."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ Pictures = dict[str, NDArray[np.uint8]]
 
 
 class ObservationEncoder:
-    """Observations ``(k, …)`` of some worlds, float32; numbers that are not finite are shown as zero.
+    """Encoder of observations ``(k, …)`` of some worlds, float32; numbers that are not finite become zero.
 
     Attributes:
-        space: of one environment.
-        names: of the numbers of a flat observation, in order.
+        space: observation space of one environment.
+        names: names of the numbers of a flat observation, in order.
     """
 
     def __init__(self, twin: Twin, truth_names: tuple[str, ...], options: EnvOptions) -> None:
-        """``truth_names``: what the numbers of the truth are, that ``state`` observations hold."""
+        """Create the encoder; ``truth_names`` are the names of the true quantities in ``state`` observations."""
         self._twin, self._kind = twin, options.observation
         self._qvel = state_columns(self._twin.model, mujoco.mjtState.mjSTATE_QVEL)
         self.names = _names(self._twin, options.observation, truth_names)
@@ -49,13 +49,13 @@ class ObservationEncoder:
         truth: NDArray[np.float64],
         pictures: Pictures,
     ) -> Any:
-        """What is seen of worlds, one row of every argument each.
+        """Return the observations of worlds; every argument has one row per world.
 
         Args:
             readings: see `Readings`.
-            command: issued last.
-            truth: what only a simulator knows of the scene.
-            pictures: by camera, for ``lerobot`` observations that have any.
+            command: the last command.
+            truth: true quantities of the scene that only a simulator has.
+            pictures: images by camera, for ``lerobot`` observations with cameras.
         """
         if self._kind == "lerobot":
             seen: dict[str, Any] = {"agent_pos": _finite(self._twin.units.from_si(readings))}
@@ -67,10 +67,10 @@ class ObservationEncoder:
 
 
 class ActionDecoder:
-    """Commands ``(k, nu)`` in rad or m from actions ``(k, nu)``.
+    """Decoder of actions ``(k, nu)`` into commands ``(k, nu)`` in rad or m.
 
     Attributes:
-        space: of one environment.
+        space: action space of one environment.
     """
 
     def __init__(self, twin: Twin, options: EnvOptions) -> None:
@@ -84,10 +84,10 @@ class ActionDecoder:
             self.space = spaces.Box(*ends.astype(np.float32), dtype=np.float32)
 
     def command(self, action: NDArray[np.floating], before: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Commands of actions after commands ``before``.
+        """Return the commands of actions after the commands ``before``.
 
-        Scaled actions are clipped to [-1, 1] and targets to the joints' ranges; ``dataset`` actions are taken as they
-        are, as a robot is sent them.
+        Scaled actions are clipped to [-1, 1] and targets to the joints' ranges; ``dataset`` actions are not clipped, as
+        on a real robot.
         """
         told = np.asarray(action, dtype=np.float64)
         if self._kind == "dataset":
@@ -99,7 +99,7 @@ class ActionDecoder:
 
 
 def _limits(twin: Twin) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Ends of what may be commanded: of the joints, or of the actuators of a torque-controlled robot."""
+    """Return the limits of commands: those of the joints, or of the actuators of a torque-controlled robot."""
     if twin.robot.control == "torque":
         limits, limited = twin.model.actuator_ctrlrange, twin.model.actuator_ctrllimited.astype(bool)
     else:
@@ -108,7 +108,7 @@ def _limits(twin: Twin) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     if not limited.all():
         joint = twin.robot.joints[int(np.argmin(limited))]
         raise InputError(
-            f"Actions are scaled by ranges, and {joint} of {twin.name} has none. Give it one in the model."
+            f"Actions are scaled by ranges, and {joint} of {twin.name} has no range. Add one to the model."
         )
     return limits[:, 0].copy(), limits[:, 1].copy()
 

@@ -1,4 +1,4 @@
-"""Infos of a batch as Gymnasium has them: arrays over environments, each with its mask under ``_key``."""
+"""Vector environment, and infos in Gymnasium's format: arrays over environments, each with its mask under ``_key``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _KEYS = ("is_success", "episode_number", "elapsed_steps", "invalid")
 
 
 def world_infos(worlds: WorldBatch, success: NDArray[np.bool_], envs: NDArray[np.intp]) -> Infos:
-    """Where the episodes of some environments stand; ``success`` is one row each."""
+    """Return the infos of some environments; ``success`` has one value per environment."""
     done = np.zeros(len(worlds.steps), dtype=bool)
     done[envs] = success
     values = (done & worlds.valid, worlds.numbers.copy(), worlds.steps.copy(), worlds.reasons)
@@ -37,20 +37,20 @@ def world_infos(worlds: WorldBatch, success: NDArray[np.bool_], envs: NDArray[np
 
 
 def drawn_infos(worlds: WorldBatch, envs: NDArray[np.intp]) -> Infos:
-    """The drawn parameters of some environments, by name."""
+    """Return the drawn parameters of some environments, by name."""
     names = worlds.params.names
     params = {name: worlds.params[name].copy() for name in names}
     return {"params": params | {f"_{name}": _masked(worlds, envs) for name in names}, "_params": _masked(worlds, envs)}
 
 
 def with_final(fresh: Infos, last: Infos, final: NDArray[Any], ended: NDArray[np.intp]) -> Infos:
-    """Infos of a step in which some environments ended and began anew.
+    """Return the infos of a step in which some environments ended and restarted.
 
     Args:
-        fresh: of those that began anew.
-        last: of all, before they did.
+        fresh: infos of those that restarted.
+        last: infos of all, before the restart.
         final: last observations, see `final_rows`.
-        ended: the environments that did.
+        ended: the environments that ended.
     """
     mask = np.zeros(len(final), dtype=bool)
     mask[ended] = True
@@ -63,7 +63,7 @@ def with_final(fresh: Infos, last: Infos, final: NDArray[Any], ended: NDArray[np
 
 
 def final_rows(observation: Any, envs: NDArray[np.intp], num_envs: int) -> NDArray[Any]:
-    """The observations of some environments as objects ``(num_envs,)``, None for the rest."""
+    """Return the observations of some environments as objects ``(num_envs,)``, None for the others."""
     rows = np.full(num_envs, None, dtype=object)
     for env in envs:
         rows[env] = _row(observation, int(env))
@@ -95,18 +95,18 @@ SUCCESS_REWARD = 1.0
 
 
 class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
-    """``num_envs`` worlds; `EnvOptions` says what the further keyword arguments are.
+    """Vector environment of ``num_envs`` worlds; see `EnvOptions` for the further keyword arguments.
 
-    An episode is a function of run seed and episode number: ``reset(seed=s)`` begins run s, in which environment i
-    plays episodes i, i + num_envs, i + 2 · num_envs, …; ``reset()`` goes on with each environment's next episode.
+    An episode depends only on run seed and episode number: ``reset(seed=s)`` begins run s, in which environment i plays
+    episodes i, i + num_envs, i + 2 · num_envs, …; ``reset()`` begins each environment's next episode.
 
-    ``terminated``: success, or a world that can no longer be trusted. ``truncated``: the episode's time is over.
-    Infos hold ``is_success``, ``episode_number``, ``elapsed_steps`` and ``invalid`` (why a world is not to be
-    trusted, else empty) of every environment, ``params`` (drawn values by name) at first states on request, and under
-    same-step autoreset ``final_obs`` and ``final_info``, each with its mask ``_key`` as Gymnasium has them.
+    ``terminated``: success, or an invalid world. ``truncated``: the time limit is reached. Infos contain
+    ``is_success``, ``episode_number``, ``elapsed_steps`` and ``invalid`` (the reason, empty for a valid world) of every
+    environment. On request they contain ``params`` (drawn values by name) at first states, and under same-step
+    autoreset ``final_obs`` and ``final_info``. Each has its mask ``_key``, as in Gymnasium.
 
     Attributes:
-        twin: whose worlds these are; ``options``: what was asked for; ``goal``: what is judged, see `tasks.goals`.
+        twin: the twin of the worlds; ``options``: the given options; ``goal``: the goal, see `tasks.goals`.
 
     Raises:
         TwinloopError: an option is wrong, or the twin does not fit the goal.
@@ -144,13 +144,14 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
         """Begin episodes.
 
         Args:
-            seed: run seed, or one number per environment: the episodes of run 0 to play, so that a number gives the
-                same world in whichever environment.
-            options: ``episodes``, numbers to play instead of 0, 1, …, (with a run seed); ``reset_mask``, booleans
-                ``(num_envs,)``, which environments begin their next episode (without a seed). Others are passed over.
+            seed: run seed; or a sequence with one episode number of run 0 per environment, so that a number gives the
+                same world in every environment.
+            options: ``episodes``, numbers to play instead of 0, 1, … (with a run seed); ``reset_mask``, booleans
+                ``(num_envs,)``, the environments that begin their next episode (without a seed). Other keys are
+                ignored.
 
         Raises:
-            InputError: numbers or a mask that do not fit.
+            InputError: numbers or a mask do not fit.
         """
         options = _reset_options(options)
         episodes = options.get("episodes")
@@ -162,7 +163,7 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
         mask = _checked_mask(options.get("reset_mask"), self.num_envs)
         if self._worlds is None or seed is not None or episodes is not None:
             if mask is not None:
-                raise InputError("reset_mask stands alone: without a seed, without episodes, and after a first reset.")
+                raise InputError("reset_mask works only without a seed, without episodes, and after a first reset.")
             run_seed = int(self.np_random.integers(2**31)) if seed is None else int(seed)
             worlds = self._begin(run_seed, episodes)
             begun = self._all
@@ -178,11 +179,12 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
     def step(
         self, actions: NDArray[np.floating]
     ) -> tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
-        """One control step of every environment; those that were over begin anew as the autoreset mode says.
+        """Run one control step of every environment; those that have ended restart as the autoreset mode defines.
 
         Raises:
-            InputError: actions of another shape.
-            gymnasium.error.ResetNeeded: before the first reset, or of an environment that is over without autoreset.
+            InputError: actions have another shape.
+            gymnasium.error.ResetNeeded: before the first reset, or if an environment has ended and autoreset is
+                disabled.
         """
         worlds, again = self._ready(), np.flatnonzero(self._over)
         worlds.advance(self._commander.command(self._checked(actions), worlds.command))
@@ -203,23 +205,23 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
         return observation, rewards.astype(np.float64), terminated, truncated, infos
 
     def render(self) -> tuple[NDArray[np.uint8], ...] | None:
-        """A picture ``(height, width, 3)`` of every environment, or None without a render mode."""
+        """Return an image ``(height, width, 3)`` of every environment, or None without a render mode."""
         if self.render_mode is None:
             return None
         return tuple(self._pictures(self._ready(over=True), self._all)[self._camera])
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """An attribute, or what a method gives, once per environment, as `SyncVectorEnv.call` has it."""
+        """Return an attribute or the result of a method once per environment, as `SyncVectorEnv.call` does."""
         value = getattr(self, name)
         value = value(*args, **kwargs) if callable(value) else value
         return value if isinstance(value, tuple) else (value,) * self.num_envs
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
-        """An attribute once per environment."""
+        """Return an attribute once per environment."""
         return self.call(name)
 
     def close_extras(self, **kwargs: Any) -> None:  # noqa: ARG002  # Gymnasium's signature
-        """Free the renderer, where there is one: Gymnasium also closes an environment that was refused half made."""
+        """Free the renderer if it exists: Gymnasium also closes an environment whose constructor raised an error."""
         if hasattr(self, "_photographer"):
             self._photographer.close()
         self._worlds = None
@@ -235,7 +237,7 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
 
     @property
     def observation_names(self) -> tuple[str, ...]:
-        """What each number of a flat observation is."""
+        """Name of each number of a flat observation."""
         return self._observer.names
 
     @property
@@ -245,7 +247,7 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
 
     @property
     def task_description(self) -> str:
-        """The sentence a language-conditioned policy is given."""
+        """The instruction for a language-conditioned policy."""
         return self.goal.instruction
 
     @property
@@ -271,7 +273,7 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
         if not over and self._mode is AutoresetMode.DISABLED and self._over.any():
             which = ", ".join(str(i) for i in np.flatnonzero(self._over)[:8])
             raise gymnasium.error.ResetNeeded(
-                f"Environment {which} is over, and autoreset is disabled. Call reset(options={{'reset_mask': …}})."
+                f"Environment {which} has ended, and autoreset is disabled. Call reset(options={{'reset_mask': …}})."
             )
         return self._worlds
 
@@ -301,7 +303,7 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
         return self._observer.observe(states, readings, worlds.command[envs], truth, shown)
 
     def _same_step(self, worlds: WorldBatch, observation: Any, infos: Infos) -> Infos:
-        """Begin anew where an episode is over: in place in ``observation``; the new infos hold the final ones."""
+        """Restart the environments that have ended, in place in ``observation``; return infos with the final ones."""
         ended = np.flatnonzero(self._over)
         final = final_rows(observation, ended, self.num_envs)
         worlds.restart(ended)

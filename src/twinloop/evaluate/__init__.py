@@ -1,1 +1,1 @@
-"""How well a policy does: named suites, paired trials, exact intervals, comparison."""
+"""Evaluate policies: named suites, paired trials, exact intervals, comparison."""

@@ -1,4 +1,4 @@
-"""Who is tried: an expert, a saved policy or any actor, and how long its commands take."""
+"""Candidates of an evaluation (an expert, a saved policy or any actor) and the computation time of their commands."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ EXPERT = "expert"
 
 
 Maker = Callable[[Twin, Task], Actor]
-# Textures of each kind that pictures may show where a suite draws them: as many as a suite's slice asks for, and made
-# for another seed than any training's, so that none of them has been seen.
+# Number of textures of each kind if a suite draws textures: as many as a slice of a suite needs. Their seed is not that
+# of any training, so that the policy has seen none of them.
 TEXTURES, _TEXTURE_SEED = 64, 2_000_003
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """Somebody who can be tried: a name, a hash (empty for what has none), and the actor on a twin's task.
+    """A candidate of an evaluation: name, hash (empty if it has none), and a function from twin and task to its actor.
 
-    ``pictures`` says whether looks matter to it.
+    ``pictures`` is True if its behaviour depends on images.
     """
 
     name: str
@@ -44,14 +44,14 @@ class Candidate:
 
 
 def candidate(who: Any, *, name: str = "") -> Candidate:
-    """Whoever is to be tried, as a `Candidate`.
+    """Return a policy, an actor or a function as a `Candidate`.
 
     Args:
         who: ``"expert"``, a `Policy`, an actor, a function from twin and task to an actor, or a candidate.
-        name: what to call it; by default what it calls itself.
+        name: its name; by default the object's own name.
 
     Raises:
-        InputError: it is none of these.
+        InputError: ``who`` is none of these.
     """
     if isinstance(who, Candidate):
         return who
@@ -79,16 +79,16 @@ def _of_policy(policy: HashedPolicy, name: str) -> Candidate:
 
 
 def _photographer(twin: Twin, contract: Contract) -> WorldCamera:
-    """Who takes the pictures that a policy wants.
+    """Return the renderer of the images that a policy needs.
 
     Raises:
-        InputError: they are not of one size.
+        InputError: the images have different sizes.
     """
     sizes = {tuple(size) for size in contract.cameras.values()}
     if len(sizes) > 1:
         said = ", ".join(f"{name} {w}x{h}" for name, (h, w) in contract.cameras.items())
         raise InputError(
-            f"The policy's cameras have pictures of unlike sizes ({said}); one size is rendered in a loop."
+            f"The policy's cameras have images of different sizes ({said}). Only one size can be rendered in a loop."
         )
     ((height, width),) = sizes
     cameras = tuple(contract.cameras)
@@ -97,7 +97,7 @@ def _photographer(twin: Twin, contract: Contract) -> WorldCamera:
 
 @dataclass(kw_only=True)
 class TimedImages:
-    """Pictures of running worlds, and the wall time that taking them took in all: no robot renders what it sees."""
+    """Renderer of images of running worlds that adds up its wall time in s; a real robot does not render."""
 
     take: Photograph
     seconds: float = 0.0
@@ -112,18 +112,18 @@ class TimedImages:
 
 @dataclass(kw_only=True)
 class TimedActor:
-    """An actor whose commands are timed: ``seconds`` holds the wall time of each, but for that of taking pictures."""
+    """An actor whose commands are timed: ``seconds`` is the wall time per command, without that of rendering."""
 
     actor: Actor
     seconds: list[float] = field(default_factory=list)
 
     @property
     def name(self) -> str:
-        """The actor's."""
+        """The actor's name."""
         return self.actor.name
 
     def begin(self, worlds: EpisodeStart) -> Controller:
-        """The actor's controller with a watch beside it."""
+        """Return the actor's controller with a timer."""
         inner = self.actor.begin(worlds)
 
         def timed(simulation: Any) -> NDArray[np.float64]:

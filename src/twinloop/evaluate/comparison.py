@@ -1,10 +1,10 @@
-"""Two policies in the same worlds, until it is decided which is better, or that it does not matter.
+"""Compare two policies in the same worlds until one is shown to be better or both are shown to be equivalent.
 
-Each pair of trials is one world, drawn at random from all slices alike, in which both are tried. Pairs are then
-independent draws of one distribution, whose mean difference is the difference of the success rates over the suite. It
-is bet on as in `stats.sequential_pairs`, of no difference by pairs that end differently alone. Whoever watches may stop
-when it pleases. With no difference the chance that one is ever called better is at most α; with a difference of a
-margin or more, the chance that they are ever called equivalent within it is at most α.
+Each pair of trials is one world, drawn at random from all slices with equal probability, in which both policies are
+tried. Pairs are independent draws of one distribution; their mean difference is the difference of the success rates
+over the suite. It is tested as in `stats.sequential_pairs`; the test of no difference uses only pairs with different
+outcomes. A user may stop at any time. Without a difference, the probability that one is ever called better is at most
+α. With a difference of a margin or more, the probability that they are ever called equivalent within it is at most α.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from twinloop.stats.interval import check_level
 from twinloop.stats.sequential import log_e_pairs, running_p, sequential_pairs
 
 Answer = Literal["better", "worse", "equivalent", "undecided"]
-FIRST = 32  # pairs of the first batch; each further one is as many as all before, at most `MOST`
+FIRST = 32  # pairs of the first batch; each further batch is as large as all before together, at most `MOST`
 MOST = 256
 
 Flags = NDArray[np.bool_]
@@ -35,11 +35,12 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True, kw_only=True)
 class PairedComparison:
-    """What pairs of trials say of a against b: "better" means that a is.
+    """Comparison of a with b by pairs of trials: "better" means that a is better.
 
-    ``decided`` is the pair, counted from 1, at which it was; None while it is not. ``test`` is the e-process of no
-    difference with its confidence sequence of p_a − p_b, ``p_equivalent`` the anytime-valid p-value of a difference as
-    large as the margin, None without one. ``by_slice`` holds pairs, and pairs that only a, and only b, succeeded in.
+    ``decided`` is the pair of the decision, counted from 1; None without one. ``test`` is the e-process of no
+    difference with its confidence sequence of p_a − p_b. ``p_equivalent`` is the anytime-valid p-value of a difference
+    as large as the margin, None without a margin. ``by_slice`` has the numbers of pairs, of pairs won only by a, and of
+    pairs won only by b.
     """
 
     a: str
@@ -61,13 +62,13 @@ class PairedComparison:
 
     @property
     def discordant(self) -> tuple[int, int]:
-        """Pairs that only a, and only b, succeeded in."""
+        """Numbers of pairs won only by a, and only by b."""
         return self.counts.only_a, self.counts.only_b
 
     def words(self) -> str:
-        """The answer in plain words."""
+        """Return the answer as a sentence."""
         i, n, only_a, only_b = self.interval, self.counts.pairs, *self.discordant
-        ends = f"p_a - p_b = {float(i.estimate):+.3f} [{float(i.low):+.3f}, {float(i.high):+.3f}] at every look"
+        ends = f"p_a - p_b = {float(i.estimate):+.3f} [{float(i.low):+.3f}, {float(i.high):+.3f}], valid at every look"
         pairs = f"of {n} pairs {only_a} were won by {self.a} alone and {only_b} by {self.b} alone"
         p = f"p ≤ {float(self.test.p_value[-1]):.2g}"
         if self.answer in ("better", "worse"):
@@ -76,11 +77,11 @@ class PairedComparison:
         if self.answer == "equivalent":
             equal = f"{self.a} and {self.b} are equivalent within {self.margin:g}"
             return f"{equal}: decided at pair {self.decided}; {pairs}; {ends}."
-        ask = "" if self.margin is not None else " Say --margin to ask whether they are equivalent."
+        ask = "" if self.margin is not None else " Give --margin to test whether they are equivalent."
         return f"undecided after {n} pairs, {p}; {pairs}; {ends}.{ask}"
 
     def headline(self) -> list[HeadlineMetric]:
-        """The figures that conditions and the history see."""
+        """Return the headline metrics for `--fail-if` and the run history."""
         p = float(self.test.p_value[-1])
         return [
             self.interval.headline("difference", better="higher", meaning=f"success of {self.a} minus {self.b}"),
@@ -89,7 +90,7 @@ class PairedComparison:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
+        """Return a JSON-compatible dictionary."""
         names = ("a", "b", "alpha", "margin", "answer", "decided", "fixed_p_value", "p_equivalent")
         return {
             **{name: getattr(self, name) for name in names},
@@ -111,10 +112,10 @@ def decide(
     margin: float | None = None,
     slices: Sequence[str] = (),
 ) -> PairedComparison:
-    """What successes of a and b in the same worlds ``(n,)``, in the order in which they came, say.
+    """Compare successes of a and b in the same worlds ``(n,)``, in the order of the trials.
 
     Raises:
-        InputError: no pair, pairs that do not match, a level or a margin that is none.
+        InputError: there is no pair, the lengths differ, or a level or margin is outside (0, 1).
     """
     check_level(1 - alpha)
     if margin is not None:
@@ -151,7 +152,7 @@ def decide(
 
 
 def _running_margins(a: NDArray[np.float64], b: NDArray[np.float64], margin: float) -> NDArray[np.float64]:
-    """The running p-value of a difference as large as the margin, on either side, after each pair."""
+    """Return the running p-value of a difference as large as the margin, on either side, after each pair."""
     return np.maximum(
         running_p(log_e_pairs(a, b, difference=-margin, alternative="greater")),
         running_p(log_e_pairs(a, b, difference=margin, alternative="less")),
@@ -165,7 +166,7 @@ def _counts(a: NDArray[np.float64], b: NDArray[np.float64]) -> PairedCounts:
 
 
 def drawn_trials(arena: Arena) -> Iterator[Trial]:
-    """Trials of a suite's slices without end, each slice as likely as any other at every one; none occurs twice."""
+    """Yield trials without end, each from a slice drawn with equal probability; none occurs twice."""
     slices, used = arena.suite.slices, dict.fromkeys((item.name for item in arena.suite.slices), 0)
     random = generator(arena.run_seed, f"compare/{arena.suite.name}")
     while True:
@@ -184,21 +185,21 @@ def compare_running(
     most: int = 1000,
     done: Callable[[int, int, int], None] | None = None,
 ) -> tuple[PairedComparison, list[Row], list[Row]]:
-    """Try both in batches of the same worlds until it is decided, or ``most`` pairs were tried.
+    """Try both policies in batches of the same worlds until a decision, or until ``most`` pairs were tried.
 
-    ``done`` is told after each batch how many pairs there are, and how many only a, and only b, succeeded in.
+    ``done`` is called after each batch with the numbers of pairs, of pairs won only by a, and of pairs won only by b.
 
     Returns:
-        the comparison, and the rows of both (see `Arena.run`).
+        The comparison, and the rows of both (see `Arena.run`).
 
     Raises:
-        InputError: fewer than one pair, a level or a margin that is none; before anything runs.
+        InputError: ``most`` is below 1, or a level or margin is outside (0, 1); before anything runs.
     """
     check_level(1 - alpha)
     if margin is not None:
         check_margin(margin)
     if most < 1:
-        raise InputError(f"At most {most} pairs decide nothing. Allow at least one.")
+        raise InputError(f"At most {most} pairs cannot give a decision. Allow at least one.")
     names, source = _distinct(a.name, b.name), drawn_trials(arena)
     trials: list[Trial] = []
     rows_a: list[Row] = []
@@ -218,7 +219,7 @@ def compare_running(
 
 
 def settled(a: Flags, b: Flags, *, alpha: float, margin: float | None) -> bool:
-    """Whether pairs decide, as `decide` has it."""
+    """Return whether the pairs give a decision, by the rules of `decide`."""
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if running_p(log_e_pairs(first, second))[-1] <= alpha:
         return True
@@ -228,13 +229,13 @@ def settled(a: Flags, b: Flags, *, alpha: float, margin: float | None) -> bool:
 def compare_stored(
     a: Evaluation, b: Evaluation, *, alpha: float = 0.05, margin: float | None = None, seed: int = 0
 ) -> PairedComparison:
-    """Two evaluations of the same worlds, their common trials taken in a random order.
+    """Compare two evaluations of the same worlds, with their common trials in a random order.
 
-    ``fixed_p_value`` of the result is McNemar's, which is for a number of trials that was fixed beforehand as it is
-    here; the e-process holds too, and asks for more.
+    ``fixed_p_value`` of the result is McNemar's, for a number of trials that is fixed in advance, as it is here. The
+    e-process is valid too, but needs more trials.
 
     Raises:
-        InputError: they were not tried alike: another domain, suite, seed, twin or task, or no trial in common.
+        InputError: domain, suite, seed, twin or task differ, or there is no common trial.
     """
     _check_alike(a, b)
     first, second = _outcomes(a), _outcomes(b)
@@ -262,7 +263,7 @@ def _check_alike(a: Evaluation, b: Evaluation) -> None:
         unlike.append(f"another version of the suite {a.suite}")
     if unlike:
         raise InputError(
-            f"The evaluations of {a.policy} and {b.policy} are no pairs, because they differ: {'; '.join(unlike)}. "
+            f"The evaluations of {a.policy} and {b.policy} cannot be paired, because they differ: {'; '.join(unlike)}. "
             "Evaluate both with the same --suite, --seed and --twin."
         )
 

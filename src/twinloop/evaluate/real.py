@@ -1,14 +1,14 @@
-"""Real trials as evaluations: a table that a person kept, or a dataset whose episodes say how they ended.
+"""Read real trials as evaluations, from a table or from a dataset whose episodes have outcomes.
 
-A table (CSV or JSON) has a row per trial. Columns, in any order, beside those of `dataset.trials_table` (``policy``,
-``success`` or ``score``, ``task``, ``slice`` or ``condition``, ``trial`` or ``pair``): ``time_s``, ``smoothness``,
-``peak_force_n``, ``violations``, ``latency_s``, ``valid`` (1 or 0, empty: yes), ``reason`` and ``episode_id``, as in
-`core.evaluation.TRIALS`. ``score`` is the progress. What is not there is not known. A time beside a failure is how long
-it was tried, no time to success, and is left out.
+A table (CSV or JSON) has a row per trial. Columns, in any order, in addition to those of `dataset.trials_table`
+(``policy``, ``success`` or ``score``, ``task``, ``slice`` or ``condition``, ``trial`` or ``pair``): ``time_s``,
+``smoothness``, ``peak_force_n``, ``violations``, ``latency_s``, ``valid`` (1 or 0, empty: yes), ``reason`` and
+``episode_id``, as in `core.evaluation.TRIALS`. ``score`` is the progress. Missing columns are unknown. The time of a
+failed trial is its duration, not a time to success, and is left out.
 
-Of a LeRobot dataset, outcomes are ``provenance/success`` or the last ``next.success``, the time to success follows from
-``next.success`` frame by frame, and smoothness and broken limits from the joints' readings, by the functions that score
-simulated trials; speeds are differences of readings.
+Outcomes of a LeRobot dataset are ``provenance/success`` or the last ``next.success``. The time to success follows from
+``next.success`` per frame; smoothness and violated limits from the joints' readings, by the functions that score
+simulated trials. Speeds are differences of readings.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from twinloop.evaluate.scores import arm_limits, joint_violations, tool_smoothne
 from twinloop.twin import Twin
 
 SUITE = "real"
-_SMOOTHNESS, _COUNT = "smoothness", "violations"  # the one score that is negative, and the one that is counted
+_SMOOTHNESS, _COUNT = "smoothness", "violations"  # the only score that is negative, and the only count
 _NUMBERS = ("time_s", _SMOOTHNESS, "peak_force_n", _COUNT, "latency_s")
 _NEXT_SUCCESS = "next.success"
-_LEAST_FRAMES = 5  # of which a speed has a smoothness
+_LEAST_FRAMES = 5  # that the smoothness of a speed needs
 
 Columns = dict[str, list[Any]]
 
@@ -51,19 +51,18 @@ def read_real(
     suite: str = SUITE,
     outcomes: Mapping[int, bool] | None = None,
 ) -> tuple[Evaluation, ...]:
-    """An evaluation per policy and task of real trials.
+    """Return an evaluation per policy and task of real trials.
 
     Args:
         path: a CSV or JSON table, a LeRobotDataset v3.0 folder, or a folder of them, one per policy.
-        policy: of trials that do not name theirs; the name of the file or folder without it.
-        twin: of the robot, for smoothness and limits of a dataset's episodes.
-        suite: what to call the set of conditions.
-        outcomes: whether episodes of a dataset succeeded by ``episode_index``, instead of what they say: labels.
+        policy: policy of trials that do not name theirs; by default the name of the file or folder.
+        twin: the robot's twin, for smoothness and limits of a dataset's episodes.
+        suite: name of the set of conditions.
+        outcomes: success of a dataset's episodes by ``episode_index``, instead of the stored outcomes: labels.
 
     Raises:
-        InputError: nothing is there, a row that cannot be read, a trial that does not say whether it succeeded; names
-            it.
-        DatasetError: a dataset that is damaged, or whose episodes do not say how they ended.
+        InputError: there are no trials, a row cannot be read, or a trial has no outcome.
+        DatasetError: the dataset is damaged, or its episodes have no outcomes.
     """
     path = Path(path)
     if (path / layout.INFO).is_file():
@@ -72,7 +71,7 @@ def read_real(
         inside = sorted(p for p in path.iterdir() if p.suffix in (".csv", ".json") or (p / layout.INFO).is_file())
         if not inside:
             raise InputError(
-                f"{path} holds no trials: no table and no dataset. See docs/guides/evaluation.md for the columns."
+                f"{path} contains no trials: no table and no dataset. See docs/guides/evaluation.md for the columns."
             )
         return tuple(e for p in inside for e in read_real(p, policy=policy or p.stem, twin=twin, suite=suite))
     else:
@@ -103,24 +102,24 @@ def _of_table(path: Path, policy: str | None) -> tuple[Trials, Columns]:
 
 
 def _measured(row: TrialRow, name: str, place: str) -> float | None:
-    """A cell of a score; None where it is empty.
+    """Return the value of a score's cell; None if it is empty.
 
     Raises:
-        InputError: text, no finite number, below 0 where nothing can be, or a fraction of a count.
+        InputError: text, a number that is not finite, below 0 if that is impossible, or a count that is not whole.
     """
     if not row.get(name):
         return None
     value = number(row, name, place)
     if not math.isfinite(value):
         raise InputError(
-            f"{place}: {row.called(name)} is '{row[name]}', no finite number. Leave the cell empty where it is unknown."
+            f"{place}: {row.called(name)} is '{row[name]}', not a finite number. Leave the cell empty if it is unknown."
         )
     if name != _SMOOTHNESS and value < 0:
         raise InputError(
-            f"{place}: {row.called(name)} is {row[name]}, which is below 0. Leave the cell empty where it is unknown."
+            f"{place}: {row.called(name)} is {row[name]}, which is below 0. Leave the cell empty if it is unknown."
         )
     if name == _COUNT and not value.is_integer():
-        raise InputError(f"{place}: {row.called(name)} is {row[name]}, where a count of control steps should be.")
+        raise InputError(f"{place}: {row.called(name)} is {row[name]}. Give a whole number of control steps.")
     return value
 
 
@@ -157,7 +156,7 @@ def _labelled(reader: DatasetReader, path: Path, won: Sequence[bool], policy: st
 
 
 def _units(reader: DatasetReader, twin: Twin | None) -> UnitMap | None:
-    """Units of the readings that say where a twin's joints are; None where they cannot."""
+    """Return units that convert the readings to positions of the twin's joints; None if there are none."""
     if twin is None or STATE not in reader.info["features"]:
         return None
     units = reader.units or twin.units
@@ -167,13 +166,13 @@ def _units(reader: DatasetReader, twin: Twin | None) -> UnitMap | None:
 def _episode_scores(
     reader: DatasetReader, index: int, won: bool, twin: Twin | None, units: UnitMap | None
 ) -> dict[str, Any]:
-    """What an episode's frames tell beside its outcome."""
+    """Return the scores of an episode's frames, in addition to its outcome."""
     found: dict[str, Any] = {}
     if won and _NEXT_SUCCESS in reader.info["features"]:
         values = reader.frames_table(index, [_NEXT_SUCCESS])[_NEXT_SUCCESS].to_pylist()
         done = np.array([bool(value[0] if isinstance(value, list) else value) for value in values])
         if done[-1]:
-            last = int(np.argmin(np.append(done[::-1], False)))  # frames of the last stretch in which it was done
+            last = int(np.argmin(np.append(done[::-1], False)))  # frames of the last interval in which it was done
             found["time_s"] = (len(done) - last + 1) / reader.fps
     if twin is None or units is None:
         return found
@@ -189,14 +188,14 @@ def _episode_scores(
 
 
 def _whole(twin: Twin, joints: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Positions ``(T, nq)`` with the robot's joints as read and all else at home."""
+    """Return positions ``(T, nq)`` with the robot's joints as measured and all others at home."""
     qpos = np.tile(twin.home()[0], (len(joints), 1))
     qpos[:, twin.joint_qpos] = joints
     return qpos
 
 
 def _evaluations(trials: Trials, columns: Columns, suite: str, twin: Twin | None, path: Path) -> list[Evaluation]:
-    """One record per policy, task and domain, in order of first appearance."""
+    """Return one record per policy, task and domain, in order of first appearance."""
     groups: dict[tuple[str, str, str], list[int]] = {}
     for at, key in enumerate(zip(trials.policy, trials.task, trials.domain, strict=True)):
         groups.setdefault(key, []).append(at)

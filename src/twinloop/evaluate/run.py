@@ -1,4 +1,4 @@
-"""Trying a policy: every slice of a suite, many worlds at a time, each trial in the same world for every policy."""
+"""Run a policy in every slice of a suite, many worlds at a time; every policy has its trials in the same worlds."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class _SliceRunner:
-    """Where slices of one variant run: the twin with sensors, its task, and the limits of its robot."""
+    """Place where slices of one variant run: the twin with sensors, its task, and the limits of its robot."""
 
     twin: Twin
     task: Task
@@ -42,9 +42,9 @@ class _SliceRunner:
 
 @dataclass(kw_only=True)
 class Arena:
-    """The worlds of a suite, ready for anybody; a trial is the same world whoever is tried in it, and with whom.
+    """The worlds of a suite; the world of a trial does not depend on the candidate or on the other trials.
 
-    ``simulated`` counts episodes, ``seconds`` is the wall time that they took.
+    ``simulated`` is the number of simulated episodes, ``seconds`` their wall time.
     """
 
     suite: Suite
@@ -59,12 +59,12 @@ class Arena:
 
     def __post_init__(self) -> None:
         if self.batch < 1:
-            raise InputError(f"Batches of {self.batch} worlds try nobody. Give at least 1; 256 is the default.")
+            raise InputError(f"Batches of {self.batch} worlds are empty. Give at least 1; 256 is the default.")
 
     def run(self, who: Candidate, trials: Sequence[Trial], *, done: Callable[[int], None] | None = None) -> list[Row]:
-        """Rows of `core.evaluation.TRIALS` for some trials of somebody, in their order, without latency.
+        """Return rows of `core.evaluation.TRIALS` for some trials of a candidate, in their order, without latency.
 
-        Beside those columns a row has how often each kind of limit was broken, ``broken/KIND``.
+        A row also has the number of control steps that violate each kind of limit, ``broken/KIND``.
         """
         began = time.perf_counter()
         rows: dict[tuple[str, int], Row] = {}
@@ -83,7 +83,7 @@ class Arena:
         return [rows[item.name, number] for item, number in trials]
 
     def latency(self, who: Candidate) -> dict[str, float]:
-        """How long a command takes somebody who has one robot to care for: quantiles and mean over an episode, s."""
+        """Return the computation time per command with a single robot: quantiles and mean over an episode, in s."""
         item = self.suite.slices[0]
         place = self.place(item)
         timed = TimedActor(actor=who.make(place.twin, place.task))
@@ -94,7 +94,7 @@ class Arena:
         return {"mean_s": float(rest.mean()), **quantiles, "first_s": timed.seconds[0]}
 
     def place(self, item: SuiteSlice) -> _SliceRunner:
-        """Where a slice runs."""
+        """Return the place where a slice runs."""
         if item.variant not in self._places:
             twin = with_contact_sensors(self.suite.variant(item))
             task = open_task(self.task if item.scenario is None else item.scenario.task_reference, twin)
@@ -102,7 +102,7 @@ class Arena:
         return self._places[item.variant]
 
     def _batches(self, trials: Sequence[Trial]) -> Iterator[list[Trial]]:
-        """Trials that can run side by side: of one twin, and each pinned world by itself."""
+        """Yield trials that can run together: those of one twin; each stored scenario runs separately."""
         groups: dict[tuple[str, str], list[Trial]] = {}
         for item, number in trials:
             own = item.name if item.scenario is not None else ""
@@ -130,7 +130,7 @@ class Arena:
         return [_row(trial, scores, world, reasons[world]) for world, trial in enumerate(trials)]
 
     def _worlds(self, place: _SliceRunner, trials: Sequence[Trial]) -> InitialWorlds:
-        """Where trials begin, in their order."""
+        """Return the initial worlds of trials, in their order."""
         by_slice: dict[str, list[int]] = {}
         for at, (item, _) in enumerate(trials):
             by_slice.setdefault(item.name, []).append(at)
@@ -162,28 +162,27 @@ def evaluate(
     done: Callable[[int], None] | None = None,
     **places: Any,
 ) -> Evaluation:
-    """Try somebody in every slice of a suite.
+    """Evaluate a policy in every slice of a suite.
 
-    Worlds are functions of run seed, slice and number of the trial, so that policies tried with the same seed are
-    paired by the names of their trials. A world that is lost (it diverged, or could not be placed) is not valid and no
-    success.
+    A world depends only on run seed, slice and number of the trial, so that policies with the same seed are paired by
+    the names of their trials. An invalid world (it diverged, or its objects could not be placed) is not a success.
 
     Args:
         who: ``"expert"``, a policy, an actor, or a function from twin and task to an actor; see `acting.candidate`.
-        twin: what it is tried on.
+        twin: the twin or its name.
         task: name of a task.
         suite: a name, a file, or a suite.
-        episodes: of each slice, instead of what the suite says.
-        run_seed: of everything that happens by chance.
-        backend: how worlds run; ``threads`` on every core by default.
+        episodes: number of episodes per slice; by default that of the suite.
+        run_seed: seed of all random draws.
+        backend: backend of the simulation; ``threads`` on every core by default.
         slices: patterns of the slices to try; all by default.
-        batch: worlds at a time.
-        name: what to call who is tried.
-        done: told how many trials were finished, while it runs.
-        places: ``scenarios``, the folder of pinned worlds, for suites that have them.
+        batch: number of worlds at a time.
+        name: name of the candidate.
+        done: function that is called with the number of finished trials, during the run.
+        places: ``scenarios``, the folder of stored scenarios, for suites that have them.
 
     Raises:
-        TwinloopError: what is wrong with suite, twin or policy.
+        TwinloopError: suite, twin or policy is wrong.
     """
     made = candidate(who, name=name)
     opened = load_twin(twin) if isinstance(twin, str) else twin
@@ -200,9 +199,9 @@ def evaluate(
 def evaluation(
     who: Candidate, arena: Arena, rows: Sequence[Row], *, twin: Twin, latency: Mapping[str, float] | None = None
 ) -> Evaluation:
-    """The record of rows that an arena gave of somebody.
+    """Return the evaluation of rows that an arena returned for a candidate.
 
-    Every trial has the mean latency of a probe of one world: in a batch, hundreds of worlds share a call.
+    Every trial has the mean latency of a separate run with one world: in a batch, hundreds of worlds share a call.
     """
     kinds = [f"broken/{kind}" for kind in VIOLATIONS]
     columns = {key: [row[key] for row in rows] for key in rows[0] if key not in kinds}

@@ -1,4 +1,4 @@
-"""What one trial is scored by, simulated or real: how well it went, and how gently."""
+"""Scores of a trial, simulated or real: success, progress, time, smoothness, force, violated limits."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from twinloop.tasks.protocol import is_staged
 from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
-# Beyond a joint's range by more than this it was driven into its stop: two encoder counts of a 12-bit servo (0.18°).
+# rad beyond a joint's range that count as driving into its stop: two encoder counts of a 12-bit servo (0.18°).
 STOP_TOLERANCE = 0.003
 VIOLATIONS = ("range", "speed", "acceleration", "world", "self")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialScores:
-    """Scores of n trials, ``(n,)`` each; NaN where one cannot be told.
+    """Scores of n trials, ``(n,)`` each; NaN if unknown.
 
-    ``violations`` ``(n, len(VIOLATIONS))`` counts control steps at which a limit was broken, by kind; ``broken`` those
-    at which any was.
+    ``violations`` ``(n, len(VIOLATIONS))`` is the number of control steps that violate each kind of limit; ``broken``
+    is the number that violate any.
     """
 
     success: NDArray[np.bool_]
@@ -40,10 +40,10 @@ class TrialScores:
 
 
 def arm_limits(twin: Twin) -> MotionLimits:
-    """The limits that a robot's motion is judged by: `hardware.limits.motion_limits`, but for the gripper.
+    """Return the limits of a robot's motion: `hardware.limits.motion_limits`, with other limits for the gripper.
 
-    A hand closes as fast as its servo can, which what it holds stops: it may take the servo's whole no-load speed, and
-    its acceleration is not judged.
+    A gripper closes as fast as its servo can until the object stops it. Therefore it may have the servo's whole no-load
+    speed, and its acceleration is not limited.
     """
     limits = motion_limits(twin)
     gripper = twin.robot.gripper
@@ -58,7 +58,7 @@ def arm_limits(twin: Twin) -> MotionLimits:
 
 
 def joint_violations(twin: Twin, limits: MotionLimits, qpos: Array, qvel: Array, hz: float) -> NDArray[np.bool_]:
-    """Where joints ``(…, T, n)`` leave their range, or are faster or accelerate harder than allowed: ``(…, T, 3)``."""
+    """Return where joints ``(…, T, n)`` exceed their range, speed or acceleration: ``(…, T, 3)``."""
     low, high = twin.joint_ranges.T
     outside = (qpos < low - STOP_TOLERANCE) | (qpos > high + STOP_TOLERANCE)
     fast = np.abs(qvel) > limits.speed
@@ -68,7 +68,7 @@ def joint_violations(twin: Twin, limits: MotionLimits, qpos: Array, qvel: Array,
 
 
 def tool_smoothness(twin: Twin, qpos: Array, hz: float) -> Array:
-    """Spectral arc length of the tool's speed along positions ``(n, T, nq)``, ``(n,)``; NaN without a tool site.
+    """Return the spectral arc length of the tool's speed along positions ``(n, T, nq)``, ``(n,)``; NaN without tool.
 
     See `stats.smoothness`.
     """
@@ -82,11 +82,11 @@ def tool_smoothness(twin: Twin, qpos: Array, hz: float) -> Array:
 
 
 def score_batch(result: BatchResult, limits: MotionLimits) -> TrialScores:
-    """Scores of a batch that ran on a twin with contact sensors (`variants.with_contact_sensors`).
+    """Score a batch that ran on a twin with contact sensors (`variants.with_contact_sensors`).
 
-    Time to success is that of the first state of the last stretch in which the task was done, of trials that end in
-    success. States of worlds that were lost count for nothing from then on. Forces and contacts are those of the
-    physics step before each command, so that a shorter knock may be missed.
+    For trials that end in success, the time to success is that of the first state of the last interval in which the
+    task was done. States after the divergence of a world do not count. Forces and contacts are those of the physics
+    step before each command, so that a shorter impact may be missed.
     """
     twin, trajectories, held = result.twin, result.trajectories, result.held
     n, nframe = held.shape
@@ -118,7 +118,7 @@ def score_batch(result: BatchResult, limits: MotionLimits) -> TrialScores:
 
 
 def _contacts(result: BatchResult) -> tuple[Array, NDArray[np.bool_], NDArray[np.bool_]]:
-    """Largest force, contact with the world and with itself at each state, ``(n, nframe)``."""
+    """Return the largest force, and contact with the world and with the robot itself, per state, ``(n, nframe)``."""
     values = result.trajectories.records.get("sensordata")
     model = result.twin.model
     names = [model.sensor(i).name for i in range(model.nsensor)]

@@ -1,11 +1,11 @@
-"""Describe suites as data: which conditions a policy is tried in; named ones, and anybody's from a file.
+"""Suites as data: the conditions in which a policy is evaluated, built-in or from a YAML file.
 
 ::
 
     name: cold_morning
-    base: placement                 # what varies everywhere: placement, default (all of the twin's ranges), or none
-    episodes: 50                    # of each slice
-    declare:                        # parameters that the twin lacks and slices set
+    base: placement                 # variation in all slices: placement, default (all of the twin's ranges), or none
+    episodes: 50                    # per slice
+    declare:                        # parameters that slices set and the twin does not have
       - {name: push/gripper/force, low: 0, high: 20, source: "a knock; our choice"}
     slices:
       - name: stiff
@@ -17,9 +17,9 @@
       - name: mess
         scene: {sets: …, clutter: …}                            # as a twin's scene section
     axes: ["joint/*/damping"]       # every parameter that matches, at both ends of its default range: two slices each
-    pairs: ["actuator/*/delay", object/cube/mass]               # each two at all four ends; what matches moves as one
+    pairs: ["actuator/*/delay", object/cube/mass]               # each two at all four ends; all matches change together
 
-Names hold ``{object}`` and ``{hand}`` for the task's object and the body that carries the tool.
+In names, ``{object}`` is the task's object and ``{hand}`` the body that carries the tool.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from twinloop.twin.spec import ParamSpec, describe
 
 End = Literal["low", "high"]
 ENDS: tuple[End, End] = ("low", "high")
-# Characters of a slice's name: what a condition and a file of conditions can name.
+# Characters of a slice's name: those that a condition and a file of conditions allow.
 Word = Annotated[str, Field(pattern=r"^[^\s<>=#]+$", max_length=200)]
 
 
@@ -50,11 +50,11 @@ class _Strict(BaseModel):
 class SliceSpec(_Strict):
     """One condition of a suite.
 
-    ``set`` gives parameters (patterns: all that match) a value in SI or an end of their default range; ``draw`` is a
-    randomization section on top of the suite's base. ``object`` replaces the shape of the task's object, ``scene`` adds
-    things to the table, ``textures`` is a pool of procedural textures of which table and floor have one each, drawn.
-    ``scenario`` is the folder of a pinned world, which says everything else. ``ends`` tells the axes of a pair and
-    their ends, for the table of pairs. ``episodes`` replaces the suite's.
+    ``set`` gives parameters (patterns: all that match) a value in SI or an end of their default range. ``draw`` is a
+    randomization section in addition to the suite's base. ``object`` replaces the shape of the task's object. ``scene``
+    adds objects to the table. ``textures`` is a pool of procedural textures from which table and floor each get a
+    random one. ``scenario`` is the folder of a stored scenario, which defines the whole world. ``ends`` has the axes of
+    a pair and their ends, for the table of pairs. ``episodes`` replaces the suite's.
     """
 
     name: Word
@@ -69,15 +69,15 @@ class SliceSpec(_Strict):
     @model_validator(mode="after")
     def _one_way(self) -> Self:
         if self.scenario and (self.set or self.draw or self.object or self.scene):
-            raise ValueError("a scenario says everything about its world; set nothing beside it")
+            raise ValueError("a scenario defines its whole world; leave out set, draw, object and scene")
         return self
 
 
 class SuiteSpec(_Strict):
-    """A suite as written; see the module. ``about`` is one sentence for people.
+    """A suite as written in YAML; see the module. ``about`` is one sentence for people.
 
-    ``lenient`` leaves out slices whose parameters the twin does not have instead of refusing them: what comes with
-    twinloop fits more twins than one.
+    ``lenient`` leaves out slices whose parameters the twin does not have, instead of raising an error: the built-in
+    suites are for several twins.
     """
 
     name: Word
@@ -100,25 +100,23 @@ class SuiteSpec(_Strict):
         if not (self.slices or self.axes or self.pairs or self.scenarios):
             raise ValueError("a suite has slices, axes, pairs or scenarios")
         if len(self.pairs) == 1:
-            raise ValueError("one name makes no pair")
+            raise ValueError("pairs needs at least two names")
         return self
 
     @property
     def hash(self) -> str:
-        """Names what is tried: the same hash, run seed and twin give the same worlds."""
+        """Hash of the suite's content: the same hash, run seed and twin give the same worlds."""
         return sha256_json(self.model_dump(mode="json", exclude={"about"}))
 
 
 def parse_suite(value: Any, *, where: str) -> SuiteSpec:
-    """A checked suite from plain values; ``where`` names their origin in messages.
+    """Return a checked suite from plain values; ``where`` names their origin in messages.
 
     Raises:
-        InputError: what is wrong, by key.
+        InputError: a value is wrong; the message has its key.
     """
     if not isinstance(value, Mapping):
-        raise InputError(
-            f"{where} is no suite: a mapping with name and slices is expected. See docs/guides/evaluation.md."
-        )
+        raise InputError(f"{where} is not a suite. Give a mapping with name and slices; see docs/guides/evaluation.md.")
     try:
         return SuiteSpec.model_validate(value)
     except ValidationError as error:
@@ -126,10 +124,10 @@ def parse_suite(value: Any, *, where: str) -> SuiteSpec:
 
 
 def read_suite(path: Path) -> SuiteSpec:
-    """The suite in a YAML file; named after the file where it names itself nowhere.
+    """Return the suite in a YAML file; without ``name`` it has the name of the file.
 
     Raises:
-        InputError: no such file, no YAML, or no suite; names the key.
+        InputError: the file does not exist, is not YAML, or is not a suite; the message has the key.
     """
     value = load_yaml(path)
     if isinstance(value, dict):
@@ -142,7 +140,7 @@ _FILE = Path(__file__).with_name("suites.yaml")
 
 @cache
 def builtin_suites() -> dict[str, SuiteSpec]:
-    """The suites that come with twinloop, by name."""
+    """Return the built-in suites, by name."""
     rows = load_yaml(_FILE)
     return {
         name: parse_suite({"name": name, "lenient": True, **row}, where=f"{_FILE.name}: {name}")
@@ -151,11 +149,11 @@ def builtin_suites() -> dict[str, SuiteSpec]:
 
 
 def open_suite(name: str) -> SuiteSpec:
-    """The suite of that name, or the one in the YAML file of that path.
+    """Return the built-in suite with this name, or the suite in the YAML file with this path.
 
     Raises:
-        UnknownNameError: neither.
-        InputError: the file is no suite; names the key.
+        UnknownNameError: it is neither.
+        InputError: the file is not a suite; the message has the key.
     """
     if name in builtin_suites():
         return builtin_suites()[name]

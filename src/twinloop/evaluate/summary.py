@@ -1,4 +1,4 @@
-"""What an evaluation comes to: every slice with its exact interval, the mean, and the worst beside it."""
+"""Summarize an evaluation: every slice with its exact interval, the mean over trials, and the worst slice."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _COLUMNS = ("progress", "time_s", "smoothness", "peak_force_n", "violations")
 
 @dataclass(frozen=True, kw_only=True)
 class SliceSummary(JsonRecord):
-    """One slice.
+    """Summary of one slice.
 
-    ``success`` is the exact interval of its rate; trials that are not valid count as no success, and ``invalid`` says
-    how many there are. Figures are NaN where no trial has one: ``progress`` is a mean in which they count 0, ``time_s``
-    the median over successes that count, ``smoothness`` and ``peak_force_n`` medians over trials that are valid.
-    ``peak_force_most_n`` is the largest and ``violating`` the share in which a safety limit was broken, of all trials:
-    what happened is not undone by calling a trial invalid.
+    ``success`` is the exact interval of its rate; invalid trials count as failures, and ``invalid`` is their number.
+    Metrics are NaN if no trial has one: ``progress`` is a mean in which invalid trials count 0, ``time_s`` the median
+    over valid successes, ``smoothness`` and ``peak_force_n`` medians over valid trials. ``peak_force_most_n`` is the
+    largest force and ``violating`` the share of trials that violate a safety limit; both are of all trials, because a
+    violation in an invalid trial still happened.
     """
 
     name: str
@@ -47,13 +47,13 @@ class SliceSummary(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationSummary(JsonRecord):
-    """An evaluation, ``slices`` from the worst success rate to the best.
+    """Summary of an evaluation, with ``slices`` from the worst success rate to the best.
 
-    ``overall`` is the rate over all trials. Slices are independent of each other, and the exact interval of a mean of
-    rates is then no narrower than it must be (Hoeffding, Ann. Math. Stat. 27, 1956). ``worst`` is the lowest rate of
-    all slices: its interval is made of every slice's own at level 1 − α / slices, from the lowest lower end to the
-    lowest upper end. With a chance of at least 1 − α all of these hold at once (Bonferroni; nothing is asked of how
-    slices depend on each other), and then it holds the lowest of the true rates, whichever slice that is.
+    ``overall`` is the rate over all trials. Slices are independent of each other, so the exact interval of a mean of
+    rates is conservative (Hoeffding, Ann. Math. Stat. 27, 1956). ``worst`` is the lowest rate of all slices. Its
+    interval is made of the intervals of all slices at level 1 − α / slices, from the lowest lower end to the lowest
+    upper end. With a probability of at least 1 − α all of these contain their rates at once (Bonferroni; slices may
+    depend on each other), and then the interval contains the lowest of the true rates, whichever slice that is.
     """
 
     policy: str
@@ -68,10 +68,10 @@ class EvaluationSummary(JsonRecord):
 
     @classmethod
     def of(cls, evaluation: Evaluation, *, level: float = 0.95) -> EvaluationSummary:
-        """The summary of an evaluation.
+        """Return the summary of an evaluation.
 
         Raises:
-            InputError: a level that is none.
+            InputError: the level is outside (0, 1).
         """
         check_level(level)
         rows = {name: np.asarray(evaluation.trials[name]) for name in ("slice", "success", "valid")}
@@ -98,10 +98,10 @@ class EvaluationSummary(JsonRecord):
         )
 
     def headline(self) -> list[HeadlineMetric]:
-        """The figures that conditions and the history see: ``success``, ``worst``, ``success/SLICE``."""
+        """Return the headline metrics for `--fail-if` and the run history: success, worst slice, and every slice."""
         figures = [
             self.overall.headline(SUCCESS, better="higher", meaning="success rate over all trials"),
-            self.worst.headline(WORST, better="higher", meaning="success rate of the worst slice, chosen as such"),
+            self.worst.headline(WORST, better="higher", meaning="lowest success rate of all slices"),
         ]
         figures += [item.success.headline(f"{SUCCESS}/{item.name}", better="higher") for item in self.slices]
         shares = {"invalid": self.invalid / self.trials, "violating": self.violating}
@@ -109,7 +109,7 @@ class EvaluationSummary(JsonRecord):
 
 
 def worst_rate(counts: list[tuple[int, int]], *, level: float = 0.95) -> Interval:
-    """The lowest of several success rates, with the interval that `EvaluationSummary` describes.
+    """Return the lowest of several success rates, with the interval that `EvaluationSummary` describes.
 
     Args:
         counts: successes and trials of each.
@@ -151,12 +151,12 @@ def _slice(
 
 
 def _progress(values: NDArray[np.float64], lost: NDArray[np.bool_]) -> float:
-    """The mean in which a trial that is not valid came to nothing; NaN where no valid trial has one."""
+    """Return the mean progress, in which invalid trials count 0; NaN if no valid trial has a value."""
     return _of(np.mean, np.where(lost, 0.0, values)) if np.isfinite(values[~lost]).any() else math.nan
 
 
 def _violating(violations: NDArray[np.float64]) -> NDArray[np.float64]:
-    """1 where a trial broke a safety limit, 0 where not, NaN where it is not known."""
+    """Return 1 for a trial that violated a safety limit, 0 for one that did not, NaN if unknown."""
     return np.where(np.isnan(violations), np.nan, violations > 0)
 
 

@@ -1,4 +1,4 @@
-"""The same twin with what a slice needs: an object of another shape, things on the table, sensors that see contacts."""
+"""Change a twin for a slice: another object shape, additional objects on the table, contact sensors."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from twinloop.twin.servos import nominals
 from twinloop.twin.shapes import ConvexPart
 from twinloop.twin.spec import ParamSpec
 
-# What a contact sensor reports (mjtConDataField) and which of the contacts it reports (0: any, 2: the largest force).
+# Data field of a contact sensor (mjtConDataField) and the reported contacts (0: any, 2: the largest force).
 _FOUND, _FORCE, _ANY, _LARGEST = 1, 2, 0, 2
 PEAK, WORLD, SELF, HAND = "evaluate/peak", "evaluate/world", "evaluate/self", "evaluate/hand"
 
 
 def with_object(twin: Twin, body: str, shape: ShapeSpec) -> Twin:
-    """The twin with another shape in place of a body's, of the same height and, unless the shape has one, mass.
+    """Return the twin with another shape for a body, of the same height and, unless the shape has one, mass.
 
-    Contact settings, material and colour stay the body's own.
+    Contact settings, material and colour of the body are kept.
 
     Raises:
-        InputError: the body has no shape to replace, or the new one cannot be made.
+        InputError: the body has no shape to replace, or the new shape cannot be made.
     """
     mjspec = twin.mjspec.copy()
     found = mjspec.body(body)
     if found is None or not found.geoms:
-        raise InputError(f"The twin {twin.name} has no body {body} whose shape could be another.")
+        raise InputError(f"The twin {twin.name} has no body {body} with a shape to replace.")
     made = expand(shape, Path(), where=f"object ({shape.shape})")[0]
     height, mass = _height(twin, body), float(twin.model.body(body).mass[0])
     factor = height / made.extents[2]
@@ -57,13 +57,13 @@ def with_object(twin: Twin, body: str, shape: ShapeSpec) -> Twin:
 
 
 def with_scene(twin: Twin, scene: SceneSpec) -> Twin:
-    """The twin with these things on the table.
+    """Return the twin with additional objects on the table.
 
     Raises:
-        InputError: it has a scene already, or the things do not fit it.
+        InputError: the twin already has a scene, or the objects do not fit into it.
     """
     if twin.scene is not None:
-        raise InputError(f"The twin {twin.name} has a scene already, so a slice cannot add another. Take its own.")
+        raise InputError(f"The twin {twin.name} has a scene already, so a slice cannot add another. Use its scene.")
     mjspec = twin.mjspec.copy()
     like = twin.spec.objects[0] if twin.spec.objects else None
     layout = build_scene(mjspec, scene, Path(), like=like, where="scene of a slice")
@@ -77,9 +77,9 @@ def with_scene(twin: Twin, scene: SceneSpec) -> Twin:
 
 
 def with_contact_sensors(twin: Twin) -> Twin:
-    """The twin with sensors of what its robot touches; nothing moves differently, bit for bit.
+    """Return the twin with sensors for the robot's contacts; its motion stays the same, bit for bit.
 
-    ``evaluate/peak`` is the largest force of a contact of the robot with anything, three numbers in N; the others count
+    ``evaluate/peak`` is the largest force of a contact of the robot with anything, three numbers in N. The others count
     contacts of the robot with the world, with itself, and of its hand with itself.
     """
     model, robot = twin.model, twin.robot
@@ -99,14 +99,14 @@ def with_contact_sensors(twin: Twin) -> Twin:
 
 
 def hand_body(twin: Twin) -> str | None:
-    """The body that carries the tool site; None where the robot names none."""
+    """Return the body that carries the tool site; None if the robot has no tool site."""
     if twin.robot.tcp is None:
         return None
     return twin.model.body(int(twin.model.site(twin.robot.tcp).bodyid[0])).name
 
 
 def _height(twin: Twin, body: str) -> float:
-    """Height in m of a body's shapes, as they stand when it is not turned."""
+    """Return the height in m of a body's shapes, without rotation of the body."""
     model = twin.model
     low, high = np.inf, -np.inf
     for geom in np.flatnonzero(model.geom_bodyid == model.body(body).id):
@@ -136,7 +136,7 @@ def _compiled(twin: Twin, mjspec: mujoco.MjSpec) -> Twin:
 
 
 def _recompiled(twin: Twin, mjspec: mujoco.MjSpec, *, said: list[object]) -> Twin:
-    """The twin of a changed model, its parameters' nominal values read anew; its hash says what was changed."""
+    """Return the twin of a changed model with new nominal values; its hash includes the description of the change."""
     made = _compiled(twin, mjspec)
     rows = [*(made.scene.param_specs() if made.scene else []), *sensor_params(twin.devices), *twin.spec.params]
     known = nominals(twin.spec.robot, twin.servos)
@@ -146,7 +146,7 @@ def _recompiled(twin: Twin, mjspec: mujoco.MjSpec, *, said: list[object]) -> Twi
 
 
 def _has(twin: Twin, row: ParamSpec, known: Mapping[str, float]) -> bool:
-    """Whether the changed model still has a parameter: a mesh has no size to scale."""
+    """Return whether the changed model still has a parameter: a mesh has no size to scale."""
     try:
         expand_params(twin.model, [row], where=twin.name, nominals=known)
     except InputError:

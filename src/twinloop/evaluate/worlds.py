@@ -1,4 +1,4 @@
-"""From a suite to worlds: every slice on a twin, and the parameter table of any of its trials, whoever asks."""
+"""Create worlds from a suite: every slice on a twin, and the parameter table of any of its trials."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from twinloop.twin import Param, Twin, load_twin
 from twinloop.twin.quantities import names_of_stage
 from twinloop.twin.variant import declaring
 
-_LOOKS = ("camera", "depth", "lidar")  # kinds of devices that say nothing to a policy without pictures
+_LOOKS = ("camera", "depth", "lidar")  # kinds of devices without effect on a policy without images
 
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteSlice:
-    """One condition on a twin: its parameters' ``values`` in SI by name, and what is drawn about them.
+    """One condition on a twin: its parameters' ``values`` in SI by name, and the further draws in ``spec``.
 
-    ``variant`` names the twin that it needs beside the suite's own, "" for that. ``scenario`` is a pinned world, which
-    says everything else.
+    ``variant`` names the changed twin that it needs, "" for the suite's twin. ``scenario`` is a stored scenario, which
+    defines the whole world.
     """
 
     name: str
@@ -49,20 +49,20 @@ class SuiteSlice:
     scenario: PinnedWorld | None = None
 
     def numbers(self, trials: ArrayLike) -> NDArray[np.int64]:
-        """Episode numbers of some of its trials: functions of the slice's name and the trial's number alone.
+        """Return the episode numbers of trials, which depend only on the slice's name and the trial's number.
 
-        Slices have numbers of their own, so that what happens by chance in one is independent of the others.
+        Slices have different numbers, so that their random draws are independent.
         """
         return (zlib.crc32(self.name.encode()) + np.asarray(trials, dtype=np.int64)) % MOST_EPISODES
 
     def trial(self, number: int) -> str:
-        """The name of a trial, the same for every policy."""
+        """Return the name of a trial, the same for every policy."""
         return f"{self.name}#{number}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class InitialWorlds:
-    """Where worlds begin: their parameters, episode numbers, run seed, and states unless a task's reset gives them."""
+    """Initial worlds: parameters, episode numbers, run seed, and states (None: the task's reset creates them)."""
 
     params: ParamTable
     numbers: NDArray[np.int64]
@@ -75,8 +75,7 @@ class InitialWorlds:
 class Suite:
     """A suite on a twin.
 
-    ``left_out`` says why slices are missing that the suite would have elsewhere. ``pairs`` are the axes of a suite of
-    pairs, in order.
+    ``left_out`` has the reasons for missing slices. ``pairs`` are the axes of a suite of pairs, in order.
     """
 
     spec: SuiteSpec
@@ -93,14 +92,14 @@ class Suite:
 
     @property
     def episodes(self) -> int:
-        """Trials in all."""
+        """Total number of trials."""
         return sum(item.episodes for item in self.slices)
 
     def selected(self, patterns: Sequence[str]) -> Suite:
-        """The slices whose names match any of some patterns; all of them for none.
+        """Return the suite with the slices whose names match any of the patterns; all of them without patterns.
 
         Raises:
-            UnknownNameError: a pattern that matches no slice.
+            UnknownNameError: a pattern matches no slice.
         """
         names = [item.name for item in self.slices]
         for pattern in patterns:
@@ -110,19 +109,19 @@ class Suite:
         return replace(self, slices=tuple(chosen)) if patterns else self
 
     def with_episodes(self, count: int | None) -> Suite:
-        """The same with another number of trials in each slice.
+        """Return the suite with another number of trials per slice.
 
         Raises:
-            InputError: fewer than one.
+            InputError: the number is below one.
         """
         if count is None:
             return self
         if count < 1:
-            raise InputError(f"{count} episodes per slice measure nothing. Ask for at least one.")
+            raise InputError(f"{count} episodes per slice are too few. Give at least one.")
         return replace(self, slices=tuple(replace(item, episodes=count) for item in self.slices))
 
     def variant(self, item: SuiteSlice) -> Twin:
-        """The twin that a slice runs on."""
+        """Return the twin of a slice."""
         if item.variant not in self._variants:
             twin = self.twin if item.scenario is None else item.scenario.open(self._own(item.scenario))[0]
             if item.spec.object is not None:
@@ -135,7 +134,10 @@ class Suite:
     def beginning(
         self, item: SuiteSlice, trials: NDArray[np.int64], *, twin: Twin, task: Task, run_seed: int
     ) -> InitialWorlds:
-        """Where some trials of a slice begin, on the twin of its `variant` and the task there."""
+        """Return the initial worlds of some trials of a slice.
+
+        ``twin`` is the twin that `variant` returns for the slice, ``task`` the task on that twin.
+        """
         if item.scenario is not None:
             begun = item.scenario.beginning(int(trials.max()) + 1, twin=twin, task=task)
             return InitialWorlds(
@@ -151,7 +153,7 @@ class Suite:
         )
 
     def table(self, item: SuiteSlice, numbers: NDArray[np.int64], *, run_seed: int, nstep: int) -> ParamTable:
-        """Parameters of some episodes of a slice, a row each; a row depends on the seed and its own number alone."""
+        """Return parameters of episodes of a slice, one row each; a row depends only on the seed and its number."""
         twin, plan = self.variant(item), self._plan(item, run_seed)
         table = plan.draw(numbers.tolist(), nstep=nstep)
         values = table.values.copy()
@@ -161,7 +163,7 @@ class Suite:
         return replace(table, values=values)
 
     def _own(self, pinned: PinnedWorld) -> Twin:
-        """The twin that a scenario names: the suite's own, or another."""
+        """Return the twin of a scenario: the suite's twin or another one."""
         return self.twin if pinned.twin_hash == self.twin.hash else load_twin(pinned.twin)
 
     def _plan(self, item: SuiteSlice, run_seed: int) -> Plan:
@@ -196,17 +198,16 @@ class Suite:
 
 
 def on_twin(spec: SuiteSpec, twin: Twin, task: Task, *, pictures: bool = False, scenarios: Path | None = None) -> Suite:
-    """A suite with everything that its patterns stand for on a twin.
+    """Expand a suite on a twin: replace its patterns by the twin's parameters.
 
     Args:
-        spec: as written.
-        pictures: whether looks matter to who is tried; slices that change nothing else are left out otherwise.
-        scenarios: the folder of pinned worlds in which a suite's ``scenarios`` are looked up.
+        spec: the suite as written.
+        pictures: whether the candidate uses images; if not, slices that change only the appearance are left out.
+        scenarios: the folder of stored scenarios that ``scenarios`` of a suite selects from.
 
     Raises:
-        UnknownNameError: a parameter that the twin does not have, unless the suite is lenient.
-        InputError: an end of a range that is not declared, a name for an object that the task does not say, no pinned
-            world where some are asked for.
+        UnknownNameError: the twin does not have a parameter, and the suite is not lenient.
+        InputError: a parameter has no default range, the task has no object to replace, or no stored scenario matches.
     """
     places = {"object": getattr(getattr(task, "config", None), "object", ""), "hand": hand_body(twin) or ""}
     rows = [row.model_copy(update={"name": _filled(row.name, places)}) for row in spec.declare]
@@ -234,7 +235,7 @@ def on_twin(spec: SuiteSpec, twin: Twin, task: Task, *, pictures: bool = False, 
         episodes = item.episodes or spec.episodes
         found.append(SuiteSlice(name=item.name, spec=item, episodes=episodes, values=values, variant=variant))
     if looks:
-        left_out.append(f"{looks} slices that change nothing but looks, which the policy does not see")
+        left_out.append(f"{looks} slices that change only the appearance, because the policy has no images")
     found += _pinned_slices(spec, scenarios)
     pairs = tuple(axis for axis in axes if any(axis in item.spec.ends for item in found))
     return Suite(
@@ -248,7 +249,7 @@ def on_twin(spec: SuiteSpec, twin: Twin, task: Task, *, pictures: bool = False, 
 
 
 def stacked(tables: Sequence[ParamTable]) -> ParamTable:
-    """Tables of the same parameters and run seed, one after the other; what changes by step in one does so in all."""
+    """Concatenate tables of the same parameters and run seed; values per step in one table become so in all."""
     first = tables[0]
     if len(tables) == 1:
         return first
@@ -274,7 +275,7 @@ def stacked(tables: Sequence[ParamTable]) -> ParamTable:
 
 
 def _axis_slices(patterns: Iterable[str], twin: Twin, places: Mapping[str, str]) -> Iterator[SliceSpec]:
-    """Two slices for every parameter with a default range that matches."""
+    """Yield two slices for every matching parameter with a default range."""
     given = [_filled(pattern, places) for pattern in patterns]
     ranged = [param.name for param in twin.params.values() if param.default_range is not None]
     for pattern in given:
@@ -287,14 +288,14 @@ def _axis_slices(patterns: Iterable[str], twin: Twin, places: Mapping[str, str])
 
 
 def _pair_slices(axes: Sequence[str]) -> Iterator[SliceSpec]:
-    """Four slices for each two axes."""
+    """Yield four slices for each pair of axes."""
     for a, b in itertools.combinations(axes, 2):
         for first, second in itertools.product(ENDS, ENDS):
             yield SliceSpec(name=f"{a}:{first}|{b}:{second}", set={a: first, b: second}, ends={a: first, b: second})
 
 
 def _pinned_slices(spec: SuiteSpec, folder: Path | None) -> list[SuiteSlice]:
-    """A slice for every stored scenario that a suite asks for."""
+    """Return a slice for every stored scenario that the suite selects."""
     if not spec.scenarios:
         return []
     found = [] if folder is None else stored(folder)
@@ -322,7 +323,7 @@ def _pinned_slice(item: SliceSpec, pinned: PinnedWorld, episodes: int) -> SuiteS
 
 
 def _values(item: SliceSpec, twin: Twin, task: Task, places: Mapping[str, str]) -> dict[str, float]:
-    """What a slice sets, in SI by parameter; refuses names that the twin or the task does not have."""
+    """Return the values that a slice sets, in SI by parameter; raise an error for unknown names."""
     values: dict[str, float] = {}
     for key, value in item.set.items():
         pattern = _filled(key, places)
@@ -337,7 +338,7 @@ def _values(item: SliceSpec, twin: Twin, task: Task, places: Mapping[str, str]) 
         if "/" in pattern and not fnmatch.filter(twin.params, pattern):
             raise UnknownNameError("parameter", pattern, twin.params, where=f"slice {item.name} on {twin.name}")
     if item.object is not None and not places["object"]:
-        raise InputError(f"slice {item.name}: the task {task.name} says of no object that it is the task's.")
+        raise InputError(f"slice {item.name}: the task {task.name} names no object that could be replaced.")
     return values
 
 
@@ -348,20 +349,20 @@ def _end(param: Param, end: End, where: str) -> float:
 
 
 def _drawn_names(item: SliceSpec, places: Mapping[str, str]) -> list[str]:
-    """Keys of the ranges that a slice draws from: paths, or words of a randomization section."""
+    """Return the keys of the ranges that a slice draws from: parameter paths, or keys of a randomization section."""
     sections = [section for section in item.draw.values() if isinstance(section, dict)]
     keys = [_filled(str(key), places) for section in sections for key in section]
     return ["texture/*" if key == "texture_pool" else key for key in keys]
 
 
 def _only_looks(names: Iterable[str], twin: Twin) -> bool:
-    """Whether parameters change nothing but what cameras see; words of a section are taken to change more."""
+    """Return whether parameters change only what cameras see; keys of a section count as more."""
     found = ([twin.params[one].quantity for one in fnmatch.filter(twin.params, name)] for name in names)
     return all(kinds and all(kind.visual or kind.device in _LOOKS for kind in kinds) for kinds in found)
 
 
 def _filled(value: Any, places: Mapping[str, str]) -> Any:
-    """The same with ``{object}`` and ``{hand}`` replaced by names, in keys and texts alike."""
+    """Return a copy with ``{object}`` and ``{hand}`` replaced by names, in keys and in texts."""
     if isinstance(value, Mapping):
         return {_filled(key, places): _filled(item, places) for key, item in value.items()}
     if isinstance(value, str):

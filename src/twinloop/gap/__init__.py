@@ -1,4 +1,4 @@
-"""How far a twin is from the recorded robot, beside what simple guesses reach, with intervals."""
+"""Measure the gap between a twin and the recorded robot, compared with simple baselines, with intervals."""
 
 from twinloop.gap.dynamics.baselines import BaselinePrediction
 from twinloop.gap.dynamics.errors import WindowErrors, stream_windows, window_errors

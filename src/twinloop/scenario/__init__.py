@@ -1,1 +1,1 @@
-"""Pinned worlds: failures that happen again, what-if, ablation, search, regression."""
+"""Stored scenarios: reproducible failures, counterfactuals, ablation, search, regression."""

@@ -1,8 +1,8 @@
-"""Find which term of the physics a failure needs: each switched off alone, and all but each.
+"""Find the physical effects that a failure needs: each switched off alone, and all but each.
 
-A term's parameters are set to their neutral values: numbers at which the effect is absent, or the twin's own value
-where nothing can be without it (a mass, a gain, a size): switching off then means that this world had been like the
-twin. A term none of whose parameters differs from neutral in a world is not tried there.
+Switching off a term sets its parameters to neutral values: values at which the effect is absent, or the twin's nominal
+value if nothing works without the parameter (a mass, a gain, a size); the latter compares the world with the twin. A
+term whose parameters are all neutral in a world is not tried there.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from twinloop.twin.quantities.kinds import TERMS
 
 @dataclass(frozen=True, kw_only=True)
 class AblationTerm:
-    """One term on one twin: ``neutral`` values of the parameters that make it up, ``(nworld,)`` or one number each."""
+    """One term on one twin: ``neutral`` values of its parameters, ``(nworld,)`` or one number each."""
 
     name: str
     meaning: str
     neutral: Mapping[str, float]
 
     def acts(self, table: ParamTable) -> list[str]:
-        """Its parameters that differ from neutral in some world."""
+        """Return its parameters that differ from neutral in some world."""
         values = {name: table.steps.get(name, table[name]) for name in self.neutral}
         return [name for name, found in values.items() if (found != self.neutral[name]).any()]
 
 
 def _declared() -> dict[str, list[Quantity]]:
-    """The quantities of every term."""
+    """Return the quantities of every term."""
     kinds: dict[str, list[Quantity]] = {name: [] for name in TERMS}
     for kind in QUANTITIES:
         if kind.term:
@@ -49,19 +49,19 @@ def _meaning(name: str, kinds: Sequence[Quantity]) -> str:
 
 
 def term_names() -> list[str]:
-    """Terms that can be switched off."""
+    """Return the terms that can be switched off."""
     return list(_declared())
 
 
 def terms_of(twin: Twin, chosen: Sequence[str] = (), *, pictures: bool = True) -> list[AblationTerm]:
-    """The terms that a twin has parameters for.
+    """Return the terms for which a twin has parameters.
 
     Args:
         chosen: names of terms; all by default.
-        pictures: whether what is only seen in pictures counts; a term that was chosen does.
+        pictures: whether terms that affect only images are included; terms in ``chosen`` always are.
 
     Raises:
-        UnknownNameError: there is no term of that name.
+        UnknownNameError: there is no term with that name.
         InputError: the twin has no parameter of any of them.
     """
     declared = _declared()
@@ -88,13 +88,13 @@ def _neutral(twin: Twin, term: str) -> dict[str, float]:
 
 
 def terms_table() -> str:
-    """The terms as Markdown: what docs/guides/scenarios.md shows."""
+    """Return the terms as a Markdown table for docs/guides/scenarios.md."""
     rows = [f"| {name} | {_meaning(name, kinds)} | {_few(kinds)} |" for name, kinds in _declared().items()]
     return "\n".join(["| term | meaning | switched off |", "|---|---|---|", *rows])
 
 
 def _few(kinds: Sequence[Quantity]) -> str:
-    """The first patterns of a term; the declarations have the rest."""
+    """Return the first patterns of a term; the declarations have the others."""
     said: list[str] = []
     for value in dict.fromkeys(kind.neutral for kind in kinds):
         shown = "nominal" if value is None else f"{value:g}"
@@ -105,11 +105,11 @@ def _few(kinds: Sequence[Quantity]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class TermEffect:
-    """One term: what success becomes without it, and with it alone.
+    """Effect of one term: success without it, and with it alone.
 
-    ``without`` compares worlds without the term with worlds as they are: success gained says that the failure needs it.
-    ``alone`` compares worlds in which all other terms are switched off with worlds in which all are: success lost says
-    that it is enough.
+    ``without`` compares worlds without the term with unchanged worlds: a gain of success means that the failure needs
+    it. ``alone`` compares worlds in which all other terms are switched off with worlds in which all terms are: a loss
+    of success means that it is enough.
     """
 
     term: AblationTerm
@@ -119,16 +119,16 @@ class TermEffect:
 
     @property
     def needed(self) -> float:
-        """Share of worlds that succeed without the term less that with it."""
+        """Success rate of worlds without the term minus that with it."""
         return float(self.without.difference.estimate)
 
     @property
     def enough(self) -> float:
-        """Share of worlds that fail with the term alone less that with none."""
+        """Failure rate of worlds with the term alone minus that without any term."""
         return 0.0 - float(self.alone.difference.estimate)
 
     def verdict(self, alpha: float = 0.05) -> str:
-        """In words, at an error rate over all terms: whether the failure needs it, and whether it is enough."""
+        """Return as text whether the failure needs the term and whether it is enough, with an error rate over terms."""
         needed = self.without.p_adjusted <= alpha and self.needed > 0
         enough = self.alone.p_adjusted <= alpha and self.enough > 0
         if needed:
@@ -136,7 +136,7 @@ class TermEffect:
         return "enough, not needed" if enough else "no effect shown"
 
     def to_json(self, level: float) -> dict[str, Any]:
-        """A plain form for results."""
+        """Return a JSON-compatible dictionary."""
         return {
             "term": self.term.name,
             "meaning": self.term.meaning,
@@ -151,7 +151,7 @@ class TermEffect:
 
 @dataclass(frozen=True, kw_only=True)
 class AblationResult:
-    """What an ablation came to: worlds as they are, with every term off, and each term, the most needed first."""
+    """Result of an ablation: unchanged worlds, worlds with every term off, and each term, the most needed first."""
 
     base: TrialOutcomes
     bare: TrialOutcomes
@@ -164,14 +164,14 @@ def ablate(
 ) -> AblationResult:
     """Switch terms off one by one, and all but one.
 
-    Terms are ranked by how much success is gained without them, then by how much is lost with them alone.
+    Terms are ranked by the gain of success without them, then by the loss with them alone.
 
     Args:
-        attempt: tries the worlds with parameters set, the same worlds and chance every time.
-        base: the worlds as they are.
-        own: their parameters.
-        terms: what is switched off; those that are neutral in every world are passed over.
-        level: of intervals.
+        attempt: tries the worlds with given parameters, with the same worlds and random draws every time.
+        base: outcomes of the unchanged worlds.
+        own: parameters of the unchanged worlds.
+        terms: terms to switch off; those that are neutral in every world are skipped.
+        level: confidence level of the intervals.
 
     Raises:
         InputError: every term is neutral in every world.
@@ -180,8 +180,8 @@ def ablate(
     acting = [term for term in terms if acts[term.name]]
     if not acting:
         raise InputError(
-            "Every term is neutral in this world, so there is nothing to switch off: it departs from its twin in "
-            "none. Ask what would have been different with `twinloop scenario counterfactual`."
+            "Every term is neutral in this world, so there is nothing to switch off. Use `twinloop scenario "
+            "counterfactual` to change parameters instead."
         )
     off = {term.name: dict(term.neutral) for term in acting}
     bare = attempt(_joined(off, ()))
@@ -191,7 +191,7 @@ def ablate(
     ) -> CounterfactualEffect:
         return contrast(f"{term.name} {what}", [*term.neutral], 0.0, before, after, level=level, alternative=side)
 
-    # One-sided: success that is gained without a term, and success that is lost with it alone.
+    # One-sided tests: success gained without a term, and success lost with it alone.
     without = [switched(term, "without", base, attempt(off[term.name]), "greater") for term in acting]
     alone = [switched(term, "alone", bare, attempt(_joined(off, (term.name,))), "less") for term in acting]
     rows = [
@@ -204,5 +204,5 @@ def ablate(
 
 
 def _joined(off: Mapping[str, Mapping[str, float]], kept: Sequence[str]) -> dict[str, float]:
-    """Every term off but some."""
+    """Return the neutral values of every term except those in ``kept``."""
     return {name: value for term, values in off.items() if term not in kept for name, value in values.items()}

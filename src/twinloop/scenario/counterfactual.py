@@ -1,4 +1,4 @@
-"""Ask what would have happened with a parameter changed: success with and without, in the same worlds."""
+"""Change one parameter of a scenario: success with and without the change, in the same worlds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST_DOSES = 64
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterChange:
-    """One question: these parameters, changed in this way, by each of these doses."""
+    """One counterfactual: a change of some parameters by each of several doses."""
 
     pattern: str
     names: tuple[str, ...]
@@ -35,16 +35,16 @@ class ParameterChange:
 
     @property
     def text(self) -> str:
-        """As it was asked, without doses."""
+        """The change as it was given, without doses."""
         return f"{self.pattern}{_MARKS[self.op]}"
 
     @property
     def unit(self) -> str:
-        """Of a dose, as a suffix of its number."""
+        """Suffix of a dose's number."""
         return {"set": "", "scale": "×", "shift": ""}[self.op]
 
     def values(self, table: ParamTable, dose: float) -> dict[str, NDArray[np.float64]]:
-        """The changed parameters of worlds, ``(nworld,)`` each, from their own values."""
+        """Return the changed parameters of worlds, ``(nworld,)`` each, from their own values."""
         change = {
             "set": lambda own: np.full_like(own, dose),
             "scale": lambda own: own * dose,
@@ -54,20 +54,20 @@ class ParameterChange:
 
 
 def parse_what(text: str, twin: Twin) -> ParameterChange:
-    """``PATTERN=DOSES`` sets, ``PATTERN*=DOSES`` scales, ``PATTERN+=DOSES`` shifts, in SI units.
+    """Parse a change: ``PATTERN=DOSES`` sets, ``PATTERN*=DOSES`` scales, ``PATTERN+=DOSES`` shifts, in SI units.
 
-    Doses are numbers with commas between, or ``LOW..HIGH:COUNT``, evenly spaced (by ratio where the parameter is
-    declared on a logarithmic scale, and for factors). A pattern may hold ``*``.
+    Doses are numbers separated by commas, or ``LOW..HIGH:COUNT``, evenly spaced (by ratio for factors and for
+    parameters with a logarithmic scale). A pattern may contain ``*``.
 
     Raises:
-        InputError: it is not of this form.
-        UnknownNameError: no parameter of the twin matches; lists the nearest.
+        InputError: the text does not have this form.
+        UnknownNameError: no parameter of the twin matches; the message has the nearest names.
     """
     found = _split(text)
     if found is None:
         raise InputError(
             f"--what {text!r} is not understood. Write PARAMETER=0.05,0.1 to set it, PARAMETER*=2 to scale it, "
-            "PARAMETER+=0.01 to shift it, or PARAMETER=0.02..0.2:7 for seven values; * stands for any name."
+            "PARAMETER+=0.01 to shift it, or PARAMETER=0.02..0.2:7 for seven values; * matches any name."
         )
     pattern, sign, doses = found
     names = tuple(fnmatch.filter(twin.params, pattern))
@@ -79,7 +79,7 @@ def parse_what(text: str, twin: Twin) -> ParameterChange:
 
 
 def _split(text: str) -> tuple[str, str, str] | None:
-    """Pattern, sign and doses; the first ``=`` ends the pattern, with the ``*`` or ``+`` before it."""
+    """Return pattern, sign and doses; the first ``=``, with a ``*`` or ``+`` before it, ends the pattern."""
     head, equals, doses = text.partition("=")
     head, doses = head.strip(), doses.strip()
     if not equals or not head or not doses:
@@ -101,7 +101,7 @@ def _doses(text: str, whole: str, *, by_ratio: bool) -> tuple[float, ...]:
         doses = tuple(dict.fromkeys(float(item) for item in text.split(",")))
     except ValueError:
         raise InputError(
-            f"--what {whole!r}: {text!r} are no doses. Write numbers with commas between, or LOW..HIGH:COUNT."
+            f"--what {whole!r}: {text!r} are not doses. Write numbers separated by commas, or LOW..HIGH:COUNT."
         ) from None
     if not np.isfinite(doses).all() or len(doses) > _MOST_DOSES:
         raise InputError(f"--what {whole!r}: give up to {_MOST_DOSES} finite numbers.")
@@ -109,15 +109,15 @@ def _doses(text: str, whole: str, *, by_ratio: bool) -> tuple[float, ...]:
 
 
 Attempt = Callable[[Mapping[str, Any]], TrialOutcomes]
-"""Tries all worlds with these parameters set, ``(n,)`` each; the same worlds and chance every time."""
+"""Function that tries all worlds with these parameters, ``(n,)`` each; the same worlds and random draws every time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CounterfactualEffect:
-    """One change against none, over worlds that differ in nothing else.
+    """Effect of one change, from worlds that differ in nothing else.
 
     ``difference`` is the success rate with the change minus that without, with Tango's interval; ``p_value`` is
-    McNemar's exact one, and ``p_adjusted`` Holm's over all changes that were asked for.
+    McNemar's exact one, and ``p_adjusted`` is adjusted by Holm over all changes.
     """
 
     what: str
@@ -130,7 +130,7 @@ class CounterfactualEffect:
     p_adjusted: float = 1.0
 
     def to_json(self, level: float) -> dict[str, Any]:
-        """A plain form for results."""
+        """Return a JSON-compatible dictionary."""
         rate = self.tried.success_rate(level)
         return {
             "what": self.what,
@@ -153,7 +153,7 @@ class CounterfactualEffect:
 
 @dataclass(frozen=True, kw_only=True)
 class HalfSuccessDose:
-    """Where success in half of the worlds is passed: between two neighbouring doses, the first of them ``low``."""
+    """Dose at which half of the worlds succeed: between two neighbouring doses, ``low`` first."""
 
     what: str
     low: float
@@ -171,15 +171,15 @@ def contrast(
     level: float,
     alternative: Alternative = "two-sided",
 ) -> CounterfactualEffect:
-    """A change against none, over worlds that the simulation lost in neither.
+    """Compare outcomes with and without a change, over worlds that are valid in both.
 
     Raises:
-        InputError: it lost one of the two in every world.
+        InputError: no world is valid in both.
     """
     counts = tried.against(base)
     if counts is None:
         raise InputError(
-            f"{what}{dose:g}: the simulation lost every world with or without it, so there is nothing to compare. Try "
+            f"{what}{dose:g}: no world is valid with and without it, so there is nothing to compare. Try "
             "a smaller change."
         )
     return CounterfactualEffect(
@@ -194,7 +194,7 @@ def contrast(
 
 
 def adjusted(contrasts: Sequence[CounterfactualEffect]) -> list[CounterfactualEffect]:
-    """The same contrasts with p-values adjusted for how many there are."""
+    """Return the effects with p-values adjusted for their number."""
     values = holm([one.p_value for one in contrasts]) if contrasts else []
     return [replace(one, p_adjusted=float(p)) for one, p in zip(contrasts, values, strict=True)]
 
@@ -208,18 +208,18 @@ def counterfactual(
     refine: int = 0,
     level: float = 0.95,
 ) -> tuple[list[CounterfactualEffect], list[HalfSuccessDose]]:
-    """Every dose of every question against none.
+    """Compare every dose of every change with the unchanged worlds.
 
     Args:
-        attempt: tries the worlds with parameters set.
-        base: the worlds as they are.
-        own: their parameters.
-        whats: the questions.
-        refine: how many times the doses between which half of the worlds turn are halved.
-        level: of intervals.
+        attempt: tries the worlds with given parameters.
+        base: outcomes of the unchanged worlds.
+        own: parameters of the unchanged worlds.
+        whats: the changes.
+        refine: number of bisections between the doses at which the success rate passes one half.
+        level: confidence level of the intervals.
 
     Returns:
-        The contrasts, by question and dose, and where each question's success rate passes one half.
+        The effects, by change and dose, and the dose at which each change's success rate passes one half.
     """
     found: list[CounterfactualEffect] = []
     crossings: list[HalfSuccessDose] = []
@@ -227,7 +227,7 @@ def counterfactual(
         rows = {dose: _at(attempt, base, own, what, dose, level) for dose in what.doses}
         crossing = _crossing(what, rows)
         for _ in range(refine if crossing else 0):
-            assert crossing is not None  # noqa: S101 - refining begins with one and keeps one
+            assert crossing is not None  # noqa: S101 - a crossing exists before and after every bisection
             between = _between(what, crossing)
             rows[between] = _at(attempt, base, own, what, between, level)
             crossing = _crossing(what, rows)
@@ -247,7 +247,7 @@ def _at(
 
 
 def _crossing(what: ParameterChange, rows: Mapping[float, CounterfactualEffect]) -> HalfSuccessDose | None:
-    """The first two neighbouring doses on either side of success in half of the worlds."""
+    """Return the first two neighbouring doses between which the success rate passes one half."""
     doses = sorted(rows)
     rates = np.array([rows[dose].tried.successes / max(rows[dose].tried.trials, 1) for dose in doses])
     turns = np.flatnonzero((rates[:-1] >= 0.5) != (rates[1:] >= 0.5))
@@ -265,7 +265,7 @@ def _between(what: ParameterChange, crossing: HalfSuccessDose) -> float:
 
 
 def series(contrasts: Sequence[CounterfactualEffect], what: str, level: float) -> NDArray[np.float64]:
-    """Dose, success rate and its interval's ends of one question, a row each."""
+    """Return dose, success rate and the ends of its interval for one change, one row per dose."""
     chosen = [one for one in contrasts if one.what == what]
     rates = [one.tried.success_rate(level) for one in chosen]
     return np.array([[one.dose, rate.estimate, rate.low, rate.high] for one, rate in zip(chosen, rates, strict=True)])

@@ -1,12 +1,12 @@
-"""Estimate how often a policy fails where counting would see nothing, and archive failures that differ.
+"""Estimate rare failure rates of a policy by importance sampling, and archive different failures.
 
-Worlds are points ``z`` of independent standard normals, one per number that a plan draws, so that a plan's own
-distribution is the standard normal whatever its shapes. Axes that no failure depends on keep it, and then cancel out of
+Worlds are points ``z`` of independent standard normals, one per number that a plan draws. Thus the plan's distribution
+is the standard normal, for any shapes of its draws. Axes that no failure depends on keep it and cancel out of
 every weight: 149 axes cost no more than the few that matter.
 
 The cross-entropy method (Rubinstein and Kroese, 2004; de Boer et al., Annals of Operations Research 134, 2005) moves a
-proposal, round by round, to where the worst worlds lie, until it draws mostly failures; what is estimated afterwards
-comes from fresh draws of the final proposal, which no adaptation has seen.
+proposal in rounds towards the worst worlds, until it draws mostly failures. The estimate uses fresh draws of the final
+proposal, on which nothing was adapted.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ _LOG_2PI = math.log(2.0 * math.pi)
 
 @dataclass(frozen=True, kw_only=True)
 class ProposalMixture:
-    """Normals with means and standard deviations ``(k, d)`` and shares ``(k,)``, and ``nominal`` of the plain draws.
+    """Mixture of normals with means and standard deviations ``(k, d)`` and shares ``(k,)``, and of plain draws.
 
-    The plain share bounds every weight by 1 / ``nominal`` (Hesterberg, "Weighted average importance sampling and
-    defensive mixture distributions", Technometrics 37, 1995): what the search has not found is not lost.
+    ``nominal`` is the share of the plain draws. It bounds every weight by 1 / ``nominal`` (Hesterberg, "Weighted
+    average importance sampling and defensive mixture distributions", Technometrics 37, 1995), so that failures which
+    the search has not found still count.
     """
 
     mean: Array
@@ -41,21 +42,21 @@ class ProposalMixture:
 
     @classmethod
     def plain(cls, axes: int) -> ProposalMixture:
-        """The distribution that is asked about, alone."""
+        """Return the plain distribution alone."""
         return cls(mean=np.zeros((0, axes)), std=np.ones((0, axes)), share=np.zeros(0), nominal=1.0)
 
     @property
     def axes(self) -> int:
-        """How many numbers a world is."""
+        """Number of axes of a world."""
         return self.mean.shape[1]
 
     @property
     def modes(self) -> int:
-        """How many normals there are beside the plain draws."""
+        """Number of normals, without the plain draws."""
         return len(self.share)
 
     def draw(self, count: int, rng: np.random.Generator) -> Array:
-        """Independent points ``(count, d)``."""
+        """Draw independent points ``(count, d)``."""
         weights = np.append((1.0 - self.nominal) * self.share, self.nominal)
         which = rng.choice(self.modes + 1, size=count, p=weights / weights.sum())
         z = rng.standard_normal((count, self.axes))
@@ -65,15 +66,15 @@ class ProposalMixture:
         return z
 
     def origin(self, z: Array) -> NDArray[np.intp]:
-        """Which normal most probably drew each point ``(n, d)``, −1 for the plain draws."""
+        """Return the normal that most probably drew each point ``(n, d)``, −1 for the plain draws."""
         return np.stack(self._log_ratios(z)).argmax(axis=0) - 1 if self.modes else np.full(len(z), -1)
 
     def log_weight(self, z: Array) -> Array:
-        """Logarithm of the plain density over this one's at points ``(n, d)``, at most −ln ``nominal``."""
+        """Return log(plain density / density of this mixture) at points ``(n, d)``, at most −ln ``nominal``."""
         return -logsumexp(np.stack(self._log_ratios(z)), axis=0)
 
     def _log_ratios(self, z: Array) -> list[Array]:
-        """Logarithm of each part's density over the plain one's, the plain draws' first."""
+        """Return log(density of each part / plain density), the plain draws first."""
         parts = [np.full(len(z), _log(self.nominal))]
         for mean, std, share in zip(self.mean, self.std, self.share, strict=True):
             ratio = 0.5 * (z**2 - ((z - mean) / std) ** 2) - np.log(std)
@@ -82,7 +83,7 @@ class ProposalMixture:
 
 
 def log_density(z: Array) -> Array:
-    """Logarithm of the standard normal density at points ``(n, d)``."""
+    """Return the logarithm of the standard normal density at points ``(n, d)``."""
     return -0.5 * (z**2).sum(axis=-1) - 0.5 * z.shape[-1] * _LOG_2PI
 
 
@@ -91,15 +92,15 @@ def _log(value: float) -> float:
 
 
 CELLS = 8  # per axis of the map: equally probable parts of each parameter; our choice
-_STEP = 0.4  # standard deviation of a step from an elite, along the axes that failures depend on; our choice
+_STEP = 0.4  # standard deviation of a step from an archived world, along the axes that failures depend on; our choice
 
 
 @dataclass(kw_only=True)
 class FailureMap:
     """A map of two axes in `CELLS` × `CELLS` equally probable cells.
 
-    ``rows`` is, by cell, the row of ``seen`` that stands for it: its most probable failure or, before there is one, its
-    lowest score. Every world that was run is in ``seen``.
+    ``rows`` is, by cell, the row of ``seen`` that represents it: its most probable failure or, without a failure, its
+    lowest score. ``seen`` contains every simulated world.
     """
 
     axes: tuple[int, int]
@@ -108,13 +109,13 @@ class FailureMap:
 
     @classmethod
     def of(cls, axes: tuple[int, int], seen: ScoredPoints) -> FailureMap:
-        """The archive of worlds that were run."""
+        """Return the archive of simulated worlds."""
         archive = cls(axes=axes, seen=seen)
         archive._enter(np.arange(len(seen)))
         return archive
 
     def add(self, seen: ScoredPoints) -> None:
-        """Enter further worlds."""
+        """Add further worlds."""
         first = len(self.seen)
         self.seen = ScoredPoints.joined([self.seen, seen])
         self._enter(np.arange(first, len(self.seen)))
@@ -127,7 +128,7 @@ class FailureMap:
 
     @property
     def odds(self) -> Array:
-        """By cell, how much less probable its most probable failure is than the middle of all, as ½ |z|²; else NaN."""
+        """Decrease ½ |z|² of log density from the centre to the most probable failure, by cell; NaN without failure."""
         table = np.full((CELLS, CELLS), np.nan)
         for cell, row in self.rows.items():
             if self.seen.failed[row]:
@@ -153,12 +154,12 @@ class FailureMap:
 def illuminate(
     archive: FailureMap, try_: Try, active: NDArray[np.bool_], *, worlds: int, rounds: int, rng: np.random.Generator
 ) -> None:
-    """Look for failures in cells that have none, and for more probable ones in those that have: steps from elites.
+    """Search failures in cells without one, and more probable ones in the others, by random steps from the archive.
 
     Args:
-        active: axes ``(d,)`` that failures depend on; the rest of an elite is drawn towards the middle, which makes a
-            failure that does not need it more probable.
-        worlds: per round.
+        active: axes ``(d,)`` that failures depend on; the other axes of a parent move towards the centre, which makes
+            failures that do not need them more probable.
+        worlds: number of worlds per round.
     """
     for _ in range(rounds):
         parents = np.array([row for _, row in sorted(archive.rows.items())])
@@ -168,7 +169,7 @@ def illuminate(
 
 
 def active_axes(proposal: ProposalMixture) -> NDArray[np.bool_]:
-    """The axes along which a search has moved, ``(d,)``; all of them where it has not."""
+    """Return the axes along which the search has moved, ``(d,)``; all of them if it has not moved."""
     moved = (proposal.mean != 0.0).any(axis=0) if proposal.modes else np.zeros(proposal.axes, dtype=bool)
     return moved if moved.any() else np.ones(proposal.axes, dtype=bool)
 
@@ -176,10 +177,10 @@ def active_axes(proposal: ProposalMixture) -> NDArray[np.bool_]:
 def map_axes(
     names: Sequence[str], asked: Sequence[str], proposal: ProposalMixture, seen: ScoredPoints
 ) -> tuple[int, int]:
-    """Which two axes the map has: those asked for, then those along which failures lie farthest from the middle.
+    """Return the two axes of the map: those in ``asked``, then those with the failures farthest from the centre.
 
     Raises:
-        UnknownNameError: an axis that nothing draws.
+        UnknownNameError: nothing draws this axis.
     """
     for name in asked:
         if name not in names:
@@ -192,21 +193,21 @@ def map_axes(
     return chosen[0], chosen[min(1, len(chosen) - 1)]
 
 
-_ELITE = 0.15  # share of a round that is called worst; 0.01 to 0.2 in the literature
+_ELITE = 0.15  # share of a round that is the elite; 0.01 to 0.2 in the literature
 _SMOOTHING = 0.8  # of the way to the new mean; 0.6 to 0.9 in the literature
-_NOMINAL = 0.1  # plain draws beside the normals; Hesterberg uses 0.1 to 0.5
+_NOMINAL = 0.1  # share of plain draws; Hesterberg uses 0.1 to 0.5
 _SPREAD = (1.0, 1.3)
-_ENOUGH = 0.4  # share of a round that fails, at which the proposal has arrived; our choice
-_ALPHA = 0.01  # chance that an axis which no failure depends on is moved, over all axes; our choice
-_LEAST = 0.5  # of an equal share of the draws, for every mode: a weak one is not lost; our choice
-_FEWEST = 4  # draws that a mode rests on
+_ENOUGH = 0.4  # share of failures in a round at which the search stops; our choice
+_ALPHA = 0.01  # probability that any axis is moved on which no failure depends; our choice
+_LEAST = 0.5  # of an equal share of the draws, the minimum of every mode, so that none is lost; our choice
+_FEWEST = 4  # least draws of a mode
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredPoints:
-    """What became of points ``z`` ``(n, d)``: ``score`` ``(n,)``, lower is worse, and whether each ``failed``.
+    """Results of points ``z`` ``(n, d)``: ``score`` ``(n,)``, lower is worse, and whether each ``failed``.
 
-    ``lost`` worlds diverged: they are not counted as failures, and how many there are is said beside a rate.
+    ``lost`` worlds diverged: they do not count as failures, and their number is reported with a rate.
     """
 
     z: Array
@@ -219,22 +220,22 @@ class ScoredPoints:
 
     @classmethod
     def joined(cls, parts: list[ScoredPoints]) -> ScoredPoints:
-        """All of them, one after the other."""
+        """Concatenate results."""
         names = [field.name for field in fields(cls)]
         return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
 
 
-# Settings of a search: what people call them, and what it cannot do with less.
+# Settings of a search: their names in messages, and their minima.
 _NEEDED = {"round_size": ("worlds per round", 4 * _FEWEST), "rounds": ("rounds", 0), "modes": ("modes", 1)}
 _NEEDED |= {"draws": ("draws", 2)}
 
 Try = Callable[[Array], ScoredPoints]
-"""Runs the worlds of points ``(n, d)``."""
+"""Function that runs the worlds of points ``(n, d)``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions:
-    """How a search goes: worlds per round, most rounds, modes of the proposal, worlds of the estimate."""
+    """Options of a search: worlds per round, maximum of rounds, modes of the proposal, worlds of the estimate."""
 
     round_size: int = 256
     rounds: int = 6
@@ -250,9 +251,9 @@ class SearchOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchResult:
-    """What a search came to: the rate, the last proposal, all worlds that were run (``seen``; the ``fresh`` ones last).
+    """Result of a search: the rate, the last proposal, and all simulated worlds (``seen``; the ``fresh`` ones last).
 
-    ``levels`` is, round by round, the score that the elite lay below and the share of the round that failed.
+    ``levels`` has, per round, the score threshold of the elite and the share of the round that failed.
     """
 
     rate: WeightedRate
@@ -263,13 +264,13 @@ class SearchResult:
 
 
 def failure_rate(try_: Try, axes: int, search: SearchOptions, *, level: float = 0.95) -> SearchResult:
-    """Search for failures, and estimate how often they happen under the plain distribution.
+    """Search for failures, and estimate their rate under the plain distribution.
 
     Args:
         try_: runs worlds.
-        axes: how many numbers a world is.
-        search: how.
-        level: of the interval.
+        axes: number of axes of a world.
+        search: options of the search.
+        level: confidence level of the interval.
     """
     rng = np.random.default_rng([search.seed, axes])
     proposal, parts, levels = ProposalMixture.plain(axes), list[ScoredPoints](), list[tuple[float, float]]()
@@ -289,9 +290,9 @@ def failure_rate(try_: Try, axes: int, search: SearchOptions, *, level: float = 
 
 
 def _elite(seen: ScoredPoints, proposal: ProposalMixture) -> tuple[NDArray[np.bool_], float]:
-    """The worst worlds of a round: its failures or, where they are few, its lowest scores, and a few of every normal.
+    """Return the worst worlds of a round (failures, or the lowest scores if failures are few), some of every normal.
 
-    The few keep a region of failures from being forgotten because another is reached first.
+    The worlds of every normal keep a region of failures in the search when another region is reached first.
     """
     kept = ~seen.lost
     if not kept.any():
@@ -311,12 +312,12 @@ def _elite(seen: ScoredPoints, proposal: ProposalMixture) -> tuple[NDArray[np.bo
 def _moved(
     proposal: ProposalMixture, seen: ScoredPoints, elite: NDArray[np.bool_], modes: int, rng: np.random.Generator
 ) -> ProposalMixture:
-    """The proposal whose normals fit the elite, seen through the plain distribution."""
+    """Fit the normals of the proposal to the elite, weighted by the plain distribution."""
     z, logs = seen.z[elite], proposal.log_weight(seen.z[elite])
     if len(z) < 2 * _FEWEST:
         return proposal
     weights = np.exp(np.minimum(logs - logs.max(), 0.0))
-    # Tempered: the few heaviest points would else be the whole mode (Koblents and Míguez, 2015).
+    # Tempered: otherwise the few heaviest points would determine the mode (Koblents and Míguez, 2015).
     flat = np.sqrt(weights)
     moving = _moving(z, flat)
     groups = _groups(z[:, moving], flat, modes, rng) if moving.any() else np.zeros(len(z), dtype=np.intp)
@@ -334,7 +335,7 @@ def _moved(
 
 
 def _moving(z: Array, weights: Array) -> NDArray[np.bool_]:
-    """Axes along which the elite lies elsewhere than the plain distribution, or wider: what failures depend on."""
+    """Return axes along which the elite is shifted or wider than the plain distribution: failures depend on them."""
     w = weights / weights.sum()
     effective = 1.0 / (w**2).sum()
     mean, square = w @ z, w @ z**2
@@ -345,9 +346,9 @@ def _moving(z: Array, weights: Array) -> NDArray[np.bool_]:
 
 
 def _groups(z: Array, weights: Array, modes: int, rng: np.random.Generator) -> NDArray[np.intp]:
-    """Which of at most ``modes`` groups each point belongs to; no group is smaller than a mode may be.
+    """Assign each point to one of at most ``modes`` groups; no group is smaller than the minimum of a mode.
 
-    Weighted k-means from far apart points (Arthur and Vassilvitskii, k-means++, 2007).
+    Weighted k-means with distant initial points (Arthur and Vassilvitskii, k-means++, 2007).
     """
     modes = min(modes, len(z) // _FEWEST)
     centres = z[[int(rng.choice(len(z), p=weights / weights.sum()))]]

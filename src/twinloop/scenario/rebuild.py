@@ -1,4 +1,4 @@
-"""Rebuild a pinned world from a robot's log: joints, things, the height of the table, and the commands."""
+"""Rebuild a scenario from a robot's log: joints, objects, height of the table, and commands."""
 
 from __future__ import annotations
 
@@ -24,30 +24,29 @@ from twinloop.tasks import Task
 from twinloop.twin import Twin
 
 TABLE = "geom/table/position/z"
-_SURE = 3.0  # standard deviations of the tracker beyond which a height is not its own error; our choice
-_FLAT_M = 0.004  # two things on the default range's steepest table (0.5 deg), half a metre apart, differ by no more
-_ROBOTS = ("tool",)  # what the columns of a log tell of that nobody has to place
+_SURE = 3.0  # standard deviations of the tracker beyond which a height difference is significant; our choice
+_FLAT_M = 0.004  # height difference of two objects, 0.5 m from each other, on the steepest default table (0.5 deg)
+_ROBOTS = ("tool",)  # names in a log's columns that are not objects to place
 
 
 def refuse_unplaced(names: Sequence[str], twin: Twin, place: str) -> None:
-    """Refuse a scene of which something would be lost: things that the twin cannot place, clutter that no log tells of.
+    """Raise an error if the scene cannot be rebuilt: the twin cannot place an object, or clutter is not in the log.
 
     Raises:
-        InputError: names what is missing, and where it would be said.
+        InputError: an object or clutter is missing; the message has the place to declare it.
     """
     things = dict.fromkeys(name.removesuffix(".x") for name in names if name.endswith(".x"))
     lost = [thing for thing in things if thing not in _ROBOTS and f"object/{thing}/position/x" not in twin.params]
     if lost:
         raise InputError(
-            f"{place} tells where {', '.join(lost)} lay, and the twin {twin.name} cannot place "
-            f"{'them' if len(lost) > 1 else 'it'}: it declares no object/{lost[0]}/position/x. Rebuilt without, the "
-            "scene would be another. Declare it in a twin's scene (docs/guides/randomize.md), or leave its columns out "
-            "of the log."
+            f"{place} has positions of {', '.join(lost)}, but the twin {twin.name} cannot place "
+            f"{'them' if len(lost) > 1 else 'it'}: it declares no object/{lost[0]}/position/x. The rebuilt scene would "
+            "be wrong. Declare it in a twin's scene (docs/guides/randomize.md), or leave its columns out of the log."
         )
     if twin.scene is not None and twin.scene.spec.clutter:
         raise InputError(
-            f"The twin {twin.name} strews clutter ({', '.join(twin.scene.spec.clutter)}), and {place} does not say "
-            "which things lay where. Give a twin without clutter, with what lay there as scene.objects at its place."
+            f"The twin {twin.name} has random clutter ({', '.join(twin.scene.spec.clutter)}), and {place} has no "
+            "positions of it. Give a twin without clutter, with the real objects as scene.objects at their places."
         )
 
 
@@ -60,21 +59,21 @@ def table_rise(
     *,
     place: str,
 ) -> float | None:
-    """By how much the table is higher than in these parameters; None where it is as there, as far as one can see.
+    """Return how much the table is higher than in these parameters, in m; None if no difference is measurable.
 
-    All things that a tracker sees may lie too high together, by the offset of its frame; what they differ in is no
-    matter of that.
+    All tracked objects may appear too high together, by the offset of the tracker's frame; this offset does not affect
+    their differences.
 
     Args:
-        seen: height of each thing and the standard deviation of it, in m.
-        twin: of the scene.
-        task: which says where things are.
-        params: one world.
-        begun: where things stand in it.
+        seen: height of each object and its standard deviation, in m.
+        twin: the twin of the scene.
+        task: the task, which returns the positions of objects.
+        params: parameters of one world.
+        begun: initial state of that world.
         place: the log, for messages.
 
     Raises:
-        InputError: things are not as high as any level table puts them; names both.
+        InputError: the heights do not fit any level table; the message has two of the objects.
     """
     told = _heights(twin, task, params, begun)
     rises = {thing: (z - told[thing], sd) for thing, (z, sd) in seen.items() if thing in told}
@@ -84,37 +83,37 @@ def table_rise(
     apart = rises[high][0] - rises[low][0]
     if apart > _FLAT_M + _SURE * float(np.hypot(rises[high][1], rises[low][1])):
         raise InputError(
-            f"{place}: {high} lies {1e3 * apart:.1f} mm higher than {low} would have it on a level table. The table is "
-            f"tilted, or {high} stands on something or on its edge, and the log does not say which. Identify the tilt "
-            "(geom/table/rotation/x and /y) and give --identified, or pin a simulated episode."
+            f"{place}: {high} is {1e3 * apart:.1f} mm higher than it would be with {low} on a level table. Either the "
+            f"table is tilted, or {high} is on another object or on its edge. Identify the tilt "
+            "(geom/table/rotation/x and /y) and give --identified, or use a simulated episode."
         )
     rise = float(np.mean([z for z, _ in rises.values()]))
     return rise if abs(rise) > _SURE * np.hypot(TRACKER_OFFSET_M, max(sd for _, sd in rises.values())) else None
 
 
 def _heights(twin: Twin, task: Task, params: ParamTable, begun: InitialState) -> dict[str, float]:
-    """Where the task says that things are at the beginning of a world, by their names: z, m."""
+    """Return the heights of objects at the beginning of a world, by their names: z, m."""
     commands: NDArray[np.float64] = begun.command[:, None]
     states = rollout(open_backend("reference"), twin, params, begun, commands, 1).states[0, :1]
     told = zip(task.environment_names, task.environment(states)[0].tolist(), strict=True)
     return {name.removesuffix(".z"): value for name, value in told if name.endswith(".z")}
 
 
-# A camera above a table knows its frame against the robot's to 1 to 3 mm (hand-eye calibration by a printed board; our
-# choice, the same as for virtual cells): how far, one standard deviation, everything that it sees may lie together.
+# Hand-eye calibration with a printed board gives the frame of a camera above a table to 1 to 3 mm. This standard
+# deviation is the common offset of all tracked objects; our choice, the same as for virtual cells.
 TRACKER_OFFSET_M = 0.002
-_LONGEST_S = 1.0  # of the time before anything moves, over which a tracker's noise is averaged; our choice
-_MOVED = 5.0  # standard deviations of the noise between frames: a thing that is this far from where it was has moved
-_LEAST_NOISE_M = 1e-4  # below what any tracker resolves; our choice, so that an exact log still tells motion
+_LONGEST_S = 1.0  # longest time before any motion over which a tracker's noise is averaged; our choice
+_MOVED = 5.0  # standard deviations of the noise between frames at which an object counts as moved
+_LEAST_NOISE_M = 1e-4  # below any tracker's resolution; for the detection of motion in a log without noise; our choice
 _STREAM = "scenario/rebuild"
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoggedEpisode:
-    """What a LeRobot folder says of one episode.
+    """One episode of a LeRobot folder.
 
-    ``state`` and ``action`` ``(T, n)`` are in ``units``; ``environment`` ``(T, m)`` is what a tracker saw, named by
-    ``environment_names``.
+    ``state`` and ``action`` ``(T, n)`` are in ``units``; ``environment`` ``(T, m)`` are measurements of a tracker,
+    named by ``environment_names``.
     """
 
     state: NDArray[np.float64]
@@ -128,10 +127,10 @@ class LoggedEpisode:
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectPlacement:
-    """Where things stood at the beginning, as parameters of the twin, and how well that is known.
+    """Initial places of objects as parameters of the twin, with their accuracy.
 
-    ``values`` by parameter; ``spread`` is the standard deviation that the tracker's noise leaves in each, and
-    ``frames`` over how many frames it was averaged.
+    ``values`` by parameter; ``spread`` is the standard deviation of each from the tracker's noise, ``frames`` the
+    number of averaged frames.
     """
 
     values: Mapping[str, float]
@@ -139,12 +138,12 @@ class ObjectPlacement:
     frames: int
 
     def with_table(self, height: float, spread: float) -> ObjectPlacement:
-        """The same on a table of another height, m."""
+        """Return the placement on a table of another height, in m."""
         return replace(self, values={**self.values, TABLE: height}, spread={**self.spread, TABLE: spread})
 
 
 def heights(log: LoggedEpisode, placed: ObjectPlacement) -> dict[str, tuple[float, float]]:
-    """How high the things that were placed stood before anything moved, and the standard deviation of that, m."""
+    """Return the heights of the placed objects before any motion, and their standard deviations, in m."""
     things = {name.split("/")[1] for name in placed.values if name.startswith("object/")}
     found: dict[str, tuple[float, float]] = {}
     for column, name in enumerate(log.environment_names):
@@ -156,21 +155,21 @@ def heights(log: LoggedEpisode, placed: ObjectPlacement) -> dict[str, tuple[floa
 
 
 def placement(log: LoggedEpisode, twin: Twin) -> ObjectPlacement:
-    """Where things stood before anything moved them.
+    """Return the places of objects before any motion.
 
     ``NAME.x`` and ``NAME.y`` of a tracker become ``object/NAME/position/x`` and ``/y``, its heading
-    ``object/NAME/yaw``, where the twin has these parameters. The noise between frames says how far a still thing seems
-    to move (the median of absolute differences, over √2 and 0.6745), and the mean is over the frames before any moves.
+    ``object/NAME/yaw``, if the twin has these parameters. The noise of a still object is the median of absolute
+    differences between frames, divided by √2 and 0.6745. The mean is over the frames before any object moves.
 
     Raises:
-        InputError: the log says nothing of any thing that the twin can place.
+        InputError: the log has no object that the twin can place.
     """
     columns = _columns(log.environment_names, twin)
     if not columns:
         raise InputError(
             f"{log.origin.place}: observation.environment_state ({', '.join(log.environment_names) or 'no names'}) "
-            f"tells of nothing that the twin {twin.name} can place. Its columns are named THING.x, THING.y, "
-            "THING.heading.cos and THING.heading.sin, and the twin declares object/THING/position/x and so on."
+            f"has no object that the twin {twin.name} can place. Name its columns THING.x, THING.y, "
+            "THING.heading.cos and THING.heading.sin, and declare object/THING/position/x and so on in the twin."
         )
     seen = {name: _series(log.environment, column) for name, column in columns.items()}
     noise = {name: _noise(values) for name, values in seen.items()}
@@ -184,7 +183,7 @@ def placement(log: LoggedEpisode, twin: Twin) -> ObjectPlacement:
 
 
 def _columns(names: Sequence[str], twin: Twin) -> dict[str, tuple[int, ...]]:
-    """Parameters of the twin that a tracker's columns tell, and those columns."""
+    """Return the parameters of the twin that a tracker's columns determine, with those columns."""
     rows = {name: i for i, name in enumerate(names)}
     told: dict[str, tuple[int, ...]] = {}
     for name, row in rows.items():
@@ -208,7 +207,7 @@ def _noise(values: NDArray[np.float64]) -> float:
 
 
 def _still(values: NDArray[np.float64], noise: float) -> int:
-    """Frames before a thing is first farther from where it began than its noise explains."""
+    """Return the number of frames before an object leaves its initial place by more than noise."""
     began = np.median(values[:5])
     gone = np.flatnonzero(np.abs(values - began) > _MOVED * noise)
     return int(gone[0]) if len(gone) else len(values)
@@ -227,20 +226,20 @@ def pin_log(
     reason: str = "",
     meaning: str = "",
 ) -> PinnedWorld:
-    """The world of a logged failure, with draws of what the log and identification leave open.
+    """Return the scenario of a logged failure, with draws of the uncertain parameters.
 
-    Joints begin where the first readings put them through each draw's encoders, at rest, under a command that holds
-    them there; things lie where the tracker saw them, on a table as high as they say. Parameters are the identified
-    estimate, or the twin's nominal values; draws come from the identified distribution, or the twin's default ranges,
-    and places from the tracker's noise and the offset of its frame.
+    Joints begin at the first readings, converted by each draw's encoders, at rest, under a command that holds them
+    there. Objects are at their tracked places, on a table whose height follows from them. Parameters are the identified
+    estimate, or the twin's nominal values. Draws come from the identified distribution, or the twin's default ranges;
+    those of places come from the tracker's noise and the offset of its frame.
 
     Args:
-        ndraw: rows drawn of what is uncertain.
-        seed: of these draws.
+        ndraw: number of draws of the uncertain parameters.
+        seed: seed of these draws.
 
     Raises:
-        InputError: the log's rate, joints or places do not fit the twin, or the scene holds what the log does not tell:
-            things that the twin cannot place, clutter, a tilted table; names them.
+        InputError: the log's rate, joints or places do not fit the twin, or the scene cannot be rebuilt from the log:
+            an object that the twin cannot place, clutter, a tilted table.
     """
     _check(log, twin)
     refuse_unplaced(log.environment_names, twin, log.origin.place)
@@ -291,17 +290,17 @@ def _check(log: LoggedEpisode, twin: Twin) -> None:
     if twin.model.nu != len(twin.robot.joints):
         raise InputError(
             f"The twin {twin.name} has {twin.model.nu} actuators for {len(twin.robot.joints)} joints, and a log of "
-            "joints does not say what the others were told. Give a twin whose actuators are all the robot's."
+            "joints has no commands of the others. Give a twin whose actuators all belong to the robot."
         )
     if abs(log.hz - twin.control_hz) > 0.01 * twin.control_hz:
         raise InputError(
-            f"{log.origin.place} was recorded at {log.hz:g} Hz, and the twin {twin.name} is commanded at "
-            f"{twin.control_hz:g}. Give a twin with control_hz: {log.hz:g}."
+            f"{log.origin.place} was recorded at {log.hz:g} Hz, but the control rate of the twin {twin.name} is "
+            f"{twin.control_hz:g} Hz. Give a twin with control_hz: {log.hz:g}."
         )
 
 
 def _known(identified: ParamDistribution, twin: Twin) -> dict[str, float]:
-    """The identified values of what the data determined."""
+    """Return the identified values of the determined parameters."""
     for name in identified.names:
         if name not in twin.params:
             raise UnknownNameError("identified parameter", name, twin.params, where=f"the twin {twin.name}")
@@ -311,7 +310,7 @@ def _known(identified: ParamDistribution, twin: Twin) -> dict[str, float]:
 def _draws(
     twin: Twin, identified: ParamDistribution | None, placed: ObjectPlacement, ndraw: int, seed: int
 ) -> NDArray[np.float64]:
-    """Rows ``(ndraw, nparam)`` of what is not known exactly."""
+    """Return rows ``(ndraw, nparam)`` of the uncertain parameters."""
     skip = tuple(placed.values)
     drawn = default_draws(twin, skip=skip) if identified is None else identified_draws(twin, identified, skip=skip)
     episodes = np.arange(1, ndraw + 1)
@@ -329,9 +328,9 @@ def _draws(
 
 
 def _joined(twin: Twin, params: ParamTable, begun: InitialState, readings: NDArray[np.float64]) -> InitialState:
-    """The reset's beginning with the arm where the readings put it, and told what holds it there.
+    """Return the initial state of the reset with the arm at its readings, under a command that holds it there.
 
-    A servo that holds an arm up stands off from its command; by how much is read off the reset, whose command does so.
+    A servo that holds an arm up has a position offset from its command; the offset is taken from the reset's command.
     """
     offset, scale = twin.column(params, "sensor", "offset"), twin.column(params, "sensor", "scale")
     qpos = begun.qpos.copy()

@@ -1,4 +1,4 @@
-"""Whether stored scenarios come out as they did: exact verdicts, try by try in the same worlds."""
+"""Compare the outcomes of stored scenarios with earlier ones: exact tests, trial by trial in the same worlds."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _LETTERS = frozenset("01x")
 
 @dataclass(frozen=True, kw_only=True)
 class RegressionVerdict:
-    """One scenario: what it was, what it is now, and what that says.
+    """Verdict on one scenario: earlier outcomes, present outcomes, and their comparison.
 
-    ``gained`` and ``lost`` count tries that turned to success and to failure. ``word``: success fell (``regressed``)
-    or rose (``improved``) beyond chance over all scenarios; ``gone``: a failure of a robot that this twin no longer
-    shows; ``refused``: it could not be run, see ``note``.
+    ``gained`` and ``lost`` are the numbers of trials that changed to success and to failure. ``word``: success fell
+    (``regressed``) or rose (``improved``) beyond chance over all scenarios; ``gone``: a failure of a robot that the
+    twin no longer reproduces; ``refused``: it could not be run, see ``note``.
     """
 
     name: str
@@ -42,7 +42,7 @@ class RegressionVerdict:
         return self.word in ("regressed", "gone", "refused")
 
     def to_json(self, level: float) -> dict[str, Any]:
-        """A plain form for results."""
+        """Return a JSON-compatible dictionary."""
         return {
             "scenario": self.name,
             "verdict": self.word,
@@ -57,37 +57,38 @@ class RegressionVerdict:
 
 
 def expected(evidence: Any, name: str) -> tuple[str, TrialOutcomes]:
-    """Who acted when a scenario was stored, and what the tries came to.
+    """Return the policy of a stored scenario, and the outcomes of its trials.
 
     Raises:
-        InputError: nothing was stored of it, or not what `scenario` stores.
+        InputError: no expectation is stored, or its format is wrong.
     """
     stored = evidence.get("expected") if isinstance(evidence, dict) else None
     if not isinstance(stored, dict) or not {"reference", "actor", "outcomes"} <= stored.keys():
         raise InputError(
-            f"Scenario {name} says nothing of what to expect of it. Pin it again with `twinloop scenario "
-            f"from-failure`, or take what a policy does now: `twinloop scenario regress {name} --policy P --accept`."
+            f"Scenario {name} has no stored expectation. Store it again with `twinloop scenario "
+            f"from-failure`, or accept a policy's present outcomes: `twinloop scenario regress {name} --policy P "
+            "--accept`."
         )
     outcomes = str(stored["outcomes"])
     if not outcomes or not _LETTERS.issuperset(outcomes):
-        raise InputError(f"Scenario {name}: evidence.expected.outcomes is {outcomes[:20]!r}, not of 0, 1 and x.")
+        raise InputError(f"Scenario {name}: evidence.expected.outcomes is {outcomes[:20]!r}. Use only 0, 1 and x.")
     return str(stored["reference"]), TrialOutcomes.of_outcomes(outcomes, str(stored["actor"]))
 
 
 def expectation(reference: str, tried: TrialOutcomes) -> dict[str, Any]:
-    """What is stored of tries, so that later ones can be compared with them."""
+    """Return outcomes in the stored form, so that later ones can be compared with them."""
     return {"reference": reference, **tried.to_json()}
 
 
 def compare(name: str, was: TrialOutcomes, now: TrialOutcomes, *, note: str = "") -> RegressionVerdict:
-    """What was and what is, try by try, without a verdict; see `judged`.
+    """Compare earlier and present outcomes trial by trial, without a verdict; see `judged`.
 
     Raises:
-        InputError: there is no try that the simulation lost in neither.
+        InputError: no trial is valid in both.
     """
     counts = now.against(was)
     if counts is None:
-        raise InputError(f"Scenario {name}: the simulation lost every world then or now. Check it with `twin check`.")
+        raise InputError(f"Scenario {name}: no world is valid both then and now. Check it with `twin check`.")
     return RegressionVerdict(
         name=name,
         word="unchanged",
@@ -104,13 +105,13 @@ def compare(name: str, was: TrialOutcomes, now: TrialOutcomes, *, note: str = ""
 def judged(
     rows: Sequence[RegressionVerdict], *, alpha: float = 0.05, real: Sequence[bool] = ()
 ) -> list[RegressionVerdict]:
-    """Verdicts with an error rate over all scenarios (Holm).
+    """Return verdicts with an error rate over all scenarios (Holm).
 
     Args:
-        rows: as `compare` gives them, or refused.
-        alpha: chance that any scenario is called regressed where none is, and likewise improved.
-        real: of a new version of a twin, which scenarios come from a robot's log: where these no longer fail, the twin
-            has lost a failure that is known. Empty where policies are compared.
+        rows: results of `compare`, or refused scenarios.
+        alpha: probability that any scenario is called regressed although none is; the same for improved.
+        real: for a new version of a twin, whether each scenario comes from a robot's log: if it no longer fails, the
+            twin has lost a known failure. Empty if policies are compared.
     """
     ran = [row for row in rows if row.now is not None]
     fell, rose = (

@@ -1,4 +1,4 @@
-"""Search the worlds of a plan for failures, and reduce one to the parameters that it needs."""
+"""Search the worlds of a plan for failures, and reduce a failure to the parameters that it needs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from twinloop.simulate import Backend
 from twinloop.tasks import Task
 from twinloop.tasks.protocol import is_staged
 
-_BATCH = 128  # worlds at once: past this a batch gets no faster on C threads (benchmarks/speed/generate.py)
+_BATCH = 128  # worlds at once: larger batches are not faster on C threads (benchmarks/speed/generate.py)
 _EDGE = 1e-12  # probabilities are kept this far from 0 and 1, where a normal has no quantile
 
 
 @dataclass(frozen=True, kw_only=True)
 class FixedPointDesign:
-    """A design whose episodes lie where they are told: episode ``first + i`` at row ``i`` of ``points``, in (0, 1)."""
+    """A design with given points: episode ``first + i`` is at row ``i`` of ``points``, in (0, 1)."""
 
     kind: ClassVar[str] = "given"
     points: NDArray[np.float64]
@@ -34,14 +34,14 @@ class FixedPointDesign:
     names: tuple[str, ...] = ()
 
     def check(self, axes: Sequence[tuple[str, ...]]) -> None:
-        """Refuse points of other axes."""
+        """Raise an error if the points have a different number of axes."""
         if self.points.shape[1] != len(axes):
             raise InputError(f"Points have {self.points.shape[1]} axes, the plan draws {len(axes)} numbers.")
 
     def place(
         self, u: NDArray[np.float64], axes: Any, run_seed: int, episodes: NDArray[np.int64], /
     ) -> NDArray[np.float64]:  # the protocol's signature
-        """The points of these episodes."""
+        """Return the points of these episodes."""
         del u, axes, run_seed
         return self.points[episodes - self.first]
 
@@ -49,19 +49,19 @@ class FixedPointDesign:
 class PlanSearch:
     """Runs worlds of a plan at points ``z`` ``(n, d)`` of independent standard normals; see `scenario.rare.Try`.
 
-    A world's score is the task's progress, in [0, 1], where it failed, and 1 plus the share of the episode for which
-    success already lasted at its end where it did not: a late success is nearest to a failure. Chance within worlds is
-    new in every world, so that what happens by chance alone is part of the rate.
+    The score of a failed world is the task's progress, in [0, 1]. The score of a successful world is 1 plus the share
+    of the episode during which success already lasted at its end: a late success is nearest to a failure. Random draws
+    within worlds are new in every world, so that their effect is part of the rate.
 
     Args:
-        plan: what is drawn, and so what is asked about.
-        task: on the plan's twin.
-        actor: who acts.
-        backend: how worlds run.
+        plan: the plan of the draws, which defines the failure rate.
+        task: the task on the plan's twin.
+        actor: the actor.
+        backend: the backend that runs worlds.
 
     Raises:
-        InputError: a plan with constraints, adaptive ranges or proposals, whose distribution is not the product that
-            points stand for; or one that draws nothing per episode.
+        InputError: the plan has constraints, adaptive ranges or proposals, so that its distribution is not a product
+            over axes; or it draws nothing per episode.
     """
 
     def __init__(self, plan: Plan, task: Task, actor: Actor, backend: Backend) -> None:
@@ -72,7 +72,7 @@ class PlanSearch:
         drawn = [draw for draw in plan.draws if draw.scope == "episode"]
         self.axes = tuple("+".join(axis) for draw in drawn for axis in draw.axes)
         if not self.axes:
-            raise InputError("Nothing is drawn per episode, so there is nothing to search. Add `default: true`.")
+            raise InputError("No parameter is drawn per episode, so there is nothing to search. Add `default: true`.")
         self._plan, self._task, self._actor, self._backend = plan, task, actor, backend
         self._count, self._points = 0, list[NDArray[np.float64]]()
 
@@ -87,19 +87,19 @@ class PlanSearch:
         return ScoredPoints.joined([self._judged(part, self._run(part, number)) for part, number in cuts])
 
     def episode(self, z: NDArray[np.float64]) -> SimEpisode:
-        """The world of a point ``(d,)`` that was run, run again: its record with states and commands.
+        """Run the world of a point ``(d,)`` again and return its record with states and commands.
 
         Raises:
-            InputError: it was not run.
+            InputError: the search has not run this point.
         """
         ran = np.concatenate(self._points)
         rows = np.flatnonzero((ran == z).all(axis=1))
         if not len(rows):
-            raise InputError("A world that the search has not run cannot be kept. Run it first.")
+            raise InputError("The search has not run this world, so it cannot be stored. Run it first.")
         return self._run(ran[[rows[0]]], int(rows[0])).episode(0)
 
     def values(self, z: NDArray[np.float64]) -> dict[str, float]:
-        """The drawn parameters of one point ``(d,)``, by name."""
+        """Return the drawn parameters of one point ``(d,)``, by name."""
         table = self._placed(z[None], 0).draw([0], nstep=self._task.nstep)
         names = [name for draw in self._plan.draws for name in draw.names if draw.scope != "step"]
         return {name: float(table[name][0]) for name in names}
@@ -122,7 +122,7 @@ class PlanSearch:
 
     def _judged(self, z: NDArray[np.float64], batch: BatchResult) -> ScoredPoints:
         lost, won = ~batch.trajectories.valid, batch.success
-        far = np.where(batch.held.any(axis=1), 0.9, 0.5)  # of a task that does not say how far it came
+        far = np.where(batch.held.any(axis=1), 0.9, 0.5)  # for a task without progress
         if is_staged(self._task):
             far = self._task.progress(batch.trajectories.states)[:, -1]
         undone = ~batch.held
@@ -133,15 +133,15 @@ class PlanSearch:
 
 Array = NDArray[np.float64]
 _TRIES = 8  # changes of each failure that are tried at once; our choice
-_SHRINK = 0.7  # what is left of an axis that cannot go back to the middle altogether; our choice
+_SHRINK = 0.7  # factor on an axis that cannot be reset to the centre; our choice
 
 
 def simplified(try_: Try, z: Array, *, rounds: int, rng: np.random.Generator) -> tuple[Array, ScoredPoints]:
-    """Failures ``z`` ``(k, d)`` as probable as they can be made: few axes off the middle, and those as little.
+    """Make failures ``z`` ``(k, d)`` as probable as possible: few axes off the centre, and those by small amounts.
 
-    Every round tries for each failure to set parts of its axes back, larger parts while that works and smaller ones
-    after (delta debugging; Zeller and Hildebrandt, IEEE Transactions on Software Engineering 28, 2002), and keeps the
-    most probable that still fails. Late rounds shrink what is left.
+    Every round resets part of the axes of each failure, larger parts after a success and smaller ones after none (delta
+    debugging; Zeller and Hildebrandt, IEEE Transactions on Software Engineering 28, 2002), and keeps the most probable
+    world that still fails. Late rounds shrink the remaining values.
 
     Returns:
         The failures, and every world that was tried.
@@ -162,7 +162,7 @@ def simplified(try_: Try, z: Array, *, rounds: int, rng: np.random.Generator) ->
 
 
 def _changed(z: Array, part: float, shrink: bool, rng: np.random.Generator) -> Array:
-    """Changes of one failure ``(_TRIES, d)``: about that part of the axes that are off the middle set back."""
+    """Return changes of one failure ``(_TRIES, d)``: about a ``part`` of its nonzero axes is reset or shrunk."""
     off = z != 0.0
     back = off & (rng.random((_TRIES, len(z))) < part)
     lone = ~back.any(axis=1) & off.any()

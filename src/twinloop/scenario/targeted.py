@@ -1,4 +1,4 @@
-"""Where data around a failure is drawn from: a box around its parameters and places, within what is possible."""
+"""Ranges for data around a failure: a box around its parameters and places, within physical bounds."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.rollout.pinned import PinnedWorld
 from twinloop.twin import Twin
 
-# Half the width of a box, of the parameter's default range; our choice: a quarter of the range lies in the box, so that
-# a demonstration near the failure is still one of many.
+# Half the width of a box, as a fraction of the parameter's default range; our choice: the box has a quarter of the
+# range, so that demonstrations near the failure still differ from each other.
 WIDTH = 0.125
 
 
 @dataclass(frozen=True, kw_only=True)
 class TargetBox:
-    """Ranges by parameter around a scenario, and parameters that keep the scenario's value because nothing is drawn."""
+    """Ranges by parameter around a scenario, and the ``fixed`` parameters, which keep the scenario's value."""
 
     ranges: Mapping[str, tuple[float, float]]
     fixed: tuple[str, ...]
 
 
 def box_around(pinned: PinnedWorld, twin: Twin, *, width: float = WIDTH, only: Sequence[str] = ()) -> TargetBox:
-    """The box of a scenario's own parameters.
+    """Return the box around the parameters in which a scenario differs from its twin.
 
     A parameter with a default range gets ``width`` of it on either side of the scenario's value, within its physical
-    bounds; one without keeps its value.
+    bounds; one without a default range keeps its value.
 
     Args:
-        width: half a box's width, in parts of the default range.
-        only: patterns of parameters; all that are the scenario's own by default.
+        width: half a box's width, as a fraction of the default range.
+        only: patterns of parameters; all in which the scenario differs by default.
 
     Raises:
-        UnknownNameError: a pattern that none of them matches.
-        InputError: the scenario departs from its twin in nothing, or ``width`` is negative.
+        UnknownNameError: a pattern matches none of them.
+        InputError: the scenario does not differ from its twin, or ``width`` is negative.
     """
     if width < 0:
         raise InputError(f"--width {width:g}: give a part of each default range, 0 or more.")
@@ -46,7 +46,7 @@ def box_around(pinned: PinnedWorld, twin: Twin, *, width: float = WIDTH, only: S
     chosen = {name: value for name, value in own.items() if not only or any(fnmatch.fnmatchcase(name, p) for p in only)}
     if not chosen:
         raise InputError(
-            f"Scenario {pinned.name} is nominal in everything, so there is nothing to draw around. Generate with the "
+            f"Scenario {pinned.name} has only nominal parameters, so it has no box. Generate with the "
             "twin's default ranges instead: `randomization: default`."
         )
     ranges = {name: _range(twin, name, value, width) for name, value in chosen.items()}

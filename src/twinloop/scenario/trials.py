@@ -1,4 +1,4 @@
-"""Tries of a pinned world: under an actor, or under the commands that were issued; as often as asked for."""
+"""Run trials of a stored scenario, with an actor or with the logged commands, any number of times."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from twinloop.stats import Interval, PairedCounts, clopper_pearson
 from twinloop.tasks import Task
 from twinloop.twin import Twin
 
-_BATCH = 128  # worlds at once: past this a batch gets no faster on C threads (benchmarks/speed/generate.py)
-LOGGED = "commands"  # what is said to have acted where the commands of the log were issued again
+_BATCH = 128  # worlds at once: larger batches are not faster on C threads (benchmarks/speed/generate.py)
+LOGGED = "commands"  # name of the actor if the commands of the log were issued again
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialOutcomes:
-    """What tries came to: ``success`` ``(n,)``, and ``valid`` ``(n,)``, false where the simulation lost a world.
+    """Outcomes of trials: ``success`` ``(n,)``, and ``valid`` ``(n,)``, false for an invalid world.
 
-    Try 0 is the pinned world itself. ``actor`` says who acted.
+    Trial 0 is the stored world itself. ``actor`` is the actor's name.
     """
 
     actor: str
@@ -38,39 +38,39 @@ class TrialOutcomes:
 
     @property
     def trials(self) -> int:
-        """Tries that can be counted."""
+        """Number of valid trials."""
         return int(self.valid.sum())
 
     @property
     def successes(self) -> int:
-        """Of those, how many ended in success."""
+        """Number of valid trials with success."""
         return int((self.success & self.valid).sum())
 
     @property
     def failures(self) -> int:
-        """Of those, how many did not."""
+        """Number of valid trials without success."""
         return self.trials - self.successes
 
     def success_rate(self, level: float = 0.95) -> Interval:
-        """The success rate with its exact interval.
+        """Return the success rate with its exact interval.
 
         Raises:
-            InputError: the simulation lost every world.
+            InputError: no world is valid.
         """
         if not self.trials:
             raise InputError(
-                f"The simulation lost all {len(self)} worlds, so there is no rate. Check the twin with `twinloop twin "
-                "check`, or try values nearer to nominal."
+                f"All {len(self)} worlds are invalid, so there is no rate. Check the twin with `twinloop twin "
+                "check`, or use values nearer to nominal."
             )
         return clopper_pearson(self.successes, self.trials, level=level)
 
     def failure_rate(self, level: float = 0.95) -> Interval:
-        """The failure rate with its exact interval; raises as `success_rate`."""
+        """Return the failure rate with its exact interval; raises as `success_rate`."""
         self.success_rate(level)
         return clopper_pearson(self.failures, self.trials, level=level)
 
     def against(self, base: TrialOutcomes) -> PairedCounts | None:
-        """Pairs of these tries (a) with those of the same worlds in ``base`` (b); None where none is valid in both."""
+        """Return pairs of these trials (a) with the same worlds in ``base`` (b); None if no pair is valid in both."""
         n = min(len(self), len(base))
         both = self.valid[:n] & base.valid[:n]
         if not both.any():
@@ -80,7 +80,7 @@ class TrialOutcomes:
         return PairedCounts(**{name: int(there.sum()) for name, there in pairs.items()})
 
     def to_json(self, level: float = 0.95) -> dict[str, Any]:
-        """A plain form: counts, failure rate with its interval, and each try in order: 1 success, 0 failure, x lost."""
+        """Return counts, failure rate with its interval, and `outcomes` as a JSON-compatible dictionary."""
         rate = self.failure_rate(level)
         return {
             "actor": self.actor,
@@ -95,13 +95,13 @@ class TrialOutcomes:
 
     @property
     def outcomes(self) -> str:
-        """Every try in order as a letter: 1 success, 0 failure, x lost."""
+        """Every trial in order as a letter: 1 success, 0 failure, x invalid."""
         pairs = zip(self.success.tolist(), self.valid.tolist(), strict=True)
         return "".join("x" if not valid else "01"[success] for success, valid in pairs)
 
     @classmethod
     def of_outcomes(cls, outcomes: str, actor: str = "") -> TrialOutcomes:
-        """The inverse of `outcomes`."""
+        """Return the trials of a text of `outcomes`."""
         letters = np.array(list(outcomes), dtype="U1")
         return cls(actor=actor, success=letters == "1", valid=letters != "x")
 
@@ -117,7 +117,7 @@ def try_actor(
     values: Mapping[str, Any] | None = None,
     backend: Backend | None = None,
 ) -> TrialOutcomes:
-    """Let an actor act in a pinned world and worlds like it; see `PinnedWorld.beginning` for the arguments."""
+    """Run an actor in a stored world and variations of it; see `PinnedWorld.beginning` for the arguments."""
     begun = pinned.beginning(n, twin=twin, task=task, chance=chance, values=values)
     backend = backend or open_backend()
     parts = [
@@ -144,13 +144,13 @@ def try_actor(
 def try_commands(
     pinned: PinnedWorld, twin: Twin, task: Task, n: int, *, backend: Backend | None = None
 ) -> TrialOutcomes:
-    """Issue the commands that were issued, whatever comes of it; see `PinnedWorld.beginning` for the arguments.
+    """Issue the logged commands again, without feedback; see `PinnedWorld.beginning` for the arguments.
 
     Raises:
-        InputError: the world holds no commands.
+        InputError: the scenario has no commands.
     """
     if pinned.commands is None:
-        raise InputError(f"Scenario {pinned.name} holds no commands. Try it under an actor instead.")
+        raise InputError(f"Scenario {pinned.name} has no commands. Run it with an actor instead.")
     begun = pinned.beginning(n, twin=twin, task=task)
     backend, success, valid = backend or open_backend(), [], []
     for part in _parts(begun):
@@ -163,7 +163,7 @@ def try_commands(
 
 
 def _parts(begun: EpisodeStart) -> list[EpisodeStart]:
-    """A beginning in batches."""
+    """Divide the initial worlds into batches."""
     starts = range(0, len(begun.numbers), _BATCH)
     cuts = [np.arange(start, min(start + _BATCH, len(begun.numbers))) for start in starts]
     return [

@@ -1,1 +1,1 @@
-"""Attribute a twin's error to its parameters, and find which parameters move its predictions."""
+"""Attribute a twin's error to its parameters, and find the parameters that change its predictions most."""

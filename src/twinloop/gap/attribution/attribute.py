@@ -1,11 +1,10 @@
-"""Attribute a twin's error to groups of parameters, each exchanged for its identified values; shares have intervals.
+"""Attribute a twin's error to groups of parameters that change from nominal to identified; shares have intervals.
 
-With e(S) the mean squared error of the twin whose groups S are identified and all others nominal, v(S) = e(∅) − e(S) is
-what S gains, and the Shapley values of v share the whole gain out among the groups (`stats.shapley`). Squared error is
-chosen for three reasons: noise of the sensor adds the same to e of every S and drops out of v; squared errors add up
-over frames and episodes, so that shares do too; and where trajectories are linear in the parameters, groups interact in
-pairs at most, so that few orders suffice. All worlds replay the same windows, so that what differs between them is the
-parameters alone.
+e(S) is the mean squared error of the twin whose groups S are identified and all others nominal. The gain of S is v(S) =
+e(∅) − e(S), and the Shapley values of v divide the whole gain among the groups (`stats.shapley`). There are three
+reasons for the squared error: sensor noise adds the same to e of every S and cancels in v; squared errors add over
+frames and episodes, so that shares do too; and if trajectories are linear in the parameters, groups interact at most in
+pairs, so that few orders suffice. All worlds replay the same windows, so that they differ in the parameters alone.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ class SquaredErrorShares:
 
     Args:
         sums: squared errors ``(nworld, nepisode, nchannel)`` of a design's worlds.
-        erring: channels that have an error at all, ``(nchannel,)``.
+        erring: channels with a nonzero error, ``(nchannel,)``.
         plan: the design.
-        drawn: the same of a design of draws, on episodes of its own; None for none.
-        clusters: on which the covariance of these draws rests.
+        drawn: a design of draws with its squared errors, possibly on other episodes; None for none.
+        clusters: number of clusters from which the covariance of the draws was estimated.
         level: confidence level.
-        resamples: of the bootstrap over episodes.
-        seed: of these.
+        resamples: number of bootstrap resamples over episodes.
+        seed: seed of the bootstrap.
     """
 
     def __init__(
@@ -74,27 +73,27 @@ class SquaredErrorShares:
             self._drawn_left = (errors[0] - gained)[:, None]
 
     def shares(self, kind: str) -> ShapleyShares:
-        """Of one of the `GroupEffects`, ``(ngroup, nchannel + 1)``; the last column counts every channel alike."""
+        """Return the shares of one kind of `GroupEffects`, ``(ngroup, nchannel + 1)``; the last column is a mean."""
         return self._shares(np.asarray(getattr(self._effects, kind)), self._deviations(kind), self._mix)
 
     def left(self) -> ShapleyShares:
-        """Of what stays with all parameters identified, ``(1, nchannel + 1)``."""
+        """Return the shares that remain with all parameters identified, ``(1, nchannel + 1)``."""
         drawn = self._drawn and self._of_draws(self._drawn_left)
         return self._shares(self._left[None], drawn, self._mix)
 
     def floor(self, squared: Array) -> Array:
-        """Shares of squared errors ``(nchannel,)`` that are the sensor's own; of all together where all are known."""
+        """Return the shares of the sensors' squared errors ``(nchannel,)``, and their mean if all are known."""
         whole = self._whole.sum(axis=0)
         own = np.divide(squared, whole, out=np.full_like(squared, np.nan), where=whole > 0)
         return np.append(own, own[whole > 0].mean() if (whole > 0).any() else np.nan)
 
     def interactions(self) -> Array:
-        """Largest difference between a share and the mean of joining first and last, by column, ``(nchannel + 1,)``."""
+        """Return the largest |share − mean of joining first and last| of any group, by column, ``(nchannel + 1,)``."""
         halves = (self._effects.alone + self._effects.back) / 2
         return np.abs(ratios(self._effects.share - halves, self._whole, self._mix)).max(axis=0)
 
     def causes(self, names: Sequence[str]) -> tuple[tuple[ErrorCause, ...], ...]:
-        """Groups by column, those together that cannot be told apart, ranked."""
+        """Return ranked groups by column; groups that the data cannot separate are joined."""
         share, back = self.shares("share"), ratios(self._effects.back, self._whole, self._mix)
         return tuple(self._causes(names, share, back[:, column], column) for column in range(self._mix.shape[1]))
 
@@ -138,7 +137,7 @@ class SquaredErrorShares:
         return ShareDeviations.of_draws(ratios(parts, self._drawn_whole, self._mix), df=self._df)
 
     def _deviations(self, kind: str) -> ShareDeviations | None:
-        """What shares rest on besides the episodes: the uncertainty of parameters, and of sampled orders."""
+        """Return the uncertainty of shares from parameters and sampled orders, in addition to that from episodes."""
         found = None
         if self._drawn is not None:
             found = self._of_draws(getattr(self._drawn, kind))
@@ -149,26 +148,26 @@ class SquaredErrorShares:
 
 
 Params = Mapping[str, float] | ParamDistribution
-_ROUNDING = 1e-9  # root mean square error, in a channel's unit, that is the arithmetic's
+_ROUNDING = 1e-9  # root mean square error, in a channel's unit, that is rounding error
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttributionOptions:
-    """How an attribution is made.
+    """Options of an attribution.
 
     Attributes:
-        replay: how the log is cut into windows, and what is compared.
+        replay: how the log is divided into windows, and which channels are compared.
         physics_hz: rate of the physics, at most the twin's own; that of a fit by default (see `identify.FitConfig`).
-        exact: most groups of which every coalition is replayed.
-        pairs: orders of more groups than that, each walked both ways, at least.
-        draws: of the identified distribution; 0 for the estimate alone.
-        steps: physics steps of all coalitions together. Where all of them on the whole log would be more, orders are
-            sampled, and of a log too long even for those a part is replayed, evenly spread. A million takes an arm of
-            six joints about 7 s of one core.
-        draw_steps: the same of the draws.
+        exact: largest number of groups for which every coalition is replayed.
+        pairs: for more groups, the least number of random orders; each is used forwards and backwards.
+        draws: number of draws of the identified distribution; 0 for the estimate alone.
+        steps: limit of the physics steps of all coalitions together. If all coalitions on the whole log need more,
+            orders are sampled; if the log is too long even for these, an evenly spread part of it is replayed. A
+            million steps take an arm of six joints about 7 s of one core.
+        draw_steps: the same limit for the draws.
         level: confidence level of the intervals.
-        resamples: of the bootstrap over episodes.
-        seed: of orders, draws and resamples.
+        resamples: number of bootstrap resamples over episodes.
+        seed: seed of orders, draws and resamples.
     """
 
     replay: ReplayOptions = field(default_factory=ReplayOptions)
@@ -194,20 +193,21 @@ def attribute(
     floor: Mapping[str, float] | None = None,
     note: str = "",
 ) -> Attribution:
-    """Share the twin's error out among groups of parameters.
+    """Attribute the twin's error to groups of parameters.
 
     Args:
-        backend: where the worlds run.
+        backend: the backend that runs the worlds.
         twin: the twin.
-        episodes: what is measured, better held out from the fit.
-        params: identified parameters; a distribution lets their uncertainty count.
-        groups: see `groups.parameter_groups`; they must hold every parameter that differs from nominal, once.
-        options: see there.
-        floor: mean squared error of the sensor itself by channel, in the square of its unit, where it is known.
-        note: what a reader must know of the episodes.
+        episodes: the episodes to replay, preferably held out from the fit.
+        params: identified parameters; the uncertainty of a distribution widens the intervals.
+        groups: see `groups.parameter_groups`; together they must contain every parameter that differs from nominal,
+            once.
+        options: see `AttributionOptions`.
+        floor: mean squared error of the sensor by channel, in the square of its unit, if known.
+        note: a remark on the episodes for the reader of the result.
 
     Raises:
-        LogError, InputError: the episodes do not fit the twin; groups that leave a parameter out; a world diverges.
+        LogError, InputError: the episodes do not fit the twin, the groups leave a parameter out, or a world diverges.
     """
     asked, coarse = options or AttributionOptions(), at_physics_rate(twin, (options or AttributionOptions()).physics_hz)
     known = params.estimate if isinstance(params, ParamDistribution) else params
@@ -262,7 +262,7 @@ def _drawn(
     groups: Sequence[ParameterGroup],
     asked: AttributionOptions,
 ) -> tuple[DrawDesign, Array] | None:
-    """Squared errors of draws of the parameters, ``(nworld, nepisode, nchannel)``."""
+    """Return the squared errors of draws of the parameters, ``(nworld, nepisode, nchannel)``."""
     if not isinstance(params, ParamDistribution) or not any(params.determined) or asked.draws < 2:
         return None
     draws = DrawDesign(ngroup=len(groups), ndraw=asked.draws)
@@ -278,5 +278,5 @@ def _check_groups(groups: Sequence[ParameterGroup], changed: Sequence[str]) -> N
     missing = [name for name in changed if name not in held]
     twice = sorted({name for name in held if held.count(name) > 1})
     if missing or twice:
-        what = f"leave out {', '.join(missing)}" if missing else f"hold {', '.join(twice)} more than once"
-        raise InputError(f"The groups {what}. Every parameter that differs from nominal belongs to one group.")
+        what = f"leave out {', '.join(missing)}" if missing else f"contain {', '.join(twice)} more than once"
+        raise InputError(f"The groups {what}. Put every parameter that differs from nominal into one group.")

@@ -1,4 +1,4 @@
-"""Which worlds an attribution replays: coalitions of groups at their identified values, all others nominal."""
+"""Choose the worlds of an attribution: coalitions of groups at their identified values, all others nominal."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
 Coalitions = NDArray[np.bool_]
-_FEW = 16  # coalitions, of four groups: two pairs of orders pass nearly as many
+_FEW = 16  # coalitions of four groups: two pairs of orders have nearly as many
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupEffects:
-    """What groups do to a value, each ``(ngroup, …)``.
+    """Effects of groups on a value, each ``(ngroup, …)``.
 
-    ``share`` is the Shapley value, ``alone`` the gain when one group goes from nominal to identified and all others
-    stay nominal, ``back`` the gain that is lost when one goes from identified to nominal and all others stay
-    identified.
+    ``share`` is the Shapley value. ``alone`` is the gain when one group changes from nominal to identified and all
+    others stay nominal. ``back`` is the gain that is lost when one group changes from identified to nominal and all
+    others stay identified.
     """
 
     share: Array
@@ -38,7 +38,7 @@ class GroupEffects:
 class CoalitionDesign:
     """Coalitions ``(nworld, ngroup)``, the empty one first and the full one last.
 
-    ``walks`` are the orders that they were taken from; None where they are all there are.
+    ``walks`` are the sampled orders of the coalitions; None if these are all coalitions.
     """
 
     coalitions: Coalitions
@@ -46,17 +46,17 @@ class CoalitionDesign:
 
     @property
     def nworld(self) -> int:
-        """Worlds to be replayed."""
+        """Number of worlds to replay."""
         return len(self.coalitions)
 
     def text(self) -> str:
-        """In words, how many coalitions there are and which."""
+        """Return a phrase with the number and kind of the coalitions."""
         if self.walks is None:
             return f"all {self.nworld} coalitions"
         return f"{self.nworld} coalitions on {len(self.walks.orders)} orders, each order and its reverse"
 
     def effects(self, gains: Array) -> tuple[GroupEffects, Array | None]:
-        """From gains ``(nworld, …)``: effects, and shares by pair of orders where they were sampled."""
+        """Return the effects from gains ``(nworld, …)``, and the shares per pair of orders if orders were sampled."""
         rows = {row.tobytes(): number for number, row in enumerate(self.coalitions)}
         one = np.eye(self.coalitions.shape[1], dtype=bool)
         alone = gains[[rows[row.tobytes()] for row in one]]
@@ -68,14 +68,14 @@ class CoalitionDesign:
         return GroupEffects(share=pairs.mean(axis=0), alone=alone, back=back), pairs
 
     def names(self, groups: Sequence[ParameterGroup]) -> list[str]:
-        """What each world is called in a message."""
+        """Return the name of each world for messages."""
         return [
             _called([g.name for g, there in zip(groups, row, strict=True) if there], len(groups))
             for row in self.coalitions
         ]
 
     def table(self, twin: Twin, groups: Sequence[ParameterGroup], values: Mapping[str, float]) -> ParamTable:
-        """A world for each coalition: its parameters at their identified ``values``, all others nominal."""
+        """Return a world for each coalition: its parameters at their identified ``values``, all others nominal."""
         columns = {
             name: np.where(self.coalitions[:, number], values[name], twin.params[name].nominal)
             for number, group in enumerate(groups)
@@ -85,10 +85,10 @@ class CoalitionDesign:
 
 
 def design(ngroup: int, *, exact: int, worlds: float, least_pairs: int, seed: int = 0) -> CoalitionDesign:
-    """All coalitions of up to ``exact`` groups where those are at most ``worlds``; else what fits of random orders.
+    """Return all coalitions of up to ``exact`` groups if these are at most ``worlds``, else those of random orders.
 
-    Each group alone and all but each are always among them, and at least ``least_pairs`` pairs of an order and its
-    reverse are walked. A single group has no orders.
+    Each group alone and all groups but one are always included. At least ``least_pairs`` pairs of an order and its
+    reverse are used. A single group has no orders.
     """
     if ngroup == 1 or (ngroup <= exact and 2**ngroup <= max(worlds, _FEW)):
         return CoalitionDesign(coalitions=every_coalition(ngroup), walks=None)
@@ -102,18 +102,18 @@ def design(ngroup: int, *, exact: int, worlds: float, least_pairs: int, seed: in
 
 @dataclass(frozen=True, kw_only=True)
 class DrawDesign:
-    """Worlds of draws of the parameters: a nominal one, then of each draw every group alone, all but each, and all."""
+    """Worlds of parameter draws: a nominal one; then, per draw, every group alone, all but each, and all groups."""
 
     ngroup: int
     ndraw: int
 
     @property
     def nworld(self) -> int:
-        """Worlds to be replayed."""
+        """Number of worlds to replay."""
         return 1 + self.ndraw * (2 * self.ngroup + 1)
 
     def table(self, twin: Twin, groups: Sequence[ParameterGroup], draws: Mapping[str, Array]) -> ParamTable:
-        """The worlds, from values ``(ndraw,)`` by name."""
+        """Return the worlds, from values ``(ndraw,)`` by name."""
         one = np.eye(self.ngroup, dtype=bool)
         each = np.concatenate([one, ~one, np.ones((1, self.ngroup), dtype=bool)])
         columns = {}
@@ -125,10 +125,10 @@ class DrawDesign:
         return twin.table(self.nworld, columns)
 
     def effects(self, gains: Array) -> tuple[GroupEffects, Array]:
-        """From gains ``(nworld, …)``: effects ``(ndraw, ngroup, …)`` and the whole gain ``(ndraw, …)``.
+        """Return effects ``(ndraw, ngroup, …)`` and the whole gain ``(ndraw, …)`` from gains ``(nworld, …)``.
 
-        The share is the mean of joining first and joining last, which is the Shapley value where groups interact in
-        pairs at most.
+        The share is the mean of joining first and joining last, which is the Shapley value if groups interact at most
+        in pairs.
         """
         n = self.ngroup
         table = gains[1:].reshape(self.ndraw, 2 * n + 1, *gains.shape[1:])
@@ -136,7 +136,7 @@ class DrawDesign:
         return GroupEffects(share=(alone + back) / 2, alone=alone, back=back), table[:, -1]
 
     def names(self) -> list[str]:
-        """What each world is called in a message."""
+        """Return the name of each world for messages."""
         drawn = [f"drawn (number {draw})" for draw in range(self.ndraw) for _ in range(2 * self.ngroup + 1)]
         return ["nominal", *drawn]
 
@@ -144,10 +144,9 @@ class DrawDesign:
 def drawn_values(
     distribution: ParamDistribution, names: Sequence[str], ndraw: int, *, seed: int = 0
 ) -> dict[str, Array]:
-    """Values ``(ndraw,)`` by name from what identification knows, within their bounds.
+    """Draw values ``(ndraw,)`` by name from the identified distribution, within their bounds.
 
-    Parameters that the data do not tell stay at their estimates: a draw from their prior would say how well they were
-    known beforehand.
+    Undetermined parameters stay at their estimates: draws from their prior would show the prior's uncertainty.
     """
     known = np.flatnonzero(distribution.determined).tolist()
     normal = generator(seed, "gap/attribution/draws").standard_normal((ndraw, len(known)))
@@ -156,7 +155,7 @@ def drawn_values(
 
 
 def values_at(distribution: ParamDistribution, rows: Sequence[int], normal: Array) -> dict[str, Array]:
-    """Values ``(n,)`` by name of the parameters in some rows, within their bounds, at normal numbers ``(n, nrow)``."""
+    """Return values ``(n,)`` by name of some parameters at normal numbers ``(n, nrow)``, within their bounds."""
     eigenvalues, axes = np.linalg.eigh(distribution.covariance[np.ix_(rows, rows)])
     moved = distribution.mean[rows] + normal * np.sqrt(np.maximum(eigenvalues, 0.0)) @ axes.T
     values = {}

@@ -1,4 +1,4 @@
-"""Groups of parameters to which an error is attributed: by what they mean, by joint, or as a user says."""
+"""Group the parameters of an attribution: by physical cause, by joint, or as a user defines."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ By = Literal["quantity", "joint", "quantity and joint", "parameter"]
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterGroup:
-    """Parameters that are exchanged together, under one name."""
+    """Parameters that change together, under one name."""
 
     name: str
     params: tuple[str, ...]
 
     def text(self) -> str:
-        """Its name and what is in it, ``*`` standing for what differs."""
+        """Return its name and parameters, with ``*`` for the parts that differ."""
         return f"{self.name}: {', '.join(_patterns(self.params))}"
 
 
 def changed_params(twin: Twin, values: Mapping[str, float]) -> tuple[str, ...]:
-    """Names of the parameters whose identified value is not the nominal one, in the twin's order.
+    """Return the names of the parameters whose identified value is not the nominal one, in the twin's order.
 
     Raises:
-        UnknownNameError, BoundsError: a parameter that the twin has not, or a value outside its bounds.
+        UnknownNameError, BoundsError: the twin has no such parameter, or a value is outside its bounds.
         InputError: all values are nominal, so that there is no difference to attribute.
     """
     for name, value in values.items():
@@ -50,19 +50,19 @@ def changed_params(twin: Twin, values: Mapping[str, float]) -> tuple[str, ...]:
 def parameter_groups(
     twin: Twin, names: Sequence[str], *, by: By = "quantity", own: Mapping[str, Sequence[str]] | None = None
 ) -> tuple[ParameterGroup, ...]:
-    """Groups that hold every one of some parameters exactly once.
+    """Return groups that contain each of some parameters exactly once.
 
     Args:
-        twin: whose parameters they are.
+        twin: the twin of the parameters.
         names: the parameters, usually `changed_params`.
-        by: how those are grouped that no group of ``own`` takes: by their physical cause (a kind that names none is a
-            group of its own), by the joint or object that they belong to, by both, or each alone.
-        own: patterns by name of a group, such as ``{"arm gains": ["actuator/shoulder*/kp"]}``. A group none of whose
-            parameters is among ``names`` is left out.
+        by: how parameters outside ``own`` are grouped: by their physical cause (a kind without a cause is a separate
+            group), by the joint or object to which they belong, by both, or each alone.
+        own: patterns by name of a group, such as ``{"arm gains": ["actuator/shoulder*/kp"]}``. A group without any
+            parameter in ``names`` is left out.
 
     Raises:
-        UnknownNameError: ``by`` is none of these, or a pattern fits no parameter of the twin.
-        InputError: two groups of ``own`` claim the same parameter.
+        UnknownNameError: ``by`` has another value, or a pattern fits no parameter of the twin.
+        InputError: two groups of ``own`` contain the same parameter.
     """
     if by not in get_args(By):
         raise UnknownNameError("grouping", by, get_args(By))
@@ -77,17 +77,17 @@ def parameter_groups(
 
 
 def read_groups(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Groups as a command line says them: ``arm gains=actuator/shoulder*/kp,actuator/elbow*/kp``.
+    """Parse groups of a command line: ``arm gains=actuator/shoulder*/kp,actuator/elbow*/kp``.
 
     Raises:
-        InputError: not ``NAME=PATTERN,…``, or the same name twice.
+        InputError: a text is not ``NAME=PATTERN,…``, or a name occurs twice.
     """
     groups: dict[str, tuple[str, ...]] = {}
     for text in texts:
         name, equals, patterns = text.partition("=")
         parts = tuple(part.strip() for part in patterns.split(",") if part.strip())
         if not equals or not name.strip() or not parts:
-            raise InputError(f"--group '{text}' is no group. Write NAME=PATTERN,…, such as 'gains=actuator/*/kp'.")
+            raise InputError(f"--group '{text}' is not a group. Write NAME=PATTERN,…, such as 'gains=actuator/*/kp'.")
         if name.strip() in groups:
             raise InputError(f"--group {name.strip()} is given twice. Put all its patterns into one.")
         groups[name.strip()] = parts
@@ -95,7 +95,7 @@ def read_groups(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 
 def cause(name: str) -> str:
-    """What a person calls the cause that a parameter is part of; the kind's own name where nothing says."""
+    """Return the physical cause to which a parameter belongs, or the name of its kind if it declares no cause."""
     kind = find_kind(name)
     if kind is not None and kind.cause:
         return kind.cause
@@ -115,14 +115,14 @@ def _label(name: str, by: By, owners: Mapping[tuple[str, str], str]) -> str:
 
 
 def _joints(twin: Twin) -> dict[tuple[str, str], str]:
-    """The joint that an actuator drives, by family and name."""
+    """Return the joint that each actuator drives, by family and name."""
     if twin.spec.robot is None:
         return {}
     return {("actuator", name): joint for name, joint in zip(twin.robot.actuator_names, twin.robot.joints, strict=True)}
 
 
 def _claimed(twin: Twin, own: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """The group of a user that takes a parameter, by the parameter's name."""
+    """Return the user's group of each parameter, by the parameter's name."""
     claimed: dict[str, str] = {}
     for label, patterns in own.items():
         for pattern in patterns:
@@ -132,12 +132,12 @@ def _claimed(twin: Twin, own: Mapping[str, Sequence[str]]) -> dict[str, str]:
             for name in found:
                 other = claimed.setdefault(name, label)
                 if other != label:
-                    raise InputError(f"The groups '{other}' and '{label}' both hold {name}. Give it to one of them.")
+                    raise InputError(f"The groups '{other}' and '{label}' both contain {name}. Keep it in one of them.")
     return claimed
 
 
 def _patterns(names: Sequence[str]) -> list[str]:
-    """Names with the target as ``*`` where several share the rest."""
+    """Return the names with ``*`` as the target if several share the rest."""
     kinds: dict[str, list[str]] = {}
     for name in names:
         family, target, quantity = split_path(name)

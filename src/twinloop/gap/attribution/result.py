@@ -1,9 +1,9 @@
-"""What an attribution found: shares of the error by group of parameters, and groups that the data cannot tell apart.
+"""Result of an attribution: shares of the error by group of parameters; inseparable groups are joined.
 
-A stiffer servo with more damping lags as before: where a fit moves both, one Shapley value may read +227 % and the
-other −198 %, with intervals as wide, though together they are well known. The sum of Shapley values is still a share of
-the whole, so that such groups are joined, one channel at a time, until no two of what remains are known badly apart and
-twice as well together.
+A stiffer servo with more damping has the same lag as before. If a fit changes both, one Shapley value may be +227 % and
+the other −198 %, with intervals as wide, although their sum is accurate. A sum of Shapley values is still a share of
+the whole. Therefore such groups are joined, separately for each channel, until no two groups are left that are
+inaccurate alone and at least twice as accurate together.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ from twinloop.stats import Interval
 from twinloop.stats.shares import ShapleyShares
 
 Array = NDArray[np.float64]
-_APART = 0.5  # spread of a sum over that of its less known part, below which the two are told of together
-_BADLY = 0.05  # standard error of a share from which its interval is wider than a tenth of the error on either side
+_APART = 0.5  # two groups are joined if the spread of their sum is below this part of the larger spread of the two
+_BADLY = 0.05  # standard error of an inaccurate share: its interval extends by more than a tenth of the error
 
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorCause:
-    """One group, or several that are told of together, and their ``share`` of a channel's squared error.
+    """One group, or several joined groups, and their ``share`` of a channel's squared error.
 
-    ``claimed``: the share differs from 0 significantly (see `stats.shares.ShapleyShares.claimed`). ``needed`` is True
-    where the error grows when the one group goes back to nominal: a negative share of such a group makes up for others.
+    ``claimed``: the share differs significantly from 0 (see `stats.shares.ShapleyShares.claimed`). ``needed``: the
+    error grows when the group returns to nominal (always True for joined groups); a negative share of such a group
+    compensates others.
     """
 
     groups: tuple[str, ...]
@@ -43,11 +44,11 @@ class ErrorCause:
 
     @property
     def name(self) -> str:
-        """Of all groups: ``servo gain with damping``."""
+        """Names of all groups: ``servo gain with damping``."""
         return " with ".join(self.groups)
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
+        """Return a JSON-compatible dictionary."""
         return {
             "groups": list(self.groups),
             **self.share.to_json(),
@@ -58,9 +59,9 @@ class ErrorCause:
 
 
 def joined_groups(replicates: Array) -> list[list[int]]:
-    """Which rows of shares ``(ndraw, m)`` are to be told of together, each row once, in order of their first one.
+    """Return the rows of shares ``(ndraw, m)`` to report together, each row once, in order of their first row.
 
-    The two that gain most by it are joined first. Without replicates none are.
+    The two rows that gain most accuracy are joined first. Without replicates no rows are joined.
     """
     clusters = [[row] for row in range(replicates.shape[1])]
     values = list(replicates.T)
@@ -80,7 +81,7 @@ def joined_groups(replicates: Array) -> list[list[int]]:
 
 
 def ranked(causes: Sequence[ErrorCause]) -> tuple[ErrorCause, ...]:
-    """Claimed ones first, the largest share first; then those that are not told apart from 0."""
+    """Sort causes: claimed ones first, the largest share first; then the insignificant ones."""
     return tuple(sorted(causes, key=lambda cause: (not cause.claimed, -np.nan_to_num(float(cause.share.estimate)))))
 
 
@@ -89,16 +90,16 @@ OVERALL = "all channels"
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelExplanation(JsonRecord):
-    """What parameters explain of one channel's error, as shares of its mean squared error with nominal parameters.
+    """Shares of one channel's error by parameters, relative to its mean squared error with nominal parameters.
 
     Attributes:
-        channel: its name, or `OVERALL`, in which every channel counts alike.
-        unit: of ``nominal`` and ``identified``; "" for `OVERALL`.
+        channel: its name, or `OVERALL`, in which every channel has the same weight.
+        unit: unit of ``nominal`` and ``identified``; "" for `OVERALL`.
         nominal: root mean square error with nominal parameters; NaN for `OVERALL`.
-        identified: the same with identified ones.
-        causes: claimed ones first, the largest share first; then those not told apart from 0.
-        left: share that stays with all parameters identified: nothing in the twin explains it.
-        floor: share that is noise; NaN where nobody says.
+        identified: root mean square error with identified parameters; NaN for `OVERALL`.
+        causes: claimed ones first, the largest share first; then the insignificant ones.
+        left: share that remains with all parameters identified: no parameter of the twin explains it.
+        floor: share of the sensor noise; NaN if unknown.
     """
 
     json_names: ClassVar[Mapping[str, str | None]] = {"nominal": "nominal_rmse", "identified": "identified_rmse"}
@@ -113,21 +114,21 @@ class ChannelExplanation(JsonRecord):
 
     @property
     def about(self) -> str:
-        """What the channel is called in a sentence."""
+        """Name of the channel in a sentence."""
         return self.channel.removeprefix("position/")
 
     @property
     def whose(self) -> str:
-        """The same before what it has: ``elbow_flex's``."""
+        """Possessive form of the name: ``elbow_flex's``."""
         return f"{self.about}'" if self.about.endswith("s") else f"{self.about}'s"
 
     @property
     def claimed(self) -> tuple[ErrorCause, ...]:
-        """Causes that may be said to explain error, or to add it."""
+        """Causes with a share that differs significantly from 0."""
         return tuple(cause for cause in self.causes if cause.claimed)
 
     def sentence(self, place: str = "") -> str:
-        """In words and numbers; nothing is claimed of a group whose interval holds 0, and those are named.
+        """Return the explanation as text; groups whose interval contains 0 are only named.
 
         Args:
             place: completes "12 % is explained by no parameter of the twin and …".
@@ -138,7 +139,7 @@ class ChannelExplanation(JsonRecord):
             listed = ", ".join(f"{percent(cause.share)} {cause.name}" for cause in self.causes)
             return (
                 f"Of {self.whose} squared error: {listed}; {percent(self.left)} by no parameter. "
-                f"No share may be claimed ({self.left.method})."
+                f"No share is significant ({self.left.method})."
             )
         return f"{self._told()}{self._untold()} {self._rest(place)}"
 
@@ -146,7 +147,7 @@ class ChannelExplanation(JsonRecord):
         gains = [cause for cause in self.claimed if cause.share.estimate > 0]
         harms = [cause for cause in self.claimed if cause.share.estimate < 0]
         if not self.claimed:
-            return f"No group of parameters can be said to explain {self.whose} error"
+            return f"No group of parameters explains {self.whose} error significantly"
         parts = []
         if gains:
             first, *others = gains
@@ -161,7 +162,7 @@ class ChannelExplanation(JsonRecord):
         if not names:
             return "."
         listed = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-        return f"; {listed} {'is' if len(names) == 1 else 'are'} not told apart from 0."
+        return f"; {listed} {'is' if len(names) == 1 else 'are'} not significant."
 
     def _rest(self, place: str) -> str:
         own = f" ({percent_of(self.floor)} is noise)" if np.isfinite(self.floor) else ""
@@ -169,7 +170,7 @@ class ChannelExplanation(JsonRecord):
         return f"{percent(self.left)} is explained by no parameter of the twin{own}{more}."
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
+        """Return a JSON-compatible dictionary."""
         return super().to_json() | {"sentence": self.sentence()}
 
 
@@ -178,29 +179,29 @@ class Attribution:
     """Shares of the error of a twin with nominal parameters.
 
     Columns are the channels and, last, `OVERALL`: the mean of the channels' shares. A share is of the mean squared
-    error over all frames of all windows. Those of a column in ``share`` and ``left`` add up to 1. A channel without
+    error over all frames of all windows. The shares of a column in ``share`` and ``left`` sum to 1. A channel without
     error has no shares (NaN).
 
     Attributes:
-        groups: of parameters, in rows.
-        channels: what is measured.
-        episodes: numbers of the episodes that were replayed.
+        groups: groups of parameters, the rows.
+        channels: the compared channels.
+        episodes: numbers of the replayed episodes.
         nominal: root mean square error with nominal parameters, ``(nchannel,)``.
-        identified: the same with identified ones.
+        identified: root mean square error with identified parameters, ``(nchannel,)``.
         share: Shapley values, ``(ngroup, nchannel + 1)``.
-        alone: one group goes from nominal to identified, all others stay nominal.
-        back: one group goes from identified to nominal, all others stay identified: error that comes back.
-        left: what stays with all parameters identified, ``(1, nchannel + 1)``.
-        causes: by column, groups that cannot be told apart together, ranked.
-        floor: share that is the sensor's own, ``(nchannel + 1,)``, NaN where nobody says.
-        interactions: how far a column is from a game in which groups interact in pairs at most: the largest difference
-            between a share and the mean of joining first and joining last, ``(nchannel + 1,)``.
-        worlds: replayed.
-        coalitions: in words, which of them were.
-        ndraw: draws of the parameters.
-        held: parameters that the data do not tell: they were not drawn, and their shares are given their estimates.
-        replayed: the part of the log that was; None where nobody says.
-        note: what a reader must know of the episodes.
+        alone: gain when one group changes from nominal to identified and all others stay nominal.
+        back: error that returns when one group changes from identified to nominal and all others stay identified.
+        left: share that remains with all parameters identified, ``(1, nchannel + 1)``.
+        causes: ranked groups by column; inseparable groups are joined.
+        floor: share of the sensor noise, ``(nchannel + 1,)``, NaN if unknown.
+        interactions: measure of interactions of more than two groups: the largest difference between a share and the
+            mean of joining first and joining last, ``(nchannel + 1,)``.
+        worlds: number of replayed worlds.
+        coalitions: number and kind of the replayed coalitions, as text.
+        ndraw: number of draws of the parameters.
+        held: undetermined parameters: they were not drawn, and their shares assume their estimates.
+        replayed: the replayed part of the log; None if unknown.
+        note: a remark on the episodes for the reader.
     """
 
     groups: tuple[ParameterGroup, ...]
@@ -224,7 +225,7 @@ class Attribution:
 
     @property
     def part(self) -> str:
-        """What of the log was replayed, in words; "" for all of it."""
+        """The replayed part of the log, as text; "" for all of it."""
         return "" if self.replayed is None else self.replayed.why
 
     @property
@@ -238,7 +239,7 @@ class Attribution:
         return tuple(group.name for group in self.groups)
 
     def explanation(self, channel: str = OVERALL) -> ChannelExplanation:
-        """What parameters explain of one channel."""
+        """Return the shares of one channel's error by parameters."""
         column = self.columns.index(channel)
         single = column < len(self.channels)
         return ChannelExplanation(
@@ -252,11 +253,11 @@ class Attribution:
         )
 
     def explanations(self) -> tuple[ChannelExplanation, ...]:
-        """Of all channels together, then of each."""
+        """Return the explanation of all channels together, then of each."""
         return (self.explanation(), *(self.explanation(channel.name) for channel in self.channels))
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files (schema 1)."""
+        """Return a JSON-compatible dictionary (schema 1)."""
         tables = {"share": self.share, "alone": self.alone, "back": self.back, "left": self.left}
         return {
             "schema": 1,
@@ -281,7 +282,7 @@ class Attribution:
 
 
 def percent(share: Interval) -> str:
-    """A share in per cent with half the width of its interval: ``62 % ± 7``; a dash where there is none."""
+    """Format a share in per cent with half the width of its interval: ``62 % ± 7``; a dash without a value."""
     if np.isnan(float(share.estimate)):
         return "–"
     half = 50 * float(share.high - share.low)
@@ -290,7 +291,7 @@ def percent(share: Interval) -> str:
 
 
 def percent_of(share: float, size: float | None = None) -> str:
-    """A share in per cent: whole ones, or one digit where there is less than one."""
+    """Format a share in per cent, with one decimal if it is below 1 %."""
     return f"{'−' if share < 0 else ''}{_digits(abs(100 * share if size is None else size))} %"
 
 
@@ -300,5 +301,5 @@ def _digits(value: float) -> str:
 
 def _harm(cause: ErrorCause) -> str:
     if cause.needed:
-        return f"{cause.name} (it makes up for others: the error grows without it)"
+        return f"{cause.name} (it compensates others: the error grows without it)"
     return f"{cause.name} (its identified value adds error here)"

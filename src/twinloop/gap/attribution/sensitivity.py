@@ -1,9 +1,9 @@
-"""Which groups of parameters, within what is not known of them, move a twin's predictions and its error.
+"""Find the groups of parameters whose uncertainty changes a twin's predictions and its error most.
 
 Sobol' indices of groups (`stats.sobol_indices`): parameters of one group are drawn together, those of different groups
-independently, so that correlations between groups, which a fit may have found, are left out. Two outputs are looked at
-on the same worlds: every reading of the predicted trajectories, each counting by its variance, and the mean squared
-error of every episode.
+independently; correlations between groups, which a fit may have found, are ignored. Two outputs are analysed on the
+same worlds: every reading of the predicted trajectories, weighted by its variance, and the mean squared error of every
+episode.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
 Over = Literal["identified", "ranges"]
-_TAIL = 1e-4  # of a normal distribution that is never drawn: 3.7 standard deviations
-_ROUNDING = 1e-9  # spread of predictions, in a channel's unit, that is the arithmetic's
-_BATCH = 2  # episodes replayed at once: all worlds of a design are held together
+_TAIL = 1e-4  # probability of each tail of a normal distribution that is cut off: 3.7 standard deviations
+_ROUNDING = 1e-9  # spread of predictions, in a channel's unit, that is rounding error
+_BATCH = 2  # episodes replayed at once: all worlds of a design are in memory together
 
 
 @dataclass(frozen=True, kw_only=True)
 class SensitivityOptions:
-    """How a sensitivity is measured.
+    """Options of a sensitivity analysis.
 
     Attributes:
-        over: what parameters are drawn from: what was ``identified``, or the twin's default ``ranges``.
-        replay: how the log is cut into windows, and what is compared.
+        over: distribution of the draws: the ``identified`` one, or the twin's default ``ranges``.
+        replay: how the log is divided into windows, and which channels are compared.
         physics_hz: rate of the physics, at most the twin's own.
-        base: rows of the design, a power of two; it has so many times (groups + 2) worlds.
-        steps: physics steps of all worlds together; of a longer log a part is replayed, evenly spread.
+        base: rows of the design, a power of two; it has (groups + 2) worlds per row.
+        steps: limit of the physics steps of all worlds together; of a longer log an evenly spread part is replayed.
         level: confidence level of the intervals.
-        seed: of the design and the resamples.
+        seed: seed of the design and the resamples.
     """
 
     over: Over = "identified"
@@ -61,12 +61,12 @@ class SensitivityOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Sensitivity:
-    """Sobol' indices ``(ngroup, nchannel)`` of what groups move.
+    """Sobol' indices of groups of parameters, ``(ngroup, nchannel)``.
 
-    ``motion`` are those of predicted readings, ``error`` those of episodes' mean squared errors; NaN for a channel that
-    no group moves. ``spread`` ``(nchannel,)`` is the root mean square by which predictions differ from their mean over
-    the draws, in the channel's unit. ``fixed`` names parameters of the groups that were not drawn, because nothing says
-    how well they are known; ``part`` what of the log was replayed, "" for all of it.
+    ``motion`` are those of predicted readings, ``error`` those of the episodes' mean squared errors; NaN for a channel
+    on which no group has an effect. ``spread`` ``(nchannel,)`` is the root mean square difference of predictions from
+    their mean over the draws, in the channel's unit. ``fixed`` has the parameters of the groups that were not drawn
+    because their uncertainty is unknown. ``part`` is the replayed part of the log, "" for all of it.
     """
 
     groups: tuple[ParameterGroup, ...]
@@ -82,24 +82,24 @@ class Sensitivity:
     part: str = ""
 
     def sentence(self, channel: int) -> str:
-        """What moves the predictions of a channel most, in words; total order, with half widths."""
+        """Return the groups that change a channel's predictions most, as text: total order, with half widths."""
         total = self.motion.total
         if np.isnan(total.estimate[:, channel]).all():
-            return f"{self.channels[channel]} is moved by none of the drawn parameters."
+            return f"No drawn parameter changes {self.channels[channel]}."
         order = np.argsort(-total.estimate[:, channel])
         told = [row for row in order if total.low[row, channel] > 0.01][:3]
         half = 50 * (total.high - total.low)[:, channel]
         listed = ", ".join(
             f"{self.groups[row].name} {100 * total.estimate[row, channel]:.0f} % ± {half[row]:.0f}" for row in told
         )
-        what = "what was identified" if self.over == "identified" else "the default ranges"
+        what = "the identified distribution" if self.over == "identified" else "the default ranges"
         return (
             f"Over {what}, predictions of {self.channels[channel].removeprefix('position/')} spread by "
-            f"{self.spread[channel]:.3g} {self.units[channel]}: {listed or 'no group stands out'} (total Sobol' index)."
+            f"{self.spread[channel]:.3g} {self.units[channel]}: {listed or 'no important group'} (total Sobol' index)."
         )
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files (schema 1)."""
+        """Return a JSON-compatible dictionary (schema 1)."""
         indices = {"motion": self.motion, "error": self.error}
         return {
             "schema": 1,
@@ -125,25 +125,25 @@ def sensitivity(
     *,
     options: SensitivityOptions | None = None,
 ) -> Sensitivity:
-    """Sobol' indices of groups of parameters.
+    """Compute Sobol' indices of groups of parameters.
 
     Args:
-        backend: where the worlds run.
+        backend: the backend that runs the worlds.
         twin: the twin.
-        episodes: whose commands are replayed, and with which errors are measured.
-        params: what identification knows; parameters that are not drawn stay at its estimates.
-        groups: factors; those none of whose parameters can be drawn are left out.
-        options: see there.
+        episodes: the episodes whose commands are replayed and with which errors are measured.
+        params: the identified distribution; parameters that are not drawn stay at its estimates.
+        groups: the factors; groups without any parameter that can be drawn are left out.
+        options: see `SensitivityOptions`.
 
     Raises:
-        UnknownNameError: ``over`` is neither of its words.
-        InputError: nothing can be drawn, or a world diverges.
+        UnknownNameError: ``over`` has another value.
+        InputError: no parameter can be drawn, or a world diverges.
     """
     asked, coarse = options or SensitivityOptions(), at_physics_rate(twin, (options or SensitivityOptions()).physics_hz)
     drawn = drawable(twin, params, groups, asked.over)
     if not drawn:
         raise InputError(
-            f"None of the parameters in question can be drawn over '{asked.over}': give the result of an identify run "
+            f"None of these parameters can be drawn over '{asked.over}'. Give the result of an identify run "
             "that determined some, or default ranges in the twin."
         )
     points = sobol_rows(len(drawn), asked.base, seed=asked.seed, sizes=[len(group.params) for group in drawn])
@@ -184,7 +184,7 @@ def sensitivity(
 def drawable(
     twin: Twin, params: ParamDistribution, groups: Sequence[ParameterGroup], over: Over
 ) -> tuple[ParameterGroup, ...]:
-    """The groups with those of their parameters that can be drawn: determined ones, or those with a default range."""
+    """Return the groups with the parameters that can be drawn: determined ones, or those with a default range."""
     if over not in get_args(Over):
         raise UnknownNameError("kind of range", over, get_args(Over))
     told = {name for name, known in zip(params.names, params.determined, strict=True) if known}
@@ -197,13 +197,13 @@ def drawable(
 def _values(
     twin: Twin, params: ParamDistribution, groups: Sequence[ParameterGroup], points: Array, over: Over
 ) -> Mapping[str, Array]:
-    """Values ``(n,)`` by name at points ``(n, naxis)`` of the unit cube."""
+    """Return values ``(n,)`` by name at points ``(n, naxis)`` of the unit cube."""
     values = {}
     ends = np.cumsum([len(group.params) for group in groups])[:-1]
     for group, axes in zip(groups, np.split(points, ends, axis=1), strict=True):
         if over == "ranges":
             values |= _from_ranges(twin, group, axes)
-        else:  # together, by the group's block of the covariance
+        else:  # jointly, by the group's block of the covariance
             rows = [params.names.index(name) for name in group.params]
             values |= values_at(params, rows, ndtri(np.clip(axes, _TAIL, 1 - _TAIL)))
     return values
@@ -219,14 +219,14 @@ def _from_ranges(twin: Twin, group: ParameterGroup, axes: Array) -> dict[str, Ar
 
 
 class _ReadingTerms:
-    """Terms of the predicted readings, summed over the frames of each episode."""
+    """Sobol' terms of the predicted readings, summed over the frames of each episode."""
 
     def __init__(self) -> None:
         self._parts: list[SobolTerms] = []
         self._count: list[Array] = []
 
     def add(self, logs: ReplayLogs, readings: Array, blocks: int) -> None:
-        """Add one portion's readings ``(nworld, nwindow, nframe, nchannel)``; the first frame is given."""
+        """Add readings ``(nworld, nwindow, nframe, nchannel)`` of one portion; the first frame is given and ignored."""
         seen = ~np.isnan(logs.measured[:, 1:])
         for row in range(len(logs.episodes)):
             rows = np.flatnonzero(logs.clusters == row)
@@ -236,7 +236,7 @@ class _ReadingTerms:
             self._count.append(seen[rows].sum(axis=(0, 1)).astype(np.float64))
 
     def terms(self) -> SobolTerms:
-        """Terms with the episodes as an axis, ``(…, nepisode, nchannel)``; 0 where nothing moves."""
+        """Return terms with the episodes as an axis, ``(…, nepisode, nchannel)``; 0 without any effect."""
         moves = (self.spread() > _ROUNDING).astype(np.float64)
         return SobolTerms(
             first=np.stack([part.first for part in self._parts], axis=2) * moves,
@@ -245,7 +245,7 @@ class _ReadingTerms:
         )
 
     def spread(self) -> Array:
-        """See `Sensitivity`."""
+        """Return the spread of predictions, see `Sensitivity`."""
         squares = sum(part.variance.mean(axis=0) for part in self._parts)
         count = np.sum(self._count, axis=0)
         return np.sqrt(np.divide(squares, count, out=np.full(np.shape(squares), np.nan), where=count > 0))

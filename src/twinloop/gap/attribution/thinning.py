@@ -1,4 +1,4 @@
-"""A part of a log for replays by the hundred: so much of it that a budget of physics steps is kept, evenly spread."""
+"""Choose an evenly spread part of a log, so that hundreds of replays stay within a budget of physics steps."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from twinloop.core.records import Episode
 from twinloop.simulate.replay_logs import ReplayOptions
 from twinloop.twin import Twin
 
-_LEAST = 4  # episodes that are kept however little may be replayed: fewer have no interval
+_LEAST = 4  # episodes that are kept whatever the budget: fewer have no interval
 
 
 @dataclass(frozen=True, kw_only=True)
 class ThinnedLog:
-    """What of a log is replayed, and with which options; ``why`` says what was left out, "" where nothing was."""
+    """The replayed part of a log with its options; ``why`` describes the part and the reason, "" for the whole log."""
 
     episodes: Sequence[Episode]
     options: ReplayOptions
@@ -26,17 +26,17 @@ class ThinnedLog:
 def part_within(
     twin: Twin, episodes: Sequence[Episode], options: ReplayOptions, *, worlds: int, steps: float
 ) -> ThinnedLog:
-    """The part of a log that so many worlds can replay within a budget.
+    """Return the part of a log that a number of worlds can replay within a budget.
 
-    Windows are set further apart first, so that every episode, the unit of all intervals, still counts; then episodes
-    are left out, evenly spread. Four episodes stay whatever they cost.
+    First the distance between windows is increased, so that every episode, the unit of all intervals, still counts.
+    Then episodes are left out, evenly spread. At least four episodes are always kept.
 
     Args:
-        twin: on the physics that is replayed.
+        twin: the twin at the rate of the replay's physics.
         episodes: the whole log.
-        options: how it is cut.
-        worlds: that replay it.
-        steps: physics steps of all of them together.
+        options: how it is divided into windows.
+        worlds: number of worlds that replay it.
+        steps: limit of the physics steps of all of them together.
     """
     part = steps / (worlds * physics_steps(twin, episodes, options))
     if part >= 1:
@@ -45,7 +45,7 @@ def part_within(
     if options.window is not None:
         stride = options.stride or options.window
         usual = float(np.median([episode.time[-1] - episode.time[0] for episode in episodes]))
-        widest = max(stride, (usual - options.window) / 2)  # an episode's beginning, middle and end: not one alone
+        widest = max(stride, (usual - options.window) / 2)  # windows at an episode's beginning, middle and end
         kept = replace(options, stride=min(stride / part, widest))
         part *= (kept.stride or stride) / stride
         if kept.stride != stride:
@@ -59,7 +59,7 @@ def part_within(
 
 
 def physics_steps(twin: Twin, episodes: Sequence[Episode], options: ReplayOptions) -> float:
-    """Physics steps of one world."""
+    """Return the number of physics steps of one world."""
     seconds = sum(float(episode.time[-1] - episode.time[0]) for episode in episodes)
     overlap = 1.0 if options.window is None else options.window / (options.stride or options.window)
     return max(seconds * overlap / twin.dt, 1.0)

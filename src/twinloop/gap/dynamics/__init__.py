@@ -1,1 +1,1 @@
-"""Measure how far a twin is from recorded motion, when and where, and what it cannot explain."""
+"""Measure the distance between a twin and recorded motion, when and where it arises, and its unexplained part."""

@@ -1,4 +1,4 @@
-"""What a twin must beat: guesses that know nothing of physics."""
+"""Non-physics baselines that a twin must beat: hold, constant velocity, command, delayed command."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from twinloop.simulate.replay_start import integrated
 from twinloop.stats import delayed
 
 Array = NDArray[np.float64]
-LONGEST_LAG = 0.5  # s, of the delays that are tried; teleoperated arms lag by 0.05 to 0.2 s
-_LAGS = 120  # at most
+LONGEST_LAG = 0.5  # s, the longest delay on the grid; teleoperated arms lag by 0.05 to 0.2 s
+_LAGS = 120  # largest number of delays on the grid
 _FINEST = 0.25  # of a frame: commands are linear in between
 _POSITION = "position/"
 
 
 @dataclass(frozen=True, kw_only=True)
 class BaselinePrediction:
-    """A guess at every reading, ``(nwindow, nframe, nchannel)``; NaN in channels of which it says nothing."""
+    """Prediction of every reading, ``(nwindow, nframe, nchannel)``; NaN in channels that it does not predict."""
 
     name: str
     meaning: str
@@ -31,13 +31,13 @@ class BaselinePrediction:
 
 
 def baselines(logs: ReplayLogs, lags: Array, *, moving: bool = False) -> tuple[BaselinePrediction, ...]:
-    """Hold, constant velocity, the command taken as position, and the best pure delay of it.
+    """Predict by hold, by constant velocity, by the command taken as position, and by the command with its best delay.
 
-    The last two are there where positions are commanded.
+    The last two exist only if positions are commanded.
 
     Args:
-        logs: the windows to be guessed.
-        lags: delay of each joint in frames, as `best_lags` finds it.
+        logs: the windows to predict.
+        lags: delay of each joint in frames, as `best_lags` returns it.
         moving: windows begin with the measured speed, which constant velocity keeps.
     """
     found = [BaselinePrediction(name="hold", meaning="the first frame held to the end", readings=logs.held)]
@@ -58,10 +58,10 @@ def baselines(logs: ReplayLogs, lags: Array, *, moving: bool = False) -> tuple[B
 
 
 def best_lags(portions: Iterable[ReplayLogs]) -> tuple[Array, int]:
-    """Delay of each joint's command in frames that makes it the best guess at its position; and on how many episodes.
+    """Return each joint's command delay in frames that predicts its position best, and the number of episodes used.
 
-    The squared error over all portions is least; of equally good delays the shortest. Empty where commands are no
-    positions.
+    The delay minimizes the squared error over all portions; of equally good delays the shortest is taken. Empty if
+    commands are not positions.
     """
     lags, sums, episodes = np.zeros(0), np.zeros((0, 0)), 0
     for logs in portions:
@@ -82,7 +82,7 @@ def best_lags(portions: Iterable[ReplayLogs]) -> tuple[Array, int]:
 
 
 def _commanded(logs: ReplayLogs) -> NDArray[np.intp]:
-    """Columns of the joints' positions, where commands are positions."""
+    """Return the columns of the joint positions if commands are positions."""
     if logs.twin.spec.robot is None or logs.twin.robot.control != "position":
         return np.zeros(0, dtype=np.intp)
     names = [channel.name for channel in logs.channels]
@@ -90,14 +90,14 @@ def _commanded(logs: ReplayLogs) -> NDArray[np.intp]:
 
 
 def _with_history(logs: ReplayLogs) -> tuple[Array, int]:
-    """Commands in the log's units, ``(nwindow, frames, n)``, the first so many from before each window."""
+    """Return commands in the log's units, ``(nwindow, frames, n)``, and how many of them precede each window."""
     rest = logs.start.rest
     earlier = np.concatenate([rest.command[:, None], rest.earlier], axis=1)
     return logs.units.from_si(np.concatenate([earlier, logs.commands], axis=1)), earlier.shape[1]
 
 
 def _coasted(logs: ReplayLogs) -> Array:
-    """What would be measured if everything kept the speed it began with; sensors of forces are held."""
+    """Return the readings at constant initial speed; readings of force sensors are held."""
     nwindow, nframe = logs.commands.shape[:2]
     table = with_conditions(logs, logs.twin.table(1))
     first = logs.start.states(logs.twin, table, np.zeros((nwindow, logs.nlocal)))

@@ -1,4 +1,4 @@
-"""The worst clips: where a person should look first."""
+"""Find the worst clips, which a person should inspect first."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _SHOWN = 3
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorClip(JsonRecord):
-    """One window of one episode: from ``begin`` s on for ``length`` s, the RMSE of its worst channel in ``unit``.
+    """One window of one episode: ``length`` s from ``begin`` s on, with the RMSE of its worst channel in ``unit``.
 
-    ``relative`` is that error in units of the channel's scale, by which channels are compared.
+    ``relative`` is the error divided by the channel's scale, for comparison between channels.
     """
 
     episode: int
@@ -32,7 +32,7 @@ class ErrorClip(JsonRecord):
 
 
 def worst_of(logs: ReplayLogs, readings: Array, scale: Array) -> list[ErrorClip]:
-    """The worst window of each episode of a portion; ``readings`` ``(nwindow, nframe, nchannel)`` of one world."""
+    """Return the worst window of each episode; ``readings`` ``(nwindow, nframe, nchannel)`` are of one world."""
     error = readings[:, 1:] - logs.measured[:, 1:]
     count = np.maximum(np.sum(~np.isnan(error), axis=1), 1)
     size = np.sqrt(np.nansum(error**2, axis=1) / count)
@@ -57,5 +57,5 @@ def worst_of(logs: ReplayLogs, readings: Array, scale: Array) -> list[ErrorClip]
 
 
 def worst_clips(clips: Iterable[ErrorClip]) -> list[ErrorClip]:
-    """The three worst, each of an episode of its own, the worst first."""
+    """Return the three worst clips, each from a different episode, the worst first."""
     return sorted(clips, key=lambda clip: -clip.relative)[:_SHOWN]

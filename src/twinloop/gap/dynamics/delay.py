@@ -1,11 +1,11 @@
-"""Delay told apart from amplitude: what of a twin's error is lateness, what is gain and offset, what is neither.
+"""Separate the delay of a twin from its amplitude error: shares of delay, of gain and offset, and of the rest.
 
 For every lag on a grid, measured(t) is regressed on simulated(t − lag) with one gain and one offset per channel. The
-lag with the smallest residual is the delay, whatever the gain; what the squared error loses by shifting is the delay's
-share, what it then loses by gain and offset is amplitude's, and the residual is of the shape. A window begins at the
-measured state, where a late twin is not late yet, so its first part is left out, and so is as much at its end as it is
-shifted; all lags are compared on the same frames. Between frames commands are held and the motion is taken for smooth,
-so that a delay is good to a twentieth of a frame.
+lag with the smallest residual is the delay, for any gain. The reduction of the squared error by the shift is the
+share of the delay, the further reduction by gain and offset is the share of amplitude, the remainder is the share of
+shape. A window begins at the measured state, where a delay has no effect yet; therefore its first part is left out, and
+at its end as much as the longest shift. All lags are compared on the same frames. Commands are held between frames, and
+the motion is assumed to be smooth, so that a delay is accurate to a twentieth of a frame.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from twinloop.stats import Interval
 
 Array = NDArray[np.float64]
 LONGEST = 0.25  # s, to either side
-SETTLING = 0.5  # s after which a servo has forgotten its first state: several of its time constants
+SETTLING = 0.5  # s after which a servo's initial state has no effect: several of its time constants
 _LAGS = 30  # to either side, at most
-_FINEST = 0.25  # of a frame: as fine as a servo's delay can be told
+_FINEST = 0.25  # of a frame: the resolution of a servo's delay
 _LEAST_LAGS, _LEAST_FRAMES = 3, 3
-_FLAT = 1e-12  # of a channel's variance, below which a regression on it says nothing
+_FLAT = 1e-12  # of a channel's mean square: with less variance it counts as constant
 
 
 @dataclass(frozen=True, kw_only=True)
 class DelayResult(JsonRecord):
-    """How late reality is behind the twin, and how much of the squared error that is, by channel.
+    """Delay of the real motion behind the twin, and its share of the squared error, by channel.
 
     Attributes:
-        delay: s, positive where the measured motion comes later than the simulated.
-        gain: measured over simulated amplitude, once the delay is removed.
+        delay: s, positive if the measured motion is later than the simulated one.
+        gain: ratio of measured to simulated amplitude after the delay is removed.
         offset: measured − gain · simulated at the channel's mean, in its unit.
-        shares: of the squared error, ``(3, nchannel)``: delay, amplitude, shape; they add up to 1.
-        longest: s, the longest lag that was tried: a delay that reaches it may be longer.
-        frames: how many were compared.
+        shares: of the squared error, ``(3, nchannel)``: delay, amplitude, shape; they sum to 1.
+        longest: s, the longest lag on the grid: a delay of this size may be longer in reality.
+        frames: number of compared frames.
     """
 
     json_names: ClassVar[Mapping[str, str | None]] = {"channels": None}
@@ -58,17 +58,18 @@ class DelayResult(JsonRecord):
     frames: int
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
+        """Return a JSON-compatible dictionary."""
         shares = {"of": ["delay", "amplitude", "shape"], **self.shares.to_json()}
         return super().to_json() | {"shares": shares}
 
 
 @dataclass(frozen=True, kw_only=True)
 class LagSums:
-    """Sums of simulated and measured motion at every lag, row by row (of an episode or a window).
+    """Sums of simulated and measured motion at every lag, one row per episode or window.
 
-    ``fixed`` ``(3, nrow, nchannel)`` are frames, Σy and Σy² of the measured y, ``moved`` ``(3, nrow, nlag, nchannel)``
-    Σx, Σx² and Σxy of the simulated x at each of the ``lags`` in s; both about ``centre`` ``(nchannel,)``.
+    ``fixed`` ``(3, nrow, nchannel)`` has the number of frames, Σy and Σy² of the measured y. ``moved``
+    ``(3, nrow, nlag, nchannel)`` has Σx, Σx² and Σxy of the simulated x at each of the ``lags`` in s. Both x and y are
+    relative to ``centre`` ``(nchannel,)``.
     """
 
     channels: tuple[MeasuredChannel, ...]
@@ -88,15 +89,15 @@ class LagSums:
         centre: Array,
         length: float,
     ) -> LagSums:
-        """The sums of one portion.
+        """Return the sums of one portion.
 
         Args:
             logs: the windows.
-            simulated: one world's readings, ``(nwindow, nframe, nchannel)``.
-            rows: the row of the sums that each window adds to, of ``nrow``.
-            nrow: how many rows there are.
+            simulated: readings of one world, ``(nwindow, nframe, nchannel)``.
+            rows: the row of the sums, of ``nrow``, to which each window is added.
+            nrow: number of rows.
             centre: a value of each channel near its mean.
-            length: of a window in s; of the longest where episodes are whole.
+            length: length of a window in s; of the longest one if episodes are whole.
         """
         hz = logs.twin.control_hz
         longest, first = min(LONGEST, length / 4) * hz, math.ceil(min(SETTLING, length / 2) * hz)
@@ -119,11 +120,11 @@ class LagSums:
         )
 
     def added(self, other: LagSums) -> LagSums:
-        """The sums of two portions whose rows are the same."""
+        """Add the sums of another portion with the same rows."""
         return replace(self, fixed=self.fixed + other.fixed, moved=self.moved + other.moved)
 
     def delays(self, resampling: Resampling) -> DelayResult | None:
-        """Every figure with its interval; None where windows are too short to be shifted, or nothing moves."""
+        """Return every metric with its interval; None if windows are too short to be shifted or nothing moves."""
         frames = self.fixed[0].sum(axis=0)
         if len(self.lags) < _LEAST_LAGS or frames.max(initial=0.0) < _LEAST_FRAMES:
             return None
@@ -149,9 +150,9 @@ class LagSums:
 
 
 def _between(motion: Array, ends: NDArray[np.int64]) -> CubicSpline:
-    """A motion ``(nwindow, nframe, nchannel)`` at any time in frames; lines in between would smooth it, lag by lag.
+    """Interpolate a motion ``(nwindow, nframe, nchannel)`` in time, in frames; linear interpolation would smooth it.
 
-    Past its end a window stands still.
+    After the end of a window the last value is held.
     """
     last = np.take_along_axis(motion, ends[:, None, None] - 1, axis=1)
     past = np.arange(motion.shape[1]) >= ends[:, None]
@@ -159,19 +160,19 @@ def _between(motion: Array, ends: NDArray[np.int64]) -> CubicSpline:
 
 
 def _by_row(values: Array, rows: NDArray[np.intp], nrow: int) -> Array:
-    """Sums of ``(3, nwindow, nframe, nchannel)`` over the frames of each row's windows, ``(3, nrow, nchannel)``."""
+    """Sum ``(3, nwindow, nframe, nchannel)`` over the frames of each row's windows, ``(3, nrow, nchannel)``."""
     sums = np.zeros((len(values), nrow, values.shape[-1]))
     np.add.at(sums.swapaxes(0, 1), rows, values.sum(axis=2).swapaxes(0, 1))
     return sums
 
 
 def _figures(lags: Array, fixed: Sequence[Array], moved: Sequence[Array]) -> Array:
-    """Delay, gain, offset and the three shares, ``(k, 6, nchannel)``; NaN in channels that do not move.
+    """Return delay, gain, offset and the three shares, ``(k, 6, nchannel)``; NaN in channels that do not move.
 
     Args:
         lags: ``(nlag,)``.
-        fixed: frames, Σy, Σy² ``(k, nchannel)``.
-        moved: Σx, Σx², Σxy ``(k, nlag, nchannel)``.
+        fixed: frames, Σy, Σy² of k resamples, ``(k, nchannel)``.
+        moved: Σx, Σx², Σxy of k resamples, ``(k, nlag, nchannel)``.
     """
     n, sy, syy = (values[:, None] for values in fixed)
     sx, sxx, sxy = moved
@@ -192,7 +193,7 @@ def _figures(lags: Array, fixed: Sequence[Array], moved: Sequence[Array]) -> Arr
 
 
 def _beside(values: Array, best: NDArray[np.intp]) -> Array:
-    """Where the parabola through the least value and its neighbours is lowest, in steps from it, ``(k, nchannel)``."""
+    """Return the minimum of the parabola through the least value and its neighbours, ``(k, nchannel)``, in steps."""
     last = values.shape[1] - 1
     left, middle, right = (np.take_along_axis(values, np.clip(best + d, 0, last), axis=1)[:, 0] for d in (-1, 0, 1))
     bend = left - 2 * middle + right

@@ -1,4 +1,4 @@
-"""Errors of many parameter rows over windows of a log, summed while episodes pass by in portions."""
+"""Sum the errors of many parameter rows over windows of a log, in portions of episodes."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ _ROUNDING = 1e-6  # of a frame, when a frame's time is compared with an edge
 class WindowErrors:
     """Squared and absolute errors of many parameter rows, summed by episode, horizon bin and channel.
 
-    The first frame of a window is given and does not count. Bin k holds the frames later than ``edges[k]`` and up to
-    ``edges[k + 1]``; what lies beyond the last edge is left out. A row that diverges in an episode reads infinity there
-    from the bin in which it was lost.
+    The first frame of a window is given and does not count. Bin k has the frames later than ``edges[k]`` and up to
+    ``edges[k + 1]``; frames after the last edge are left out. A row that diverges in an episode has infinite errors
+    there from the bin of the divergence on.
 
     Attributes:
         squared: ``(nworld, nepisode, nbin, nchannel)`` in the square of the channels' units.
         absolute: of the same shape, in the channels' units.
         count: ``(nepisode, nbin, nchannel)`` measured frames.
-        edges: ``(nbin + 1,)`` s since a window's beginning.
-        channels: what the last axis is.
-        episodes: numbers of the episodes, in the order in which they passed.
+        edges: ``(nbin + 1,)`` s since the beginning of a window.
+        channels: the channels of the last axis.
+        episodes: numbers of the episodes, in the order of processing.
     """
 
     squared: Array
@@ -50,27 +50,27 @@ class WindowErrors:
     episodes: tuple[int, ...]
 
     def rmse(self) -> Array:
-        """Root mean square error over episodes and horizons, ``(nworld, nchannel)``; NaN where none was measured."""
+        """Return the RMSE over all episodes and horizons, ``(nworld, nchannel)``; NaN without measured frames."""
         return np.sqrt(ratio(self.squared.sum(axis=(1, 2)), self.count.sum(axis=(0, 1))))
 
     def mae(self) -> Array:
-        """Mean absolute error over all episodes and horizons, ``(nworld, nchannel)``."""
+        """Return the mean absolute error over all episodes and horizons, ``(nworld, nchannel)``."""
         return ratio(self.absolute.sum(axis=(1, 2)), self.count.sum(axis=(0, 1)))
 
     @property
     def diverged(self) -> NDArray[np.bool_]:
-        """Which rows were lost in which episodes, ``(nworld, nepisode)``."""
+        """Rows and episodes in which the replay diverged, ``(nworld, nepisode)``."""
         return np.asarray(np.isinf(self.absolute).any(axis=(2, 3)))
 
     def require_finite(self, twin: Twin, names: Sequence[str]) -> None:
-        """Refuse errors of rows that diverged.
+        """Raise an error if a row diverged.
 
         Args:
-            twin: whose rows they are.
-            names: what each row is called, such as ``nominal``.
+            twin: the twin of the rows.
+            names: a name for each row, such as ``nominal``.
 
         Raises:
-            InputError: names the first row that was lost, its episode, and how many were.
+            InputError: a row diverged; the message has the first such row, its episode, and the number of episodes.
         """
         if not self.diverged.any():
             return
@@ -96,13 +96,13 @@ def window_errors(
     """Replay every row of a table over every window, and sum its errors.
 
     Args:
-        backend: where the worlds run.
+        backend: the backend that runs the worlds.
         twin: the twin.
         episodes: read once, in portions.
         table: a row of the twin's parameters for each world.
-        options: how the episodes are cut into windows and what is compared.
-        edges: of the horizon bins in s, increasing; one bin without them.
-        batch: episodes of a portion. Results do not depend on it.
+        options: how the episodes are divided into windows and which channels are compared.
+        edges: edges of the horizon bins in s, increasing; one bin by default.
+        batch: episodes per portion. Results do not depend on it.
 
     Raises:
         LogError, InputError: see `stream_logs`.
@@ -122,7 +122,7 @@ def stream_windows(
     options: ReplayOptions | None = None,
     batch: int = BATCH,
 ) -> Iterator[tuple[ReplayLogs, Array]]:
-    """Portions of windows and what every row of a table reads in them, ``(nworld, nwindow, nframe, nchannel)``.
+    """Yield portions of windows with the readings of every row of a table, ``(nworld, nwindow, nframe, nchannel)``.
 
     Raises:
         LogError, InputError: see `stream_logs`.
@@ -134,14 +134,15 @@ def stream_windows(
 def stream_logs(
     twin: Twin, episodes: Iterable[Episode], options: ReplayOptions | None = None, *, batch: int = BATCH
 ) -> Iterator[ReplayLogs]:
-    """Windows of a few episodes at a time, all at the rate of the first episode.
+    """Yield windows of a few episodes at a time, all at the rate of the first episode.
 
     Raises:
-        LogError: no episode, or one of other units, joints or rate than the first; and see `prepare_replay`.
-        InputError: a portion of no episodes; windows longer than every episode.
+        LogError: there is no episode, or one with other units, joints or rate than the first; see also
+            `prepare_replay`.
+        InputError: ``batch`` is below 1, or windows are longer than every episode.
     """
     if batch < 1:
-        raise InputError(f"Portions of {batch} episodes hold nothing. Ask for at least one.")
+        raise InputError(f"Portions of {batch} episodes are empty. Give a batch of at least one episode.")
     source = iter(episodes)
     first = next(source, None)
     if first is None:
@@ -165,7 +166,7 @@ def stream_logs(
 
 
 def _horizon_bins(logs: ReplayLogs, edges: Array) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Frames of a window that count, and the horizon bin of each."""
+    """Return the counted frames of a window, and the horizon bin of each."""
     time = (np.arange(1, logs.commands.shape[1]) - _ROUNDING) / logs.twin.control_hz
     bins = np.searchsorted(edges, time, side="right") - 1
     inside = (bins >= 0) & (bins < len(edges) - 1)
@@ -181,17 +182,17 @@ def summed(
     rows: NDArray[np.intp] | None = None,
     nrow: int = 0,
 ) -> WindowErrors:
-    """Errors of one portion's readings ``(nworld, nwindow, nframe, nchannel)``.
+    """Sum the errors of one portion's readings ``(nworld, nwindow, nframe, nchannel)``.
 
-    A channel that was measured but not predicted (NaN) reads NaN.
+    The error of a channel that was measured but not predicted (NaN) is NaN.
 
     Args:
         logs: the windows.
-        readings: what was predicted, by rows of parameters or by guesses.
-        edges: of the horizon bins in s.
-        mask: frames that count, ``(nwindow, nframe, nchannel)``; all without it.
-        rows: the row of the sums that each window adds to; its episode's without it.
-        nrow: how many rows there are, where ``rows`` are given.
+        readings: predictions by rows of parameters or by baselines.
+        edges: edges of the horizon bins in s.
+        mask: frames that count, ``(nwindow, nframe, nchannel)``; all by default.
+        rows: the row of the sums to which each window is added; by default the row of its episode.
+        nrow: number of rows, if ``rows`` are given.
     """
     frames, bins = _horizon_bins(logs, edges)
     present = ~np.isnan(logs.measured[:, frames])
@@ -211,7 +212,7 @@ def summed(
 
 
 def joined(parts: Sequence[WindowErrors]) -> WindowErrors:
-    """The errors of portions as those of one log."""
+    """Join the errors of portions into those of one log."""
     return replace(
         parts[0],
         squared=np.concatenate([part.squared for part in parts], axis=1),
@@ -222,7 +223,7 @@ def joined(parts: Sequence[WindowErrors]) -> WindowErrors:
 
 
 def added(first: WindowErrors, other: WindowErrors) -> WindowErrors:
-    """The sums of two portions whose rows are the same."""
+    """Add the sums of two portions with the same rows."""
     return replace(
         first,
         squared=first.squared + other.squared,
@@ -232,13 +233,13 @@ def added(first: WindowErrors, other: WindowErrors) -> WindowErrors:
 
 
 def ratio(sums: Array, counts: Array) -> Array:
-    """Sums over counts; NaN where nothing was counted."""
+    """Return sums divided by counts; NaN for a count of 0."""
     shape = np.broadcast_shapes(sums.shape, counts.shape)
     return np.divide(sums, counts, out=np.full(shape, np.nan), where=np.broadcast_to(counts, shape) > 0)
 
 
 def _gathered(values: Array, owners: NDArray[np.intp], bins: NDArray[np.intp], shape: tuple[int, int]) -> Array:
-    """Sums of ``(nworld, nwindow, nframe, nchannel)`` by owner and bin, ``(nworld, *shape, nchannel)``."""
+    """Sum ``(nworld, nwindow, nframe, nchannel)`` by owner and bin, ``(nworld, *shape, nchannel)``."""
     by_bin = np.zeros((len(values), values.shape[1], shape[1], values.shape[3]))
     for number in np.unique(bins):
         by_bin[:, :, number] = values[:, :, bins == number].sum(axis=2)
@@ -248,7 +249,7 @@ def _gathered(values: Array, owners: NDArray[np.intp], bins: NDArray[np.intp], s
 
 
 def _portion(backend: Backend, logs: ReplayLogs, table: ParamTable, edges: Array) -> WindowErrors:
-    """Errors of every row in one portion, so many rows at once as memory allows."""
+    """Return the errors of every row in one portion, with as many rows at once as memory allows."""
     most = max(1, _MOST_NUMBERS // logs.measured.size)
     rows = (np.arange(begin, min(begin + most, table.nworld)) for begin in range(0, table.nworld, most))
     parts = [summed(logs, replay(backend, logs, table.take(some)), edges) for some in rows]
@@ -270,7 +271,7 @@ def _checked(edges: ArrayLike) -> Array:
 
 
 def _refuse_unlike(first: Episode, other: Episode, hz: float) -> None:
-    """Refuse an episode that cannot be compared with those that went before it."""
+    """Raise an error if an episode cannot be compared with the first one."""
     if other.units != first.units:
         raise LogError(f"Episode {other.index} has other units or joints than episode {first.index}. Split the log.")
     rate = (len(other) - 1) / (other.time[-1] - other.time[0]) if len(other) > 1 else hz

@@ -1,8 +1,8 @@
-"""What happens in each frame of a recording that simulations tend to get wrong: contact, reversal, saturation.
+"""Find the frames of a recording with events that simulations often get wrong: contact, reversal, saturation.
 
-Events are told from what was measured and commanded, never from the twin's own motion, so that they are the same for
-every twin that is compared. A class that a log cannot have (contacts of a replay without them, limits of an actuator
-that has none) is not in the table.
+Events are determined from measurements and commands, never from the twin's motion, so that they are the same for all
+compared twins. An event class that is impossible in a log is not in the table: contact if the replay has no contacts,
+saturation if the actuator has no limits.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from twinloop.simulate.replay_logs import ReplayLogs
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-# Each completes "where …".
+# Each text completes the phrase "where …".
 MEANINGS: Mapping[str, str] = {
     "contact": "it touches something",
-    "contact_onset": "it has just come into contact",
-    "reversal": "it turns round",
-    "load_reversal": "what its gear carries changes sign",
+    "contact_onset": "its contact has just begun",
+    "reversal": "it reverses its direction",
+    "load_reversal": "the load on its gear changes sign",
     "breakaway": "it starts from rest",
     "saturation": "the drive is at its limit",
     "effort": "the drive works hardest (a tenth of the frames)",
-    "still": "it stands still",
+    "still": "it does not move",
     "fast": "it moves fastest (a quarter of the moving frames)",
     "near_limit": "it is near the end of its range",
 }
@@ -53,15 +53,16 @@ MEANINGS: Mapping[str, str] = {
 def event_masks(
     logs: ReplayLogs, values: Mapping[str, float] | None = None, *, thresholds: EventThresholds | None = None
 ) -> dict[str, Mask]:
-    """Frames of every event that the log can have, by name, ``(nwindow, nframe, nchannel)``.
+    """Return the frames of every event that is possible in the log, by name, ``(nwindow, nframe, nchannel)``.
 
-    A joint's channels have the events of that joint, a body's those of the body, and a sensor's those of any joint;
-    ``mask.any(axis=-1)`` is the event anywhere. Frames past a window's end, or where nothing was measured, have none.
+    The channels of a joint have the events of that joint, those of a body the events of the body, and those of a
+    sensor the events of any joint. ``mask.any(axis=-1)`` is the event anywhere. Frames past the end of a window or
+    without a measurement have no events.
 
     Args:
         logs: the windows.
-        values: identified parameters, SI, that the twin's nominal ones give way to: encoders, gains, limits.
-        thresholds: where events begin.
+        values: identified parameters, SI, which replace the nominal ones: encoders, gains, limits.
+        thresholds: thresholds of the events.
     """
     given = thresholds or EventThresholds()
     seen = kinematics(logs, values, given)
@@ -90,7 +91,7 @@ def _of_motion(logs: ReplayLogs, seen: LoggedKinematics, given: EventThresholds,
         turns = about(reversals(direction), before, after)
         rest = max(1, round(given.rest * hz))
         starts = about(breakaways(np.where(known, direction, 1), rest) & known, before, after)
-        turns[..., count:] = starts[..., count:] = False  # a body's overall speed has no sign
+        turns[..., count:] = starts[..., count:] = False  # the speed of a free body has no sign
         found |= {"reversal": _spread(turns, seen.channel), "breakaway": _spread(starts, seen.channel)}
         carried = directions(seen.load, given.creep * quantiles(np.abs(seen.load), 0.95))
         found["load_reversal"] = _spread(about(reversals(carried), before, after), seen.channel[:count])
@@ -109,18 +110,18 @@ def _near(position: Array, ranges: Array, part: float) -> Mask:
 
 
 def _highest(values: Array, part: float) -> Mask:
-    """The largest of each column of ``(nwindow, nframe, n)``, a part of those that are known."""
+    """Return the largest known values of each column of ``(nwindow, nframe, n)``, the fraction ``part`` of them."""
     least = quantiles(values, 1.0 - part)
     return np.nan_to_num(values, nan=-np.inf) >= np.where(np.isfinite(least) & (least > 0), least, np.inf)
 
 
 def _spread(mask: Mask, channel: Mask) -> Mask:
-    """Events of things ``(…, n)`` for their channels ``(n, nchannel)``."""
+    """Return the events of joints and bodies ``(…, n)`` for their channels ``(n, nchannel)``."""
     return np.asarray(mask.astype(np.float32) @ channel.astype(np.float32) > 0)
 
 
 def _contact(logs: ReplayLogs, values: Mapping[str, float], given: EventThresholds) -> Mask | None:
-    """Contact by channel; None where the replay has none, or the log does not say where things are."""
+    """Return contact by channel; None if the replay has no contacts or the log has no positions."""
     model = logs.twin.model
     joints, bodies = joint_positions(logs, values), body_poses(logs)
     off = int(model.opt.disableflags) & int(mujoco.mjtDisableBit.mjDSBL_CONTACT)

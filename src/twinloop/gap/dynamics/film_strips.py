@@ -1,4 +1,4 @@
-"""The worst clips as pictures: what was measured beside what the twin did from the same first state."""
+"""Render the worst clips as images: the measured motion and the twin's motion from the same first state."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ Pictures = NDArray[np.uint8]
 
 @dataclass(frozen=True, kw_only=True)
 class FilmStrip:
-    """Moments of one clip: ``times`` ``(n,)`` in s of the episode, pictures ``(n, height, width, 3)`` of each.
+    """Moments of one clip: ``times`` ``(n,)`` in s of the episode, with images ``(n, height, width, 3)`` of each.
 
-    ``measured`` is the twin drawn where the robot was measured to be, ``simulated`` where it went itself.
-    ``series`` ``(nframe,)`` are the clip's worst channel, measured and simulated, in its unit.
+    ``measured`` shows the twin at the measured positions, ``simulated`` at the simulated ones. ``series`` ``(nframe,)``
+    are the clip's worst channel, measured and simulated, in its unit.
     """
 
     clip: ErrorClip
@@ -40,7 +40,7 @@ class FilmStrip:
 
     @property
     def both(self) -> Pictures:
-        """The two laid over each other, half of each."""
+        """The mean of both images."""
         return ((self.measured.astype(np.uint16) + self.simulated) // 2).astype(np.uint8)
 
 
@@ -57,26 +57,26 @@ def film_strips(
     width: int = 240,
     renderer: str = "auto",
 ) -> list[FilmStrip]:
-    """Draw clips from the twin's first camera.
+    """Render clips from the twin's first camera.
 
     Args:
         twin: the twin.
-        episodes: those that the clips are of, among others.
+        episodes: the episodes of the clips; others are ignored.
         clips: windows as they were measured with ``options``.
-        backend: where the replay runs.
-        values: parameters of the twin, SI; the nominal ones without it.
+        backend: the backend that runs the replay.
+        values: parameters of the twin, SI; the nominal ones by default.
         options: see `prepare_replay`.
-        moments: pictures of each clip, evenly apart, the first and the last frame among them.
-        height: of a picture in pixels.
-        width: likewise.
+        moments: number of images per clip, equally spaced, including the first and the last frame.
+        height: image height in pixels.
+        width: image width in pixels.
         renderer: see `open_renderer`.
 
     Raises:
-        InputError: the twin has no camera, or the log tells neither joint positions nor poses of bodies.
+        InputError: the twin has no camera, or the log has neither joint positions nor poses of bodies.
         MissingDependencyError: no renderer works here.
     """
     if not twin.model.ncam:
-        raise InputError(f"The twin {twin.name} has no camera to see the clips from. Add one to its model.")
+        raise InputError(f"The twin {twin.name} has no camera to render the clips with. Add one to its model.")
     camera = twin.spec.cameras[0] if twin.spec.cameras else twin.model.camera(0).name
     chosen = {episode.index: episode for episode in episodes}
     with open_renderer(renderer, twin.model, height=height, width=width, cameras=[camera]) as drawn:
@@ -102,15 +102,15 @@ def film_strips(
 
 
 def measured_qpos(logs: ReplayLogs, values: Mapping[str, float], simulated: Array) -> Array:
-    """Generalized positions ``(nframe, nq)`` of the first window at what was measured; the rest as simulated.
+    """Return generalized positions ``(nframe, nq)`` of the first window as measured; those not measured as simulated.
 
     Raises:
-        InputError: the log tells neither joint positions nor poses of bodies.
+        InputError: the log has neither joint positions nor poses of bodies.
     """
     qpos = simulated.copy()
     joints, bodies = joint_positions(logs, values)[0], body_poses(logs)
     if not joints.shape[-1] and not bodies:
-        raise InputError("The log tells neither joint positions nor poses, so there is nothing to draw it at.")
+        raise InputError("The log has neither joint positions nor poses of bodies, so its motion cannot be rendered.")
     if joints.shape[-1]:
         _put(qpos, logs.twin.encoder_qpos, joints)
     for name, poses in bodies.items():
@@ -120,14 +120,14 @@ def measured_qpos(logs: ReplayLogs, values: Mapping[str, float], simulated: Arra
 
 
 def _put(qpos: Array, columns: NDArray[np.intp], known: Array) -> None:
-    """Replace columns where they are known."""
+    """Replace columns by known values."""
     qpos[:, columns] = np.where(np.isnan(known), qpos[:, columns], known)
 
 
 def _series(
     backend: Backend, logs: ReplayLogs, clip: ErrorClip, values: Mapping[str, float] | None
 ) -> Mapping[str, Array]:
-    """The worst channel of a clip, by who tells it."""
+    """Return the worst channel of a clip, measured and simulated."""
     column = next(i for i, channel in enumerate(logs.channels) if channel.name == clip.channel)
     frames = slice(0, int(logs.ends[0]))
     simulated = replay(backend, logs, logs.twin.table(1, values))[0, 0, frames, column]

@@ -1,4 +1,4 @@
-"""Intervals of figures that are made of sums: what is drawn again, episodes or stretches of time, and how."""
+"""Compute intervals of metrics that are made of sums, by resampling episodes or blocks of time."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from twinloop.stats import Interval, block_frames, bootstrap, integrated_time, t
 
 Array = NDArray[np.float64]
 Statistic = Callable[[Array], Array]
-# Resamples of three clusters are ten, of four 35: too few of either for a tail of 2.5 %, but with four the quantile of
-# Student's t that widens the tails (see `stats.bootstrap`) is 3.2 and not 4.3 or 12.7.
+# Three clusters have 10 different resamples, four have 35: both are too few for a tail of 2.5 %, but with four the
+# quantile of Student's t that widens the tails (see `stats.bootstrap`) is 3.2 and not 4.3 or 12.7.
 FEWEST = 4
-# Sums are kept for so many rows, so that memory stays flat: with more clusters an interval hardly changes.
+# The largest number of rows of sums, which bounds the memory: with more clusters an interval changes little.
 _MOST_ROWS = 128
-_AT_ONCE = 250  # resamples: all of them at once would hold a number for each of each episode
+_AT_ONCE = 250  # resamples per batch, which bounds the memory
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resampling:
-    """What counts as independent among the rows of sums.
+    """Clusters of rows of sums that are resampled together because they are independent of each other.
 
-    ``labels`` ``(nrow,)`` number the cluster of each row from 0, ``unit`` is what a cluster is; where there are too few
-    of them ``reason`` says why there is no interval.
+    ``labels`` ``(nrow,)`` is the cluster of each row, from 0; ``unit`` names a cluster. If there are too few clusters,
+    ``reason`` explains why there is no interval.
     """
 
     labels: NDArray[np.intp]
@@ -36,7 +36,10 @@ class Resampling:
     seed: int = 0
 
     def interval(self, statistic: Statistic) -> Interval:
-        """Interval of a statistic from how often each row counts, ``(k, nrow)``, to values ``(k, …)``."""
+        """Return the interval of a statistic.
+
+        A statistic is a function from counts of rows in k resamples, ``(k, nrow)``, to values ``(k, …)``.
+        """
         if self.reason:
             estimate = statistic(np.ones((1, len(self.labels))))[0]
             unknown = np.full(np.shape(estimate), np.nan)
@@ -57,53 +60,53 @@ class Resampling:
 
 
 def _rounded(values: Array) -> Array:
-    """To 30 bits: a resample that draws every cluster once is the sample, whatever the order of its sums.
+    """Round to 30 bits, so that a resample with every cluster once equals the sample, for any order of its sums.
 
-    The bias correction of BCa counts such ties, which are many where clusters are few.
+    The bias correction of BCa counts such ties, which are frequent if there are few clusters.
     """
     mantissa, exponent = np.frexp(values)
     return np.ldexp(np.round(mantissa * 2.0**30) / 2.0**30, exponent)
 
 
 def weighted(weights: Array, sums: Array) -> Array:
-    """Sums of rows ``(nrow, …)``, each as often as it was drawn, ``(k, …)``."""
+    """Sum rows ``(nrow, …)``, each multiplied by its number of draws, ``(k, …)``."""
     return (weights @ sums.reshape(len(sums), -1)).reshape(len(weights), *sums.shape[1:])
 
 
 def root_mean(errors: WindowErrors, world: int) -> Statistic:
-    """The statistic RMSE of one world over all horizons, ``(k, nchannel)``."""
+    """Return the statistic RMSE of one world over all horizons, ``(k, nchannel)`` for k resamples."""
     squared, count = errors.squared[world].sum(axis=1), errors.count.sum(axis=1)
     return lambda weights: np.sqrt(ratio(weighted(weights, squared), weighted(weights, count)))
 
 
 def root_mean_by_horizon(errors: WindowErrors, world: int) -> Statistic:
-    """The statistic RMSE of one world, ``(k, nbin, nchannel)``."""
+    """Return the statistic RMSE of one world by horizon bin, ``(k, nbin, nchannel)`` for k resamples."""
     return lambda weights: np.sqrt(ratio(weighted(weights, errors.squared[world]), weighted(weights, errors.count)))
 
 
 def mean_absolute(errors: WindowErrors, world: int) -> Statistic:
-    """The statistic MAE of one world over all horizons, ``(k, nchannel)``."""
+    """Return the statistic MAE of one world over all horizons, ``(k, nchannel)`` for k resamples."""
     absolute, count = errors.absolute[world].sum(axis=1), errors.count.sum(axis=1)
     return lambda weights: ratio(weighted(weights, absolute), weighted(weights, count))
 
 
 def mean_scaled(values: Array, scales: Array) -> Array:
-    """Mean over the channels that have a scale, of values ``(k, nchannel)`` in units of it, ``(k,)``."""
+    """Return the mean of values ``(k, nchannel)`` divided by their scales, over channels with a scale, ``(k,)``."""
     return (values / scales)[:, np.isfinite(scales)].mean(axis=1)
 
 
 def row_of(episode: int, nepisode: int) -> int:
-    """The row of sums that the so-manieth of so many episodes adds to: neighbours share one where there are many."""
+    """Return the row of sums of an episode; with many episodes, neighbouring ones share a row."""
     return episode * min(nepisode, _MOST_ROWS) // nepisode
 
 
 def why_no_interval(nepisode: int, needed: str = f"at least {FEWEST} are needed") -> str:
-    """Why so few episodes make no interval."""
+    """Return the reason why so few episodes have no interval."""
     return f"{'one episode' if nepisode == 1 else f'{nepisode} episodes'}, no interval: {needed}"
 
 
 def by_episodes(nepisode: int, *, level: float, seed: int) -> Resampling:
-    """Episodes are drawn again, with their neighbours where there are many; fewer than four make no interval."""
+    """Resample episodes, with their neighbours if there are many; fewer than four give no interval."""
     reason = "" if nepisode >= FEWEST else why_no_interval(nepisode)
     nrow = min(nepisode, _MOST_ROWS)
     unit = "episodes" if nrow == nepisode else f"groups of neighbours among {nepisode} episodes"
@@ -113,17 +116,17 @@ def by_episodes(nepisode: int, *, level: float, seed: int) -> Resampling:
 def by_time(
     errors: WindowErrors, owners: NDArray[np.intp], begins: Array, length: float, *, level: float, seed: int
 ) -> Resampling:
-    """Stretches of time are drawn again, long against the time over which windows resemble each other.
+    """Resample blocks of time that are long compared with the correlation time of the errors.
 
-    That time is the longest of any channel's squared errors about their mean, window by window.
+    The correlation time is the longest of any channel's squared errors about their mean, window by window.
 
     Args:
         errors: one row per window, in order of time within each episode.
         owners: number of each window's episode.
-        begins: of each window in its episode, s.
-        length: from one window's beginning to the next, s.
-        level: of the intervals.
-        seed: of the bootstrap.
+        begins: beginning of each window in its episode, s.
+        length: time from the beginning of a window to the next beginning, s.
+        level: confidence level of the intervals.
+        seed: seed of the bootstrap.
     """
     nwindow = len(owners)
     means = ratio(errors.squared.sum(axis=2), errors.count.sum(axis=1))
@@ -135,7 +138,7 @@ def by_time(
     labels = np.zeros(nwindow, dtype=np.intp)
     if frames is not None:
         labels = time_blocks(begins, 1, length, owners, frames * length)[:, 0]
-    unit, reason = f"stretches of about {float(frames or 0) * length:.3g} s", ""
+    unit, reason = f"blocks of about {float(frames or 0) * length:.3g} s", ""
     if labels.max() + 1 < FEWEST:
         needed = f"give at least {FEWEST}, or longer ones in shorter windows"
         reason = why_no_interval(len(np.unique(owners)), needed)

@@ -1,4 +1,4 @@
-"""Measuring the gap of a twin against recorded episodes."""
+"""Measure the gap of a twin against recorded episodes."""
 
 from __future__ import annotations
 
@@ -44,31 +44,31 @@ def measure_gap(
     seed: int = 0,
     batch: int = BATCH,
 ) -> GapReport:
-    """How far the twin's replay of recorded commands is from what was recorded.
+    """Measure the difference between recorded motion and the twin's replay of the recorded commands.
 
     Args:
         twin: the twin; its nominal parameters are always measured.
-        episodes: the episodes to measure on, held out from whatever ``params`` were fitted to. They are gone through
-            several times, a few at once: a sequence, or anything that can be iterated anew.
-        backend: where the replays run.
-        params: identified parameters, SI values by name or a distribution, of which the estimate is taken.
-        options: how the episodes are cut into windows and what is compared; whole episodes and joint positions
-            without it.
-        training: episodes on which the baseline's delay is chosen; without them it is chosen on ``episodes``
-            themselves, which favours the baseline, and is said so.
+        episodes: the episodes to measure on, held out from the fit of ``params``. They are read several times, a few at
+            once: give a sequence, or an iterable that can be read again.
+        backend: the backend that runs the replays.
+        params: identified parameters: SI values by name, or a distribution whose estimate is used.
+        options: how the episodes are divided into windows and which channels are compared; whole episodes and joint
+            positions by default.
+        training: episodes on which the baseline's delay is chosen; by default it is chosen on ``episodes`` themselves,
+            which favours the baseline and is reported.
         repeats: which episodes repeat one motion, see `find_repeats`.
-        level: confidence level of the intervals, which are bootstrapped over episodes, or over stretches of time where
-            there are fewer than four.
-        seed: of the bootstrap.
+        level: confidence level of the intervals, which are bootstrapped over episodes, or over blocks of time if there
+            are fewer than four episodes.
+        seed: seed of the bootstrap.
         batch: episodes replayed at once; results do not depend on it.
 
     Raises:
         LogError: the episodes do not fit the twin.
-        UnknownNameError, BoundsError: a parameter that the twin has not, or a value outside its bounds.
-        InputError: the replay diverges with these parameters; episodes that can be gone through only once.
+        UnknownNameError, BoundsError: the twin has no such parameter, or a value is outside its bounds.
+        InputError: the replay diverges with these parameters, or the episodes can be read only once.
     """
     if isinstance(episodes, Iterator) or isinstance(training, Iterator):
-        raise InputError("Episodes are gone through several times. Give a list, or something that reads them anew.")
+        raise InputError("Episodes are read several times. Give a list, or an iterable that can be read again.")
     chosen = options or ReplayOptions()
     chosen = replace(chosen, history=max(chosen.history, LONGEST_LAG))
     seen = survey(stream_logs(twin, episodes, chosen, batch=batch))
@@ -101,11 +101,11 @@ class _LogPass:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the table's rows."""
+        """Names of the table's rows."""
         return ("nominal", "identified")[: self.table.nworld]
 
     def sums(self, portions: Iterable[ReplayLogs]) -> ErrorSums:
-        """Replay every window under every row, and count errors, phases, lags and the worst clips."""
+        """Replay every window with every row, and sum errors, phases and lags; keep the worst clips."""
         begun, total = (0, 0), None
         for logs in portions:
             part = self._portion(logs, *begun)
@@ -116,7 +116,7 @@ class _LogPass:
         return total
 
     def _portion(self, logs: ReplayLogs, episodes: int, windows: int) -> ErrorSums:
-        """The sums of a portion before which so many episodes and windows have passed."""
+        """Return the sums of a portion that follows the given number of episodes and windows."""
         rows = self._rows(logs, episodes, windows)
         readings = replay(self.backend, logs, self.table)
         summed(logs, readings, self.edges).require_finite(logs.twin, self.names)
@@ -148,19 +148,19 @@ class _LogPass:
 
     @property
     def nrow(self) -> int:
-        """Rows of sums."""
+        """Number of rows of sums."""
         count = len(self.seen.episodes)
         return self.seen.windows if self._by_window else row_of(count - 1, count) + 1
 
     def _rows(self, logs: ReplayLogs, episodes: int, windows: int) -> NDArray[np.intp]:
-        """The row of sums that each window adds to."""
+        """Return the row of sums to which each window is added."""
         if self._by_window:
             return windows + np.arange(len(logs))
         count = len(self.seen.episodes)
         return np.array([row_of(episodes + int(own), count) for own in logs.clusters], dtype=np.intp)
 
     def _phases(self, logs: ReplayLogs) -> Mapping[str, NDArray[np.bool_]]:
-        """Frames before, at and after contact, where contacts are simulated and can be told."""
+        """Return the frames before, at and after contact, if contacts are simulated and can be determined."""
         found = event_masks(logs) if self.options.contacts else {}
         if "contact" not in found:
             return {}
@@ -170,7 +170,7 @@ class _LogPass:
 
 
 def _rows(twin: Twin, values: Mapping[str, float] | None) -> ParamTable:
-    """The nominal parameters and, where there are any, the identified ones."""
+    """Return the nominal parameters and, if given, the identified ones."""
     if values is None:
         return twin.table(1)
     both = {name: [twin.require(name).nominal, value] for name, value in values.items()}
@@ -178,7 +178,7 @@ def _rows(twin: Twin, values: Mapping[str, float] | None) -> ParamTable:
 
 
 def _edges(seen: LogSummary) -> Array:
-    """Of the horizon's bins: whole frames, as many to each as to the others but for rounding."""
+    """Return the edges of the horizon bins at whole frames, with equal numbers of frames except for rounding."""
     frames = seen.frames - 1
     return np.unique(np.linspace(0, frames, min(_BINS, frames) + 1).round()) / seen.hz
 
@@ -186,7 +186,7 @@ def _edges(seen: LogSummary) -> Array:
 def _pairs(
     twin: Twin, episodes: Iterable[Episode], groups: Groups, options: ReplayOptions, edges: Array
 ) -> RepeatPairs:
-    """Repeats against each other; those of a group are held until the last of them has passed."""
+    """Compare repeats with each other; the episodes of a group are held in memory until the last of them is read."""
     home = {number: row for row, group in enumerate(groups) for number in group}
     waiting: dict[int, list[Episode]] = {}
     found = []

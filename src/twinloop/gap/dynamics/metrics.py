@@ -1,4 +1,4 @@
-"""Compute the metrics of a gap with their intervals, from a first look at a log and sums over it."""
+"""Compute the metrics of a gap with their intervals, from a summary of the log and the sums over it."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ _ANGLE = 1.0  # rad, the scale of angles whose measured value is zero by definit
 
 @dataclass(frozen=True, kw_only=True)
 class LogSummary:
-    """What the figures need to know of a log beforehand.
+    """Summary of a log that the metrics need in advance.
 
     Attributes:
-        channels: what is compared.
-        episodes: numbers, in the order in which they pass.
-        windows: how many there are.
-        frames: of the longest window.
+        channels: the compared channels.
+        episodes: numbers of the episodes, in the order of processing.
+        windows: number of windows.
+        frames: number of frames of the longest window.
         hz: frames per second of the replay.
-        mean: of the measured values, ``(nchannel,)``.
-        scale: what a channel's error is measured by where channels are averaged: the standard deviation of its measured
-            values; the size of the object for a distance from where it was measured, 1 rad for an angle. NaN where
-            nothing moves.
+        mean: mean of the measured values, ``(nchannel,)``.
+        scale: divisor of a channel's error when channels are averaged, in its unit: the standard deviation of its
+            measured values; for the distance of a pose error the size of the object; for an angle 1 rad. NaN if nothing
+            moves.
         sizes: m, largest extent of each object whose pose is compared, by body.
     """
 
@@ -66,9 +66,9 @@ class LogSummary:
 
 
 def survey(portions: Iterable[ReplayLogs]) -> LogSummary:
-    """Read every window once."""
+    """Summarize a log; every window is read once."""
     source = iter(portions)
-    first = next(source)  # a log has an episode, else `stream_logs` refuses it
+    first = next(source)  # exists: `stream_logs` refuses a log without episodes
     centre = np.nan_to_num(np.nanmean(_flat(first), axis=0))
     episodes, windows, frames, sums = list[int](), 0, 0, np.zeros((3, len(centre)))
     for logs in itertools.chain([first], source):
@@ -92,7 +92,7 @@ def survey(portions: Iterable[ReplayLogs]) -> LogSummary:
 
 
 def object_sizes(logs: ReplayLogs) -> dict[str, float]:
-    """Largest extent in m of each body whose pose is compared: of its geoms' boxes, in the body's axes."""
+    """Return the largest extent in m of each body whose pose is compared, from its geoms' boxes in the body's axes."""
     names = [channel.name.split("/") for channel in logs.channels]
     bodies = dict.fromkeys(name[1] for name in names if name[0] in ("pose", "pose_error"))
     return {body: _extent(logs.twin.model, body) for body in bodies}
@@ -103,7 +103,7 @@ def _flat(logs: ReplayLogs) -> Array:
 
 
 def _scale(channel: MeasuredChannel, spread: float, sizes: dict[str, float]) -> float:
-    """See `LogSummary.scale`."""
+    """Return the scale of one channel, see `LogSummary.scale`."""
     family, _, rest = channel.name.partition("/")
     if family == "pose_error":
         return sizes[rest.split("/")[0]] or np.nan if channel.unit == "m" else _ANGLE
@@ -125,12 +125,12 @@ def _extent(model: mujoco.MjModel, body: str) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorSums:
-    """What one pass over a log leaves: the rows of ``errors`` are ``twins``, then the baselines of ``meanings``.
+    """Result of one pass over a log: the rows of ``errors`` are ``twins``, then the baselines of ``meanings``.
 
-    Rows of sums are episodes, several where there are many (see `row_of`), or windows where there are fewer than four
-    episodes; ``owners`` and ``begins`` are then each window's episode and its beginning in s. ``each`` is of every
-    episode over all horizons, ``lengths`` are their frames. ``phases`` holds the twins alone, ``lags`` one record for
-    each of them.
+    Rows of sums are episodes, several if there are many (see `row_of`), or windows if there are fewer than four
+    episodes; ``owners`` and ``begins`` are then each window's episode and its beginning in s. ``each`` has the errors
+    of every episode over all horizons, ``lengths`` the number of frames. ``phases`` has the twins alone, ``lags`` one
+    record for each of them.
     """
 
     twins: tuple[str, ...]
@@ -145,7 +145,7 @@ class ErrorSums:
     lengths: Array
 
     def __add__(self, other: ErrorSums) -> ErrorSums:
-        """The sums of two portions of one log."""
+        """Add the sums of two portions of one log."""
         return replace(
             self,
             errors=added(self.errors, other.errors),
@@ -162,23 +162,23 @@ class ErrorSums:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the rows of ``errors``."""
+        """Names of the rows of ``errors``."""
         return (*self.twins, *self.meanings)
 
 
 def report_of(
     sums: ErrorSums, seen: LogSummary, pairs: RepeatPairs | None, *, how: str, source: str, level: float, seed: int
 ) -> GapReport:
-    """The figures with their intervals.
+    """Return the metrics with their intervals.
 
     Args:
-        sums: of the log.
-        seen: what was seen of it before.
-        pairs: of repeats; None where there are none.
+        sums: sums of the log.
+        seen: summary of the log.
+        pairs: pairs of repeats; None without repeats.
         how: how repeats were looked for.
-        source: where the episodes come from.
-        level: of the intervals.
-        seed: of the bootstrap.
+        source: source of the episodes.
+        level: confidence level of the intervals.
+        seed: seed of the bootstrap.
     """
     errors, best = sums.errors, len(sums.twins) - 1
     drawn = _resampling(sums, seen, level, seed)
@@ -227,7 +227,7 @@ def report_of(
 
 
 def _resampling(sums: ErrorSums, seen: LogSummary, level: float, seed: int) -> Resampling:
-    """Episodes where there are enough of them, else stretches of time."""
+    """Resample episodes if there are enough of them, otherwise blocks of time."""
     if len(seen.episodes) >= FEWEST or seen.windows == len(seen.episodes):
         return by_episodes(len(seen.episodes), level=level, seed=seed)
     stride = float(np.median(np.diff(sums.begins)[np.diff(sums.begins) > 0]))
@@ -239,24 +239,24 @@ def _scaled(statistic: Statistic, scales: Array) -> Statistic:
 
 
 def _least(errors: WindowErrors, rows: list[int]) -> Statistic:
-    """RMSE of the best of some rows in each channel; rows that say nothing of a channel do not compete."""
+    """Return the RMSE of the best of some rows in each channel; rows that do not predict a channel are ignored."""
     parts = [root_mean(errors, row) for row in rows]
     return lambda weights: np.fmin.reduce([part(weights) for part in parts])
 
 
 def skill_of(errors: WindowErrors, twin: int, rivals: list[int]) -> Statistic:
-    """1 − RMSE / RMSE of the best rival, by channel; NaN where the rival is perfect."""
+    """Return 1 − RMSE / RMSE of the best baseline, by channel; NaN if the baseline is perfect."""
     own, other = root_mean(errors, twin), _least(errors, rivals)
     return lambda weights: 1.0 - ratio(own(weights), other(weights))
 
 
 def _overall_skill(errors: WindowErrors, twin: int, rivals: list[int], scales: Array) -> Statistic:
-    """1 − mean over channels of RMSE over scale, over the same of each channel's best rival."""
+    """Return 1 − a / b of means over channels of RMSE / scale: a of the twin, b of each channel's best baseline."""
     own, other = _scaled(root_mean(errors, twin), scales), _scaled(_least(errors, rivals), scales)
     return lambda weights: 1.0 - ratio(own(weights), other(weights))
 
 
 def _difference(errors: WindowErrors) -> Statistic:
-    """MAE of the identified twin less that of the nominal one."""
+    """Return the MAE of the identified twin minus that of the nominal one."""
     before, after = mean_absolute(errors, 0), mean_absolute(errors, 1)
     return lambda weights: after(weights) - before(weights)

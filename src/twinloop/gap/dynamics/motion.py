@@ -1,4 +1,4 @@
-"""Compute what moves in a recording and what drives it: positions, speeds, reversals, loads, contact."""
+"""Compute motion and loads of a recording: positions, speeds, reversals, gear loads, contact."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ Mask = NDArray[np.bool_]
 
 
 def contact_frames(twin: Twin, qpos: Array, parts: Mask, known: Mask, reach: float) -> Mask:
-    """Whether parts of a twin touch anything else, at measured positions.
+    """Return whether parts of a twin touch anything else at the measured positions.
 
     Args:
-        twin: with contacts.
-        qpos: ``(nwindow, nframe, nq)``; frames with NaN are in contact with nothing.
-        parts: the bodies that belong together, ``(npart, nbody)``: a contact counts for a part where one of the two
-            bodies belongs to it and the other does not.
-        known: the bodies whose place was measured, or does not move, ``(nbody,)``; contacts with others do not count.
-        reach: distance in m up to which surfaces touch.
+        twin: a twin with contacts.
+        qpos: ``(nwindow, nframe, nq)``; frames with NaN have no contact.
+        parts: the bodies of each part, ``(npart, nbody)``: a contact counts for a part if exactly one of the two
+            bodies belongs to it.
+        known: the bodies that were measured or do not move, ``(nbody,)``; contacts with other bodies do not count.
+        reach: distance in m up to which surfaces count as touching.
 
     Returns:
         ``(nwindow, nframe, npart)``.
     """
     model = copy.copy(twin.model)
-    model.geom_margin[:] = model.body_margin[:] = reach  # the broad phase asks the bodies'
+    model.geom_margin[:] = model.body_margin[:] = reach  # the broad phase uses the margins of bodies
     model.geom_gap[:] = 0.0
     data = mujoco.MjData(model)
     touching = np.zeros((*qpos.shape[:2], len(parts)), dtype=bool)
@@ -57,7 +57,7 @@ def _touching(model: mujoco.MjModel, data: mujoco.MjData, parts: Mask, known: Ma
 
 
 def subtree(model: mujoco.MjModel, body: int) -> Mask:
-    """A body and all that hang on it, ``(nbody,)``."""
+    """Return a body and all its descendants as a mask, ``(nbody,)``."""
     below = np.zeros(model.nbody, dtype=bool)
     below[body] = True
     for child in range(body + 1, model.nbody):  # parents come first
@@ -65,23 +65,23 @@ def subtree(model: mujoco.MjModel, body: int) -> Mask:
     return below
 
 
-# Standard deviation of third differences of white noise over its own: √(1 + 9 + 9 + 1).
+# Standard deviation of third differences of white noise, divided by that of the noise: √(1 + 9 + 9 + 1).
 _THIRD = np.sqrt(20.0)
 _MAD = 1.4826  # median absolute deviation to standard deviation, of a normal distribution
 _ORDER = 2  # parabolas: speeds of accelerated motion are unbiased
 
 
 def speeds(position: Array, hz: float, span: float) -> tuple[Array, Array]:
-    """Speeds by Savitzky and Golay's parabolas over ``span`` s, and the standard deviation of their noise.
+    """Compute speeds by Savitzky-Golay parabolas over ``span`` s, and the standard deviation of their noise.
 
     Args:
-        position: ``(nwindow, nframe, n)``, NaN where nothing was measured.
+        position: ``(nwindow, nframe, n)``, NaN if not measured.
         hz: frames per second.
-        span: length of the parabolas in s; at least five frames, fewer where a window has fewer.
+        span: length of the parabolas in s; at least five frames, fewer if a window has fewer.
 
     Returns:
-        Speeds of the same shape per s, NaN within half a span of a gap, and ``(n,)``. The first and last half span of a
-        window have the speed beside them.
+        Speeds of the same shape per s, NaN within half a span of a gap, and the noise ``(n,)``. The first and last half
+        span of a window have the speed of the nearest other frame.
     """
     width = max(5, 2 * int(span * hz / 2) + 1)
     found = np.full_like(position, np.nan)
@@ -94,7 +94,9 @@ def speeds(position: Array, hz: float, span: float) -> tuple[Array, Array]:
         if here > _ORDER:
             fitted = savgol_filter(part, here, _ORDER, deriv=1, delta=1.0 / hz, axis=1)
             inner = np.clip(np.arange(end), here // 2, end - 1 - here // 2)
-            found[rows, :end] = fitted[:, inner]  # a parabola's end is several times as uncertain as its middle
+            found[rows, :end] = fitted[
+                :, inner
+            ]  # the ends of a parabola are several times less accurate than its middle
         else:
             found[rows, :end] = np.gradient(part, 1.0 / hz, axis=1)
     gain = np.linalg.norm(savgol_coeffs(width, _ORDER, deriv=1, delta=1.0 / hz))
@@ -102,10 +104,10 @@ def speeds(position: Array, hz: float, span: float) -> tuple[Array, Array]:
 
 
 def reading_noise(position: Array) -> Array:
-    """Standard deviation of white noise in positions ``(nwindow, nframe, n)``, ``(n,)``, from third differences.
+    """Return the noise ``(n,)`` of positions ``(nwindow, nframe, n)``: its standard deviation from third differences.
 
-    Their median is hardly moved by motion, which is smooth. It is never below the rounding of the readings, whose step
-    is the smallest change: a still encoder repeats the same count and would seem free of noise.
+    Motion is smooth and changes the median of third differences little. The result is at least the rounding error of
+    the readings, whose step is the smallest change: a still encoder repeats one count and would seem free of noise.
     """
     n = position.shape[-1]
     noise = np.zeros(n)
@@ -120,19 +122,19 @@ def reading_noise(position: Array) -> Array:
 
 
 def directions(speed: Array, threshold: ArrayLike) -> NDArray[np.int8]:
-    """1 and -1 where something moves faster than a threshold ``(n,)``, 0 where it is still or unknown."""
+    """Return 1 and -1 for motion faster than a threshold ``(n,)``, 0 for no motion or no measurement."""
     moving = np.abs(np.nan_to_num(speed)) > np.asarray(threshold)
     return np.where(moving, np.sign(np.nan_to_num(speed)), 0.0).astype(np.int8)
 
 
 def reversals(direction: NDArray[np.int8]) -> Mask:
-    """First frames at which motion goes the other way than it last went, ``(nwindow, nframe, n)``."""
+    """Return the first frames after each change of direction, ``(nwindow, nframe, n)``."""
     last = _before(direction)
     return (direction != 0) & (last != 0) & (direction != last)
 
 
 def breakaways(direction: NDArray[np.int8], rest: int) -> Mask:
-    """First frames of motion after at least ``rest`` frames without, ``(nwindow, nframe, n)``."""
+    """Return the first frames of motion after at least ``rest`` frames without motion, ``(nwindow, nframe, n)``."""
     still = np.cumsum(direction == 0, axis=1, dtype=np.int64)
     waited = np.zeros(direction.shape, dtype=bool)
     if direction.shape[1] > rest:
@@ -142,14 +144,14 @@ def breakaways(direction: NDArray[np.int8], rest: int) -> Mask:
 
 
 def onsets(mask: Mask) -> Mask:
-    """Frames at which a mask begins to hold; the first frame of a window is no beginning."""
+    """Return the frames at which a mask becomes true; the first frame of a window is not counted."""
     begun = np.zeros_like(mask)
     begun[:, 1:] = mask[:, 1:] & ~mask[:, :-1]
     return begun
 
 
 def about(mask: Mask, before: int, after: int) -> Mask:
-    """Frames from ``before`` frames before one that is marked until ``after`` frames after it."""
+    """Return the frames from ``before`` frames before a marked frame until ``after`` frames after it."""
     nframe = mask.shape[1]
     count = np.concatenate([np.zeros_like(mask[:, :1], dtype=np.int64), np.cumsum(mask, axis=1)], axis=1)
     at = np.arange(nframe)
@@ -158,14 +160,14 @@ def about(mask: Mask, before: int, after: int) -> Mask:
 
 
 def turning_rates(quaternion: Array, hz: float) -> Array:
-    """Angular speed ``(nwindow, nframe)`` in rad/s of orientations ``(nwindow, nframe, 4)``, wxyz, by differences."""
+    """Return angular speeds ``(nwindow, nframe)`` in rad/s of orientations ``(nwindow, nframe, 4)``, wxyz."""
     dot = np.abs(np.sum(quaternion[:, 1:] * quaternion[:, :-1], axis=-1))
     angle = 2.0 * np.arccos(np.minimum(dot, 1.0)) * hz
     return np.concatenate([angle[:, :1], angle], axis=1)
 
 
 def _before(direction: NDArray[np.int8]) -> NDArray[np.int8]:
-    """The last direction other than 0 before each frame; 0 where there was none."""
+    """Return the last direction other than 0 before each frame; 0 if there is none."""
     frame = np.where(direction != 0, np.arange(direction.shape[1])[None, :, None], -1)
     newest = np.maximum.accumulate(frame, axis=1)
     newest = np.concatenate([np.full_like(newest[:, :1], -1), newest[:, :-1]], axis=1)
@@ -174,18 +176,18 @@ def _before(direction: NDArray[np.int8]) -> NDArray[np.int8]:
 
 
 def demands(logs: ReplayLogs, table: ParamTable, position: Array, speed: Array) -> tuple[Array, bool]:
-    """Forces that the actuators' law asks for at measured positions, before limits, and whether there are limits.
+    """Return the forces of the actuators' control law at measured positions, before limits, and whether limits exist.
 
-    Commands arrive as late as the table's delays say. Limits of the supply and of heat are not counted.
+    Commands are delayed as in the table. Limits of the supply voltage and of heat are not included.
 
     Args:
         logs: the windows.
         table: a row for each window.
-        position: of the joints, ``(nwindow, nframe, n)``; n is 0 for a thing without.
-        speed: of the same.
+        position: joint positions, ``(nwindow, nframe, n)``; n is 0 for a system without joints.
+        speed: joint speeds, of the same shape.
 
     Returns:
-        ``(nwindow, nframe, nu)``, NaN where nothing was measured; of a thing without joints the controls themselves.
+        ``(nwindow, nframe, nu)``, NaN if not measured; for a system without joints the controls themselves.
     """
     model, twin = logs.twin.model, logs.twin
     count = logs.commands.shape[1]
@@ -204,7 +206,7 @@ def demands(logs: ReplayLogs, table: ParamTable, position: Array, speed: Array) 
 
 
 def saturated(logs: ReplayLogs, table: ParamTable, demand: Array, part: float) -> Mask:
-    """Where a demand reaches ``part`` of what its actuator can exert, of the same shape."""
+    """Return where a demand reaches the fraction ``part`` of its actuator's limit, of the same shape."""
     model, full = logs.twin.model, np.zeros(demand.shape, dtype=bool)
     ranges = _values(logs, table, "actuator_forcerange")[:, None]
     for column in range(demand.shape[-1]):
@@ -221,10 +223,10 @@ def saturated(logs: ReplayLogs, table: ParamTable, demand: Array, part: float) -
 
 
 def loads(logs: ReplayLogs, position: Array, speed: Array, acceleration: Array) -> Array:
-    """Torques that the gears carry to the links, ``(nwindow, nframe, n)``: inertia and weight of what hangs on them.
+    """Return the torques of the load's inertia and weight at the gears, ``(nwindow, nframe, n)``.
 
-    By inverse dynamics at measured motion with the twin's nominal masses; rotors, friction and contacts are left out,
-    because they act on the motor's side of a gear or are not known. NaN where motion is not known.
+    Computed by inverse dynamics at the measured motion with the twin's nominal masses. Rotors, friction and contacts
+    are left out, because they act on the motor's side of a gear or are unknown. NaN if the motion is unknown.
     """
     if not position.shape[-1]:
         return np.empty(position.shape)
@@ -244,30 +246,32 @@ def loads(logs: ReplayLogs, position: Array, speed: Array, acceleration: Array) 
 
 
 def _values(logs: ReplayLogs, table: ParamTable, field: str) -> Array:
-    """A field of the model in every window, ``(nwindow, …)``."""
+    """Return a field of the model in every window, ``(nwindow, …)``."""
     own = getattr(logs.twin.model, field)
     return np.asarray(logs.twin.fields(table).arrays.get(field, np.broadcast_to(own, (len(logs), *own.shape))))
 
 
 @dataclass(frozen=True, kw_only=True)
 class EventThresholds:
-    """Where an event begins.
+    """Thresholds of the events.
 
     Attributes:
-        smoothing: s over which speeds are taken; a servo's strokes last several times as long.
-        sigmas: of the speed's noise above which something moves; 4 are exceeded by chance once in 16 000 frames.
-        creep: part of the fastest speeds (their 95th percentile) below which something counts as still whatever the
-            noise, and of the largest loads below which a gear carries nothing; servos dither and sag by a few per cent.
-        before, after: s about a reversal or a start that belong to it. Play is crossed while the motor turns and the
-            link waits, before; what comes of it lasts about as long as a servo's loop takes, 0.1 to 0.2 s.
-        rest: s without motion that make a standstill.
-        touch: m between surfaces that count as touching: motion capture is good to about a millimetre, and the cube of
-            the public tosses rests 1.2 mm above its ground.
+        smoothing: s over which speeds are computed; a servo's strokes last several times as long.
+        sigmas: multiple of the speed's noise above which something moves; noise alone exceeds 4 once in 16 000 frames.
+        creep: fraction of the fastest speeds (their 95th percentile) below which something counts as still (for
+            any noise), and of the largest loads below which a gear counts as unloaded; servos dither and sag by a few
+            per cent.
+        before, after: s before and after a reversal or a start that belong to it. Before: the motor turns through the
+            play while the link waits. After: the effect lasts about as long as a servo's loop needs, 0.1 to 0.2 s.
+        rest: s without motion that count as rest.
+        touch: m between surfaces that count as touching: motion capture is accurate to about a millimetre, and the cube
+            of the public tosses rests 1.2 mm above its ground.
         impact: s after a first touch that belong to it; rebounds of small bodies settle within some hundredths.
-        limit: part of a drive's limit at which it is saturated; the rest is the reading's error.
-        effort: part of the frames in which a drive works hardest.
-        fast: part of the moving frames that are fast.
-        end: part of a joint's range at either end that is near its end: stops, cables and calibration show there.
+        limit: fraction of a drive's limit at which it counts as saturated; the rest allows for errors of the readings.
+        effort: fraction of the frames that count as the drive's highest effort.
+        fast: fraction of the moving frames that count as fast.
+        end: fraction of a joint's range at either end that counts as near its end: stops, cables and calibration have
+            an effect there.
     """
 
     smoothing: float = 0.12
@@ -286,13 +290,13 @@ class EventThresholds:
 
 @dataclass(frozen=True, kw_only=True)
 class LoggedKinematics:
-    """What a log says of motion, in SI and the twin's own coordinates.
+    """Motion in a log, in SI units and the twin's coordinates.
 
-    ``position`` and ``speed`` ``(nwindow, nframe, n)`` are those of things: the robot's joints, then free bodies by
-    their overall speed (their position is NaN). ``threshold`` ``(n,)`` is the speed above which each moves. ``channel``
-    ``(n, nchannel)`` says which channels are of which thing. ``load`` ``(nwindow, nframe, njoint)`` is what the gears
-    carry (see `loads`), ``demand`` ``(nwindow, nframe, nu)`` what the drives would exert without limits, ``drive``
-    ``(nu, nchannel)`` whose channels those are.
+    ``position`` and ``speed`` ``(nwindow, nframe, n)`` are those of the robot's joints, then of free bodies (overall
+    speed; their position is NaN). ``threshold`` ``(n,)`` is the speed above which each moves. ``channel`` ``(n,
+    nchannel)`` marks the channels of each joint or body. ``load`` ``(nwindow, nframe, njoint)`` is the torque in the
+    gears (see `loads`), ``demand`` ``(nwindow, nframe, nu)`` the force of each drive without limits, ``drive`` ``(nu,
+    nchannel)`` marks the channels of each drive.
     """
 
     names: tuple[str, ...]
@@ -308,7 +312,7 @@ class LoggedKinematics:
 
 
 def kinematics(logs: ReplayLogs, values: Mapping[str, float] | None, thresholds: EventThresholds) -> LoggedKinematics:
-    """Positions, speeds and demands of a log; see `LoggedKinematics`."""
+    """Return positions, speeds and demands of a log; see `LoggedKinematics`."""
     twin, nframe = logs.twin, logs.measured.shape[1]
     table = with_conditions(logs, twin.table(1, values))
     joints, hz, span = joint_positions(logs, values or {}), twin.control_hz, thresholds.smoothing
@@ -335,13 +339,13 @@ def kinematics(logs: ReplayLogs, values: Mapping[str, float] | None, thresholds:
 
 
 def quantiles(values: Array, level: float) -> Array:
-    """Quantile of what is known of each column of ``(nwindow, nframe, n)``, ``(n,)``; 0 where nothing is."""
+    """Return the quantile of the known values in each column of ``(nwindow, nframe, n)``; 0 without values."""
     known = (column[~np.isnan(column)] for column in np.moveaxis(values, -1, 0))
     return np.array([np.quantile(column, level) if len(column) else 0.0 for column in known])
 
 
 def joint_positions(logs: ReplayLogs, values: Mapping[str, float]) -> Array:
-    """True positions of the robot's joints, ``(nwindow, nframe, n)``; n is 0 where the log compares none."""
+    """Return the true positions of the robot's joints, ``(nwindow, nframe, n)``; n is 0 if the log compares none."""
     names = [channel.name for channel in logs.channels]
     if logs.twin.spec.robot is None or not any(name.startswith("position/") for name in names):
         return np.empty((*logs.measured.shape[:2], 0))
@@ -352,7 +356,7 @@ def joint_positions(logs: ReplayLogs, values: Mapping[str, float]) -> Array:
 
 
 def body_poses(logs: ReplayLogs) -> dict[str, Array]:
-    """Measured poses ``(nwindow, nframe, 7)`` of free bodies by name."""
+    """Return the measured poses ``(nwindow, nframe, 7)`` of free bodies by name."""
     found = {}
     for measure, kept in zip(logs.measures, logs.kept, strict=True):
         family, _, rest = measure.channels[0].name.partition("/")
@@ -362,7 +366,7 @@ def body_poses(logs: ReplayLogs) -> dict[str, Array]:
 
 
 def _body_speed(logs: ReplayLogs, body: str, pose: Array, given: EventThresholds) -> tuple[Array, float]:
-    """Speed of the fastest point of a body, about, in m/s ``(nwindow, nframe)``, and the noise of it."""
+    """Return the approximate speed of a body's fastest point in m/s, ``(nwindow, nframe)``, and its noise."""
     model, hz = logs.twin.model, logs.twin.control_hz
     linear, noise = speeds(pose[..., :3], hz, given.smoothing)
     geoms = subtree(model, model.body(body).id)[model.geom_bodyid]
@@ -371,7 +375,7 @@ def _body_speed(logs: ReplayLogs, body: str, pose: Array, given: EventThresholds
 
 
 def whose(logs: ReplayLogs, joints: tuple[str, ...], bodies: tuple[str, ...]) -> Mask:
-    """Which channels are of which joint or body, ``(n, nchannel)``; a sensor's are of every joint."""
+    """Return the channels of each joint or body, ``(n, nchannel)``; the channels of a sensor belong to every joint."""
     found = np.zeros((len(joints) + len(bodies), len(logs.channels)), dtype=bool)
     for column, channel in enumerate(logs.channels):
         family, _, rest = channel.name.partition("/")

@@ -1,10 +1,10 @@
-"""Measure how much reality differs from itself: repeats of one motion, compared in the twin's windows.
+"""Measure the difference between repeated real recordings of one motion, in the twin's windows.
 
-Two runs of one motion differ by D(real, real′), twice the variance of a run about their mean. No prediction that does
-not know which run it predicts can be nearer to runs than that variance on average, so the floor is D(real, real′) / √2
-and the gap ratio is RMSE / floor: 1 for a perfect twin, whatever the noise of sensors and the chance in a motion. (With
-D(real, real′) itself below the line a perfect twin would score 0.71.) A twin begins every window at the measured state,
-which another run cannot; where runs drift apart, its ratio may lie below 1.
+Two runs of one motion have the mean squared difference D(real, real′)², twice the variance of a run about their mean. A
+prediction that does not depend on the run has at least that variance as its mean squared error. Therefore the floor is
+D(real, real′) / √2 and the gap ratio is RMSE / floor: 1 for a perfect twin, for any noise of the sensors and of
+the motion. (With D(real, real′) itself as the floor a perfect twin would score 0.71.) A twin begins every window at the
+measured state of its run, another run does not; if runs diverge, the ratio may be below 1.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from twinloop.stats import Interval
 
 Array = NDArray[np.float64]
 Groups = tuple[tuple[int, ...], ...]
-# Scripts come back from a log rounded to float32 or to a servo's step, 1/4096 of a turn: a thousandth of half a turn.
+# Logged commands are rounded to float32 or to a servo's step, 1/4096 of a turn: 0.05 % of half a turn.
 TOLERANCE = 0.01  # of the commands' standard deviation
 _PROBES = 64  # moments at which commands are compared
 
 
 def find_repeats(episodes: Iterable[Episode], rule: str = "auto") -> tuple[Groups, str]:
-    """Groups of episodes that repeat one motion, and how they were found.
+    """Return groups of episodes that repeat one motion, and how they were found.
 
     Args:
         episodes: read once.
         rule: ``auto``: equal commands, within a hundredth of their standard deviation, equal length within a hundredth
-            and equal conditions; ``task``: episodes whose log gives them the same task; ``none``; or groups of
-            numbers, such as ``0-9,12/20-24``: commas join, slashes part.
+            and equal conditions; ``task``: episodes to which the log gives the same task; ``none``; or groups of
+            episode numbers, such as ``0-9,12/20-24``: commas join, slashes separate groups.
 
     Raises:
-        InputError: another rule, a group of one, or a number that is no episode.
+        InputError: another rule, a group of one, or a number that is not an episode.
     """
     if rule == "none":
         return (), "not looked for"
@@ -62,7 +62,7 @@ def _several(groups: Iterable[Sequence[int]]) -> Groups:
 
 @dataclass(frozen=True)
 class _RepeatedMotion:
-    """What tells one motion from others, of the first episode that has it, and the episodes that repeat it."""
+    """Commands of the first episode with a motion, and the numbers of all episodes that repeat it."""
 
     length: int
     conditions: Mapping[str, float]
@@ -76,17 +76,17 @@ class _RepeatedMotion:
         return cls(len(episode), dict(episode.conditions), probed, probed.mean(axis=0), [episode.index])
 
     def repeats(self, other: _RepeatedMotion, spread: Array) -> bool:
-        """Whether commands differ by less than the tolerance, root mean square over moments, in every channel."""
+        """Return whether commands differ by less than the tolerance in every channel, root mean square over moments."""
         most = TOLERANCE * np.maximum(spread, spread.max() * TOLERANCE)
         if abs(self.length - other.length) > TOLERANCE * self.length or self.conditions != other.conditions:
             return False
         if self.mean.shape != other.mean.shape or np.any(np.abs(self.mean - other.mean) > most):
-            return False  # means differ by no more than root mean squares do
+            return False  # a difference of means is a lower bound of the root mean square difference
         return bool(np.all(np.sqrt(np.mean((self.commands - other.commands) ** 2, axis=0)) <= most))
 
 
 def _alike(episodes: Iterable[Episode]) -> Groups:
-    """Episodes of about one length whose commands agree at every moment that is probed."""
+    """Return groups of episodes of about equal length with equal commands at every compared moment."""
     scripts: list[_RepeatedMotion] = []
     for episode in episodes:
         spread = episode.action.std(axis=0)
@@ -106,7 +106,7 @@ def _named(rule: str, known: set[int]) -> Groups:
         groups = [[n for word in part.split(",") for n in _range(word)] for part in rule.split("/")]
     except ValueError:
         raise InputError(
-            f"--repeats {rule}: say auto, task, none, or numbers of episodes such as 0-9,12/20-24; slashes part groups."
+            f"--repeats {rule}: give auto, task, none, or episode numbers such as 0-9,12/20-24; a slash ends a group."
         ) from None
     for group in groups:
         strange = [number for number in group if number not in known]
@@ -127,21 +127,21 @@ def _short(numbers: set[int]) -> str:
     return ", ".join(shown[:12]) + (", …" if len(shown) > 12 else "")
 
 
-_PARTNERS = 10  # of each episode: with more, pairs tell nothing new of it
-_MANY_GROUPS = 8  # from here on groups are drawn again, and not episodes
-_NO_PAIR = 1e-9  # so that a resample of one episode alone, in which no pair is, takes all pairs and not none
+_PARTNERS = 10  # per episode: more pairs add little information about it
+_MANY_GROUPS = 8  # with so many groups, groups are resampled instead of episodes
+_NO_PAIR = 1e-9  # weight of every pair: a resample of a single episode, which has no pair, then uses all pairs
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseFloor(JsonRecord):
-    """Real against real: the least error that a prediction can have, and the twin's error over it.
+    """Difference between real repeats: the least error of any prediction, and the twin's error divided by it.
 
     Attributes:
         groups: numbers of the episodes that repeat one motion.
         floor: D(real, real′) / √2 by channel, in its unit.
         curve: the same by horizon, ``(nbin, nchannel)``.
-        ratios: RMSE of each twin on the same episodes over the floor, by channel.
-        overall: mean of RMSE over channels, each in units of its scale, over the same of the floor; by twin.
+        ratios: RMSE of each twin on the same episodes divided by the floor, by channel.
+        overall: the same ratio for means over channels, each channel in units of its scale; by twin.
         how: how repeats were found.
     """
 
@@ -158,10 +158,10 @@ class NoiseFloor(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class RepeatPairs:
-    """Halves of squared differences of repeats, summed by pair, horizon bin and channel.
+    """Half the squared differences of repeats, summed by pair, horizon bin and channel.
 
-    ``first`` and ``second`` ``(npair,)`` are positions among ``episodes``; ``group`` ``(nepisode,)`` is the number of
-    each one's group. ``squared`` and ``count`` are ``(npair, nbin, nchannel)``.
+    ``first`` and ``second`` ``(npair,)`` are indices into ``episodes``; ``group`` ``(nepisode,)`` is the group number
+    of each episode. ``squared`` and ``count`` are ``(npair, nbin, nchannel)``.
     """
 
     episodes: tuple[int, ...]
@@ -172,14 +172,14 @@ class RepeatPairs:
     count: Array
 
     def weights(self, weights: Array) -> Array:
-        """How often each pair counts, where episodes count as in ``(k, nepisode)``; drawn twice, one is no pair."""
+        """Return the weight of each pair from episode counts ``(k, nepisode)``; a repeated episode is not a pair."""
         return weights[:, self.first] * weights[:, self.second] + _NO_PAIR
 
 
 def pair_sums(logs: ReplayLogs, members: Sequence[int], edges: Array) -> list[tuple[int, int, Array, Array]]:
-    """Squared differences and counts ``(nbin, nchannel)`` of pairs of one group's episodes, by their numbers.
+    """Return squared differences and counts ``(nbin, nchannel)`` of pairs of one group's episodes, with their numbers.
 
-    Windows are paired by the number they have in their episode; what only one of two measured does not count.
+    Windows are paired by their number in the episode; values that only one of the two measured do not count.
     """
     rows = {number: np.flatnonzero(np.array(logs.numbers) == number) for number in members}
     found = []
@@ -194,7 +194,7 @@ def pair_sums(logs: ReplayLogs, members: Sequence[int], edges: Array) -> list[tu
 
 
 def collect(parts: Iterable[tuple[Sequence[int], Sequence[tuple[int, int, Array, Array]]]]) -> RepeatPairs:
-    """The pairs of all groups as one record."""
+    """Join the pairs of all groups into one record."""
     groups = list(parts)
     episodes = [number for members, _ in groups for number in members]
     rows = {number: row for row, number in enumerate(episodes)}
@@ -210,10 +210,10 @@ def collect(parts: Iterable[tuple[Sequence[int], Sequence[tuple[int, int, Array,
 
 
 def floor_resampling(pairs: RepeatPairs, *, level: float, seed: int) -> Resampling:
-    """Groups are drawn again where there are eight or more of them, else the episodes within them.
+    """Resample groups if there are eight or more, otherwise the episodes within them.
 
-    A pair is drawn as often as both its episodes are, so that what an episode is like enters all its pairs at once
-    (Arcones & Giné, "On the bootstrap of U and V statistics", Annals of Statistics 20, 1992).
+    The weight of a pair is the product of its episodes' counts, so that the effect of an episode enters all its pairs
+    at once (Arcones & Giné, "On the bootstrap of U and V statistics", Annals of Statistics 20, 1992).
     """
     ngroup = int(pairs.group.max()) + 1
     if ngroup >= _MANY_GROUPS:
@@ -234,16 +234,16 @@ def noise_floor(
     level: float,
     seed: int,
 ) -> NoiseFloor:
-    """The floor and every twin's ratio to it.
+    """Return the noise floor and every twin's ratio to it.
 
     Args:
-        pairs: of repeats.
-        errors: of all episodes, those of the pairs among them.
+        pairs: pairs of repeats.
+        errors: errors of all episodes, including those of the pairs.
         twins: names of the first rows of ``errors``.
-        scales: of each channel, in its unit; NaN where it has none.
+        scales: scale of each channel, in its unit; NaN if it has none.
         how: how repeats were found.
-        level: of the intervals.
-        seed: of the bootstrap.
+        level: confidence level of the intervals.
+        seed: seed of the bootstrap.
     """
     own = _of_episodes(errors, pairs.episodes)
     resampling = floor_resampling(pairs, level=level, seed=seed)
@@ -280,7 +280,7 @@ def noise_floor(
 
 
 def _of_episodes(errors: WindowErrors, numbers: Sequence[int]) -> WindowErrors:
-    """The errors of some episodes, in the order given."""
+    """Return the errors of some episodes, in the given order."""
     rows = [errors.episodes.index(number) for number in numbers]
     return replace(
         errors,
@@ -292,7 +292,7 @@ def _of_episodes(errors: WindowErrors, numbers: Sequence[int]) -> WindowErrors:
 
 
 def _partners(members: Sequence[int]) -> list[tuple[int, int]]:
-    """Every pair, or in large groups each member with the next few around the circle."""
+    """Return every pair; in large groups each member with the next few members, cyclically."""
     n = len(members)
     if n <= _PARTNERS + 1:
         return [(members[i], members[j]) for i in range(n) for j in range(i + 1, n)]

@@ -1,4 +1,4 @@
-"""The gap as a record: metrics with intervals, for people and for programs, and its words for a terminal."""
+"""Report of a gap: metrics with intervals, tables and text for a terminal, and JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Intervals = Mapping[str, Interval]
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseError(JsonRecord):
-    """RMSE of each twin in the frames of one phase of contact; ``frames`` ``(nchannel,)`` is how many these are."""
+    """RMSE of each twin in the frames of one phase of contact; ``frames`` ``(nchannel,)`` is their number."""
 
     name: str
     frames: Array
@@ -33,33 +33,32 @@ class PhaseError(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class GapReport:
-    """How far a twin is from a log, open loop in windows, beside guesses that know no physics.
+    """Gap between a twin and a log, open loop in windows, compared with non-physics baselines.
 
-    The first frame of a window is given and does not count. Mappings are by the name of a twin (``nominal``, and
-    ``identified`` where parameters were given) or of a baseline; an interval holds a value for each channel, in its
-    unit.
+    The first frame of a window is given and does not count. The keys of mappings are names of twins (``nominal``, and
+    ``identified`` if parameters were given) or of baselines; an interval has one value per channel, in its unit.
 
     Attributes:
-        channels: what is compared.
-        episodes: numbers of the measured episodes; ``lengths`` are the frames of each one's windows.
-        windows: how many windows there are, and ``length``, of the longest, in s; ``hz`` is the rate of the frames.
-        scale: what each channel's error is divided by where channels are averaged, in its unit, see `Survey.scale`;
+        channels: the compared channels.
+        episodes: numbers of the measured episodes; ``lengths`` are the numbers of frames of their windows.
+        windows: number of windows; ``length`` is that of the longest, in s; ``hz`` is the rate of the frames.
+        scale: divisor of each channel's error when channels are averaged, in its unit, see `LogSummary.scale`;
             ``sizes`` are those of objects in m.
-        source: where the episodes come from.
-        meanings: of the baselines.
-        names: of the twins; the last one is judged.
+        source: source of the episodes.
+        meanings: descriptions of the baselines.
+        names: names of the twins; skill and gap ratio are those of the last one.
         rmse, mae: root mean square and mean absolute errors.
-        edges: of the horizon's bins in s; ``curves`` are RMSE by bin, ``(nbin, nchannel)``.
-        nrmse: mean over channels of RMSE / scale, a number each.
-        skills: 1 − RMSE / RMSE of a baseline, by baseline and for the ``best`` of each channel.
-        overall_skill: 1 − nrmse over the same of each channel's best baseline.
-        improvement: MAE of the identified twin less the nominal one's, paired: negative is better.
-        phases: by contact, where contacts are simulated and can be told.
-        delays: by twin, delay apart from amplitude; empty where windows are too short for it.
-        floor: real against real, where a motion is repeated; ``repeats`` says how repeats were looked for.
+        edges: edges of the horizon bins in s; ``curves`` are RMSE by bin, ``(nbin, nchannel)``.
+        nrmse: mean over channels of RMSE / scale, one number each.
+        skills: 1 − RMSE / RMSE of a baseline, by baseline and for the ``best`` baseline of each channel.
+        overall_skill: 1 − nrmse / nrmse of each channel's best baseline.
+        improvement: MAE of the identified twin minus the nominal one's, paired: negative is better.
+        phases: errors by contact phase, if contacts are simulated and can be determined.
+        delays: by twin, the delay and its share of the error; empty if windows are too short for it.
+        floor: difference between real repeats, if a motion is repeated; ``repeats`` is how repeats were looked for.
         worst: the three worst clips.
         episode_errors: mean absolute errors ``(nepisode, nchannel)``.
-        drawn: how the intervals are made, or why there are none.
+        drawn: method of the intervals, or the reason why there are none.
     """
 
     channels: tuple[MeasuredChannel, ...]
@@ -91,7 +90,7 @@ class GapReport:
 
     @cached_property
     def joints(self) -> tuple[str, ...]:
-        """Names of the channels; a joint's position goes by the joint's name."""
+        """Names of the channels; a joint's position has the joint's name."""
         return tuple(channel.name.removeprefix("position/") for channel in self.channels)
 
     @property
@@ -101,7 +100,7 @@ class GapReport:
 
     @property
     def judged(self) -> str:
-        """The twin that skill and ratio are of: the identified one where there is one."""
+        """The twin to which skill and gap ratio belong: the identified one if it exists, else the nominal one."""
         return self.names[-1]
 
     @property
@@ -116,24 +115,24 @@ class GapReport:
 
     @property
     def best(self) -> Interval:
-        """Mean absolute error of the identified twin where there is one, else of the nominal one."""
+        """Mean absolute error of the identified twin if it exists, else of the nominal one."""
         return self.mae[self.judged]
 
     @property
     def delay(self) -> DelayResult | None:
-        """Delay apart from amplitude, of the twin that is judged."""
+        """The delay and its share of the error, of the twin in `judged`."""
         return self.delays.get(self.judged)
 
     def skill(self, baseline: str = "best") -> Array:
-        """1 − RMSE / RMSE of a baseline, per channel: 1 is perfect, 0 no better than it."""
+        """Return 1 − RMSE / RMSE of a baseline, per channel: 1 is perfect, 0 is no better than the baseline."""
         return self.skills[baseline].estimate
 
     def headline(self) -> list[HeadlineMetric]:
-        """Overall skill, gap ratio and scaled error, and skill, gap ratio, RMSE and delay of every channel."""
+        """Return overall skill, gap ratio and scaled error, and skill, gap ratio, RMSE and delay of every channel."""
         scaled = "RMSE in units of the channel's scale, mean over channels"
-        own = f"1 − error of the {self.judged} twin over that of each channel's best baseline; errors are {scaled}"
-        late = "by how much the measured motion is later than the simulated"
-        perfect = "error over the noise floor of repeats: 1 for a perfect twin"
+        own = f"1 − error of the {self.judged} twin / error of each channel's best baseline; errors are {scaled}"
+        late = "delay of the measured motion behind the simulated one"
+        perfect = "error divided by the noise floor of repeats: 1 for a perfect twin"
         rows = [
             self.overall_skill.headline("skill", better="higher", meaning=own),
             self.nrmse[self.judged].headline("nrmse", meaning=scaled),
@@ -148,7 +147,7 @@ class GapReport:
         return rows
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files (schema 2)."""
+        """Return a JSON-compatible dictionary (schema 2)."""
         return {
             "schema": 2,
             "joints": list(self.joints),
@@ -179,7 +178,7 @@ class GapReport:
         }
 
     def text(self) -> str:
-        """The report for a terminal: what was compared, the headline, tables, and the meanings of the baselines."""
+        """Return the report for a terminal: compared data, headline, tables, and meanings of the baselines."""
         tables = (plain_table(head, rows) for head, rows, _ in gap_tables(self))
         meanings = "\n".join(f"{name}: {meaning}" for name, meaning in self.meanings.items())
         return "\n\n".join([_head(self), _summary(self), *tables, meanings])
@@ -194,7 +193,7 @@ def _each(
     unit: str | None = "",
     meaning: str,
 ) -> Iterator[HeadlineMetric]:
-    """One figure for each channel that has it; ``unit`` None takes the channel's."""
+    """Yield one metric for each channel that has it; if ``unit`` is None, in the channel's unit."""
     for row, (name, channel) in enumerate(zip(report.joints, report.channels, strict=True)):
         if not np.isnan(interval.estimate[row]):
             said = channel.unit if unit is None else unit
@@ -203,7 +202,7 @@ def _each(
             )
 
 
-_HORIZONS = 4  # of the curve, in the terminal
+_HORIZONS = 4  # columns of the curve in the terminal
 
 
 Rows = list[list[str]]
@@ -211,7 +210,7 @@ Shown = tuple[list[str], Rows, str]
 
 
 def gap_tables(report: GapReport) -> Iterator[Shown]:
-    """Head, rows and caption of every table: errors, change, horizons, delay, phases of contact, worst clips."""
+    """Yield head, rows and caption of every table: errors, change, horizons, delay, phases of contact, worst clips."""
     yield _errors(report)
     if report.improvement is not None:
         rows = [[name, unit, cell(report.improvement, row)] for row, name, unit in _channels(report)]
@@ -225,7 +224,7 @@ def gap_tables(report: GapReport) -> Iterator[Shown]:
 
 
 def cell(interval: Interval, row: int | None = None, *, factor: float = 1.0, digits: int = 3) -> str:
-    """``0.123 [0.101, 0.150]``, or the figure alone where it has no interval; a dash where there is none."""
+    """Format a metric as ``0.123 [0.101, 0.150]``, without an interval as ``0.123``; a dash without a value."""
     estimate, low, high = (
         np.ravel(part)[row or 0] * factor for part in (interval.estimate, interval.low, interval.high)
     )
@@ -237,7 +236,7 @@ def cell(interval: Interval, row: int | None = None, *, factor: float = 1.0, dig
 
 
 def plain_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns of text, the first to the left and the others to the right."""
+    """Format a table as text, with the first column aligned to the left and the others to the right."""
     lines = [list(head), *map(list, rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     return "\n".join(
@@ -252,17 +251,17 @@ def _head(report: GapReport) -> str:
     episodes = "1 episode" if len(report.episodes) == 1 else f"{len(report.episodes)} episodes"
     said = f"{report.best.level:.0%} intervals in brackets" if not np.isnan(report.best.low).all() else "no intervals"
     return (
-        f"How far the twin is from {episodes} ({report.source}), open loop, {cut} at {report.hz:.4g} Hz\n"
+        f"Gap between the twin and {episodes} ({report.source}), open loop, {cut} at {report.hz:.4g} Hz\n"
         f"{said}: {report.drawn}"
     )
 
 
 def _summary(report: GapReport) -> str:
     judged = report.judged
-    rival = "each channel's best baseline (1 perfect, 0 no better)"
+    rival = "each channel's best baseline (1 is perfect, 0 is no better)"
     lines = [
         f"skill      {cell(report.overall_skill)}: the {judged} twin against {rival}",
-        f"error      {cell(report.nrmse[judged])}: RMSE over the channel's scale, mean over channels",
+        f"error      {cell(report.nrmse[judged])}: RMSE divided by the channel's scale, mean over channels",
     ]
     if report.floor is None:
         lines.append(f"gap ratio  none: no repeats of one motion ({report.repeats})")
@@ -270,14 +269,14 @@ def _summary(report: GapReport) -> str:
         motions = "one motion" if len(report.floor.groups) == 1 else f"{len(report.floor.groups)} motions"
         repeats = f"{sum(map(len, report.floor.groups))} repeats of {motions}"
         lines.append(
-            f"gap ratio  {cell(report.floor.overall[judged])}: error over the noise floor of {repeats} "
-            f"({report.repeats}); 1 perfect"
+            f"gap ratio  {cell(report.floor.overall[judged])}: error divided by the noise floor of {repeats} "
+            f"({report.repeats}); 1 is perfect"
         )
     for body, size in report.sizes.items():
         name = f"pose_error/{body}/distance"
         if name in report.joints and size > 0:
             share = cell(report.rmse[judged], report.joints.index(name), factor=100 / size, digits=1)
-            lines.append(f"{body:<9}  {share} %: RMSE of its distance over its largest extent, {size:.3g} m")
+            lines.append(f"{body:<9}  {share} %: RMSE of its distance divided by its largest extent, {size:.3g} m")
     return "\n".join(lines)
 
 
@@ -292,8 +291,8 @@ def _errors(report: GapReport) -> Shown:
         if report.floor is not None:
             line += [_figure(report.floor.floor, row), cell(report.floor.ratios[report.judged], row, digits=2)]
         rows.append(line)
-    caption = "Skill is 1 − RMSE / RMSE of the best of the guesses. " + (
-        "" if report.floor is None else "The floor is what repeats of one motion differ by, over √2."
+    caption = "Skill is 1 − RMSE / RMSE of the best baseline. " + (
+        "" if report.floor is None else "The floor is the RMS difference between repeats of one motion, divided by √2."
     )
     return head, rows, caption.strip()
 
@@ -303,7 +302,7 @@ def _horizons(report: GapReport) -> Shown:
     head = [f"RMSE of the {report.judged} twin after", "unit", *(f"{report.edges[k + 1]:.3g} s" for k in bins)]
     curve = report.curves[report.judged].estimate
     rows = [[name, unit, *(_number(curve[k, row]) for k in bins)] for row, name, unit in _channels(report)]
-    return head, rows, f"Of the last {report.edges[1]:.3g} s before each time, since a window's beginning."
+    return head, rows, f"Errors in the last {report.edges[1]:.3g} s before each time; times are since a window's start."
 
 
 def _delays(report: GapReport, delays: DelayResult) -> Shown:
@@ -318,7 +317,7 @@ def _delays(report: GapReport, delays: DelayResult) -> Shown:
         for row, name in enumerate(report.joints)
         if not np.isnan(delays.delay.estimate[row])
     ]
-    return head, rows, "Gain is measured over simulated amplitude once the delay is removed; shape is neither of both."
+    return head, rows, "Gain is measured / simulated amplitude without the delay; shape is the remaining share."
 
 
 def _phases(report: GapReport) -> Shown:
@@ -327,7 +326,7 @@ def _phases(report: GapReport) -> Shown:
         [name, unit, *(cell(phase.rmse[report.judged], row) for phase in report.phases)]
         for row, name, unit in _channels(report)
     ]
-    return head, rows, "Free: nothing touches; contact onset: just after a first touch."
+    return head, rows, "Free: no contact; contact onset: just after a first touch."
 
 
 def _worst(report: GapReport) -> Shown:
@@ -335,12 +334,12 @@ def _worst(report: GapReport) -> Shown:
         [f"episode {c.episode}", f"{c.begin:.2f} s", f"{c.length:.2f} s", c.channel, _number(c.error), c.unit]
         for c in report.worst
     ]
-    caption = "The worst window of each of the three worst episodes, by RMSE over the channel's scale."
+    caption = "The worst window of each of the three worst episodes, by RMSE divided by the channel's scale."
     return ["worst clips", "from", "for", "channel", "RMSE", "unit"], rows, caption
 
 
 def _channels(report: GapReport) -> list[tuple[int, str, str]]:
-    """Number, name and unit of each channel."""
+    """Return number, name and unit of each channel."""
     return [(row, name, unit) for row, (name, unit) in enumerate(zip(report.joints, report.log_units, strict=True))]
 
 

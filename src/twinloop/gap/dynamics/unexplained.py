@@ -1,4 +1,4 @@
-"""The share of a twin's error that no parameter explains, and the times and states where it lives."""
+"""Measure the share of a twin's error that no parameter explains, and the times and states at which it occurs."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from twinloop.stats import Interval, bootstrap, holm, paired_test
 
 Array = NDArray[np.float64]
 
-_MOMENTS = 5  # of each channel, worst first, and so many s apart
-_APART = 0.5
+_MOMENTS = 5  # reported per channel, worst first
+_APART = 0.5  # s, least time between two of them
 _TINY = np.finfo(float).tiny
 
 
@@ -48,25 +48,25 @@ def unexplained(
     seed: int = 0,
     thresholds: EventThresholds | None = None,
 ) -> UnexplainedResult:
-    """How much of a twin's error no parameter explains, in which events it arises and on which states it depends.
+    """Measure the error that no parameter explains, its events, and the states on which it depends.
 
     Args:
-        logs: windows of held-out episodes; whole episodes, or windows as short as errors shall be told apart.
-        readings: what the twin with its best parameters predicts, ``(nwindow, nframe, nchannel)``.
-        values: those parameters, SI; encoders, gains and limits of events are taken from them.
-        nominal: what the nominal twin predicts, the reference of all shares.
-        noise: what identification called noise; without it, what no state predicts is.
-        floor: mean square by which repeats of the same motion differ from one another on the real system, halved,
-            ``(nchannel,)``; comes before ``noise``.
-        tangents: how readings change with each parameter, ``(nparam, nwindow, nframe, nchannel)``, of any scale; what
-            they predict of the residual on other episodes is for a better fit to take away, and is no evidence of
-            missing physics.
-        level: of the intervals, which are over episodes.
-        seed: of resamples.
-        thresholds: where events begin.
+        logs: windows of held-out episodes; whole episodes, or windows as short as the required time resolution.
+        readings: prediction of the twin with its best parameters, ``(nwindow, nframe, nchannel)``.
+        values: these parameters, SI; they determine encoders, gains and limits for the events.
+        nominal: prediction of the nominal twin, the reference of all shares.
+        noise: noise that identification estimated; by default the part of the residual that no state predicts.
+        floor: mean squared difference between real repeats of the same motion, halved, ``(nchannel,)``; takes
+            precedence over ``noise``.
+        tangents: change of the readings with each parameter, ``(nparam, nwindow, nframe, nchannel)``, of any scale.
+            A better fit could remove the residual that they predict on other episodes; it is not evidence of missing
+            physics.
+        level: confidence level of the intervals, which are over episodes.
+        seed: seed of the resamples.
+        thresholds: thresholds of the events.
 
     Raises:
-        InputError: readings of another shape, or a replay that diverged.
+        InputError: the readings have another shape, or a replay diverged.
     """
     residual = _residual(logs, readings, "identified")
     given = thresholds or EventThresholds()
@@ -109,28 +109,28 @@ def _residual(logs: ReplayLogs, readings: Array, what: str) -> Array:
     if np.isinf(residual).any():
         lost = logs.numbers[int(np.argwhere(np.isinf(residual))[0, 0])]
         raise InputError(
-            f"The {what} twin diverges in episode {lost}, so its error has no share. More substeps in the twin's YAML, "
-            "or less extreme parameters, keep it finite."
+            f"The {what} twin diverges in episode {lost}, so its error has no shares. Use more substeps in the twin's "
+            "YAML, or less extreme parameters."
         )
     return residual
 
 
 def _noise(logs: ReplayLogs, noise: ResidualNoise | None, floor: Array | None, unpredicted: Array) -> tuple[str, Array]:
-    """Mean square of noise by channel, and what it is taken from."""
+    """Return the mean square of the noise by channel, and its source."""
     names = [channel.name for channel in logs.channels]
     if floor is not None:
         return "repeats of the same motion on the real system", np.asarray(floor, dtype=np.float64)
     if noise is not None and set(names) <= set(noise.channels):
-        return "what identification called noise", noise.sd[[noise.channels.index(name) for name in names]] ** 2
+        return "the noise of the identification", noise.sd[[noise.channels.index(name) for name in names]] ** 2
     sensor = reading_noise(logs.measured) ** 2
     if np.isnan(unpredicted).all():
         return "differences from frame to frame (noise of the sensors alone)", sensor
     left = np.where(np.isnan(unpredicted), sensor, unpredicted)
-    return "what no state predicts on episodes that were not seen", np.maximum(sensor, left)
+    return "the part that no state predicts on held-out episodes", np.maximum(sensor, left)
 
 
 def _sums(logs: ReplayLogs, squares: Array) -> tuple[Array, Array]:
-    """Sums and counts by episode, ``(nepisode, nchannel)`` each."""
+    """Return sums and counts by episode, ``(nepisode, nchannel)`` each."""
     shape = (len(logs.episodes), squares.shape[-1])
     total, count = np.zeros(shape), np.zeros(shape)
     np.add.at(total, logs.clusters, np.nansum(squares, axis=1))
@@ -139,7 +139,7 @@ def _sums(logs: ReplayLogs, squares: Array) -> tuple[Array, Array]:
 
 
 def _shares(logs: ReplayLogs, residual: Array, reference: Array, power: Array, level: float, seed: int) -> Interval:
-    """RMSE, explained, unexplained and noise share, ``(4, nchannel)``, with intervals over episodes."""
+    """Return RMSE, explained, unexplained and noise share, ``(4, nchannel)``, with intervals over episodes."""
     squares = [_sums(logs, errors**2) for errors in (residual, reference)]
 
     def figures(rows: NDArray[np.intp]) -> Array:
@@ -167,9 +167,9 @@ def _states(
     level: float,
     seed: int,
 ) -> tuple[list[StateShare], Interval, Array, Array]:
-    """Every state's share, that of all together, and what is left over.
+    """Return the share of every state, that of all states together, and the remaining residuals.
 
-    That is the mean square that all states leave, by channel (NaN where there are none), and the residual that
+    These are the mean square that all states together leave, by channel (NaN without states), and the residual that the
     parameters leave.
     """
     seen, rows = kinematics(logs, values, given), []
@@ -183,7 +183,7 @@ def _states(
         left_over[:, i] = _sums(logs, fits.left[..., None] ** 2)[0][:, 0]
         for fit in fits.families:
             gain = fit.before - fit.errors
-            # Large episodes neither rule the mean nor its spread.
+            # The square root keeps episodes with large errors from dominating the mean and its spread.
             steady = gain / np.sqrt(np.maximum(fit.before, _TINY))
             test = paired_test(steady, level=level, seed=seed, stream=f"states/{fit.family}/{channel.name}")
             interval = bootstrap(_part_of(gain, fit.before), len(gain), level=level, draws=500, seed=seed)
@@ -195,14 +195,14 @@ def _states(
 
 
 def _part_of(part: Array, whole: Array) -> Callable[[NDArray[np.intp]], Array]:
-    """The statistic sum of a part over that of the whole, both ``(nepisode, …)``, of resampled episodes."""
+    """Return the statistic part / whole of resampled episodes, from sums ``(nepisode, …)`` of both."""
     return lambda at: part[at].sum(axis=1) / np.maximum(whole[at].sum(axis=1), _TINY)
 
 
 def _adjusted(
     where: Sequence[EventClassError], states: Sequence[StateShare]
 ) -> tuple[list[EventClassError], list[StateShare]]:
-    """Holm over all tests of the analysis."""
+    """Adjust the p-values of all tests of the analysis by Holm's method."""
     tested = [*(place for place in where if not place.reason), *states]
     p = iter(holm([row.p_value for row in tested]).tolist())
     rows = [place if place.reason else replace(place, p_value=next(p)) for place in where]
@@ -210,18 +210,18 @@ def _adjusted(
 
 
 def _needed(episodes: int, tests: int) -> str:
-    """What to say where so few episodes cannot make any of the tests significant: p is 2⁻ⁿ at least."""
+    """Return a message if the episodes are too few for any test to be significant (p is at least 2⁻ⁿ), else ""."""
     least = math.ceil(math.log2(max(tests, 1) / ALPHA))
     if episodes >= least:
         return ""
     return (
-        f"{episodes} episodes cannot show it: {tests} tests together need at least {least} "
+        f"{episodes} episodes are too few: {tests} tests together need at least {least} "
         "(give more episodes, or compare fewer channels)."
     )
 
 
 def _moments(logs: ReplayLogs, errors: Array, masks: Mapping[str, NDArray[np.bool_]]) -> list[ErrorMoment]:
-    """The worst moments of each channel, apart from one another."""
+    """Return the worst moments of each channel, separated by a minimum time."""
     hz, found = logs.twin.control_hz, []
     for i, channel in enumerate(logs.channels):
         taken: list[tuple[int, float]] = []
@@ -249,7 +249,7 @@ def _with_hints(found: UnexplainedResult, logs: ReplayLogs) -> UnexplainedResult
             (
                 s.state,
                 float(s.share.estimate),
-                f"{STATES[s.state]} predicts {percent(s.share, 0)} of what parameters leave",
+                f"{STATES[s.state]} predicts {percent(s.share, 0)} of the residual after parameters",
             )
             for s in found.found_states(channel)
         ]

@@ -1,8 +1,8 @@
-"""In which events the error arises: errors per frame inside against outside, with the episode as the unit.
+"""Find the events in which the error arises: error per frame inside and outside, with the episode as the unit.
 
-What counts is the error that is new: the mean residual of a short span less what the span before it lets expect. An
-error once made stays until a loop corrects it, or for good in what moves freely; where it stays says nothing of where
-it came from.
+Only new error counts: the mean residual of a short span minus the value expected from the span before it. An existing
+error persists until a controller corrects it, or for good in bodies that move freely; its later frames do not show
+where it arose.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from twinloop.stats import Interval, bootstrap, paired_test
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-_SPAN = 0.05  # s: as short as an impact lasts; events are told to about that
-_LEAST_FRAMES = 3  # inside and outside, for an episode to say anything
-_FEWEST = 3  # episodes: with fewer even the greatest difference is p > 0.12
+_SPAN = 0.05  # s, about the duration of an impact; the time resolution of events
+_LEAST_FRAMES = 3  # inside and outside, for an episode to count
+_FEWEST = 3  # episodes: with fewer the smallest p-value is above 0.12
 
 
 @dataclass(frozen=True, kw_only=True)
 class EventClassError(JsonRecord):
-    """One event class of one channel: whether error arises there more than elsewhere.
+    """One event class of one channel: whether more error arises in it than elsewhere.
 
-    ``frames`` is the part of the frames inside, ``share`` the part of the new error that arises inside beyond what
-    arises elsewhere in as many frames, ``ratio`` the new error per frame inside over outside (both with intervals over
-    episodes). ``p_value`` is one-sided, adjusted by Holm over everything that was tested with it; ``episodes`` have
-    both sides. ``reason`` says why nothing was tested.
+    ``frames`` is the fraction of frames inside the event. ``share`` is the fraction of the new error that arises
+    inside, in excess of that in as many frames elsewhere; ``ratio`` is the new error per frame inside divided by that
+    outside; both have intervals over episodes. ``p_value`` is one-sided and adjusted by Holm over all tests of the
+    analysis; ``episodes`` is the number of episodes with frames on both sides. ``reason`` explains why nothing was
+    tested.
     """
 
     event: str
@@ -46,10 +47,10 @@ class EventClassError(JsonRecord):
 
 
 def new_errors(residual: Array, hz: float) -> Array:
-    """Squares of what each short span adds to the residual, ``(nwindow, nframe, nchannel)``; NaN at a window's start.
+    """Return squares of the residual's change per short span, ``(nwindow, nframe, nchannel)``; NaN at the start.
 
-    e̅ₜ − φ e̅ₜ₋ₕ of means e̅ over h frames, with the correlation φ of neighbouring means: white noise stays what it is,
-    and of what drifts its changes remain.
+    e̅ₜ − φ e̅ₜ₋ₕ of means e̅ over h frames, with the correlation φ of neighbouring means: white noise is unchanged, and
+    of a drift only the changes remain.
     """
     span = max(1, round(_SPAN * hz))
     known = np.isfinite(residual)
@@ -80,16 +81,16 @@ def places(
     alpha: float,
     seed: int,
 ) -> list[EventClassError]:
-    """Every event class of every channel; p-values are not adjusted yet.
+    """Test every event class of every channel; p-values are not yet adjusted.
 
     Args:
         errors: new errors, ``(nwindow, nframe, nchannel)``.
-        masks: of the same shape, by event.
+        masks: frames of each event, of the same shape.
         clusters: the episode of each window.
         channels: names.
-        level: of the intervals.
-        alpha: chance of any false alarm that Holm will be asked for; it says how fine p-values must be.
-        seed: of resamples.
+        level: confidence level of the intervals.
+        alpha: family-wise error rate of the later Holm adjustment; it determines the number of resamples.
+        seed: seed of the resamples.
     """
     draws = max(4999, math.ceil(20 * len(masks) * len(channels) / alpha))
     return [
@@ -115,17 +116,17 @@ class _EventSums:
 
     @property
     def both(self) -> NDArray[np.intp]:
-        """Episodes that have something on both sides, and any error."""
+        """Episodes with enough frames on both sides and a positive error."""
         return np.flatnonzero((self.frames >= _LEAST_FRAMES).all(axis=0) & (self.errors.sum(axis=0) > 0))
 
     def differences(self, rows: NDArray[np.intp]) -> Array:
-        """Error per frame inside less outside, over that of the episode; falls short where few frames are inside."""
+        """Return (error per frame inside − outside) / error per frame; conservative for few frames inside."""
         errors, frames = self.errors[:, rows], self.frames[:, rows]
         inside, outside = errors / frames
         return (inside - outside) / (errors.sum(axis=0) / frames.sum(axis=0))
 
     def pooled(self, rows: NDArray[np.intp]) -> Array:
-        """Ratio and share ``(k, 2)`` of resamples ``(k, nepisode)``."""
+        """Return ratio and share ``(k, 2)`` of resamples ``(k, nepisode)``."""
         inside, outside = (errors[rows].sum(axis=1) for errors in self.errors)
         n_in, n_out = (frames[rows].sum(axis=1) for frames in self.frames)
         per_in = inside / np.maximum(n_in, 1.0)

@@ -1,4 +1,4 @@
-"""What a twin leaves over, as a record: shares with intervals, places, states, and what to try first, in words."""
+"""The unexplained error of a twin as a record: shares with intervals, events, states, hints, sentences."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from twinloop.gap.dynamics.unexplained_states import MEANINGS as STATES
 from twinloop.stats import Interval
 
 ALPHA = 0.05  # chance of any false alarm among all events, states and channels of an analysis
-# A state or an event that holds less than so much of the residual is nothing to build a model term for; our choice.
+# A state or an event with a smaller share of the residual does not justify a new model term; our choice.
 LEAST_SHARE = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
 class StateShare:
-    """What functions of a state predict of a channel's residual, of episodes that they have not seen.
+    """Prediction of a channel's residual by functions of a state, on held-out episodes.
 
-    ``share`` is the part of the power of what the linear model leaves (of that model itself: of the residual), and
-    ``p_value`` that it predicts nothing, adjusted by Holm over all that was tested.
+    ``share`` is the predicted fraction of the power that the linear model leaves (for that model itself: of the
+    residual's power). ``p_value`` is the p-value of the hypothesis that it predicts nothing, adjusted by Holm over all
+    tests.
     """
 
     state: str
@@ -34,7 +35,7 @@ class StateShare:
     p_value: float
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
+        """Return a JSON-compatible dictionary."""
         return {**vars(self), "share": self.share.to_json(), "meaning": STATES[self.state]}
 
 
@@ -51,13 +52,13 @@ class ErrorMoment:
 
 @dataclass(frozen=True, kw_only=True)
 class UnexplainedResult(JsonRecord):
-    """What a twin with its best parameters leaves over, by channel.
+    """Error of a twin with its best parameters, by channel.
 
-    Shares are of the mean squared error of ``reference`` (the nominal twin where its replay was given, else the
-    identified one) and add up to 1: ``explained`` by parameters, ``unexplained`` beyond the noise, and ``noise``, whose
-    size comes from ``noise_source``. ``predicted`` is the part of the residual's power that all states together
-    predict out of sample, a lower bound of what a better model could take away. ``needed`` says how many episodes the
-    tests need where there are too few, "" where there are enough; ``part`` what of the log was replayed, "" for all.
+    Shares are of the mean squared error of ``reference`` (the nominal twin if its replay was given, else the identified
+    one) and sum to 1: ``explained`` by parameters, ``unexplained`` beyond the noise, and ``noise``, whose size comes
+    from ``noise_source``. ``predicted`` is the fraction of the residual's power that all states together predict out of
+    sample, a lower bound of the possible gain of a better model. ``needed`` is the number of episodes that the tests
+    need if there are too few, else "". ``part`` is the replayed part of the log, "" for all.
     """
 
     json_schema = 1
@@ -81,27 +82,27 @@ class UnexplainedResult(JsonRecord):
 
     @property
     def beyond_noise(self) -> NDArray[np.float64]:
-        """Part of what the twin with its best parameters leaves that is no noise, ``(nchannel,)``."""
+        """Fraction of the best-parameter twin's mean squared error that is not noise, ``(nchannel,)``."""
         left = self.unexplained.estimate + self.noise.estimate
         return np.divide(self.unexplained.estimate, left, out=np.zeros_like(left), where=left > 0)
 
     def hint(self, channel: str) -> Hint | None:
-        """What to try first for a channel; None where nothing stands out."""
+        """Return the first model term to try for a channel; None if nothing is significant."""
         return next((hint for hint in self.hints if hint.channel == channel), None)
 
     def found_places(self, channel: str) -> list[EventClassError]:
-        """Events in which significantly more error arises, most first."""
+        """Return the events in which significantly more error arises, the largest share first."""
         found = [place for place in self.places if place.channel == channel and stands_out(place)]
         return sorted(found, key=lambda place: -_size(place))
 
     def found_states(self, channel: str) -> list[StateShare]:
-        """States on which the residual depends significantly, most first."""
+        """Return the states on which the residual depends significantly, the largest share first."""
         found = [s for s in self.states if s.channel == channel and s.p_value <= ALPHA]
         found = [s for s in found if float(s.share.estimate) >= LEAST_SHARE]
         return sorted(found, key=lambda s: (s.state == "linear", -float(s.share.estimate)))
 
     def sentences(self, twin: str = "TWIN", data: str = "LOG") -> list[str]:
-        """One sentence for each channel, the largest unexplained share first."""
+        """Return one sentence for each channel, the largest unexplained share first."""
         order = np.argsort(-np.nan_to_num(self.unexplained.estimate), kind="stable")
         return [self._sentence(int(i), twin, data) for i in order]
 
@@ -109,30 +110,30 @@ class UnexplainedResult(JsonRecord):
         name = self.channels[i].removeprefix("position/")
         share = f"{percent(self.unexplained, i)} of {name}'s {self.reference} error is explained by no parameter"
         if self.reference == "nominal":
-            share += f" ({self.beyond_noise[i]:.0%} of what the identified twin leaves)"
+            share += f" ({self.beyond_noise[i]:.0%} of the error of the identified twin)"
         hint = self.hint(self.channels[i])
         if hint is None:
             places = self.found_places(self.channels[i])
-            where = f"{event_words(places[0])}, but no state predicts it" if places else "no event or state stands out"
+            where = f"{event_words(places[0])}, but no state predicts it" if places else "no significant event or state"
             return f"{share}; {where}." + (f" {self.needed}" if self.needed else "")
         note = hint.note()
         return (
-            f"{share} and sits at {hint.rule.where} ({hint.evidence[0]}): {hint.term} is the first model term to try, "
-            f"`{hint.command(twin, data)}`" + (f"; {note}." if note else ".")
+            f"{share} and is concentrated at {hint.rule.where} ({hint.evidence[0]}): {hint.term} is the first model "
+            f"term to try, `{hint.command(twin, data)}`" + (f"; {note}." if note else ".")
         )
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files (schema 1)."""
+        """Return a JSON-compatible dictionary (schema 1)."""
         return super().to_json() | {"alpha": ALPHA, "sentences": self.sentences()}
 
 
 def stands_out(place: EventClassError) -> bool:
-    """Whether significantly more error arises in an event than elsewhere, and enough to matter."""
+    """Return whether significantly more error arises in an event than elsewhere, and enough to matter."""
     return place.share is not None and place.p_value <= ALPHA and float(place.share.estimate) >= LEAST_SHARE
 
 
 def percent(interval: Interval, i: int) -> str:
-    """An element of an interval in per cent: ``12 % (8 to 17)``."""
+    """Format an element of an interval in per cent: ``12 % (8 to 17)``."""
     values = [100 * float(part.ravel()[i]) for part in (interval.estimate, interval.low, interval.high)]
     value, low, high = (f"{v:.0f}" if abs(v) >= 1 or v == 0 else f"{v:.2g}" for v in values)
     return f"{value} %" + (f" ({low} to {high})" if np.isfinite(values).all() else "")
@@ -143,7 +144,7 @@ def _size(place: EventClassError) -> float:
 
 
 def event_words(place: EventClassError) -> str:
-    """How much more error arises in an event, in words; "" where nothing was tested."""
+    """Return a phrase with the ratio of the error in an event; "" if nothing was tested."""
     if place.ratio is None:
         return ""
     low, high = float(place.ratio.low), float(place.ratio.high)

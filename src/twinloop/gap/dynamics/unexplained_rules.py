@@ -1,7 +1,7 @@
-"""From where an error lives to the first model term to try, and the command that puts it to the test.
+"""Suggest the first model term to try from the states and events of an error, and the command that tests it.
 
-A rule is a suggestion: it names what is cheapest to rule out. Whether the term is missing is for the nested models of
-``twinloop identify --compare`` to say, on episodes that they have not seen.
+A rule is a suggestion: it names the term that is cheapest to rule out. The nested models of
+``twinloop identify --compare`` test on held-out episodes whether the term is missing.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from twinloop.twin.quantities import QUANTITIES, path_patterns
 
 @dataclass(frozen=True, kw_only=True)
 class HintRule:
-    """What states and events point to.
+    """Cause of an error that some states and events indicate.
 
-    ``states`` are families of `unexplained_states`, ``events`` classes of `events`, those that say most first.
-    Those of ``telling`` name it without any state: few other causes share their time.
-    ``where`` completes "it sits at …". ``structures`` are names of ``identify --structures``; where none can say it,
-    ``frees`` are patterns of parameters for ``identify --free``, those whose declaration names the rule, and ``flags``
-    what else to say.
+    ``states`` are families of `unexplained_states`, ``events`` classes of `events`, the most informative first. Events
+    in ``telling`` suffice without any state: few other causes occur at the same times. ``where`` completes "it is
+    concentrated at …". ``structures`` are names of ``identify --structures``. Without structures, ``frees`` are
+    patterns of parameters for ``identify --free``: the parameters whose declaration names the rule. ``flags`` are
+    further flags of the command.
     """
 
     name: str
@@ -92,7 +92,7 @@ RULES: tuple[HintRule, ...] = (
         term="contact stiffness and restitution",
         structures=("contact_softness",),
         flags="--fit FIT.yaml",
-        note="FIT.yaml keeps contacts in the replay: `replay: {contacts: true}`",
+        note="FIT.yaml must replay with contacts: `replay: {contacts: true}`",
     ),
     HintRule(
         name="contact",
@@ -102,7 +102,7 @@ RULES: tuple[HintRule, ...] = (
         telling=("contact",),
         term="friction of contacts",
         flags="--fit FIT.yaml",
-        note="FIT.yaml keeps contacts in the replay: `replay: {contacts: true}`",
+        note="FIT.yaml must replay with contacts: `replay: {contacts: true}`",
     ),
     HintRule(
         name="position",
@@ -115,14 +115,14 @@ RULES: tuple[HintRule, ...] = (
         name="heat",
         states=("time",),
         events=(),
-        where="moments late in the episodes, as it grows with time",
+        where="late moments of the episodes (it grows with time)",
         term="heating of the windings, or a supply that sags",
     ),
     HintRule(
         name="drift",
         states=("order",),
         events=(),
-        where="some episodes more than others: it changes along their order",
+        where="some episodes (it changes with their order)",
         term="drift between episodes",
         flags="--drift 3",
     ),
@@ -130,7 +130,7 @@ RULES: tuple[HintRule, ...] = (
         name="refit",
         states=("linear",),
         events=(),
-        where="whatever is commanded and moves, in proportion",
+        where="commands and motion, in proportion to them",
         term="the parameters themselves: fit them again, with more of them free",
     ),
 )
@@ -138,7 +138,7 @@ RULES: tuple[HintRule, ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class Hint:
-    """A rule that fired for a channel: ``share`` of the residuals' power behind it, the evidence, and the command."""
+    """A rule that applies to a channel, with evidence and the supporting ``share`` of the residual's power."""
 
     channel: str
     rule: HintRule
@@ -152,7 +152,7 @@ class Hint:
         return self.rule.term
 
     def command(self, twin: str = "TWIN", data: str = "LOG") -> str:
-        """What to type."""
+        """Return the shell command that tests the term."""
         words = f"twinloop identify --twin {twin} --data {data}"
         if self.rule.structures:
             words += f" --compare --structures {' '.join(self.rule.structures)}"
@@ -161,13 +161,13 @@ class Hint:
         return " ".join(part for part in (words, self.rule.flags, "--output hypotheses") if part)
 
     def note(self, twin: str = "the twin's YAML") -> str:
-        """What must be done before the command; "" where nothing."""
+        """Return the steps that must precede the command; "" if there are none."""
         if self.rule.frees and not self.patterns and not self.rule.structures:
             return f"first declare {' or '.join(self.rule.frees)} under `params:` of {twin}; it has none of them"
         return self.rule.note
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
+        """Return a JSON-compatible dictionary."""
         return {
             "channel": self.channel,
             "rule": self.rule.name,
@@ -189,18 +189,18 @@ def hints(
     *,
     tried: bool = True,
 ) -> tuple[Hint, ...]:
-    """The rules that fire for a channel, the one with most behind it first.
+    """Return the rules that apply to a channel, the one with the strongest support first.
 
-    A state that predicts the residual of episodes that were not seen says how the error is made, an event only when,
-    and many causes share a time: where states were tried, events alone name a rule only if they are telling, and the
-    linear model predicts nothing (else parameters may be to blame). The linear model comes last, because whatever is
-    missing bends the fitted parameters too.
+    A state that predicts the residual of held-out episodes shows how the error arises; an event only shows when, and
+    many causes share a time. Therefore, if states were tried, events alone suffice only if they are in ``telling`` and
+    the linear model predicts nothing (otherwise wrong parameters may be the cause). The linear model comes last,
+    because any missing term also biases the fitted parameters.
 
     Args:
         channel: name.
         states: significant families with the share of the residual's power that they predict, and their evidence.
         events: significant events with the share of the new error that arises there, and their evidence.
-        params: the twin's parameters, of which a command can free some.
+        params: the twin's parameters, some of which a command can free.
         tried: whether states were tried for this channel.
     """
     known, off = tuple(params), any(row[0] == "linear" for row in states)

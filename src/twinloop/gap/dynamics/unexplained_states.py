@@ -1,9 +1,8 @@
-"""Which states residuals depend on: small models of each, judged on episodes that they have not seen.
+"""Find the states on which residuals depend, by small models of each that are tested on held-out episodes.
 
-A residual is predicted by ridge regression on a few functions of a state, each as it is and as low-passes remember it,
-because what a force does to a position lasts as long as the loop that holds it. The linear model of commands, motion
-and demand comes first: it stands for parameters that are a little off. A family counts with what it explains beyond
-that.
+A residual is predicted by ridge regression on a few functions of a state and on their low-pass filtered values, because
+a force acts on a position for as long as the control loop takes to correct it. The linear model of commands, motion and
+demand comes first: it represents small parameter errors. A family counts with the share that it explains beyond it.
 """
 
 from __future__ import annotations
@@ -22,31 +21,31 @@ from twinloop.stats import ridge_predictions
 Array = NDArray[np.float64]
 
 MEANINGS: Mapping[str, str] = {
-    "linear": "commands, positions and speeds, linearly: parameters that are a little off",
+    "linear": "commands, positions and speeds, linearly: small parameter errors",
     "speed": "the square of speed",
     "slow": "direction of slow motion: friction at rest above friction in motion",
-    "position": "position, by a curve of it",
+    "position": "a curve over position",
     "load": "friction that grows with the load",
     "load_side": "the side on which the gear carries its load",
-    "turn": "the time since motion or load last turned round",
-    "limit": "demand beyond what drives usually give",
-    "time": "time within the episode, by what is commanded and moves",
-    "order": "the number of the episode, by what is commanded and moves",
+    "turn": "the time since the last reversal of motion or load",
+    "limit": "demand above the usual output of the drive",
+    "time": "time within the episode, in proportion to commands and motion",
+    "order": "the number of the episode, in proportion to commands and motion",
 }
-_MEMORY = (0.05, 0.2)  # s: a servo's loop and the swing of what it carries
+_MEMORY = (0.05, 0.2)  # s: time constants of a servo's loop and of the swing of its load
 _FOLDS = 5
-_FEWEST = 4  # episodes: fewer cannot be told apart by fits that saw the others
+_FEWEST = 4  # episodes: with fewer, cross-validation has too little data
 _HATS = 8  # pieces of a curve of position
-_TURN = 0.1  # s after which half of a turn's effect is forgotten, about; a servo's loop
+_TURN = 0.1  # s, time constant with which the effect of a reversal decays, about that of a servo's loop
 _SLOW = 0.1  # part of the fastest speed (95th percentile) below which Stribeck friction shows; our choice
-_LIMITS = (0.5, 0.8, 0.95)  # parts of the frames in which a demand is below a knee
+_LIMITS = (0.5, 0.8, 0.95)  # quantiles of the demand at which the knees are
 
 
 @dataclass(frozen=True, kw_only=True)
 class StateFit:
-    """What one family of functions predicts of a channel's residual, beyond the linear model.
+    """Prediction of a channel's residual by one family of functions, beyond the linear model.
 
-    ``errors`` ``(nepisode,)`` are mean squared residuals that it leaves, ``before`` those without it.
+    ``errors`` ``(nepisode,)`` are the mean squared residuals with the family, ``before`` those without it.
     """
 
     family: str
@@ -56,7 +55,7 @@ class StateFit:
 
 @dataclass(frozen=True, kw_only=True)
 class StateFits:
-    """Every family for one channel; the residual that parameters leave (``base``), and that all leave (``left``).
+    """Fits of all families to one channel; residuals after parameters (``base``) and after all families (``left``).
 
     Residuals are ``(nwindow, nframe)``, predicted by fits to other episodes. Without families both are the residual.
     """
@@ -69,17 +68,17 @@ class StateFits:
 def state_fits(
     logs: ReplayLogs, seen: LoggedKinematics, residual: Array, channel: int, tangents: Array | None = None
 ) -> StateFits:
-    """What states say of one channel's residual.
+    """Fit functions of states to one channel's residual.
 
-    No family is tried where the channel belongs to nothing that moves, or there are fewer than four episodes.
+    No family is tried if the channel belongs to nothing that moves, or if there are fewer than four episodes.
 
     Args:
         logs: the windows.
-        seen: what moves in them.
+        seen: motion in the windows.
         residual: ``(nwindow, nframe, nchannel)``.
-        channel: which.
-        tangents: how the readings change with each parameter, ``(nparam, nwindow, nframe, nchannel)``: what belongs to
-            parameters exactly, beside the linear model that stands for it approximately.
+        channel: index of the channel.
+        tangents: change of the readings with each parameter, ``(nparam, nwindow, nframe, nchannel)``: the exact effect
+            of parameters, in addition to the linear model, which approximates it.
     """
     things = np.flatnonzero(seen.channel[:, channel])
     target = np.where(np.isfinite(residual[..., channel]), residual[..., channel], np.nan)
@@ -107,7 +106,7 @@ def _by_episode(logs: ReplayLogs, left: Array) -> Array:
 
 
 def _families(logs: ReplayLogs, seen: LoggedKinematics, thing: int) -> dict[str, Array]:
-    """Functions of states by family, ``(nwindow, nframe, k)`` each, of any spread."""
+    """Return functions of states by family, ``(nwindow, nframe, k)`` each, not normalized."""
     hz, nframe = logs.twin.control_hz, seen.speed.shape[1]
     speed = np.nan_to_num(seen.speed[..., thing])
     moving = np.tanh(speed / max(float(seen.threshold[thing]), 1e-12))
@@ -139,7 +138,7 @@ def _families(logs: ReplayLogs, seen: LoggedKinematics, thing: int) -> dict[str,
 
 
 def _first(logs: ReplayLogs) -> Array:
-    """The first moment of each window's episode, ``(nwindow,)``."""
+    """Return the first moment of each window's episode, ``(nwindow,)``."""
     first = np.full(len(logs.episodes), np.inf)
     np.minimum.at(first, logs.clusters, logs.begins)
     return first[logs.clusters]
@@ -150,12 +149,12 @@ def _stack(*columns: Array) -> Array:
 
 
 def _usual(values: Array) -> float:
-    """The 95th percentile of a size; never zero."""
+    """Return the 95th percentile of the absolute values; never zero."""
     return max(float(np.quantile(np.abs(values), 0.95)), 1e-12)
 
 
 def _hats(position: Array) -> Array:
-    """Piecewise linear functions of a position with equally many frames to each piece, ``(…, k)``."""
+    """Return piecewise linear functions of a position with equally many frames in each piece, ``(…, k)``."""
     knots = np.unique(np.quantile(position, np.linspace(0.0, 1.0, _HATS + 1)))
     if len(knots) < 2:
         return np.zeros((*position.shape, 1))
@@ -163,20 +162,20 @@ def _hats(position: Array) -> Array:
 
 
 def _beyond(demand: Array) -> list[Array]:
-    """What of a demand lies beyond knees, either way: a drive gives out at some torque that nobody knows."""
+    """Return the parts of a demand above and below knees; the torque at which a drive saturates is unknown."""
     knees = np.quantile(np.abs(demand), _LIMITS).tolist()
     return [part for knee in knees for part in (np.maximum(demand - knee, 0.0), np.minimum(demand + knee, 0.0))]
 
 
 def _since_turn(values: Array, threshold: float, hz: float) -> Array:
-    """The new direction after each turn, fading with the time since."""
+    """Return the new direction after each reversal, decaying with time."""
     direction = directions(values[..., None], threshold)
     pulse = np.where(reversals(direction), direction, 0)[..., 0].astype(np.float64)
     return np.asarray(lfilter([1.0], [1.0, -np.exp(-1.0 / (_TURN * hz))], pulse, axis=1))
 
 
 def _scaled(rows: Array, hz: float) -> Array:
-    """The functions and what low-passes remember of them, of unit spread, and a constant."""
+    """Return the functions and their low-pass filtered values, of unit spread, and a constant."""
     poles = [float(np.exp(-1.0 / (seconds * hz))) for seconds in _MEMORY]
     remembered = [np.asarray(lfilter([1.0 - pole], [1.0, -pole], rows, axis=1)) for pole in poles]
     every = _unit(np.concatenate([rows, *remembered], axis=-1))
@@ -184,6 +183,6 @@ def _scaled(rows: Array, hz: float) -> Array:
 
 
 def _unit(rows: Array) -> Array:
-    """The columns that are not zero, of unit spread."""
+    """Return the columns that are not zero, scaled to unit spread."""
     spread = np.sqrt(np.mean(rows**2, axis=(0, 1)))
     return rows[..., spread > 0] / spread[spread > 0]

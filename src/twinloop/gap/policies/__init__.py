@@ -1,1 +1,1 @@
-"""Compare how policies do in simulation and in reality, and one policy with another."""
+"""Compare policies in simulation and in reality, and one policy with another."""

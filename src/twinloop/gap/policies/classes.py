@@ -1,4 +1,4 @@
-"""Check failure classes: on a twin's errors (a gap too wide, another environment, drift) and on scored trials."""
+"""Check failure classes on a twin's errors (gap too wide, another environment, drift) and on scored trials."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from twinloop.stats import (
 
 Array = NDArray[np.float64]
 
-_FEW = 2  # episodes on either side of a change, or in each environment
+_FEW = 2  # least episodes on either side of a change, or in each environment
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeErrors:
-    """A twin's error in each episode over that of holding the first frame, ``(nepisode, nchannel)``, in order of time.
+    """Error of a twin in each episode, relative to holding the first frame, ``(nepisode, nchannel)``, in order of time.
 
-    The relation takes out that some episodes move more than others.
+    The ratio removes the effect that some episodes have more motion than others.
     """
 
     channels: tuple[str, ...]
@@ -46,13 +46,13 @@ class EpisodeErrors:
 def gap_too_wide(
     figures: Sequence[HeadlineMetric], limits: Mapping[str, float], *, episodes: int, remedy: Sequence[str] = ()
 ) -> list[ClassCheck]:
-    """A check of each figure for which there is a limit, as if the figure were normal with its interval's width.
+    """Check each metric that has a limit; p-values assume a normal metric with the width of its interval.
 
     Args:
-        figures: of a measured gap, with intervals.
-        limits: by the first word of a figure's name (``skill`` of ``skill/elbow_flex``).
-        episodes: behind the intervals.
-        remedy: commands.
+        figures: metrics of a measured gap, with intervals.
+        limits: limits by the first word of a metric's name (``skill`` of ``skill/elbow_flex``) or by its full name.
+        episodes: number of episodes of the intervals.
+        remedy: shell commands that may help.
     """
     found = []
     for figure in figures:
@@ -63,7 +63,7 @@ def gap_too_wide(
         short = (lambda value, at=limit: value < at) if figure.better == "higher" else (lambda v, at=limit: v > at)
         words = (
             f"{figure.name} is {figure.estimate:.3g} ({figure.low:.3g} to {figure.high:.3g}), "
-            f"{'at least' if figure.better == 'higher' else 'at most'} {limit:g} is wanted"
+            f"{'at least' if figure.better == 'higher' else 'at most'} {limit:g} is required"
         )
         needed = ""
         if math.isnan(worst) or math.isnan(best):
@@ -87,7 +87,7 @@ def gap_too_wide(
 
 
 def _beyond(figure: HeadlineMetric, limit: float, best: float) -> float:
-    """One-sided p-value that the figure is no worse than its limit; 1 without an interval."""
+    """Return the one-sided p-value that the metric is no worse than its limit; 1 without an interval."""
     width = abs(best - figure.estimate)
     if not math.isfinite(width):
         return 1.0
@@ -96,39 +96,39 @@ def _beyond(figure: HeadlineMetric, limit: float, best: float) -> float:
 
 
 def drift_since(errors: EpisodeErrors, first: int, *, seed: int = 0, remedy: Sequence[str] = ()) -> list[ClassCheck]:
-    """Whether errors after a calibration are larger than those before, by permutation of episodes.
+    """Check whether errors after a calibration are larger than before, by permutation of episodes.
 
     Args:
-        errors: of the twin that was calibrated.
-        first: position of the first episode after the calibration.
-        seed: of permutations.
-        remedy: commands.
+        errors: errors of the calibrated twin.
+        first: index of the first episode after the calibration.
+        seed: seed of the permutations.
+        remedy: shell commands that may help.
 
     Raises:
-        InputError: fewer than two episodes on either side; says how many there are.
+        InputError: fewer than two episodes before or after.
     """
     count = len(errors.values)
     if not _FEW <= first <= count - _FEW:
         raise InputError(
-            f"{first} episodes lie before the calibration and {count - first} after it; a comparison needs at least "
+            f"{first} episodes are before the calibration and {count - first} after it; a comparison needs at least "
             f"{_FEW} of each."
         )
     before, after = errors.values[:first], errors.values[first:]
-    return _grown("drift", errors.channels, before, after, "what it was before", seed, remedy)
+    return _grown("drift", errors.channels, before, after, "its earlier value", seed, remedy)
 
 
 def other_environment(
     here: EpisodeErrors, there: EpisodeErrors, *, name: str = "there", seed: int = 0, remedy: Sequence[str] = ()
 ) -> list[ClassCheck]:
-    """Whether the twin's error is larger in the log of another environment, by permutation of episodes.
+    """Check whether the twin's error is larger in the log of another environment, by permutation of episodes.
 
     Raises:
-        InputError: unlike channels, or fewer than two episodes on either side.
+        InputError: the channels differ, or a side has fewer than two episodes.
     """
     if here.channels != there.channels:
         raise InputError(
-            f"The logs have unlike channels: {', '.join(here.channels)} and {', '.join(there.channels)}. Compare the "
-            "same."
+            f"The logs have different channels: {', '.join(here.channels)} and {', '.join(there.channels)}. Compare "
+            "logs with the same channels."
         )
     sizes = len(here.values), len(there.values)
     if min(sizes) < _FEW:
@@ -146,9 +146,11 @@ def _grown(
     seed: int,
     remedy: Sequence[str],
 ) -> list[ClassCheck]:
-    """A check of each column of errors ``(nepisode, nchannel)`` that they are larger after; ``than`` completes it."""
+    """Check whether each column of errors ``(nepisode, nchannel)`` has grown; ``than`` completes the sentence."""
     values, late = np.concatenate([before, after]), np.repeat([0, 1], [len(before), len(after)])
-    draws = max(4999, math.ceil(20 * len(subjects) / ALPHA))  # leave Holm over so many tests room below ``ALPHA``
+    draws = max(
+        4999, math.ceil(20 * len(subjects) / ALPHA)
+    )  # enough for p-values below ``ALPHA`` after Holm over all tests
     test = group_test(values, late, np.arange(len(values)), draws=draws, seed=seed)
     orders = math.comb(len(values), len(before))
     few = f"{len(before)} and {len(after)} episodes have only {orders} orders, at least {round(1 / ALPHA)} are needed"
@@ -170,7 +172,7 @@ def _grown(
 
 
 def _ratio(values: Array, late: NDArray[np.bool_], seed: int) -> Interval:
-    """Mean of the late over mean of the other values, both resampled; clusters are episodes of either side."""
+    """Return the mean of the late values divided by that of the others, with episodes resampled."""
 
     def figure(rows: NDArray[np.intp]) -> Array:
         before, after = (
@@ -183,10 +185,10 @@ def _ratio(values: Array, late: NDArray[np.bool_], seed: int) -> Interval:
 
 
 def errors_of(channels: Sequence[str], twin: ArrayLike, hold: ArrayLike, numbers: Sequence[int]) -> EpisodeErrors:
-    """Relative errors of mean absolute errors of a twin and of holding still, ``(nepisode, nchannel)`` each.
+    """Return relative errors from mean absolute errors of a twin and of holding still, ``(nepisode, nchannel)`` each.
 
-    What does not move in most episodes is left out; in an episode in which a channel moves less than a hundredth of
-    what it usually does, that much is put in place of its motion.
+    Channels that do not move in most episodes are left out. The divisor is at least a hundredth of a channel's median
+    motion.
     """
     errors, still = np.asarray(twin, dtype=np.float64), np.asarray(hold, dtype=np.float64)
     usual = np.median(still, axis=0)
@@ -198,20 +200,20 @@ def errors_of(channels: Sequence[str], twin: ArrayLike, hold: ArrayLike, numbers
     )
 
 
-_POWER = 0.8  # with which the number of trials that is asked for would find a difference as large as the one seen
+_POWER = 0.8  # power of the proposed number of trials for a difference of the observed size
 
 
 def failing_conditions(trials: Trials, *, remedy: Mapping[str, Sequence[str]] | None = None) -> list[ClassCheck]:
-    """Whether real success in one condition is lower than in the others, by Fisher's exact test.
+    """Check whether real success in one condition is lower than in the others, by Fisher's exact test.
 
     Raises:
-        InputError: fewer than two conditions with real trials; names what there is.
+        InputError: fewer than two named conditions with real trials.
     """
     real = trials.real
     names = [name for name in real.conditions if name]
     if len(names) < 2:
         raise InputError(
-            f"{len(real)} real trials in {len(names)} named conditions: environments can be compared from two on. Name "
+            f"{len(real)} real trials in {len(names)} named conditions: a comparison of environments needs two. Name "
             "the condition of each trial."
         )
     won, found = real.values("success") > 0, []
@@ -240,12 +242,12 @@ def _trials_needed(worse: float, better: float, *, tests: int) -> str:
     try:
         count = trials_for_rates(worse, better, power=_POWER, alpha=ALPHA / tests, alternative="less")
     except InputError:
-        return "the rates are too alike for any affordable number of trials"
-    return f"rates like these need {count.trials_a} trials of each to be told apart ({_POWER:.0%} power)"
+        return "the rates are too similar for any affordable number of trials"
+    return f"rates like these need {count.trials_a} trials of each for a significant difference ({_POWER:.0%} power)"
 
 
 def weak_policies(trials: Trials, wanted: float, *, remedy: Sequence[str] = ()) -> list[ClassCheck]:
-    """Whether a policy fails in simulation too: so few successes there are unlikely at the wanted rate."""
+    """Check whether a policy fails in simulation too, by a binomial test of its successes against the required rate."""
     found = []
     for policy in trials.sim.policies:
         won = trials.sim.where(policy=policy).values("success")
@@ -257,7 +259,7 @@ def weak_policies(trials: Trials, wanted: float, *, remedy: Sequence[str] = ()) 
                 subject=policy,
                 fired=estimate < wanted,
                 evidence=f"{policy} succeeds in {100 * estimate:.0f} % ({100 * low:.0f} to {100 * high:.0f}) of "
-                f"{len(won)} simulated trials, {wanted:.0%} are wanted",
+                f"{len(won)} simulated trials, {wanted:.0%} are required",
                 figure=rate,
                 p_value=float(binom.cdf(int(won.sum()), len(won), wanted)),
                 needed=_trials_needed(estimate, wanted, tests=1) if estimate < wanted <= high else "",
@@ -268,7 +270,7 @@ def weak_policies(trials: Trials, wanted: float, *, remedy: Sequence[str] = ()) 
 
 
 def easier_in_simulation(trials: Trials, *, remedy: Sequence[str] = ()) -> list[ClassCheck]:
-    """Whether a policy succeeds more often simulated than real, by Fisher's exact test."""
+    """Check whether a policy succeeds more often in simulation than in reality, by Fisher's exact test."""
     found = []
     for policy in (name for name in trials.real.policies if name in trials.sim.policies):
         sim, real = (side.where(policy=policy).values("success") for side in (trials.sim, trials.real))

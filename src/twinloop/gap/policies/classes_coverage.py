@@ -1,4 +1,4 @@
-"""Whether real conditions and states lie outside what training visited: exact tests that no distribution can fool."""
+"""Test whether real conditions and states are outside those of training, by exact distribution-free tests."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from twinloop.stats import difference_interval
 
 Array = NDArray[np.float64]
 _SHOWN = 6  # names in a message
-_SIGMAS = 1.96  # a range stands for the middle 95 % of a normal distribution
+_SIGMAS = 1.96  # a range has the middle 95 % of a normal distribution
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSupport:
-    """What training visited: values ``(n, d)`` of named axes, one row per training episode, NaN where not known.
+    """Values visited in training: ``(n, d)`` of named axes, one row per training episode, NaN if unknown.
 
-    ``bounds`` ``(d, 2)`` are declared ranges (of a randomization, of an identified distribution); where they are given,
-    a value outside is outside for certain, and rows may be none. ``origin`` says in words where it comes from.
+    ``bounds`` ``(d, 2)`` are declared ranges (of a randomization, of an identified distribution); with them every value
+    outside counts without a test, and rows may be absent. ``origin`` describes the source.
     """
 
     names: tuple[str, ...]
@@ -41,7 +41,7 @@ class TrainingSupport:
 
     @classmethod
     def of_distribution(cls, found: ParamDistribution, origin: str) -> TrainingSupport:
-        """Return the ranges that an identified distribution stands for: 1.96 standard deviations to each side."""
+        """Return the ranges of an identified distribution: 1.96 standard deviations to each side."""
         sd = np.sqrt(np.maximum(np.diag(found.covariance), 0.0) * found.kappa) * _SIGMAS
         ends = np.stack([found.mean - sd, found.mean + sd], axis=-1)
         log = np.array([kind == "log" for kind in found.transforms])[:, None]
@@ -50,7 +50,7 @@ class TrainingSupport:
 
 
 def visited_axes(episodes: Sequence[Episode]) -> tuple[tuple[str, ...], NDArray[np.float64]]:
-    """What each episode visits: the extent and the fastest speed of every joint in SI, and its conditions."""
+    """Return the axes of each episode: extent and fastest speed of every joint in SI, and its conditions."""
     tables = []
     for episode in episodes:
         state = episode.units.to_si(episode.state) if episode.units.known else np.asarray(episode.state)
@@ -58,22 +58,22 @@ def visited_axes(episodes: Sequence[Episode]) -> tuple[tuple[str, ...], NDArray[
         row = dict(episode.conditions)
         for i, joint in enumerate(episode.joints):
             row |= {f"lowest {joint}": state[:, i].min(), f"highest {joint}": state[:, i].max()}
-            row[f"fastest {joint}"] = np.quantile(speed[:, i], 0.99)  # of differences the largest is often a glitch
+            row[f"fastest {joint}"] = np.quantile(speed[:, i], 0.99)  # the largest difference is often a glitch
         tables.append(row)
     names = tuple(dict.fromkeys(name for row in tables for name in row))
     return names, np.array([[row.get(name, np.nan) for name in names] for row in tables], dtype=np.float64)
 
 
 def outside_p_value(outside: int, real: int, training: int) -> float:
-    """Chance that at least ``outside`` of ``real`` values leave the range of ``training`` values of the same kind.
+    """Return the probability that at least ``outside`` of ``real`` values leave the range of ``training`` values.
 
-    What lies between the smallest and the largest of n values holds a part of the distribution that is Beta(n − 1, 2)
-    whatever the distribution (Wilks, Annals of Mathematical Statistics 12, 1941); the number outside is then
-    beta-binomial. Ties make it conservative.
+    Both samples have the same distribution under the null hypothesis. The range from the smallest to the largest of n
+    values contains a part of the distribution that is Beta(n − 1, 2), for every distribution (Wilks, Annals of
+    Mathematical Statistics 12, 1941); the number outside is then beta-binomial. Ties make the test conservative.
     """
     if not outside or training < 2:
         return 1.0
-    return round(float(betabinom.sf(outside - 1, real, 2, training - 1)), 12)  # 2 / 40 is 0.05, not a little more
+    return round(float(betabinom.sf(outside - 1, real, 2, training - 1)), 12)  # without rounding errors: 2 / 40 is 0.05
 
 
 def never_covered(
@@ -84,23 +84,23 @@ def never_covered(
     success: Sequence[bool] | None = None,
     remedy: Sequence[str] = (),
 ) -> list[ClassCheck]:
-    """A check of every axis that training and reality both speak of.
+    """Check every axis that training and reality have in common.
 
     Args:
-        support: what training visited.
-        names: of the real axes.
-        real: real episodes or trials, ``(m, k)``; NaN where not known.
-        success: of each row, to say how those outside end.
-        remedy: commands.
+        support: the values visited in training.
+        names: names of the real axes.
+        real: real episodes or trials, ``(m, k)``; NaN if unknown.
+        success: success of each row, to report the success of those outside.
+        remedy: shell commands that may help.
 
     Raises:
-        InputError: no common axis; names both sides.
+        InputError: there is no common axis.
     """
     rows = np.asarray(real, dtype=np.float64).reshape(-1, len(names))
     common = [name for name in names if name in support.names]
     if not common:
         raise InputError(
-            f"Training ({support.origin}) speaks of {_listed(support.names)}, reality of {_listed(names)}. Give both "
+            f"Training ({support.origin}) has {_listed(support.names)}, reality has {_listed(names)}. Give both "
             "the same names, such as a log's conditions and a twin's parameters, or a dataset of the same joints."
         )
     return [
@@ -131,7 +131,7 @@ def _axis(
         low, high = bounds
     outside = known & ((real < low) | (real > high))
     count, total = int(outside.sum()), int(known.sum())
-    words = f"{count} of {total} real {name} lie outside {low:.4g} to {high:.4g} of {support.origin}"
+    words = f"{count} of {total} real {name} are outside {low:.4g} to {high:.4g} of {support.origin}"
     if count:
         words += f" (as far as {real[outside][np.argmax(np.maximum(low - real[outside], real[outside] - high))]:.4g})"
     words += _endings(outside, known, success)
@@ -143,11 +143,11 @@ def _axis(
 
 
 def _more(real: int, tests: int, training: int) -> str:
-    """How many training episodes could show that these real values lie outside; "" where these could."""
+    """Return a message with the number of training episodes that the test needs; "" if there are enough."""
     if outside_p_value(real, real, training) <= ALPHA / tests:
         return ""
     wanted = next((n for n in range(2, 100_000) if outside_p_value(real, real, n) <= ALPHA / tests), 100_000)
-    return f"{training} training episodes cannot show it for {real} real ones, it needs {wanted} or declared ranges"
+    return f"{training} training episodes are too few for {real} real ones; use {wanted} or declared ranges"
 
 
 def _endings(outside: NDArray[np.bool_], known: NDArray[np.bool_], success: Sequence[bool] | None) -> str:
@@ -166,12 +166,12 @@ def _endings(outside: NDArray[np.bool_], known: NDArray[np.bool_], success: Sequ
 def combination_covered(
     support: TrainingSupport, names: Sequence[str], real: ArrayLike, *, remedy: Sequence[str] = ()
 ) -> ClassCheck | None:
-    """Whether some real combination of axes is farther from all of training than training's own are from one another.
+    """Check whether a real combination of axes is farther from training than training episodes are from each other.
 
-    The distance to the nearest training episode, in standard deviations by axis, against the distances that training
-    episodes have to one another: (1 + number as far) / (1 + n) is a valid p-value for a draw of the same kind
-    (conformal prediction: Vovk, Gammerman & Shafer, "Algorithmic Learning in a Random World", 2005). The smallest of m
-    is taken m times. None with fewer than two common axes or three training episodes.
+    The statistic is the distance to the nearest training episode, each axis in standard deviations, compared with the
+    same distances of training episodes: (1 + number as far) / (1 + n) is a valid p-value for a draw of the same kind
+    (conformal prediction: Vovk, Gammerman & Shafer, "Algorithmic Learning in a Random World", 2005). The smallest
+    p-value of m rows is multiplied by m. None with fewer than two common axes or three training episodes.
     """
     common = [name for name in names if name in support.names]
     rows = np.asarray(real, dtype=np.float64).reshape(-1, len(names))[:, [list(names).index(n) for n in common]]
@@ -181,18 +181,18 @@ def combination_covered(
         return None
     spread = np.where(seen.std(axis=0) > 0, seen.std(axis=0), 1.0)
     points = seen / spread
-    own = np.array([np.partition(np.linalg.norm(points - row, axis=1), 1)[1] for row in points])  # but itself
+    own = np.array(
+        [np.partition(np.linalg.norm(points - row, axis=1), 1)[1] for row in points]
+    )  # the nearest other one
     far = np.array([np.linalg.norm(points - row, axis=1).min() for row in rows / spread])
     each = (1.0 + np.sum(own[None] >= far[:, None], axis=1)) / (1.0 + len(own))
     worst = int(np.argmin(each))
     where = ", ".join(f"{name} {value:.4g}" for name, value in zip(common, rows[worst], strict=True))
     words = (
         f"the real combination {where} is {far[worst]:.2f} standard deviations from the nearest of {len(seen)} "
-        f"training episodes, {np.quantile(own, 0.95):.2f} hold 95 % of their own"
+        f"training episodes; 95 % of those are within {np.quantile(own, 0.95):.2f} of another"
     )
-    enough = (
-        f"{len(seen)} training episodes are too few for {len(rows)} real ones, it needs {math.ceil(len(rows) / ALPHA)}"
-    )
+    enough = f"{len(seen)} training episodes are too few for {len(rows)} real ones; use {math.ceil(len(rows) / ALPHA)}"
     return ClassCheck(
         kind="never_covered",
         subject=f"combination of {len(common)} axes",

@@ -1,4 +1,4 @@
-"""The failure classes of practice, and what a check of one found: evidence, interval, remedy."""
+"""Failure classes of sim-to-real, and the result of a check of one: evidence, interval, remedy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from twinloop.stats import Interval, holm
 
-ALPHA = 0.05  # chance that any check of a diagnosis fires although nothing is wrong
+ALPHA = 0.05  # probability that any check of a diagnosis fires although nothing is wrong
 
 Kind = Literal[
     "never_covered", "gap_too_wide", "other_environment", "drift", "weak_in_simulation", "beyond_what_is_modelled"
@@ -18,10 +18,10 @@ Kind = Literal[
 MEANINGS: Mapping[Kind, str] = {
     "never_covered": "never covered in training",
     "gap_too_wide": "the gap is too wide",
-    "other_environment": "coverage of another environment is missing",
+    "other_environment": "another environment is not covered",
     "drift": "drift since calibration",
     "weak_in_simulation": "the policy fails in simulation as well",
-    "beyond_what_is_modelled": "simulation is easier than reality in a way that no check explains",
+    "beyond_what_is_modelled": "simulation is easier than reality, and no check explains it",
 }
 
 
@@ -29,9 +29,9 @@ MEANINGS: Mapping[Kind, str] = {
 class ClassCheck:
     """One check of one class on one ``subject`` (an axis, a channel, an environment).
 
-    ``p_value`` is adjusted by Holm over all checks that have one; NaN where the interval of ``figure`` decides. A check
-    fires only on significant evidence. ``needed`` says what data it lacks where it could not decide, "" where it could.
-    ``remedy`` are commands as they are typed.
+    ``fired`` is True only on significant evidence. ``p_value`` is adjusted by Holm over all checks that have one; NaN
+    if the interval of ``figure`` decides. ``needed`` is the missing data if the check could not decide, else "".
+    ``remedy`` are shell commands.
     """
 
     kind: Kind
@@ -44,7 +44,7 @@ class ClassCheck:
     remedy: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
+        """Return a JSON-compatible dictionary."""
         return {
             **vars(self),
             "meaning": MEANINGS[self.kind],
@@ -55,14 +55,14 @@ class ClassCheck:
 
 @dataclass(frozen=True, kw_only=True)
 class FailureDiagnosis:
-    """Every check that the data allowed, and what of the classes was not looked at, with the reason."""
+    """Every check that the data allowed, and the classes that were not checked, with the reason."""
 
     checks: tuple[ClassCheck, ...]
     skipped: Mapping[Kind, str]
 
     @property
     def fired(self) -> tuple[ClassCheck, ...]:
-        """Checks on significant evidence, surest first within each class."""
+        """Checks with significant evidence, sorted by class, then by p-value."""
         order = list(MEANINGS)
         found = [check for check in self.checks if check.fired]
         return tuple(sorted(found, key=lambda c: (order.index(c.kind), np.nan_to_num(c.p_value))))
@@ -73,7 +73,7 @@ class FailureDiagnosis:
         return tuple(dict.fromkeys(check.kind for check in self.fired))
 
     def sentences(self) -> list[str]:
-        """What fired with evidence and remedy; what could not be decided; what was not looked at."""
+        """Return sentences: fired checks with evidence and remedy, undecided checks, classes that were not checked."""
         lines = [
             f"{MEANINGS[c.kind].capitalize()}: {c.evidence}. To do: " + ", then ".join(f"`{r}`" for r in c.remedy) + "."
             for c in self.fired
@@ -85,10 +85,10 @@ class FailureDiagnosis:
             for c in self.checks
             if c.needed and not c.fired
         ]
-        return lines + [f"Not looked at, {MEANINGS[kind]}: {why}." for kind, why in self.skipped.items()]
+        return lines + [f"Not checked, {MEANINGS[kind]}: {why}." for kind, why in self.skipped.items()]
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files (schema 1)."""
+        """Return a JSON-compatible dictionary (schema 1)."""
         return {
             "schema": 1,
             "alpha": ALPHA,
@@ -100,9 +100,9 @@ class FailureDiagnosis:
 
 
 def decided(checks: Sequence[ClassCheck], skipped: Mapping[Kind, str] | None = None) -> FailureDiagnosis:
-    """Adjust the p-values of all checks together and let those fire that remain significant.
+    """Adjust the p-values of all checks together; only those that remain significant fire.
 
-    A check with a p-value must come with ``fired`` saying whether it points the bad way.
+    In a check with a p-value, ``fired`` must be True if its estimate is in the bad direction.
     """
     tested = [i for i, check in enumerate(checks) if not np.isnan(check.p_value)]
     adjusted = dict(zip(tested, holm([checks[i].p_value for i in tested]).tolist() if tested else [], strict=True))

@@ -1,4 +1,4 @@
-"""Compare two policies: one is better, as good within a margin, or neither can be said."""
+"""Compare two policies: one is better, both are equivalent within a margin, or the trials do not decide."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ from twinloop.stats import (
     welch_test,
 )
 
-_POWER = 0.8  # of the further trials that are named
+_POWER = 0.8  # power of the proposed number of further trials
 
 
 def further_trials(arms: PolicyArms, within: float | None, alpha: float) -> int | None:
-    """Further trials of each until a power of 80 %, if the rates are as seen; None where that cannot be told."""
+    """Return the further trials of each for a power of 80 % at the observed rates; None if not computable."""
     if arms.measure != "success" or arms.paired:
         return None
     p_a, p_b = float(arms.a.mean()), float(arms.b.mean())
@@ -54,20 +54,20 @@ def further_trials(arms: PolicyArms, within: float | None, alpha: float) -> int 
             wanted = trials_for_equivalence(p_a, p_b, margin=within, power=_POWER, alpha=alpha)
         else:
             wanted = trials_for_rates(p_a, p_b, power=_POWER, alpha=alpha)
-    except InputError:  # equal rates, or more trials than can be added up
+    except InputError:  # equal rates, or more trials than the computation allows
         return None
     more = wanted.trials_a - min(len(arms.a), len(arms.b))
     return more if more > 0 else None
 
 
 def notes_on(arms: PolicyArms, alpha: float, *, sequential: bool) -> tuple[str, ...]:
-    """What a reader must know of the trials: all alike, too few, or without an order."""
+    """Return notes on the trials: all outcomes equal, too few trials, or no order."""
     notes = []
     n_a, n_b = len(arms.a), len(arms.b)
     if np.ptp(np.concatenate([arms.a, arms.b])) == 0:
         notes.append(
-            f"All trials of both ended at {arms.a[0]:g}: no test can tell them apart, and only the intervals say how "
-            "different they may still be."
+            f"All trials of both ended at {arms.a[0]:g}: no test can find a difference. The intervals contain the "
+            "differences that are still possible."
         )
     if arms.measure == "success" and not arms.paired:
         best = barnard(success_table(np.ones(n_a), np.zeros(n_b)))
@@ -78,13 +78,14 @@ def notes_on(arms: PolicyArms, alpha: float, *, sequential: bool) -> tuple[str, 
             )
     if arms.shared and not arms.paired:
         notes.append(
-            f"Starts that both were tried at once: {arms.shared}, of {n_a} and {n_b} trials. Because that is not all, "
-            "trials are compared without pairs; a table of those starts alone is compared in pairs, which tells more."
+            f"Starts that both were tried at once: {arms.shared}, of {n_a} and {n_b} trials. Because these are not "
+            "all, trials are compared without pairs. A table of only those starts is compared in pairs, which finds "
+            "smaller differences."
         )
     if sequential and arms.listed:
         notes.append(
-            "Successes stand before failures, as where only their number is known, so the trials were put into a "
-            "random order. To look at them one by one, give them as they were run."
+            "Successes come before failures, as in a table of counts, so the trials were put into a random order. For "
+            "a sequential test give them in the order in which they were run."
         )
     return tuple(notes)
 
@@ -96,17 +97,17 @@ def _fewest(alpha: float) -> int:
     return n
 
 
-_EXACT_TABLES = 12_000  # products of trials up to which the exact interval is inverted in about a second
+_EXACT_TABLES = 12_000  # largest product of trials for which the exact interval takes about a second
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskComparison(JsonRecord):
-    """Two policies in one task.
+    """Comparison of two policies in one task.
 
-    ``difference`` is a's minus b's. ``p_value`` is that of ``test``, adjusted by Holm's method over tasks in
-    ``adjusted``; ``others`` holds further tests. ``valid`` is an interval that holds for any number of trials.
-    ``further`` is how many more trials of each a power of 80 % needs if the rates are as seen; None where that is not
-    told or not needed. ``notes`` say what a reader must know.
+    ``difference`` is a's value minus b's. ``p_value`` is that of ``test``; ``adjusted`` is adjusted by Holm's method
+    over tasks; ``others`` has further tests. ``valid`` is an interval that is valid for any number of trials.
+    ``further`` is the number of further trials of each for a power of 80 % at the observed rates; None if not
+    computable or not needed. ``notes`` are remarks for the reader.
     """
 
     json_names: ClassVar[Mapping[str, str | None]] = {"arms": None}
@@ -129,7 +130,7 @@ class TaskComparison(JsonRecord):
     sequential: SequentialComparison | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
+        """Return a JSON-compatible dictionary."""
         arms = self.arms
         tried = {"trials_a": len(arms.a), "trials_b": len(arms.b)}
         return {"task": arms.task, "measure": arms.measure, "paired": arms.paired, **tried, **super().to_json()}
@@ -137,7 +138,7 @@ class TaskComparison(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyComparison(JsonRecord):
-    """Policy ``a`` against ``b`` in every task of both."""
+    """Policy ``a`` against ``b`` in every task that both were tried in."""
 
     a: str
     b: str
@@ -147,7 +148,7 @@ class PolicyComparison(JsonRecord):
     tasks: tuple[TaskComparison, ...]
 
     def headline(self) -> list[HeadlineMetric]:
-        """The figures that conditions and the history see."""
+        """Return the headline metrics for `--fail-if` and the run history."""
         return [figure for task in self.tasks for figure in self._figures(task)]
 
     def _figures(self, task: TaskComparison) -> list[HeadlineMetric]:
@@ -192,20 +193,21 @@ def compare_policies(
     """Compare two policies in every task that both were tried in.
 
     Args:
-        trials: of both, and of whom else.
+        trials: trials of both; those of other policies are ignored.
         a: a policy.
-        b: another.
+        b: another policy.
         domain: ``real`` or ``sim``.
         measure: ``success``, ``score`` or ``auto``.
-        within: margin of equivalence; without one nothing is called equivalent.
+        within: margin of equivalence; without one no policies are called equivalent.
         paired: see `arms_by_task`.
-        sequential: decide pair by pair, valid however often one has looked; else the trials count as planned.
+        sequential: decide pair by pair, valid at every number of trials; otherwise the number counts as fixed in
+            advance.
         level: 1 − α.
-        seed: of permutations and resamples.
+        seed: seed of permutations and resamples.
 
     Raises:
         InputError: see `arms_by_task`; a margin or level outside (0, 1); too few trials of scores.
-        UnknownNameError: no such policy.
+        UnknownNameError: there is no such policy.
     """
     if within is not None:
         check_margin(within)
@@ -217,7 +219,7 @@ def compare_policies(
 
 
 def _adjusted(found: Sequence[TaskComparison], within: float | None, level: float) -> tuple[TaskComparison, ...]:
-    """The answers with p-values that hold for all tasks together."""
+    """Return the answers with p-values that are valid for all tasks together."""
     differs = holm([task.p_value for task in found])
     equal = (
         holm([task.equivalence.p_value for task in found if task.equivalence])

@@ -1,4 +1,4 @@
-"""What the trials so far decide about two policies, however often one has looked, and how many more are expected."""
+"""Decide sequentially about two policies, valid at every number of trials, and estimate how many more are needed."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from twinloop.core.seeds import generator
 from twinloop.gap.policies.paired_trials import PolicyArms
 from twinloop.stats import Answer, SequentialTest, log_e_rates, log_e_scores, sequential_rates, sequential_scores
 
-_DRAWS = 200  # continuations from which the expected number of further pairs is told
-_AHEAD = 1000  # pairs that a continuation goes on at most
+_DRAWS = 200  # continuations for the expected number of further pairs
+_AHEAD = 1000  # largest number of pairs of a continuation
 
 
 @dataclass(frozen=True, kw_only=True)
 class SequentialComparison(JsonRecord):
-    """The e-process of no difference, and those of the two sides of a margin if there is one.
+    """E-process of no difference, and those of the two sides of a margin if there is one.
 
-    ``further`` is the median number of further pairs until the test decides if trials go on as seen; None where more
-    than half of the continuations do not end within a thousand. ``leftover`` counts trials without a partner. ``seen``
-    ``(pairs,)`` is the difference of the means after each pair.
+    ``further`` is the median number of further pairs until the test decides if trials continue as observed; None if
+    more than half of the continuations do not end within a thousand. ``leftover`` is the number of trials without a
+    partner. ``seen`` ``(pairs,)`` is the difference of the means after each pair.
     """
 
     json_names: ClassVar[Mapping[str, str | None]] = {"seen": None}
@@ -50,7 +50,7 @@ class SequentialComparison(JsonRecord):
 def compare_sequentially(
     arms: PolicyArms, *, within: float | None = None, level: float = 0.95, seed: int = 0
 ) -> SequentialComparison:
-    """Compare pair by pair, in the order of the trials; those without a partner wait.
+    """Compare pair by pair, in the order of the trials; trials without a partner are not used yet.
 
     With a margin, equivalence is decided by two e-processes, against a difference of −margin or less and of margin or
     more, each at 1 − level.
@@ -60,9 +60,9 @@ def compare_sequentially(
     """
     n = min(len(arms.a), len(arms.b))
     random = generator(seed, "gap/order")
-    # Without an order they come in a random one: as valid, and not led astray by successes that stand first.
+    # Without an order a random one is used: it is as valid, and successes that come first do not mislead the test.
     a, b = (random.permutation(values)[:n] if arms.listed else values[:n] for values in (arms.a, arms.b))
-    # The e-test of rates takes both trials of a pair for independent; differences of pairs do not ask for it.
+    # The e-test of rates assumes that both trials of a pair are independent; differences of pairs do not need that.
     run = sequential_rates if _independent(arms) else sequential_scores
     test = run(a, b, level=level)
     above = below = None
@@ -94,11 +94,11 @@ def _further(
     alpha: float,
     seed: int,
 ) -> int | None:
-    """Median further pairs, from continuations: coins of the rates as seen, or pairs drawn again from those seen."""
+    """Return the median of further pairs over continuations: Bernoulli trials at observed rates, or resampled pairs."""
     random = generator(seed, "gap/further-pairs")
     n = len(a)
     if _independent(arms):
-        rates = [(values.sum() + 0.5) / (n + 1) for values in (a, b)]  # as Jeffreys' prior has it: never 0 or 1
+        rates = [(values.sum() + 0.5) / (n + 1) for values in (a, b)]  # with Jeffreys' prior: never 0 or 1
         more = [(random.random((_DRAWS, _AHEAD)) < rate).astype(float) for rate in rates]
     else:
         rows = random.integers(0, n, size=(_DRAWS, _AHEAD))
@@ -119,6 +119,6 @@ def _independent(arms: PolicyArms) -> bool:
 
 
 def _reached(log_e: NDArray[np.float64], alpha: float) -> NDArray[np.float64]:
-    """Blocks until 1/α was reached; infinite where it was not."""
+    """Return the number of pairs until 1/α was reached; infinite if it was not."""
     over = log_e >= -np.log(alpha)
     return np.where(over.any(axis=1), over.argmax(axis=1) + 1.0, np.inf)

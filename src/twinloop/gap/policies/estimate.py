@@ -1,4 +1,4 @@
-"""What a policy's real score is, from few real trials and many simulated ones, and how many real trials that saves."""
+"""Estimate a policy's real score from few real and many simulated trials, and the number of real trials saved."""
 
 from __future__ import annotations
 
@@ -24,20 +24,18 @@ from twinloop.stats import (
     trials_saved,
 )
 
-_LEAST = 3  # pairs, without which no correlation can be told
-_RELIABLE = (
-    20  # pairs below which asymptotic intervals cover clearly less than they say (docs/evidence/compare_policies.md)
-)
+_LEAST = 3  # pairs that a correlation needs
+_RELIABLE = 20  # with fewer pairs asymptotic intervals cover clearly too little (docs/evidence/compare_policies.md)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyEstimate(JsonRecord):
-    """One policy. ``pairs`` starts were tried in both worlds, ``more`` in simulation only.
+    """Estimate of one policy. ``pairs`` initial states ("starts") were tried in both worlds, ``more`` only simulated.
 
-    ``alone`` is the interval of the real trials by themselves, ``combined`` the one with simulation, both valid for any
-    number of trials. ``asymptotic`` holds those for large samples. ``saved`` is how many further real trials the
-    simulated ones are worth to an estimate; ``narrower`` how many more would make ``alone`` as narrow as ``combined``,
-    negative where simulation did not help.
+    ``alone`` is the interval of the real trials only, ``combined`` the one with simulation; both are valid for any
+    number of trials. ``asymptotic`` are those for large samples. ``saved`` is the number of further real trials that
+    the simulated ones replace. ``narrower`` is the number of further real trials that would make ``alone`` as narrow as
+    ``combined``; negative if simulation did not help.
     """
 
     policy: str
@@ -55,7 +53,7 @@ class PolicyEstimate(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class RealEstimate(JsonRecord):
-    """Every policy that has paired trials."""
+    """Estimates of every policy that has paired trials."""
 
     measure: Measure
     level: float
@@ -63,9 +61,9 @@ class RealEstimate(JsonRecord):
     left_out: Mapping[str, str]
 
     def headline(self) -> list[HeadlineMetric]:
-        """The figures that conditions and the history see."""
+        """Return the headline metrics for `--fail-if` and the run history."""
         combined = f"real {self.measure}, from real and simulated trials"
-        saved = "real trials that the simulated ones are worth"
+        saved = "number of real trials that the simulated ones replace"
         return [
             figure
             for row in self.policies
@@ -77,17 +75,17 @@ class RealEstimate(JsonRecord):
 
 
 def estimate_real(trials: Trials, *, measure: str = "auto", level: float = 0.95, seed: int = 0) -> RealEstimate:
-    """The real mean of every policy, with simulation's help.
+    """Estimate the real mean of every policy with the help of simulation.
 
     Args:
-        trials: real and simulated; those of one start share their name of pair. Simulated ones without a real partner
-            are the many that help.
+        trials: real and simulated trials; those of one start have the same name of pair. Many simulated trials without
+            a real partner improve the estimate.
         measure: ``success``, ``score`` or ``auto``.
         level: confidence level.
-        seed: of resamples.
+        seed: seed of the resamples.
 
     Raises:
-        InputError: no policy has enough paired and simulated trials; says of each what it lacks.
+        InputError: no policy has enough paired and simulated trials; the message has the missing number of each.
     """
     chosen = measured(trials, measure)
     pairs = paired(trials, chosen)
@@ -97,7 +95,7 @@ def estimate_real(trials: Trials, *, measure: str = "auto", level: float = 0.95,
     usable = {policy: side for policy, side in sides.items() if policy not in left_out}
     if not usable:
         raise InputError(
-            "No policy can be estimated with simulation's help: "
+            "No policy can be estimated with the help of simulation: "
             + "; ".join(f"{policy} {why}" for policy, why in left_out.items())
             + ". Give real and simulated trials of one start the same name in the column pair, and simulate many more."
         )
@@ -112,7 +110,7 @@ _Side = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
 
 
 def _sides(trials: Trials, pairs: Pairs, policy: str, measure: Measure) -> _Side:
-    """Real and simulated values of paired starts, and those simulated only."""
+    """Return real and simulated values of paired starts, and the values of starts that were only simulated."""
     rows = [i for i, name in enumerate(pairs.policy) if name == policy]
     mine = trials.where(policy=policy)
     real = {key for key, domain in zip(_keys(mine), mine.domain, strict=True) if domain == "real" and key[2]}
@@ -128,7 +126,7 @@ def _lack(trials: Trials, policy: str, real: NDArray[np.float64], _: object, mor
     if len(real) < _LEAST:
         there = [len(trials.where(policy=policy, domain=domain)) for domain in DOMAINS]
         have = f"{there[0]} real and {there[1]} sim trials, pairs of them: {len(real)}"
-        return f"has {have}, and needs at least {_LEAST} pairs"
+        return f"has {have}; it needs at least {_LEAST} pairs"
     if len(more) < len(real):
         return f"has {len(more)} sim trials of further starts for {len(real)} of both, and needs at least as many"
     return ""
@@ -164,9 +162,9 @@ def _notes(n: int, flat: bool) -> tuple[str, ...]:
     notes = []
     if flat:
         notes.append(
-            "All paired trials ended alike in one of the worlds, so that no correlation can be told and nothing is "
-            "saved yet; asymptotic intervals have no width to believe in."
+            "All paired trials had the same outcome in one of the worlds, so there is no correlation and no trial is "
+            "saved yet. The width of the asymptotic intervals is meaningless."
         )
     if n < _RELIABLE:
-        notes.append(f"With {n} pairs the asymptotic intervals cover less than they say; {_RELIABLE} is a fair number.")
+        notes.append(f"With {n} pairs the coverage of the asymptotic intervals is too low; use {_RELIABLE} or more.")
     return tuple(notes)

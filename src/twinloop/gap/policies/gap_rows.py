@@ -1,4 +1,4 @@
-"""Real against simulated trials of one group: a difference, its interval and a test, whatever the group."""
+"""Compare real with simulated trials of one group: difference, interval and test."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from twinloop.stats import (
 from twinloop.stats.matched import paired_scores, stratified_difference, stratified_permutation
 
 Group = Literal["overall", "policy", "condition", "cell"]
-_MOST_TABLES = 40_000  # of two sample sizes, that Barnard's test adds up in a tenth of a second
+_MOST_TABLES = 40_000  # product of two sample sizes for which Barnard's test takes a tenth of a second
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,16 +41,16 @@ class TrialCell:
 
     @property
     def place(self) -> str:
-        """Task and condition in one word; ``all`` where neither has a name."""
+        """Task and condition as one text; ``all`` if neither has a name."""
         return "/".join(part for part in (self.task, self.condition) if part) or "all"
 
 
 @dataclass(frozen=True, kw_only=True)
 class GapRow(JsonRecord):
-    """Simulated − real of one group of trials: the means over all trials, and the difference within conditions.
+    """Simulated − real of one group of trials: means over all trials, and the difference within conditions.
 
-    ``p_holm`` is adjusted over the rows of its kind. ``contribution`` is what a condition adds to the overall
-    difference (they sum to it); NaN of other groups. ``note`` says what the table cannot tell.
+    ``p_holm`` is adjusted over the rows of its kind. ``contribution`` is the part of the overall difference that a
+    condition adds (they sum to it); NaN for other groups. ``note`` is a limit of the table.
     """
 
     group: Group
@@ -68,10 +68,10 @@ class GapRow(JsonRecord):
 
 
 def cells_of(trials: Trials, measure: Measure) -> tuple[tuple[TrialCell, ...], tuple[str, ...]]:
-    """Groups that were tried in both domains, and the names of those that were not.
+    """Return the groups that were tried in both domains, and the names of the others.
 
     Raises:
-        InputError: successes are asked for, and a trial does not say whether it was one.
+        InputError: the measure is success, and a trial has no success value.
     """
     values = trials.values(measure)
     rows: dict[tuple[str, str, str], list[int]] = {}
@@ -102,7 +102,7 @@ def cells_of(trials: Trials, measure: Measure) -> tuple[tuple[TrialCell, ...], t
 def compare(
     cells: Sequence[TrialCell], measure: Measure, *, group: Group, name: str, level: float, seed: int
 ) -> GapRow:
-    """One row of cells; several are compared within each and summed, so that their mixture does not count."""
+    """Compare the cells of one row; several are compared separately and summed, so that their proportions cancel."""
     find = _success if measure == "success" else _score
     difference, p_value, test, note = find(cells, level, seed)
     real, sim = (np.concatenate([getattr(cell, side) for cell in cells]) for side in ("real", "sim"))
@@ -152,10 +152,10 @@ def _score(cells: Sequence[TrialCell], level: float, seed: int) -> tuple[Interva
 
 
 def _alike(cells: Sequence[TrialCell]) -> str:
-    """What a table of one outcome says: not that there is no gap."""
+    """Return a note if all outcomes are equal: this does not show that there is no gap."""
     values = np.concatenate([np.concatenate([cell.real, cell.sim]) for cell in cells])
     if values.all():
-        return "every trial succeeded in both: no difference seen, and harder conditions would tell more"
+        return "every trial succeeded in both, so no difference was observed; test harder conditions"
     if not values.any():
-        return "every trial failed in both: no difference seen, and easier conditions would tell more"
+        return "every trial failed in both, so no difference was observed; test easier conditions"
     return ""

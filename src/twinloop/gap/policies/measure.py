@@ -18,15 +18,15 @@ from twinloop.stats import ContingencyTable, exact_p_value, holm, trials_for_rat
 
 ALPHA = 0.05
 _SOUGHT = 0.2  # a little more than the largest bias of SIMPLER's nine published tasks, 0.17
-_POWER = 0.8  # Cohen, "Statistical power analysis for the behavioral sciences" (1988): the customary wish
+_POWER = 0.8  # Cohen, "Statistical power analysis for the behavioral sciences" (1988): the customary power
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureGap(JsonRecord):
-    """One measure, ``success`` or ``score``: all trials together, by policy, by condition, and each cell of both.
+    """One measure, ``success`` or ``score``: all trials together, by policy, by condition, and by both.
 
-    Rows of a kind are tested together (Holm). ``notes`` say which tables are too small for any answer, how many trials
-    would do, and where conditions were tried in other proportions.
+    Rows of a kind are tested together (Holm). ``notes`` list tables that are too small for any answer, the number of
+    trials that would suffice, and conditions that were tried in different proportions.
     """
 
     measure: Measure
@@ -38,14 +38,18 @@ class MeasureGap(JsonRecord):
 
     @property
     def drivers(self) -> tuple[GapRow, ...]:
-        """Conditions that are shown to differ, the largest contribution first."""
+        """Conditions with a significant difference, the largest contribution first."""
         shown = [row for row in self.conditions if row.p_holm <= ALPHA]
         return tuple(sorted(shown, key=lambda row: -abs(row.contribution)))
 
     def headlines(self) -> list[HeadlineMetric]:
-        """The figures that conditions and the history see: simulated − real, overall, by policy and by condition."""
+        """Return the headline metrics for `--fail-if` and the run history: simulated − real.
+
+        One overall, one per policy, one per condition; also the largest difference, and the share of conditions that
+        differ.
+        """
         unit, of = f"{self.measure}_gap", "success rate" if self.measure == "success" else "score"
-        meaning = f"simulated − real {of}: positive where the simulation flatters"
+        meaning = f"simulated − real {of}: positive if the simulation is optimistic"
         rows = [("", self.overall), *((f"/{row.name}", row) for row in (*self.policies, *self.conditions))]
         named = {f"{unit}{name}": row for name, row in rows}
         largest = max((abs(float(row.difference.estimate)) for row in self.conditions), default=np.nan)
@@ -54,14 +58,14 @@ class MeasureGap(JsonRecord):
             HeadlineMetric(
                 name=f"{self.measure}_largest",
                 estimate=largest,
-                method="no interval of a largest value; see each condition's own",
+                method="no interval of a largest value; see the interval of each condition",
                 meaning=f"largest difference in {of} of any condition, without its sign",
             ),
             HeadlineMetric(
                 name=f"{self.measure}_conditions_differ",
                 estimate=len(self.drivers) / len(self.conditions),
                 method=f"Holm's test of all {len(self.conditions)} at {ALPHA:.0%}",
-                meaning="share of conditions that are shown to differ",
+                meaning="share of conditions that differ significantly",
             ),
         ]
 
@@ -69,24 +73,24 @@ class MeasureGap(JsonRecord):
 def measure_policies(trials: Trials, measure: Measure, *, level: float = 0.95, seed: int = 0) -> MeasureGap:
     """Compare simulated with real trials of the same policies, tasks and conditions.
 
-    Success rates: Newcombe's interval and Barnard's exact test of a cell, Mantel and Haenszel's difference and an
-    exact test within conditions of several; McNemar's test and Tango's interval where every trial has its pair. Scores:
-    Welch's interval and permutations within conditions; Student's and sign flips where there are pairs.
+    Success rates: for one cell Newcombe's interval and Barnard's exact test; for several cells the difference of Mantel
+    and Haenszel and an exact test within conditions; if every trial has its pair, McNemar's test and Tango's interval.
+    Scores: Welch's interval and permutations within conditions; with pairs, Student's interval and sign flips.
 
     Args:
-        trials: of both domains.
-        measure: what is compared.
+        trials: trials of both domains.
+        measure: the compared measure.
         level: confidence level of the intervals.
         seed: run seed of permutations.
 
     Raises:
-        InputError: no policy was tried in both domains under the same task and condition; says which there are.
+        InputError: no policy was tried in both domains under the same task and condition.
     """
     cells, alone = cells_of(trials, measure)
     if not cells:
         raise InputError(
-            f"No policy was tried in both domains under the same task and condition: there are {_some(alone)} in one "
-            "only. Names must agree in both; leave condition out to compare a task as a whole."
+            f"No policy was tried in both domains under the same task and condition: {_some(alone)} are in one domain "
+            "only. Use the same names in both, or leave condition out to compare a task as a whole."
         )
     given = {"measure": measure, "level": level, "seed": seed}
     overall = compare(cells, group="overall", name="overall", **given)
@@ -114,7 +118,7 @@ def _rows(cells: Sequence[TrialCell], group: Group, names: Sequence[str], given:
 
 
 def _contributions(cells: Sequence[TrialCell], names: Sequence[str]) -> dict[str, float]:
-    """What each condition adds to the weighted difference within conditions; in sum, the overall one."""
+    """Return each condition's part of the weighted difference within conditions; the parts sum to the overall one."""
     weight = np.array([len(cell.real) * len(cell.sim) / (len(cell.real) + len(cell.sim)) for cell in cells])
     part = weight / weight.sum() * np.array([cell.sim.mean() - cell.real.mean() for cell in cells])
     return {name: float(sum(x for x, cell in zip(part, cells, strict=True) if cell.place == name)) for name in names}
@@ -126,45 +130,45 @@ def _left_out(alone: Sequence[str]) -> list[str]:
 
 def _mixture(overall: GapRow) -> list[str]:
     naive, within = overall.sim - overall.real, float(overall.difference.estimate)
-    if abs(naive - within) < 0.05:  # five points, what a reader would notice
+    if abs(naive - within) < 0.05:  # five points, a relevant difference
         return []
     note = (
-        f"All trials thrown together differ by {naive:+.3f}, within conditions by {within:+.3f}: conditions were tried "
-        "in other proportions in simulation than in reality. The second figure is the gap."
+        f"All trials together differ by {naive:+.3f}, within conditions by {within:+.3f}: the proportions of "
+        "conditions differ between simulation and reality. The second number is the gap."
     )
     return [note]
 
 
 def _too_few(measure: Measure, overall: GapRow, conditions: Sequence[GapRow]) -> list[str]:
-    """Which conditions could not differ whatever happened, and how many trials a difference worth knowing takes."""
+    """Return notes on conditions that cannot differ significantly, and on the trials that a difference needs."""
     if measure != "success":
         return []
     notes = []
-    alpha = ALPHA / len(conditions)  # of the first of Holm's steps
+    alpha = ALPHA / len(conditions)  # level of the first of Holm's steps
     hopeless = [row for row in conditions if _least_p(row.trials_real, row.trials_sim) > alpha]
     if hopeless:
         least = next(n for n in range(2, 1000) if _least_p(n, n) <= alpha)
         notes.append(
             f"Too few trials to show any difference, even if all real ones failed and all simulated ones succeeded: "
-            f"{_some([row.name for row in hopeless])}. With {len(conditions)} conditions tested together it takes at "
-            f"least {least} real and {least} simulated trials each."
+            f"{_some([row.name for row in hopeless])}. With {len(conditions)} conditions tested together, each needs "
+            f"at least {least} real and {least} simulated trials."
         )
     if overall.p_value > ALPHA:
         other = overall.real + _SOUGHT if overall.real <= 0.5 else overall.real - _SOUGHT
         need = trials_for_rates(other, overall.real, power=_POWER, alpha=ALPHA)
         notes.append(
-            f"No difference is shown overall, which does not show that there is none. To find one of {_SOUGHT:g} from "
-            f"a real rate of {overall.real:.2f} in {_POWER:.0%} of cases takes {need.trials_b} real and "
+            f"The overall difference is not significant, which does not show equality. A difference of {_SOUGHT:g} "
+            f"from a real rate of {overall.real:.2f} is found in {_POWER:.0%} of cases with {need.trials_b} real and "
             f"{need.trials_a} simulated trials; 'twinloop gap compare' tests whether rates are equal within a margin."
         )
     return notes
 
 
 def _least_p(real: int, sim: int) -> float:
-    """The smallest p-value that a table of this size can have."""
-    if min(real, sim) > 20:  # far below any level in use
+    """Return the smallest p-value that is possible with this number of trials."""
+    if min(real, sim) > 20:  # p is far below any usual level
         return 0.0
-    a, b = min(sim, 50), min(real, 50)  # more of one arm hardly help
+    a, b = min(sim, 50), min(real, 50)  # more trials of one arm change p little
     return exact_p_value(ContingencyTable(successes_a=a, trials_a=a, successes_b=0, trials_b=b))
 
 
@@ -176,7 +180,7 @@ _WIDTH = 110
 
 
 def policies_text(gap: MeasureGap) -> str:
-    """Overall, by policy, by condition where there are several, and what drives the difference."""
+    """Return the report: overall, by policy, by condition if there are several, and the conditions with differences."""
     word = "Success" if gap.measure == "success" else "Score (progress)"
     level = f"{gap.overall.difference.level:.0%}"
     lines = [f"{word}, simulated against real; differences within conditions with {level} intervals", _HEAD]
@@ -189,23 +193,23 @@ def policies_text(gap: MeasureGap) -> str:
 
 
 def driver_words(gap: MeasureGap) -> str:
-    """Which conditions are shown to differ, and how much of the overall difference they make."""
+    """Return a sentence with the conditions that differ significantly and their parts of the overall difference."""
     if len(gap.conditions) < 2:
         return _single(gap.overall)
     if not gap.drivers:
-        return f"No condition is shown to differ (Holm's test of {len(gap.conditions)} at {ALPHA:.0%})."
+        return f"No condition differs significantly (Holm's test of {len(gap.conditions)} at {ALPHA:.0%})."
     parts = [f"{row.name} adds {row.contribution:+.3f}" for row in gap.drivers[:5]]
     more = f", and {len(gap.drivers) - 5} more" if len(gap.drivers) > 5 else ""
     overall = float(gap.overall.difference.estimate)
     many = f"{len(gap.drivers)} of {len(gap.conditions)} conditions"
-    return f"The difference of {overall:+.3f} overall: {many} are shown to differ: {', '.join(parts)}{more}."
+    return f"The overall difference is {overall:+.3f}: {many} differ significantly: {', '.join(parts)}{more}."
 
 
 def _single(row: GapRow) -> str:
     if row.p_value <= ALPHA:
-        side = "flatters" if float(row.difference.estimate) > 0 else "is harder than reality"
+        side = "is easier than reality" if float(row.difference.estimate) > 0 else "is harder than reality"
         return f"The simulation {side}: p = {row.p_value:.3g} ({row.test})."
-    return f"No difference is shown: p = {row.p_value:.3g} ({row.test})."
+    return f"The difference is not significant: p = {row.p_value:.3g} ({row.test})."
 
 
 def _row_notes(gap: MeasureGap) -> list[str]:

@@ -1,4 +1,4 @@
-"""Which trials of two policies are compared: those of one domain and task, in pairs where starts are shared."""
+"""Select the trials of two policies to compare: those of one domain and task, paired if they share starts."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from twinloop.core.trials import Domain, Measure, Trials
 from twinloop.stats import ContingencyTable, PairedCounts
 
 Array = NDArray[np.float64]
-_LISTED = 5  # trials of each from which an order of all successes first is hardly chance
+_LISTED = 5  # least trials of each with which an order of all successes first is unlikely by chance
 
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyArms:
-    """Values of two policies in one task, in their order; with ``paired``, entry i of both is the same start.
+    """Values of two policies in one task, in their order; if ``paired``, entry i of both has the same initial state.
 
-    ``strata`` holds the values of both within each condition that both were tried in. ``shared`` is how many starts
-    both were tried at once, whether or not trials are compared in pairs.
+    ``strata`` has the values of both within each common condition. ``shared`` is the number of initial states
+    ("starts") that both were tried from exactly once, whether or not trials are compared in pairs.
     """
 
     task: str
@@ -44,19 +44,19 @@ class PolicyArms:
 
     @property
     def listed(self) -> bool:
-        """Whether successes stand before failures in both, as a table of counts lists them: no order of trials."""
+        """Whether successes come before failures in both, as in a table of counts: the order of trials is unknown."""
         enough = min(len(self.a), len(self.b)) >= _LISTED and not self.paired and self.measure == "success"
         falls = all(bool(np.all(np.diff(x) <= 0)) for x in (self.a, self.b))
         return enough and falls and bool(np.ptp(self.a) + np.ptp(self.b) > 0)
 
     @property
     def pairs(self) -> PairedCounts:
-        """How pairs ended."""
+        """Numbers of pairs by outcome."""
         return pair_counts(self.a == 1, self.b == 1)
 
 
 def measured(trials: Trials, measure: str) -> Measure:
-    """What ``auto`` means: success where every trial tells it."""
+    """Return the measure; ``auto`` is success if every trial has it, else score."""
     if measure == "auto":
         return "success" if trials.tells_success else "score"
     return "score" if measure == "score" else "success"
@@ -65,20 +65,20 @@ def measured(trials: Trials, measure: str) -> Measure:
 def arms_by_task(
     trials: Trials, a: str, b: str, *, domain: Domain, measure: str = "auto", paired: bool | None = None
 ) -> tuple[PolicyArms, ...]:
-    """The two policies' values in each task.
+    """Return the two policies' values in each task.
 
     Args:
-        trials: of both, and of whom else.
+        trials: trials of both; those of other policies are ignored.
         a: a policy.
-        b: another.
+        b: another policy.
         domain: ``real`` or ``sim``.
         measure: ``success``, ``score`` or ``auto``.
-        paired: whether starts are shared; None where all trials of a task say so by their pair.
+        paired: whether starts are shared; None decides by the pair names: all trials of a task must have a partner.
 
     Raises:
-        UnknownNameError: no such policy.
-        InputError: one policy twice, one without a trial in the domain, no task in which both were tried, or starts
-            that are to be shared and are not.
+        UnknownNameError: there is no such policy.
+        InputError: both names are the same, a policy has no trial in the domain, there is no common task, or ``paired``
+            is True and starts are not shared.
     """
     if a == b:
         raise InputError(f"Policy {a} cannot be compared with itself. Give two names of: {', '.join(trials.policies)}.")
@@ -89,13 +89,13 @@ def arms_by_task(
             count = len(trials.where(policy=name, domain=other))
             raise InputError(
                 f"Policy {name} has no {domain} trials in {trials.origin or 'these trials'}. It has {count} of domain "
-                f"{other}: say --domain {other} to compare those."
+                f"{other}: use --domain {other} to compare those."
             )
     chosen = measured(Trials.joined(both), measure)
     tasks = [task for task in both[0].tasks if task in both[1].tasks]
     if not tasks:
         raise InputError(
-            f"{a} was tried in {', '.join(both[0].tasks)}, {b} in {', '.join(both[1].tasks)}: no task of both."
+            f"{a} was tried in {', '.join(both[0].tasks)}, {b} in {', '.join(both[1].tasks)}: they have no common task."
         )
     return tuple(_arms(both[0].where(task=task), both[1].where(task=task), (a, b), chosen, paired) for task in tasks)
 
@@ -108,8 +108,8 @@ def _arms(first: Trials, second: Trials, names: tuple[str, str], measure: Measur
     if paired and (any(alone) or not shared):
         where = f" in {task}" if task else ""
         raise InputError(
-            f"A paired test was asked for, but{where} {alone[0]} of {len(first)} trials of {names[0]} and {alone[1]} "
-            f"of {len(second)} of {names[1]} share no start with the other. Name common starts in the column pair, "
+            f"A paired test needs common starts, but{where} {alone[0]} of {len(first)} trials of {names[0]} and "
+            f"{alone[1]} of {len(second)} of {names[1]} have none. Name common starts in the column pair, "
             "once for each policy, or compare without --paired."
         )
     if paired or (paired is None and shared and not any(alone)):
@@ -129,18 +129,18 @@ def _arms(first: Trials, second: Trials, names: tuple[str, str], measure: Measur
 
 
 def _starts(trials: Trials, measure: Measure) -> dict[tuple[str, str], float]:
-    """Values by condition and start, of starts that were tried once."""
+    """Return values by condition and start, for starts that were tried once."""
     keys = [(trials.condition[i], trials.pair[i]) for i in range(len(trials))]
     values = trials.values(measure)
     return {key: float(values[i]) for i, key in enumerate(keys) if key[1] and keys.count(key) == 1}
 
 
 def success_table(a: NDArray[Any], b: NDArray[Any]) -> ContingencyTable:
-    """Successes, 0 or 1, of two arms."""
+    """Return the table of successes, 0 or 1, of two arms."""
     return ContingencyTable(successes_a=int(a.sum()), trials_a=len(a), successes_b=int(b.sum()), trials_b=len(b))
 
 
 def pair_counts(a: NDArray[np.bool_], b: NDArray[np.bool_]) -> PairedCounts:
-    """How pairs ended, from the successes of both arms."""
+    """Return the numbers of pairs by outcome, from the successes of both arms."""
     both, only_a, only_b, neither = (int(x.sum()) for x in (a & b, a & ~b, ~a & b, ~a & ~b))
     return PairedCounts(both=both, only_a=only_a, only_b=only_b, neither=neither)

@@ -1,4 +1,4 @@
-"""How well simulated scores of policies predict real ones, task by task and over tasks."""
+"""Measure how well simulated scores of policies predict real ones, by task and over tasks."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ _LABELS = {
 
 @dataclass(frozen=True, kw_only=True)
 class TaskPredictivity:
-    """One task's scores and figures; ``real`` and ``sim`` are the means with their intervals ``(P,)``.
+    """Scores and metrics of one task; ``real`` and ``sim`` are the means with their intervals ``(P,)``.
 
-    ``violations`` are pairs of policies (better, worse, difference in real score) that the simulation orders otherwise.
+    ``violations`` are pairs of policies (better, worse, difference in real score) that the simulation orders
+    differently.
     """
 
     scores: PolicyScores
@@ -45,7 +46,7 @@ class TaskPredictivity:
         return self.scores.task or _UNNAMED
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
+        """Return a JSON-compatible dictionary."""
         return {
             "task": self.name,
             "policies": list(self.scores.policies),
@@ -58,9 +59,9 @@ class TaskPredictivity:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictivityReport(JsonRecord):
-    """The figures of each task, and of scores averaged over tasks where there are several.
+    """The metrics of each task, and those of scores averaged over tasks if there are several.
 
-    ``notes`` say what was left out and why.
+    ``notes`` list omissions with their reasons.
     """
 
     json_schema = 1
@@ -71,19 +72,19 @@ class PredictivityReport(JsonRecord):
 
     @property
     def main(self) -> TaskPredictivity:
-        """What the unqualified figures are of: the average over tasks, or the only task."""
+        """The task of the unqualified metrics: the average over tasks, or the only task."""
         return self.average or self.tasks[0]
 
     def headlines(self) -> list[HeadlineMetric]:
-        """The figures that conditions and the history see; of single tasks ``pearson/TASK`` and so on."""
+        """Return the headline metrics for `--fail-if` and the run history; those of a task are ``pearson/TASK``, …."""
         rows = [_headline(figure, figure.name) for figure in self.main.result.figures]
         rows.append(
             HeadlineMetric(
                 name="best_policy",
                 estimate=self.main.result.best_policy,
                 better="higher",
-                method="a probability itself",
-                meaning="chance that the policy the simulation ranks first is truly the best of these",
+                method="no interval of a probability",
+                meaning="probability that the policy which the simulation ranks first is the best of these in reality",
             )
         )
         single = self.tasks if self.average is not None else ()
@@ -92,17 +93,17 @@ class PredictivityReport(JsonRecord):
         ]
 
     def text(self) -> str:
-        """The report for a terminal."""
+        """Return the report for a terminal."""
         shown = [*self.tasks, *([] if self.average is None else [self.average])]
         parts = [_task_text(task) for task in shown]
         return "\n\n".join([*parts, *(textwrap.fill(note, 110) for note in (*_missing(shown), *self.notes))])
 
 
 def scores_by_task(trials: Trials, measure: Measure) -> tuple[tuple[PolicyScores, ...], tuple[str, ...]]:
-    """Scores of policies that were tried in both domains, by task, and what is left out.
+    """Return scores by task of policies that were tried in both domains, and notes on the others.
 
     Raises:
-        InputError: successes are asked for, and a trial does not say whether it was one.
+        InputError: the measure is success, and a trial has no success value.
     """
     values = trials.values(measure)
     samples: dict[str, dict[str, dict[str, list[float]]]] = {}
@@ -122,17 +123,17 @@ def scores_by_task(trials: Trials, measure: Measure) -> tuple[tuple[PolicyScores
 def measure_predictivity(
     tables: Sequence[PolicyScores], *, notes: Sequence[str] = (), level: float = 0.95, draws: int = 4000, seed: int = 0
 ) -> PredictivityReport:
-    """Figures of every task with enough policies, and of the average over tasks of policies that are in all of them.
+    """Measure predictivity in every task with enough policies, and for the average over tasks of their common policies.
 
     Args:
         tables: the scores of each task.
-        notes: what was left out on the way here.
+        notes: notes on earlier omissions.
         level: confidence level.
         draws: see `twinloop.stats.predictivity.predictivity`.
         seed: run seed of the draws.
 
     Raises:
-        InputError: no task has three policies with scores in both domains; says how many there are.
+        InputError: no task has three policies with scores in both domains; the message has their number.
     """
     said, tasks = list(notes), []
     for table in tables:
@@ -147,8 +148,8 @@ def measure_predictivity(
     if not tasks and average is None:
         most = max((len(table.policies) for table in tables), default=0)
         raise InputError(
-            f"How well simulation predicts reality takes at least {LEAST_POLICIES} policies scored in both; here there "
-            f"{'is' if most == 1 else 'are'} {most}. Score more policies (checkpoints of one training serve), or "
+            f"Predictivity needs at least {LEAST_POLICIES} policies with scores in both; here there "
+            f"{'is' if most == 1 else 'are'} {most}. Score more policies (checkpoints of one training suffice), or "
             "compare each policy's success with 'twinloop gap policies'."
         )
     return PredictivityReport(
@@ -198,7 +199,7 @@ def _headline(figure: PredictivityMetric, name: str) -> HeadlineMetric:
 
 
 def label(name: str) -> str:
-    """A figure's name as tables show it."""
+    """Return a metric's name as tables show it."""
     return _LABELS.get(name, name.replace("_", " "))
 
 
@@ -215,15 +216,15 @@ def _task_text(task: TaskPredictivity) -> str:
         for figure in task.result.figures
     ]
     reasons = dict.fromkeys(figure.reason for figure in task.result.figures if figure.reason)
-    lines += [f"No figure: {reason}" for reason in reasons]
-    lines.append(f"chance that the simulation's first is the real best of these: {task.result.best_policy:.2f}")
+    lines += [f"No metric: {reason}" for reason in reasons]
+    lines.append(f"probability that the first in simulation is the best in reality: {task.result.best_policy:.2f}")
     for better, worse, lost in task.violations[:3]:
         lines.append(f"wrong order: {better} beats {worse} by {lost:.3f} in reality, and not in simulation")
     return "\n".join(lines)
 
 
 def _missing(tasks: Sequence[TaskPredictivity]) -> list[str]:
-    """Why intervals are missing, each reason once."""
+    """Return the reasons for missing intervals, each once."""
     found: dict[str, dict[str, None]] = {}
     for figure in (figure for task in tasks for figure in task.result.figures if not figure.reason):
         for interval, of in ((figure.these, "these"), (figure.others, "such")):

@@ -1,4 +1,4 @@
-"""The readings of a log, channel by channel, as a comparison of sensors needs them."""
+"""Read the channels of a log in the form that a comparison of sensors needs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from twinloop.dataset.signals import column_units
 
 Array = NDArray[np.float64]
 
-# No readings of a sensor: what a motor or a switch was told, and orientations, whose four numbers are one reading.
+# Not sensor readings: commands of a motor or a switch. Orientations are left out too: their numbers are one reading.
 _TOLD = ("motor", "enabled")
 _POSITION_COLUMNS = 3
-_LISTED = 8  # channels that are named where logs share none
-_STILL_PART = 0.005  # of a joint's whole travel: less is standing still, as in the checks of logs
+_LISTED = 8  # channels in the message if logs have none in common
+_STILL_PART = 0.005  # of a joint's whole travel: less motion counts as rest, as in the checks of logs
 _STILL_SHORTEST = 0.5  # s
 
 
@@ -26,9 +26,9 @@ _STILL_SHORTEST = 0.5  # s
 class SensorChannel:
     """One channel over the episodes of a log.
 
-    ``time`` and ``values`` hold an array per episode, ``leader`` what the channel follows at the same times (a
-    joint's command; the slope of its position for its speed) or None. ``rest`` is the longest stretch of each
-    episode in which no joint moved, as first row and the one past the last, or None.
+    ``time`` and ``values`` have an array per episode. ``leader`` is the signal that the channel follows at the same
+    times (a joint's command for its position; the slope of its position for its speed), or None. ``rest`` is the
+    longest part of each episode without joint motion, as first row and the row after the last, or None.
     """
 
     name: str
@@ -40,17 +40,17 @@ class SensorChannel:
 
 
 def sensor_channels(episodes: Sequence[Episode], *, si: bool) -> dict[str, SensorChannel]:
-    """Every channel that all episodes have, by name: ``position/JOINT`` and ``SIGNAL/COLUMN``.
+    """Return every channel that all episodes have, by name: ``position/JOINT`` and ``SIGNAL/COLUMN``.
 
     Args:
-        episodes: of one log.
+        episodes: episodes of one log.
         si: joint positions in rad or m instead of the log's own units.
 
     Raises:
         LogError: there are no episodes, or their units differ.
     """
     if not episodes:
-        raise LogError("There is no episode whose readings could be compared. Give a log with at least one.")
+        raise LogError("There is no episode to compare. Give a log with at least one.")
     if any(episode.units != episodes[0].units for episode in episodes):
         raise LogError("The episodes of a log have different units or joints. Compare them separately.")
     still = [_stillness(episode) for episode in episodes]
@@ -72,18 +72,18 @@ def sensor_channels(episodes: Sequence[Episode], *, si: bool) -> dict[str, Senso
 def matched(
     real: Sequence[Episode], sim: Sequence[Episode], same: Mapping[str, str]
 ) -> tuple[list[tuple[SensorChannel, SensorChannel]], list[str]]:
-    """Channels that both logs have, in pairs, and names of real channels that the simulated log lacks.
+    """Return pairs of channels that both logs have, and the names of real channels that the simulated log lacks.
 
-    Joint positions are compared in SI where both logs tell it, else in a unit that both must share.
+    Joint positions are compared in SI if both logs have SI units, otherwise in the logs' unit, which must be the same.
 
     Args:
         real: episodes of the real log.
         sim: episodes of the simulated log.
-        same: the simulated name of a real signal where they differ, such as ``acceleration/imu`` by
+        same: the simulated name of a real signal if they differ, such as ``acceleration/imu`` by
             ``acceleration/tool_imu``.
 
     Raises:
-        LogError: no channel is in both, or a name in ``same`` is in neither; the channels of each are listed.
+        LogError: no channel is in both logs, or a name in ``same`` is in neither; the message lists the channels.
         UnitsError: a channel has another unit in the other log.
     """
     si = real[0].units.known and sim[0].units.known if real and sim else False
@@ -102,13 +102,13 @@ def matched(
         if other.unit != channel.unit:
             raise UnitsError(
                 f"{name} is in {channel.unit} in the real log and in {other.unit} in the simulated one. Give both in "
-                "one unit: --units or --calibration says what a log's unit is in radians."
+                "one unit: --units or --calibration converts a log's unit to radians."
             )
         pairs.append((channel, other))
     if not pairs:
         raise LogError(
-            f"The logs share no channel. The real one has {_some(ours)}, the simulated one {_some(theirs)}. Say --same "
-            "REAL=SIM where one signal has two names; name joints alike (--joints)."
+            f"The logs share no channel. The real one has {_some(ours)}, the simulated one {_some(theirs)}. Use --same "
+            "REAL=SIM if one signal has two names, and --joints to give joints the same names."
         )
     paired = {channel.name for channel, _ in pairs}
     return pairs, [name for name in ours if name not in paired]
@@ -123,7 +123,7 @@ class _ChannelReading:
 
 
 def _readings(episode: Episode, *, si: bool) -> Iterator[tuple[str, _ChannelReading]]:
-    """Channels of one episode."""
+    """Yield the channels of one episode."""
     state = episode.units.to_si(episode.state) if si and episode.joints else episode.state
     action = episode.units.to_si(episode.action) if si and episode.joints else episode.action
     slope = np.gradient(state, episode.time, axis=0) if len(episode) > 1 and episode.joints else None
@@ -152,12 +152,12 @@ def _readings(episode: Episode, *, si: bool) -> Iterator[tuple[str, _ChannelRead
 
 
 def _stillness(episode: Episode) -> tuple[float, float] | None:
-    """Begin and end in s of the longest stretch in which no joint leaves a small part of its travel."""
+    """Return begin and end in s of the longest interval in which no joint leaves a small part of its travel."""
     if not episode.joints or len(episode) < 2:
         return None
     width = _STILL_PART * np.ptp(episode.state, axis=0)
     shortest, longest = 1, len(episode)
-    while shortest < longest:  # where a stretch is still, so is every part of it
+    while shortest < longest:  # bisection works: every part of a still interval is still
         middle = (shortest + longest + 1) // 2
         if _still(episode.state, middle, width).any():
             shortest = middle
@@ -169,7 +169,7 @@ def _stillness(episode: Episode) -> tuple[float, float] | None:
 
 
 def _still(state: Array, length: int, width: Array) -> NDArray[np.bool_]:
-    """Whether all joints stay within ``width`` in the ``length`` rows from each row on, ``(n - length + 1,)``."""
+    """Return whether all joints stay within ``width`` in ``length`` rows from each row on, ``(n - length + 1,)``."""
     from scipy.ndimage import maximum_filter1d, minimum_filter1d  # slow to load
 
     inside = slice(length // 2, length // 2 + len(state) - length + 1)

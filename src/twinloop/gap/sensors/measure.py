@@ -1,4 +1,4 @@
-"""Measure how far simulated sensors are from real ones, and name the parameter that closes a difference."""
+"""Measure how far simulated sensors are from real ones, and find the parameter that closes a difference."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from twinloop.gap.sensors.metrics import EpisodeMetrics, episode_figures, rate
 from twinloop.stats import Interval, Spectrum, holm, octaves, on_grid, welch_test
 from twinloop.twin.quantities import find_kind, find_quantities
 
-# Stems of quantities that a device's channels share, by family of signals and, of servos, by signal.
+# Prefixes of the quantities of a device, by family of signals; for servos by signal.
 _STEMS = {"angular_velocity": "gyro_", "acceleration": "accel_"}
 _SERVO = {"joint_velocity": "velocity_", "joint_current": "current_"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class SensorRemedy:
-    """``parameter`` of the twin, and ``value`` in SI that would close the difference; NaN where that takes a fit."""
+    """Twin parameter with the ``value`` in SI that would close the difference; NaN if the value must be fitted."""
 
     parameter: str
     value: float
@@ -37,19 +37,19 @@ class SensorRemedy:
 def remedy(
     channel: str, quantity: str, *, real: float, sim: float, hz: float, nominal: Mapping[str, float]
 ) -> SensorRemedy | None:
-    """What to change where a figure of a channel differs; None where no parameter of a twin does that.
+    """Return the parameter to change if a metric of a channel differs; None if no parameter of a twin affects it.
 
-    Noise of the twin adds to what its readings have besides: σ_new² = σ_old² + (real² − sim²)/g², g being what the
-    sensor's own low-pass leaves of it in the upper half of the band. A density N of IEEE 952 is the deviation over
-    √(rate) (`sensors.imu`).
+    Noise of the twin adds to the other noise of its readings: σ_new² = σ_old² + (real² − sim²)/g², where g² is the part
+    of its power that the sensor's low-pass passes in the upper half of the band. A density N of IEEE 952 is the
+    deviation divided by √(rate) (`sensors.imu`).
 
     Args:
         channel: name of the simulated channel.
         quantity: ``noise``, ``step``, ``lag`` or ``jitter``.
-        real: figure of the real channel, in SI.
-        sim: figure of the simulated one.
+        real: metric of the real channel, in SI.
+        sim: metric of the simulated channel.
         hz: samples per second of the simulated channel.
-        nominal: values that the simulation had, by name; empty where no twin was given.
+        nominal: parameter values of the simulation, by name; empty if no twin was given.
     """
     family, _, column = channel.rpartition("/")
     kind, _, device = family.partition("/")
@@ -67,20 +67,20 @@ def remedy(
     bandwidth = nominal.get(f"sensor/{device}/bandwidth", 0.0) if kind in _STEMS else 0.0
     square = before**2 + (real**2 - sim**2) / _left(bandwidth, hz)
     if square < 0:
-        return SensorRemedy(parameter=name, value=0.0, how="the simulation is noisier than this parameter makes it")
+        return SensorRemedy(parameter=name, value=0.0, how="the simulation is too noisy even without it")
     return SensorRemedy(parameter=name, value=math.sqrt(square) / over)
 
 
 def _later(joint: str, real: float, sim: float, nominal: Mapping[str, float]) -> SensorRemedy:
-    """A reading may be late, or what moves the joint: the sum is what is seen."""
+    """Return the remedy of a lag: the delay of the readings or of the actuator; only their sum is observed."""
     name = "timing/readings/delay"
     value = nominal.get(name, 0.0) + real - sim
-    how = f"or actuator/{joint}/delay, stiffness and damping: identify tells them apart"
+    how = f"or actuator/{joint}/delay, stiffness and damping: identify separates them"
     return SensorRemedy(parameter=name, value=value if value >= 0 else math.nan, how=how)
 
 
 def _left(bandwidth: float, hz: float) -> float:
-    """Part of white noise's power that a sampled low-pass leaves between a quarter and half of the sampling rate.
+    """Return the part of white noise's power that a sampled low-pass passes between 1/4 and 1/2 of the sampling rate.
 
     |H|² of y = a y + (1 − a) n, the filter of `sensors.filters.low_pass_noise`, averaged over the band.
     """
@@ -92,13 +92,13 @@ def _left(bandwidth: float, hz: float) -> float:
 
 
 def _servo(kind: str, quantity: str, nominal: Mapping[str, float]) -> str | None:
-    """The servos' signals do not say which device they are of; the twin has one that reports them."""
+    """Return the parameter of the servos' feedback; their signals do not name the device, and a twin has only one."""
     wanted = find_quantities("sensor", f"{_SERVO[kind]}{quantity}")
     return next((name for name in nominal if find_kind(name) in wanted), None)
 
 
 def _name(kind: str, device: str, column: str, quantity: str) -> str | None:
-    """The parameter behind noise or counts of a channel."""
+    """Return the parameter of the noise or the counts of a channel."""
     if quantity not in ("noise", "step"):
         return None
     if kind == "position":
@@ -113,21 +113,21 @@ def _name(kind: str, device: str, column: str, quantity: str) -> str | None:
 
 Array = NDArray[np.float64]
 
-# Chance of any false alarm among all figures together.
+# Probability of any false alarm among all metrics together.
 ALPHA = 0.05
-# Figures that are compared, and the unit of each ("" stands for the channel's own).
+# Compared metrics, and the unit of each ("" is the channel's unit).
 QUANTITIES = {"noise": "", "lag": "s", "period": "s", "jitter": "s", "missing": "1", "repeated": "1"}
-_LEAST_EPISODES = 3  # of each: two tell a spread with one degree of freedom, whose t is 12.7 at 95 %
-_ROUNDING = 1e-9  # of a value: more than adding up doubles leaves over, far below what any sensor tells
-_OCTAVES = 5  # bands looked at below the highest frequency
+_LEAST_EPISODES = 3  # of each: two give a spread with one degree of freedom, whose t is 12.7 at 95 %
+_ROUNDING = 1e-9  # of a value: more than the rounding error of sums of doubles, far below any sensor's resolution
+_OCTAVES = 5  # bands below the highest frequency
 
 
 @dataclass(frozen=True, kw_only=True)
 class SensorDifference(JsonRecord):
-    """One figure of one channel, real and simulated: means over episodes, and real − simulated with its interval.
+    """One metric of one channel, real and simulated: means over episodes, and real − simulated with its interval.
 
-    ``p_value`` is adjusted by Holm over all figures of all channels; NaN where a figure was not tested and ``reason``
-    says why. ``remedy`` is what to change where they differ.
+    ``p_value`` is adjusted by Holm over all metrics of all channels; NaN if a metric was not tested, with the reason in
+    ``reason``. ``remedy`` is the parameter to change if they differ.
     """
 
     json_also = ("differs",)
@@ -150,7 +150,7 @@ class SensorDifference(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class BandDifference(JsonRecord):
-    """How much higher the real spectrum stands in one octave, in dB, with p by Holm over a channel's octaves."""
+    """Real minus simulated level of the spectrum in one octave, in dB, with p by Holm over a channel's octaves."""
 
     json_names: ClassVar[Mapping[str, str | None]] = {"low": "low_hz", "high": "high_hz", "level": "level_db"}
 
@@ -163,7 +163,10 @@ class BandDifference(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class SensorGap:
-    """All channels. ``figures`` by channel are (real, simulated), for plots; ``lacking`` the simulated log has not."""
+    """Differences of all channels. ``figures`` by channel are (real, simulated), for plots.
+
+    ``lacking`` are the channels that the simulated log does not have.
+    """
 
     differences: tuple[SensorDifference, ...]
     bands: tuple[BandDifference, ...]
@@ -174,11 +177,11 @@ class SensorGap:
 
     @property
     def found(self) -> tuple[SensorDifference, ...]:
-        """What differs beyond chance, the surest first."""
+        """Differences beyond chance, the smallest p-value first."""
         return tuple(sorted((row for row in self.differences if row.differs), key=lambda row: row.p_value))
 
     def headline(self) -> list[HeadlineMetric]:
-        """The share of figures that differ, and every difference by quantity and channel."""
+        """Return the share of metrics that differ, and every difference by quantity and channel."""
         tested = [row for row in self.differences if not math.isnan(row.p_value)]
         share = len(self.found) / len(tested) if tested else math.nan
         rows = [
@@ -186,21 +189,21 @@ class SensorGap:
                 name="sensors_differ",
                 estimate=share,
                 method=f"Welch's tests with Holm's correction at {ALPHA:g}",
-                meaning=f"part of {len(tested)} figures of sensors that differ beyond chance",
+                meaning=f"part of {len(tested)} sensor metrics that differ beyond chance",
             )
         ]
         rows += [
             row.difference.headline(
                 f"{row.quantity}/{row.channel}",
                 unit=row.unit,
-                meaning=f"{row.quantity} of the real readings less that of the simulated ones",
+                meaning=f"{row.quantity} of the real readings minus that of the simulated ones",
             )
             for row in tested
         ]
         return rows
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files (schema 1)."""
+        """Return a JSON-compatible dictionary (schema 1)."""
         return {
             "schema": 1,
             "episodes": {"real": self.episodes[0], "sim": self.episodes[1]},
@@ -220,15 +223,15 @@ def measure_sensors(
 ) -> SensorGap:
     """Compare the readings of a real log with those of a simulated one.
 
-    The episode is the unit: every figure is taken of each episode, and means over episodes are compared by Welch's
-    test, with Holm's correction over all figures of all channels.
+    The episode is the unit: every metric is computed per episode, and means over episodes are compared by Welch's test,
+    with Holm's correction over all metrics of all channels.
 
     Args:
         real: episodes of the real log.
-        sim: episodes of the simulated one; they need not be the same motions, but should be alike.
+        sim: episodes of the simulated one; not necessarily the same motions, but similar ones.
         same: see `matched`.
-        nominal: values of the twin's parameters that the simulated log was made with, for the remedies.
-        level: confidence of the intervals.
+        nominal: values of the twin's parameters in the simulated log, for the remedies.
+        level: confidence level of the intervals.
 
     Raises:
         LogError: fewer than three episodes of either, or no channel in common.
@@ -278,8 +281,8 @@ def _differences(
         shared: dict[str, Any] = {"channel": channel.name, "quantity": quantity, "unit": unit or channel.unit}
         if min(len(first), len(second)) < _LEAST_EPISODES:
             if quantity == "lag" and channel.leader[0] is None:
-                continue  # there is nothing that the channel follows
-            reason = f"told by {len(first)} real and {len(second)} simulated episodes; {_LEAST_EPISODES} are needed"
+                continue  # the channel follows no leader
+            reason = f"{len(first)} real and {len(second)} simulated episodes have it; {_LEAST_EPISODES} are needed"
             nothing = Interval.of(math.nan, math.nan, math.nan, level=level, method=reason)
             rows.append(
                 SensorDifference(
@@ -289,7 +292,7 @@ def _differences(
             continue
         test = welch_test(first, second, level=level)
         if np.ptp(np.concatenate([first, second])) <= _ROUNDING * np.abs(means).max():
-            test = replace(test, p_value=np.array(1.0))  # all alike: what is left is of floating point, not of sensors
+            test = replace(test, p_value=np.array(1.0))  # all equal: the rest is rounding error
         rows.append(
             SensorDifference(
                 **shared,
@@ -310,13 +313,13 @@ def _step(
     nominal: Mapping[str, float],
     level: float,
 ) -> SensorDifference:
-    """Counts are exact: they differ or they do not, and chance has no part in it.
+    """Compare the counts of both logs; they are exact, so that p is 0 or 1.
 
-    Where only one log shows its counts, the other differs if its readings lie between them.
+    If only one log shows its counts, the other differs if its readings are between them.
     """
     real, sim = (figures.step for figures in both)
     if real and sim:
-        alike = math.isclose(real, sim, rel_tol=0.01)  # as well as steps are found in float32 columns
+        alike = math.isclose(real, sim, rel_tol=0.01)  # the accuracy of steps in float32 columns
     elif real or sim:
         alike = on_grid(np.concatenate((theirs if real else ours).values), real or sim)
     else:
@@ -328,7 +331,7 @@ def _step(
         unit=ours.unit,
         real=real,
         sim=sim,
-        difference=Interval.of(estimate, estimate, estimate, level=level, method="found, not estimated"),
+        difference=Interval.of(estimate, estimate, estimate, level=level, method="exact, not estimated"),
         p_value=1.0 if alike else 0.0,
         remedy=remedy(theirs.name, "step", real=real, sim=sim, hz=both[1].hz, nominal=nominal),
         reason="" if real or sim else "neither log shows counts",
@@ -336,7 +339,7 @@ def _step(
 
 
 def _corrected(rows: Sequence[SensorDifference]) -> list[SensorDifference]:
-    """Rows with p-values by Holm, and a remedy only where they differ."""
+    """Return the rows with p-values by Holm, and a remedy only if they differ."""
     tested = [i for i, row in enumerate(rows) if not math.isnan(row.p_value)]
     adjusted = dict(zip(tested, holm([rows[i].p_value for i in tested]) if tested else [], strict=True))
     made = [replace(row, p_value=float(adjusted.get(i, math.nan))) for i, row in enumerate(rows)]
@@ -346,7 +349,7 @@ def _corrected(rows: Sequence[SensorDifference]) -> list[SensorDifference]:
 def _bands(
     channel: SensorChannel, both: tuple[EpisodeMetrics, EpisodeMetrics], highest: float, level: float
 ) -> list[BandDifference]:
-    """Levels of the octaves below ``highest``, in dB."""
+    """Return the levels of the octaves below ``highest``, in dB."""
     edges = octaves(highest / 2.0**_OCTAVES, highest)
     levels = [np.array([_levels(found, edges) for found in figures.spectra if found is not None]) for figures in both]
     if min(len(table) for table in levels) < _LEAST_EPISODES:
@@ -369,6 +372,6 @@ def _bands(
 
 
 def _levels(found: Spectrum, edges: Array) -> list[float]:
-    """Levels of one episode's spectrum in dB; NaN where a band holds no line or nothing."""
+    """Return the levels of one episode's spectrum in dB; NaN for a band without a line or without power."""
     densities = [found.level(low, high) for low, high in itertools.pairwise(edges)]
     return [10.0 * math.log10(value) if value > 0 else math.nan for value in densities]

@@ -1,4 +1,4 @@
-"""What one channel's readings say of its sensor, episode by episode: clock, losses, counts, noise, lag."""
+"""Compute metrics of one channel's readings per episode: clock, losses, counts, noise, lag."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from twinloop.stats import AllanCurve, Spectrum, allan_curve, following_lag, qua
 
 Array = NDArray[np.float64]
 
-_FEWEST = 16  # samples of an episode that say anything
-_GAP = 1.5  # usual steps: longer, and a sample is missing
-_MOVING = 3  # counts from one sample to the next on both sides of a repeated one: slower, it repeats itself rightly
+_FEWEST = 16  # least samples of an episode
+_GAP = 1.5  # usual steps: after a longer one a sample is missing
+_MOVING = 3  # counts per sample on both sides of a repeated one: a slower signal repeats values correctly
 _LONGEST_LAG = 0.5  # s; actuators and networks of the field are faster (see docs/evidence/real_data.md)
-_LEAST_CORRELATION = 0.5  # of slopes, below which a channel does not follow its leader enough to tell a lag
+_LEAST_CORRELATION = 0.5  # of slopes, below which a channel does not follow its leader well enough for a lag
 _LEAST_REST = 200  # samples at rest for an Allan deviation over two decades
-_UPPER_HALF = 0.5  # of the band: what is there is hardly motion
+_UPPER_HALF = 0.5  # of the band: it contains little motion
 _ROUND_OFF = 1e-9  # of a period: times are sums of floating-point steps
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeMetrics:
-    """Figures of each episode of one channel, ``(nepisode,)`` by name, NaN where an episode does not tell.
+    """Metrics of each episode of one channel, ``(nepisode,)`` by name, NaN if an episode cannot determine them.
 
-    ``period`` and ``jitter`` (standard deviation of the steps that are no gaps) in s; ``missing``, the part of samples
-    that a steady clock would have had besides; ``repeated``, the part of samples in motion that equal the one before;
-    ``lag`` behind the leader in s; ``noise``, the standard deviation that white noise of the density found in the
-    upper half of the band common to both logs would have, in the channel's unit; its density is
-    noise²/(half the rate). ``spectra`` are in unit²/Hz. ``step`` is the size of one count over all episodes, 0 where
-    none is seen; ``allan`` the longest stretch at rest, where one is long enough.
+    ``period`` and ``jitter`` (standard deviation of the time steps without gaps) are in s. ``missing`` is the fraction
+    of samples that a steady clock would have had in addition. ``repeated`` is the fraction of samples in motion that
+    equal the previous one. ``lag`` behind the leader is in s. ``noise`` is the standard deviation of white noise whose
+    density equals that of the upper half of the band common to both logs, in the channel's unit; its density is
+    noise²/(half the rate). ``spectra`` are in unit²/Hz. ``step`` is the size of one count over all episodes, 0 if none
+    is found. ``allan`` is the Allan deviation of the longest part at rest, if it is long enough.
     """
 
     values: dict[str, Array]
@@ -42,11 +42,11 @@ class EpisodeMetrics:
 
 
 def episode_figures(channel: SensorChannel, *, highest: float) -> EpisodeMetrics:
-    """Everything of one channel.
+    """Return all metrics of one channel.
 
     Args:
         channel: the readings.
-        highest: end of the band in Hz that this log and the one it is compared with have in common.
+        highest: upper end in Hz of the band that this log and the compared log have in common.
     """
     count = len(channel.values)
     step = quantum(np.concatenate(channel.values)) or 0.0
@@ -70,13 +70,13 @@ def episode_figures(channel: SensorChannel, *, highest: float) -> EpisodeMetrics
 
 
 def rate(channel: SensorChannel) -> float:
-    """The usual samples per second; NaN where no episode has enough of them."""
+    """Return the median number of samples per second; NaN if no episode has enough samples."""
     steps = [float(np.median(np.diff(time))) for time in channel.time if len(time) >= _FEWEST]
     return 1.0 / float(np.median(steps)) if steps else float("nan")
 
 
 def _clock(time: Array) -> tuple[float, float, float]:
-    """Period, jitter, and the part that is missing."""
+    """Return the period, the jitter, and the fraction of missing samples."""
     steps = np.diff(time)
     period = float(np.median(steps))
     usual = steps[steps <= _GAP * period]
@@ -86,7 +86,7 @@ def _clock(time: Array) -> tuple[float, float, float]:
 
 
 def _repeated(readings: Array, step: float) -> float:
-    """Part of the samples in motion that equal the one before; NaN where nothing moves."""
+    """Return the fraction of samples in motion that equal the previous one; NaN without motion."""
     size = np.abs(np.diff(readings))
     grain = step or (float(size[size > 0].min()) if (size > 0).any() else 0.0)
     moving = np.zeros(len(size), dtype=np.bool_)
@@ -95,14 +95,14 @@ def _repeated(readings: Array, step: float) -> float:
 
 
 def _steady(time: Array, readings: Array) -> tuple[Array, float]:
-    """The readings at even times, and how many per second."""
+    """Return the readings at equally spaced times, and their number per second."""
     period = float(np.median(np.diff(time)))
     even = np.arange(time[0], time[-1] + 0.5 * period, period)
     return np.interp(even, time, readings), 1.0 / period
 
 
 def _lag(channel: SensorChannel, episode: int) -> float:
-    """How late the channel's slope follows its leader's, in s; NaN where there is none or they hardly agree."""
+    """Return the lag of the channel's slope behind its leader's, in s; NaN without leader or with a low correlation."""
     leader, time = channel.leader[episode], channel.time[episode]
     if leader is None:
         return float("nan")
@@ -113,7 +113,7 @@ def _lag(channel: SensorChannel, episode: int) -> float:
 
 
 def _allan(channel: SensorChannel) -> AllanCurve | None:
-    """The Allan deviation of the longest stretch at rest."""
+    """Return the Allan deviation of the longest part at rest."""
     stretches = [(rows[1] - rows[0], episode) for episode, rows in enumerate(channel.rest) if rows is not None]
     length, episode = max(stretches, default=(0, 0))
     if length < _LEAST_REST:

@@ -1,4 +1,4 @@
-"""Two sets of episodes made comparable: the same channels, units that mean the same, one rate."""
+"""Make two sets of episodes comparable: the same channels, units with the same meaning, one rate."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SAME_RATE = 0.02  # as for a replay
 
 @dataclass(frozen=True, kw_only=True)
 class MatchedClips:
-    """Clips of both sets, and what had to be done so that they can be compared."""
+    """Clips of both sets, and notes on the changes that made them comparable."""
 
     real: ClipArrays
     sim: ClipArrays
@@ -30,13 +30,14 @@ class MatchedClips:
 def match(real: Sequence[Episode], sim: Sequence[Episode], *, clip_s: float) -> MatchedClips:
     """Cut both sets into clips of the same channels, in the same units, at the same rate.
 
-    Positions are in rad or m where every episode says what its units are in SI, else in the logs' own unit where that
-    is the same. Of different rates the faster set is resampled to the slower; a channel that only one set has is left
-    out and named.
+    Positions are in rad or m if every episode has units that convert to SI, otherwise in the logs' unit if it is the
+    same. If the rates differ, the faster set is resampled to the slower one. A channel that only one set has is left
+    out, with a note.
 
     Raises:
-        LogError: no episodes, no channel in common, commands of another kind, too short for one clip.
-        UnitsError: units that differ and cannot be converted; names the channel and both units.
+        LogError: there are no episodes, there is no common channel, the kinds of command differ, or episodes are too
+            short for one clip.
+        UnitsError: units differ and cannot be converted; the message has the channel and both units.
     """
     for name, episodes in (("real", real), ("simulated", sim)):
         if not episodes:
@@ -60,14 +61,14 @@ def _channels(real: Sequence[Episode], sim: Sequence[Episode]) -> tuple[list[str
     for which, names, episodes in (("real", mine, real), ("simulated", theirs, sim)):
         if not names:
             raise LogError(
-                f"The {which} log has no joints in all its episodes, and joints are what is compared (its signals: "
+                f"The {which} log has no joint that is in all its episodes, and only joints are compared (its signals: "
                 f"{_listed(list(episodes[0].signals))}). Measure such a log with 'twinloop gap dynamics'."
             )
     common = [name for name in mine if name in theirs]
     if not common:
         raise LogError(
-            f"The real log has {_listed(mine)}, the simulated one {_listed(theirs)}: no channel in common. Name the "
-            "columns alike (--joints)."
+            f"The real log has {_listed(mine)}, the simulated one {_listed(theirs)}: no channel in common. Give the "
+            "columns the same names (--joints)."
         )
     notes = [
         f"Left out, because only the {name} set has it: {_listed(alone)}."
@@ -90,7 +91,7 @@ def _same_command(real: Sequence[Episode], sim: Sequence[Episode]) -> None:
 
 
 def _to_si(real: Sequence[Episode], sim: Sequence[Episode], channels: Sequence[str], notes: list[str]) -> bool:
-    """Whether both sets can be read in SI; else their units must be the same."""
+    """Return whether both sets can be read in SI; if not, their units must be the same."""
     maps = [only_channels(episode.units, channels) for episode in (*real, *sim)]
     if all(map_.known for map_ in maps):
         return True
@@ -100,12 +101,12 @@ def _to_si(real: Sequence[Episode], sim: Sequence[Episode], channels: Sequence[s
         if len(mine | theirs) > 1:
             raise UnitsError(
                 f"{channel} is in {_listed(sorted(mine))} in the real log and in {_listed(sorted(theirs))} in the "
-                "simulated one, and not every log says what its unit is in SI. Give the calibration (--calibration), "
-                "or a twin whose joint ranges stand in (--ranges)."
+                "simulated one, and not every log's unit can be converted to SI. Give the calibration (--calibration), "
+                "or a twin whose joint ranges replace it (--ranges)."
             )
     own = [f"{unit.joint} in {unit.unit}" for unit in maps[0].joints]
     notes.append(
-        f"Compared in the logs' own units (u: {_listed(own)}), which mean the same only if both were calibrated alike."
+        f"Compared in the logs' units (u: {_listed(own)}), which mean the same only with the same calibration."
     )
     return False
 
@@ -132,18 +133,18 @@ def _rate(episode: Episode) -> float:
 
 
 def even(episode: Episode, rate: float) -> bool:
-    """Whether frames come at the rate, none of them missing."""
+    """Return whether the frames have the given rate and none is missing."""
     return abs(_rate(episode) / rate - 1) <= _SAME_RATE and float(np.diff(episode.time).max()) * rate < 1.5
 
 
 def only_channels(units: UnitMap, channels: Sequence[str]) -> UnitMap:
-    """The unit map of some channels, in their order."""
+    """Return the unit map of some channels, in the given order."""
     by_name = {unit.joint: unit for unit in units.joints}
     return UnitMap(joints=tuple(by_name[name] for name in channels), source=units.source)
 
 
 def select_channels(episode: Episode, channels: Sequence[str]) -> Episode:
-    """An episode of some channels only."""
+    """Return an episode with some channels only."""
     if list(episode.joints) == list(channels):
         return episode
     columns = [episode.joints.index(name) for name in channels]
@@ -161,39 +162,39 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def refuse_clip(clip_s: float) -> None:
-    """Refuse a length that is none.
+    """Raise an error if the clip length is not a positive number.
 
     Raises:
         InputError: it is not positive.
     """
     if not 0 < clip_s < np.inf:
-        raise InputError(f"Clips of {clip_s:g} s are no clips. Ask for a length in seconds, such as 2.")
+        raise InputError(f"Clips of {clip_s:g} s are not possible. Give a positive length in seconds, such as 2.")
 
 
 def refuse_draws(draws: int, level: float) -> None:
-    """Refuse so few relabellings that no p-value of theirs could be at most 1 − ``level``.
+    """Raise an error if the relabellings are too few for a p-value of 1 − ``level`` or less.
 
     Raises:
-        InputError: a negative number, fewer than the test needs, or no level.
+        InputError: the number is negative or smaller than the test needs, or ``level`` is not a confidence level.
     """
     check_level(level)
     least = math.ceil(1 / (1 - level) - 1e-9) - 1
     if draws < 0 or 0 < draws < least:
         raise InputError(
-            f"{draws} as the number of relabellings cannot give a p-value of {1 - level:.3g} or less; it takes "
-            f"{least}, and 999 are usual. 0 leaves the tests out."
+            f"{draws} relabellings cannot give a p-value of {1 - level:.3g} or less; at least {least} are needed, and "
+            "999 are usual. 0 leaves the tests out."
         )
 
 
 def refuse_few(clips: ClipArrays, neighbours: int, *, side: str) -> None:
-    """Refuse so few clips that one of them has fewer than so many in other episodes.
+    """Raise an error if a clip has fewer than ``neighbours`` clips in other episodes.
 
     Raises:
-        InputError: says how many clips there are.
+        InputError: there are too few clips; the message has their number.
     """
     most = int(np.unique(clips.clusters, return_counts=True)[1].max())
     if len(clips) - most < neighbours:
         raise InputError(
-            f"The {side} set has {len(clips)} clips, {most} of one episode, and its nearest neighbours take "
-            f"{neighbours} clips in other episodes. Ask for shorter clips (--clip), or give more episodes."
+            f"The {side} set has {len(clips)} clips, {most} of one episode, and its nearest neighbours need "
+            f"{neighbours} clips in other episodes. Use shorter clips (--clip), or give more episodes."
         )

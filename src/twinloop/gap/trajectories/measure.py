@@ -1,6 +1,6 @@
-"""Measure how far simulated trajectories are from real ones as distributions, and which channels and features show it.
+"""Measure how far simulated trajectories are from real ones as distributions, by channel and by feature.
 
-Episodes are cut into clips, every clip becomes a row of documented numbers (`trajectory_features`), and rows are
+Episodes are cut into clips, every clip becomes a row of documented features (`trajectory_features`), and rows are
 compared by distances and by a classifier, with the episode as the unit. Replays of the real episodes are compared as
 pairs.
 """
@@ -40,12 +40,12 @@ _NEIGHBOUR = 5
 class StatesGap:
     """Distances and tests between clips of real and simulated trajectories.
 
-    ``mmd`` and ``energy`` are of all features, each in standard deviations of both sets together; ``columns`` the
-    Wasserstein distance of each feature in its own unit, ``scale`` ``(nfeature,)`` those standard deviations;
-    ``classifier`` sees all features, ``by_channel`` and ``by_family`` only those of one channel or family, with
-    p-values adjusted for their number in ``p_channel`` and ``p_family`` (Holm). ``neighbours`` say whether simulation
-    makes what reality has, and all of it. ``notes`` say what was done to make the sets comparable. ``sides`` are what
-    the two sets are called, such as ``real`` and ``simulated``.
+    ``mmd`` and ``energy`` are of all features, each in standard deviations of both sets together. ``columns`` is the
+    Wasserstein distance of each feature in its own unit, ``scale`` ``(nfeature,)`` are these standard deviations.
+    ``classifier`` uses all features, ``by_channel`` and ``by_family`` only those of one channel or family, with
+    p-values adjusted for their number in ``p_channel`` and ``p_family`` (Holm). ``neighbours`` measures whether
+    simulation produces only clips like the real ones, and all of them. ``notes`` list the changes that made the sets
+    comparable. ``sides`` are the names of the two sets, such as ``real`` and ``simulated``.
     """
 
     features: tuple[ClipFeature, ...]
@@ -71,7 +71,7 @@ class StatesGap:
     sides: tuple[str, str] = SIDES
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files (schema 1)."""
+        """Return a JSON-compatible dictionary (schema 1)."""
         return {
             "schema": 1,
             "clips": {"real": self.real_clips, "sim": self.sim_clips, "seconds": self.clip_s, "rate_hz": self.rate_hz},
@@ -103,18 +103,19 @@ def measure_states(
     """Compare real and simulated trajectories.
 
     Args:
-        real: recorded episodes; their numbers are the unit of every test and interval.
-        sim: simulated ones, of any twin, policy or generator.
+        real: recorded episodes; the episode is the unit of every test and interval.
+        sim: simulated episodes of any twin, policy or generator.
         clip_s: length of a clip in s.
         paired: the simulated episode of a number is a replay of the real one of that number.
-        level: of intervals; tests are at 1 − ``level``.
+        level: confidence level of the intervals; tests are at 1 − ``level``.
         draws: relabellings of episodes in every test; 0 for distances alone.
-        seed: of relabellings and resamples.
-        sides: what the two sets are called, in words and on pages.
+        seed: seed of relabellings and resamples.
+        sides: names of the two sets in text and on pages.
 
     Raises:
-        LogError, UnitsError: the sets cannot be compared; says why.
-        InputError: too few episodes for a test at this level, or too few relabellings; says how many it needs.
+        LogError, UnitsError: the sets cannot be compared.
+        InputError: too few episodes for a test at this level, or too few relabellings; the message has the needed
+            number.
     """
     refuse_clip(clip_s)
     refuse_draws(draws, level)
@@ -130,7 +131,7 @@ def measure_states(
     }
     tests = keys | {"paired": paired, "draws": draws}
     scaled = DiscriminantFeatures.of(np.concatenate([real_rows, sim_rows]), quadratic=False)
-    if paired and real_rows.shape == sim_rows.shape:  # a replay that differs by round-off alone is the same motion
+    if paired and real_rows.shape == sim_rows.shape:  # a replay that differs only by round-off is the same motion
         sim_rows = np.where(np.abs(sim_rows - real_rows) <= _ROUND_OFF * scaled.sd, real_rows, sim_rows)
     a, b = scaled(real_rows), scaled(sim_rows)
     by_channel = _parts(a, b, features, lambda feature: feature.channel, tests)
@@ -167,7 +168,7 @@ def _parts(
     key: Callable[[ClipFeature], str],
     tests: Mapping[str, Any],
 ) -> dict[str, ClassifierTest]:
-    """A classifier for the features of each group alone."""
+    """Return a classifier for the features of each group alone."""
     found = {}
     for name in dict.fromkeys(key(feature) for feature in features):
         chosen = [i for i, feature in enumerate(features) if key(feature) == name]
@@ -184,42 +185,42 @@ def _adjusted(tests: Mapping[str, ClassifierTest]) -> dict[str, float]:
 
 
 _MOST = 12
-_FACTOR = 1.5  # what is so many times as large is told as a factor
-_LEVELS = ("position_mean", "command_mean", "tracking_mean")  # their zero is a convention: no factor
+_FACTOR = 1.5  # larger ratios are reported as a factor
+_LEVELS = ("position_mean", "command_mean", "tracking_mean")  # their zero is arbitrary: no factor
 
 
 def verdict(gap: StatesGap) -> str:
-    """One sentence: whether held-out clips can be told apart, and by which channels."""
+    """Return one sentence: whether held-out clips can be distinguished, and by which channels."""
     auc = gap.classifier.auc
     figure = f"{float(auc.estimate):.2f} [{float(auc.low):.2f}, {float(auc.high):.2f}]"
     if np.isnan(gap.classifier.p_value):
         return (
-            f"Of pairs of held-out clips, one {gap.sides[0]} and one {gap.sides[1]}, a classifier tells which is which "
-            f"in a share of {figure}, where 0.5 is chance; no test was asked for."
+            f"Of pairs of held-out clips, one {gap.sides[0]} and one {gap.sides[1]}, a classifier orders a share of "
+            f"{figure} correctly, where 0.5 is chance; no test was made."
         )
     p = f"p = {gap.classifier.p_value:.2g}"
     if gap.classifier.p_value > 1 - gap.level:
         alone = [name for name, value in gap.p_channel.items() if value <= 1 - gap.level]
         also = (
-            f" Of single channels {', '.join(alone)} can be told apart."
+            f" Of single channels {', '.join(alone)} can be distinguished."
             if alone
-            else " That is no sign of equality: few episodes show only large gaps."
+            else " This does not show equality: with few episodes only large gaps are significant."
         )
-        return f"Clips cannot be told apart: area under the curve {figure}, where 0.5 is chance ({p}).{also}"
+        return f"Clips cannot be distinguished: area under the curve {figure}, where 0.5 is chance ({p}).{also}"
     rows = sorted(gap.p_channel, key=lambda name: -float(gap.by_channel[name].auc.estimate))
     seen = [
         f"{name} ({float(gap.by_channel[name].auc.estimate):.2f})"
         for name in rows
         if gap.p_channel[name] <= 1 - gap.level
     ]
-    which = f" Channels that give it away alone: {', '.join(seen)}." if seen else " No single channel gives it away."
-    return f"Clips can be told apart: area under the curve {figure}, where 0.5 is chance ({p}).{which}"
+    which = f" Channels that suffice alone: {', '.join(seen)}." if seen else " No single channel suffices."
+    return f"Clips can be distinguished: area under the curve {figure}, where 0.5 is chance ({p}).{which}"
 
 
 def findings(gap: StatesGap, most: int = _MOST) -> list[str]:
-    """A sentence for every feature that gives simulation away, the largest difference for its spread first.
+    """Return a sentence for every feature that differs significantly, the largest difference for its spread first.
 
-    Only features whose adjusted p-value is at most 1 − level; none where no test was asked for.
+    Only features whose adjusted p-value is at most 1 − level; none without a test.
     """
     table = gap.columns
     effect = table.distance.estimate / gap.scale
@@ -236,10 +237,12 @@ def _sentence(gap: StatesGap, row: int) -> str:
 
 
 def _change(gap: StatesGap, row: int, unit: str) -> str:
-    """How the simulated values differ: shifted, scaled, or spread otherwise."""
+    """Return how the simulated values differ: shifted, scaled, or with another spread."""
     there = "in simulation" if gap.sides[1] == "simulated" else f"in {gap.sides[1]}"
     real, sim = (float(rows[:, row].mean()) for rows in (gap.real_rows, gap.sim_rows))
-    if abs(sim - real) < 0.5 * float(gap.columns.distance.estimate[row]):  # moved to both sides: spread or shape
+    if abs(sim - real) < 0.5 * float(
+        gap.columns.distance.estimate[row]
+    ):  # values moved to both sides: the spread or the shape differs
         spread = float(gap.columns.spread[row])
         how = "varies more" if spread > 1 else "varies less"
         times = f", {spread:.2g} times as much" if np.isfinite(spread) else ""

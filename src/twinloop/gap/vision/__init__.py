@@ -1,1 +1,1 @@
-"""Measure how far simulated pictures are from real ones, and which camera parameter closes the difference."""
+"""Measure how far simulated images are from real ones, and which camera parameters close the difference."""

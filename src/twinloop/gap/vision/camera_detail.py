@@ -1,8 +1,8 @@
-"""Which spot and which noise make simulated edges and flat surfaces the real ones.
+"""Estimate the blur and the noise of a camera from the edges and flat surfaces of real images.
 
-Both are measured of simulated pictures that have the real colours already (`camera_remedy_tone`), then of pictures
-developed again with the value found, and corrected by what that shows: an estimator of edges or of noise need not be
-right to one, as long as it sees the same in pictures that are the same.
+Both are measured on simulated images that already have the real colours (`camera_tone`). The images are then developed
+again with the estimate, and the estimate is corrected by the result. The estimators of edge width and noise may be
+biased, as long as they give the same value for the same images.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from twinloop.stats import welch_test
 from twinloop.stats.bootstrap import cluster_weights, stretched_percentile
 
 Array = NDArray[np.float64]
-_ALPHA = 0.01  # as `camera_remedy_tone`
-_LEAST_SQUARE = 0.02  # px²: a change of the spot below which a sharp edge of 0.5 px changes by 4 %
-_ROUNDS = 2  # corrections after the first guess
-_LEAST_NOISE = 0.05  # (8-bit steps)², half of what rounding makes
-_ONE_LEFT = 0.1  # of the difference that one parameter of noise may leave before two are taken
-_MODEL = 0.08  # of a difference: what the model of noise gets wrong where rounding counts, by planted values
+_ALPHA = 0.01  # as in `camera_tone`
+_LEAST_SQUARE = 0.02  # px²: a smaller change of blur changes a sharp edge of 0.5 px by less than 4 %
+_ROUNDS = 2  # corrections after the first estimate
+_LEAST_NOISE = 0.05  # (8-bit steps)², half of the rounding noise
+_ONE_LEFT = 0.1  # of the difference: if one noise parameter leaves more, two are fitted
+_MODEL = 0.08  # of a difference: error of the noise model at low noise, where rounding matters (by planted values)
 _DRAWS = 999
 
 
 @dataclass(frozen=True, kw_only=True)
 class DetailFit:
-    """One parameter's value with limits."""
+    """Estimated value of one camera parameter with its interval."""
 
     quantity: str
     value: float
@@ -59,14 +59,14 @@ def fit_blur(
     source: CameraResponse | None = None,
     level: float = 0.95,
 ) -> DetailFit | None:
-    """The spot that makes simulated edges as wide as real ones; none where they are.
+    """Estimate the blur that makes simulated edges as wide as real ones; None if they do not differ.
 
     Args:
-        real: width of edges ``(E,)`` of real episodes, in px.
-        pictures: simulated ones of each episode, as delivered by ``source``.
-        look: the camera with every other value as it shall be.
-        source: the camera that delivered them; ``look`` where it is left out.
-        level: of the interval.
+        real: edge width per real episode, shape ``(E,)``, in px.
+        pictures: simulated images of each episode, as delivered by ``source``.
+        look: the camera with all other parameters at their final values.
+        source: the camera that delivered the images; ``look`` by default.
+        level: confidence level of the interval.
     """
     source = source or look
     wanted = real[np.isfinite(real)] ** 2
@@ -103,11 +103,11 @@ def fit_noise(
     source: CameraResponse | None = None,
     level: float = 0.95,
 ) -> list[DetailFit]:
-    """Scale of all noise and noise of reading that make flat simulated surfaces as noisy as real ones.
+    """Estimate the noise scale and the read noise that make simulated flat surfaces as noisy as real ones.
 
-    In units of the sensor the variance over the signal is a line (`camera_remedy_develop.noise_variance`): its slope is
-    the squared scale times the conversion gain, its height at no light the noise of reading. One of the two is named
-    where it suffices. Arguments as `fit_blur`, ``real`` being `noise_levels` of each episode ``(E, l)``.
+    In units of the sensor the variance is linear in the signal (`develop.noise_variance`): the slope is the squared
+    noise scale times the conversion gain, the value at no light is the read noise. One parameter is returned if it
+    suffices. The arguments are those of `fit_blur`, except ``real``: `noise_levels` of each episode, ``(E, l)``.
     """
     source = source or look
     simulated = np.stack([noise_levels(redeveloped(p, source, look, seed=i)) for i, p in enumerate(pictures)])
@@ -149,7 +149,7 @@ Solver = Callable[[Array, Array], dict[str, float]]
 
 
 class _NoiseLine:
-    """Variance of green over the signal, in (8-bit steps)², in the middle of some of `NOISE_LEVELS`."""
+    """Variance of green as a function of the signal, in (8-bit steps)², at the centres of some `NOISE_LEVELS` bins."""
 
     def __init__(self, look: CameraResponse, bins: NDArray[np.intp]) -> None:
         self._look = look
@@ -162,40 +162,40 @@ class _NoiseLine:
         self.steepness = (255.0 * rise / (2 * step) * colour_gains(model)[1]) ** 2
         gain = exposure_of(model).gain
         unit = gain / model.full_well
-        self.per_electron = self.steepness * unit**2  # what one squared electron makes
+        self.per_electron = self.steepness * unit**2  # variance per squared electron
         self.electrons = self.read / unit
-        self.other = sensor.read_noise(model, gain) ** 2 - model.read_noise**2  # of reading after the gain
+        self.other = sensor.read_noise(model, gain) ** 2 - model.read_noise**2  # read noise² after the gain
 
     def variance(self, look: CameraResponse) -> Array:
-        """Of a camera with other noise."""
+        """Return the noise variance of a camera with other noise parameters."""
         return noise_variance(self.read, look.model) * self.steepness
 
     def look(self, values: dict[str, float], *, stronger: bool = False) -> CameraResponse:
-        """The camera with values of noise; ``stronger``: at least somewhat more than it has, to see its effect."""
+        """Return the camera with other noise; ``stronger`` raises it to a minimum at which its effect is measurable."""
         if stronger:
             least = {"noise_scale": 0.3, "read_noise": 1.0}
             values = {n: max(value, 1.2 * self._look.value(n), least[n]) for n, value in values.items()}
         return self._look.with_values(**values)
 
     def scale_only(self, missing: Array, weights: Array) -> tuple[dict[str, float], Array]:
-        """The scale of all noise, and what it leaves."""
+        """Fit the noise scale alone; return its value and the remaining variance."""
         shape = self.per_electron * (self.electrons + self._look.model.read_noise**2 + self.other)
         return self._one("noise_scale", shape, missing, weights)
 
     def read_only(self, missing: Array, weights: Array) -> tuple[dict[str, float], Array]:
-        """The noise of reading, and what it leaves."""
+        """Fit the read noise alone; return its value and the remaining variance."""
         shape = self.per_electron * self._look.model.noise_scale**2
         return self._one("read_noise", shape, missing, weights)
 
     def _one(self, name: str, shape: Array, missing: Array, weights: Array) -> tuple[dict[str, float], Array]:
-        """A parameter whose square adds ``shape`` to the variance, by least squares, and what it leaves."""
+        """Fit a parameter whose square adds ``shape`` to the variance; return its value and the remaining variance."""
         now = self._look.value(name) ** 2
         slope = float(np.sum(weights * shape * missing) / np.sum(weights * shape * shape))
         square = max(now + slope, 0.0)
         return {name: square**0.5}, missing - (square - now) * shape
 
     def both(self, missing: Array, weights: Array) -> tuple[dict[str, float], Array]:
-        """Slope and height of the line, and what they leave."""
+        """Fit noise scale and read noise together; return their values and the remaining variance."""
         model = self._look.model
         whole = missing + model.noise_scale**2 * self.per_electron * (self.electrons + self.other + model.read_noise**2)
         shapes = np.stack([self.per_electron * (self.electrons + self.other), self.per_electron], axis=1)
@@ -207,7 +207,7 @@ class _NoiseLine:
 
 
 def _chosen(line: _NoiseLine, missing: Array, weights: Array, yields: Array) -> Solver:
-    """One of the ways to solve for noise: one parameter where that leaves little, else both."""
+    """Choose how to fit the noise: with one parameter if that leaves little, otherwise with both."""
     ways = [line.scale_only]
     if line.variance(line.look({})).any():
         ways.insert(0, line.read_only)
@@ -222,7 +222,7 @@ def _chosen(line: _NoiseLine, missing: Array, weights: Array, yields: Array) -> 
 
 
 def _resampled(rows: Array) -> Array:
-    """Means over episodes that were drawn again, ``(draws, l)``, of what each level has."""
+    """Return bootstrap means over episodes, ``(draws, l)``; levels without values in an episode are skipped."""
     there = np.isfinite(rows)
     weights = cluster_weights(len(rows), _DRAWS)
     counts = weights @ there

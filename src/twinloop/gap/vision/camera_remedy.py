@@ -1,7 +1,7 @@
-"""The parameters of a simulated camera that would make its pictures the real ones, with the values that would.
+"""Find the parameters and values with which a simulated camera would produce the real images.
 
-First colours and shading (`camera_remedy_tone`), then edges, then noise (`camera_remedy_detail`), each on pictures that
-have what was found before. What is compared are distributions: both sides must show the same scenes, on average.
+Colours and shading come first (`camera_tone`), then edges, then noise (`camera_detail`); each step uses images with the
+changes found before. Distributions are compared, so both sides must show the same scenes on average.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ BOUNDS = {quantity.quantity: (quantity.low, quantity.high) for quantity in SENSI
 
 @dataclass(frozen=True, kw_only=True)
 class CameraRemedy(JsonRecord):
-    """One parameter of the twin's camera and the value that would close a part of the gap.
+    """One camera parameter of the twin with the value that would close a part of the gap.
 
     Attributes:
         parameter: ``sensor/NAME/QUANTITY``.
-        now: the value that the simulated pictures were made with.
-        value, low, high: the value to give it, with its interval over episodes; within the parameter's bounds.
-        closes: names of the statistics whose difference it more than halves, alone or beside the other remedies.
-        share: part of the embedding's MMD² that it closes, the mean of alone and beside the others; NaN where there
-            is no gap beyond chance.
+        now: the value with which the simulated images were made.
+        value, low, high: the proposed value with its interval over episodes; within the parameter's bounds.
+        closes: names of the statistics whose difference it more than halves, alone or together with the other remedies.
+        share: part of the embedding's MMD² that it closes: the mean of its effect alone and its effect after all other
+            remedies; NaN if there is no gap beyond chance.
     """
 
     parameter: str
@@ -62,16 +62,16 @@ def find_remedies(
     sensor: str,
     level: float = 0.95,
 ) -> tuple[CameraRemedy, ...]:
-    """What to change of a camera, colours first.
+    """Return the changes of a camera that close the gap, colours first.
 
     Args:
-        real: statistics of real episodes.
-        sim: of simulated ones.
-        pixels: samples of all simulated episodes.
-        kept: some pictures of some simulated episodes, an array for each episode.
-        look: of the simulated camera.
-        sensor: its name, for those of parameters.
-        level: of the intervals.
+        real: statistics of the real episodes.
+        sim: statistics of the simulated episodes.
+        pixels: pixel samples of all simulated episodes.
+        kept: some images of some simulated episodes, one array per episode.
+        look: the simulated camera.
+        sensor: its name, used in parameter names.
+        level: confidence level of the intervals.
     """
     tone = ToneProblem(real, sim, pixels, look, level=level).select()
     found = [
@@ -90,19 +90,19 @@ def find_remedies(
 
 
 def remedied(look: CameraResponse, remedies: Sequence[CameraRemedy]) -> CameraResponse:
-    """The camera with the values of remedies."""
+    """Return the camera with the values of the remedies."""
     return look.with_values(**{remedy.quantity: remedy.value for remedy in remedies})
 
 
 def statistics_of(pictures: Sequence[Pictures], *, seed: int = 0) -> ImageStatistics:
-    """Statistics of episodes whose pictures are at hand."""
+    """Return the statistics of episodes whose images are in memory."""
     return ImageStatistics.joined(
         picture_statistics(part, sampled_pixels(part, seed=seed + i)) for i, part in enumerate(pictures)
     )
 
 
 def developed_again(kept: Sequence[Pictures], old: CameraResponse, new: CameraResponse) -> list[Pictures]:
-    """Pictures of episodes as a camera with other values would have delivered them."""
+    """Return images of episodes as a camera with other values would have delivered them."""
     return [redeveloped(part, old, new, seed=i) for i, part in enumerate(kept)]
 
 

@@ -1,8 +1,9 @@
-"""Which of a camera's settings makes simulated colours the real ones: exposure, white balance, tone, shading.
+"""Estimate exposure, white balance, tone and shading of a camera from the colours of real images.
 
-Pixels of simulated episodes are developed again with other values (`camera_remedy_develop`) until quantiles of each
-colour, of the distance between colours, and the light of rings about the middle are as in the real pictures, on average
-over episodes. Parameters are taken in one at a time, the one that explains most first, as long as each explains enough.
+Pixels of simulated episodes are developed again with other values (`develop`) until these statistics match those of the
+real images, on average over episodes: quantiles of each colour, quantiles of the difference between colours, and the
+light in rings around the image centre. Parameters are added one at a time, the one that explains most first, as long as
+each explains enough.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ CANDIDATES = (
     "contrast",
     "brightness",
 )
-_FLOOR = 0.5 / 255.0  # of a mean level: what rounding to 8 bits and a sample of its pixels leave open
-_RING_FLOOR = 0.01  # of a ring's share of light, alike
-_ENOUGH = 0.05  # part of the whole difference that a parameter must explain to be named
-_ALPHA = 0.01  # level at which its change must differ from none
-_EPISODES = 32  # whose pixels are developed again; more change the means less than their floor
-_STEP = 1e-3  # of numerical slopes, of parameters whose range is about 1
-_CLOSE = 1e-3  # of a parameter's bounds, kept away from them so that slopes have two sides
+_FLOOR = 0.5 / 255.0  # uncertainty of a mean level by rounding to 8 bits and by sampling its pixels
+_RING_FLOOR = 0.01  # the same for a ring's share of light
+_ENOUGH = 0.05  # part of the whole difference that a parameter must explain to be reported
+_ALPHA = 0.01  # significance level of its change
+_EPISODES = 32  # number of episodes that are developed again; more change the means by less than `_FLOOR`
+_STEP = 1e-3  # step of numerical slopes; the parameters have ranges of about 1
+_CLOSE = 1e-3  # margin to a parameter's bounds, of their width, for central differences
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToneFit:
-    """Parameters by name with values, covariance-based limits, and what they leave of the squared difference."""
+    """Fitted parameters: names, values, limits from the covariance, and remaining share of the squared difference."""
 
     names: tuple[str, ...]
     values: Array
@@ -53,14 +54,14 @@ class ToneFit:
 
 
 class ToneProblem:
-    """Real statistics to be reached from simulated pixels.
+    """Fit of camera parameters to real statistics, with simulated pixels as input.
 
     Args:
-        real: statistics of real episodes.
-        sim: of simulated ones.
-        pixels: of simulated ones, in the same order.
-        look: of the camera that the simulated ones were taken with.
-        level: of intervals.
+        real: statistics of the real episodes.
+        sim: statistics of the simulated episodes.
+        pixels: pixels of the simulated episodes, in the same order.
+        look: the camera of the simulated images.
+        level: confidence level of the intervals.
     """
 
     def __init__(
@@ -88,15 +89,15 @@ class ToneProblem:
 
     @property
     def whole(self) -> float:
-        """The squared difference before anything is changed, each statistic over its standard error."""
+        """The squared difference before any change; each statistic is divided by its standard error."""
         return float(np.sum((self._difference / self._scale) ** 2))
 
     def select(self) -> ToneFit:
-        """The parameters worth changing, the one that explains most first, fitted together.
+        """Return the parameters worth changing, the one that explains most first, fitted together.
 
-        One at a time is short-sighted (contrast and brightness together imitate exposure and gamma), so the order in
-        which parameters can be left out of a fit of all of them is tried beside it; what leaves less is taken, each
-        parameter counting as much as it must explain.
+        Adding one parameter at a time can choose badly: contrast and brightness together imitate exposure and gamma.
+        Therefore the sets from backward elimination are fitted too. The set with the smallest remainder is chosen; each
+        parameter in it costs as much as it must explain.
         """
         forward = self._forward()
         sets = [forward, *(s for s in self._backward() if len(s) <= max(len(forward), 1) and set(s) != set(forward))]
@@ -111,7 +112,7 @@ class ToneProblem:
         return ToneFit(names=(), values=none, low=none, high=none, p_values=none, explained=none, left=1.0)
 
     def _forward(self) -> list[str]:
-        """Parameters taken in one by one."""
+        """Return the parameters that forward selection adds."""
         names: list[str] = []
         left, start = self.whole, np.empty(0)
         while len(names) < len(CANDIDATES):
@@ -127,7 +128,7 @@ class ToneProblem:
         return names
 
     def _backward(self) -> list[list[str]]:
-        """What remains of all parameters as those that matter least are left out, judged by slopes."""
+        """Return the parameter sets of backward elimination, in which slopes select the least important parameter."""
         names = list(CANDIDATES)
         values, _ = self.fit(names)
         slope, sets = self._slope(names, values), []
@@ -141,7 +142,7 @@ class ToneProblem:
         return sets
 
     def _ordered(self, fitted: ToneFit) -> ToneFit:
-        """Parameters by what would be missing without each."""
+        """Sort the parameters by the explained share that is lost without each."""
         count = len(fitted.names)
         missing = np.empty(count)
         for i in range(count):
@@ -153,7 +154,7 @@ class ToneProblem:
         return ToneFit(names=names, **rows, explained=missing[order], left=fitted.left)
 
     def fit(self, names: Sequence[str], start: Array | None = None) -> tuple[Array, float]:
-        """Values of some parameters that come nearest, and the squared difference that they leave."""
+        """Return the best values of some parameters, and the remaining squared difference."""
         start = np.array([self.look.value(name) for name in names]) if start is None else start
         low, high = np.array([self._bounds[name] for name in names]).T
         margin = _CLOSE * (high - low)
@@ -164,10 +165,10 @@ class ToneProblem:
         return found.x, 2.0 * float(found.cost)
 
     def _limits(self, names: Sequence[str], values: Array, cost: float) -> ToneFit:
-        """Intervals over episodes by the delta method: θ moves by A per unit of the statistics' means.
+        """Return intervals over episodes by the delta method: θ changes by A per unit of the statistics' means.
 
-        A = (JᵀWJ)⁻¹JᵀW; degrees of freedom as Welch and Satterthwaite have them for two groups of episodes. What
-        rounding leaves open is added as if it were one error common to all statistics of a kind.
+        A = (JᵀWJ)⁻¹JᵀW, with the degrees of freedom of Welch and Satterthwaite for two groups of episodes. The error
+        of rounding is added as one error that all statistics share.
         """
         gain = np.linalg.pinv(self._slope(names, values))
         parts = np.stack(
@@ -190,7 +191,7 @@ class ToneProblem:
         )
 
     def _slope(self, names: Sequence[str], values: Array) -> Array:
-        """Slopes of the weighted statistics, ``(s, p)``."""
+        """Return the slopes of the weighted statistics, ``(s, p)``."""
         steps = _STEP * np.eye(len(names))
         moved = [self._residual(names, values + row) - self._residual(names, values - row) for row in steps]
         return np.stack(moved, axis=1) / (2 * _STEP)
@@ -200,12 +201,12 @@ class ToneProblem:
         return (self._developed(look) - self._base - self._difference) / self._scale
 
     def _developed(self, look: CameraResponse) -> Array:
-        """Mean statistics of the pixels as another camera delivers them."""
+        """Return the mean statistics of the pixels as another camera delivers them."""
         shown = delivered(scaled(self._values, self._radius2, self.look.model, look.model), look.model)
         levels, chroma, rings, _ = colour_statistics(shown)
         return _vector(levels, chroma, rings).mean(axis=0)
 
 
 def _vector(levels: Array, chroma: Array, rings: Array) -> Array:
-    """Statistics side by side, ``(E, s)``."""
+    """Return the statistics as one row per episode, ``(E, s)``."""
     return np.concatenate([levels.reshape(len(levels), -1), chroma, rings], axis=1)

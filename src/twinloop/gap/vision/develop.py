@@ -1,8 +1,8 @@
-"""Delivered pictures as another camera would have delivered them, by the formulas of `sensors.camera`.
+"""Compute images as another camera would have delivered them, with the formulas of `sensors.camera`.
 
-What a camera did to light is undone as far as 8 bits hold it and done again with other values: tone curve and colour
-matrix are inverted, exposure, white balance and shading scale linear values, spots add up in quadrature, noise is added
-by the difference of its variance. Clipped light stays clipped, and noise that is already there is never taken away.
+The camera's processing is inverted as far as 8 bits allow and repeated with other values. Tone curve and colour matrix
+are inverted; exposure, white balance and shading scale linear values; blurs add in quadrature; noise is added by the
+difference of variances. Clipped light stays clipped, and existing noise is never removed.
 """
 
 from __future__ import annotations
@@ -23,62 +23,62 @@ from twinloop.sensors.camera.shading import falloff_at, radius_squared
 from twinloop.sensors.camera.tone import display_of_linear, linear_of_display
 
 Array = NDArray[np.float64]
-_MOST_SHARPENING = 4.0  # factor on a frequency whose spot is taken away; beyond it rounding is what grows
+_MOST_SHARPENING = 4.0  # largest gain of a frequency when blur is removed; a larger one amplifies rounding errors
 BLUR = "blur"
 
 
 @dataclass(frozen=True, kw_only=True)
 class CameraResponse:
-    """What decides how a camera's pictures look: its model and its lens's spot, in px; the default is an ideal one."""
+    """Model of a camera and blur of its lens in px, which determine how its images look; an ideal camera by default."""
 
     model: CameraModel = field(default_factory=CameraModel)
     blur: float = 0.0
 
     def value(self, quantity: str) -> float:
-        """A parameter's value."""
+        """Return the value of a parameter."""
         return self.blur if quantity == BLUR else float(getattr(self.model, quantity))
 
     def with_values(self, **values: float) -> CameraResponse:
-        """The same with other values of parameters."""
+        """Return a copy with other parameter values."""
         blur = values.pop(BLUR, self.blur)
         return CameraResponse(model=replace(self.model, **values), blur=blur)
 
 
 def sensor_values(display: Array, model: CameraModel) -> Array:
-    """Linear balanced values behind the colour matrix, 1 at white, of display values ``(…, 3)`` from 0 to 1."""
+    """Return linear balanced values before the colour matrix, 1 at white, from display values ``(…, 3)`` of 0 to 1."""
     linear = np.clip(linear_of_display(display, model), 0.0, 1.0)
     matrix = mixing(model)
-    if np.linalg.cond(matrix) > 1e3:  # a picture without colours does not say which it had
+    if np.linalg.cond(matrix) > 1e3:  # an image without colours cannot be inverted
         return linear
     return np.clip(linear @ np.linalg.inv(matrix).T, 0.0, 1.0)
 
 
 def scaled(values: Array, radius2: Array, old: CameraModel, new: CameraModel) -> Array:
-    """Sensor values under another exposure, white balance and shading; ``radius2`` is ρ² of each ``(…)``."""
+    """Return sensor values at another exposure, white balance and shading; ``radius2`` is ρ² of each value ``(…)``."""
     return np.minimum(values * (light_factor(radius2, old, new)[..., None] * balance_factor(old, new)), 1.0)
 
 
 def light_factor(radius2: Array, old: CameraModel, new: CameraModel) -> Array:
-    """Factor of exposure and shading on what pixels read, at places ρ²."""
+    """Return the factor of exposure and shading on pixel values at squared radii ρ²."""
     stops = new.exposure_compensation - old.exposure_compensation
     return 2.0**stops * falloff_at(radius2, new.vignetting) / falloff_at(radius2, old.vignetting)
 
 
 def balance_factor(old: CameraModel, new: CameraModel) -> Array:
-    """Factors of white balance on red, green and blue."""
+    """Return the factors of white balance on red, green and blue."""
     return colour_gains(new) / colour_gains(old)
 
 
 def delivered(values: Array, model: CameraModel) -> Array:
-    """Display values from 0 to 1 of sensor values ``(…, 3)``, before they are rounded."""
+    """Return display values from 0 to 1 of sensor values ``(…, 3)``, before rounding."""
     return display_of_linear(values @ mixing(model).T, model)
 
 
 def noise_variance(values: Array, model: CameraModel) -> Array:
-    """Variance of what a pixel reads, in units of white, at unbalanced values.
+    """Return the variance of a pixel's reading, in units of white squared, at unbalanced values.
 
-    EMVA 1288's line (`sensors.camera.sensor`): s² (λ + σ_read²) · (gain / full well)² with λ = value · full well / gain
-    electrons. An automatic exposure's gain is not known and counts as 1.
+    The line of EMVA 1288 (`sensors.camera.sensor`): s² (λ + σ_read²) · (gain / full well)² with
+    λ = value · full well / gain electrons. The gain of an automatic exposure is unknown and counts as 1.
     """
     gain = exposure_of(model).gain
     unit = gain / model.full_well
@@ -87,17 +87,17 @@ def noise_variance(values: Array, model: CameraModel) -> Array:
 
 
 def exposure_of(model: CameraModel) -> CaptureExposure:
-    """The exposure that is set by hand; at a gain of 1 where it is automatic."""
+    """Return the exposure that is set by hand, or that of gain 1 if it is automatic."""
     return CaptureExposure(time=model.exposure_time, gain=1.0) if model.exposure == "auto" else manual(model)
 
 
 def colour_gains(model: CameraModel) -> Array:
-    """Factors from what red, green and blue pixels read to balanced values."""
+    """Return the factors from raw red, green and blue values to balanced values."""
     return np.array([model.white_balance_red, 1.0, model.white_balance_blue]) / responses(model)
 
 
 def redeveloped(pictures: Pictures, old: CameraResponse, new: CameraResponse, *, seed: int = 0) -> Pictures:
-    """Pictures ``(n, h, w, 3)`` of a camera with one look as one with another would have delivered them."""
+    """Return images ``(n, h, w, 3)`` of one camera as another camera would have delivered them."""
     factor = light_factor(radius_squared(*pictures.shape[1:3]), old.model, new.model)[..., None]
     made = np.empty_like(pictures)
     for number, picture in enumerate(pictures):
@@ -112,16 +112,17 @@ def redeveloped(pictures: Pictures, old: CameraResponse, new: CameraResponse, *,
 
 
 def _lacking_noise(read: Array, factor: Array, old: CameraModel, new: CameraModel) -> Array:
-    """Variance that noise already there lacks once what pixels read ``(h, w, 3)`` is scaled; 0 where it is enough."""
+    """Return the noise variance that raw values ``(h, w, 3)`` lack after they are scaled by ``factor``; at least 0."""
     if old.noise_scale == new.noise_scale == 0.0:
         return np.zeros_like(read)
     return np.maximum(noise_variance(read * factor, new) - factor**2 * noise_variance(read, old), 0.0)
 
 
 def _spread(values: Array, square: float, model: CameraModel, rng: np.random.Generator) -> Array:
-    """Values ``(h, w, 3)`` with a spot of ``square`` px² more, or less.
+    """Return values ``(h, w, 3)`` with the squared blur changed by ``square`` px².
 
-    Noise comes after the lens: what a larger spot takes from that of the pictures is put back, frequency by frequency.
+    Noise arises after the lens. Therefore the noise that a larger blur removes from the images is added again, per
+    frequency.
     """
     if square == 0.0:
         return values
@@ -136,13 +137,13 @@ def _spread(values: Array, square: float, model: CameraModel, rng: np.random.Gen
 
 
 def _filtered(values: Array, passed: Array) -> Array:
-    """Values ``(h, w, 3)``, mirrored at their borders, of whose cosine waves so much is passed ``(h, w)``."""
+    """Return mirrored values ``(h, w, 3)`` with their cosine transform multiplied by ``passed``, ``(h, w)``."""
     waves: Any = scipy.fft.dctn(values, axes=(0, 1))
     return np.asarray(scipy.fft.idctn(waves * passed[..., None], axes=(0, 1)))
 
 
 def _noise(spread: Array, model: CameraModel, rng: np.random.Generator) -> Array:
-    """Noise of so large a standard deviation ``(h, w, 3)`` at the pixels, as it comes out balanced and demosaicked."""
+    """Return balanced and demosaicked noise whose standard deviation at the raw pixels is ``spread``, ``(h, w, 3)``."""
     spread = spread * colour_gains(model)
     if model.mosaic == "none":
         return spread * rng.standard_normal(spread.shape)

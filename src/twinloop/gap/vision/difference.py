@@ -1,4 +1,4 @@
-"""Compare statistics of pictures with intervals, and judge what a change of the camera does to them."""
+"""Compare statistics of images with intervals, and measure how much of the gap a camera change closes."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _STATISTICS = {  # unit and meaning by name
     "red": ("of 255", "mean of the red channel"),
     "green": ("of 255", "mean of the green channel"),
     "blue": ("of 255", "mean of the blue channel"),
-    "contrast": ("of 255", "standard deviation of luma within a picture"),
+    "contrast": ("of 255", "standard deviation of luma within an image"),
     "red to green": ("", "ratio of mean linear light, which white balance sets"),
     "blue to green": ("", "ratio of mean linear light, which white balance sets"),
-    "colourfulness": ("of 255", "median distance between the largest and the smallest of the three colours"),
-    "corner light": ("", "linear light in the outermost fifth of the picture over that of the innermost"),
+    "colourfulness": ("of 255", "median difference between the largest and the smallest of the three colours"),
+    "corner light": ("", "linear light in the outermost fifth of the image, divided by that in the innermost"),
     "edge width": (
         "px",
         "standard deviation of the spread of the sharpest edges; a lens's MTF50 is 0.187 / width per pixel",
     ),
-    "spectral slope": ("", "of log power over log spatial frequency; nearer to 0 is sharper or noisier"),
+    "spectral slope": ("", "slope of log power over log spatial frequency; closer to 0 is sharper or noisier"),
     "noise": ("of 255", "standard deviation in flat areas of the green channel, over levels of brightness"),
 }
 MEANINGS = {name: meaning for name, (_, meaning) in _STATISTICS.items()}
@@ -40,10 +40,10 @@ MEANINGS = {name: meaning for name, (_, meaning) in _STATISTICS.items()}
 
 @dataclass(frozen=True, kw_only=True)
 class StatisticDifference(JsonRecord):
-    """One statistic: means over real and simulated episodes, their difference, its p-value (Holm), and with remedies.
+    """One statistic: means over real and simulated episodes, their difference, and its p-value (Holm).
 
-    ``difference`` has NaN ends and ``p_value`` is NaN where fewer than two episodes of a side have the statistic.
-    ``remedied`` is real − simulated once all remedies are applied; NaN where none was tried.
+    The ends of ``difference`` and ``p_value`` are NaN if fewer than two episodes of a side have the statistic.
+    ``remedied`` is real − simulated after all remedies are applied; NaN if none was tried.
     """
 
     name: str
@@ -57,20 +57,20 @@ class StatisticDifference(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class ImageMetrics:
-    """Statistics by name, ``(E, f)``, NaN where an episode does not have one."""
+    """Statistics by name, ``(E, f)``, NaN if an episode does not have one."""
 
     values: Array
 
     @property
     def mean(self) -> Array:
-        """Means over episodes ``(f,)``."""
+        """Means over episodes, ``(f,)``."""
         there = np.isfinite(self.values)
         sums = np.where(there, self.values, 0.0).sum(axis=0)
         return np.where(there.any(axis=0), sums / np.maximum(there.sum(axis=0), 1), np.nan)
 
 
 def figures_of(statistics: ImageStatistics) -> ImageMetrics:
-    """The statistics that are told, in the order of `StatisticDifference` names."""
+    """Return the reported statistics, in the order of the names of `StatisticDifference`."""
     middle = int(np.searchsorted(CHROMA_QUANTILES, 0.5))
     there = np.isfinite(statistics.noise)
     noise = np.where(there, statistics.noise, 0.0).sum(axis=1) / np.maximum(there.sum(axis=1), 1)
@@ -91,7 +91,7 @@ def figures_of(statistics: ImageStatistics) -> ImageMetrics:
 def compare_statistics(
     real: ImageStatistics, sim: ImageStatistics, *, level: float = 0.95
 ) -> tuple[StatisticDifference, ...]:
-    """Every statistic, Welch's test of each and Holm's correction over all."""
+    """Compare every statistic by Welch's test, with Holm's correction over all."""
     sides = figures_of(real), figures_of(sim)
     rows, p_values = [], []
     for column, (name, (unit, _)) in enumerate(_STATISTICS.items()):
@@ -116,20 +116,20 @@ def compare_statistics(
     )  # fmt: skip
 
 
-_LEAST = 0.02  # part of MMD² that a remedy which closes no statistic must close to be named
-_ALPHA = 0.05  # of a statistic's difference, to count as one that can be closed
+_LEAST = 0.02  # part of MMD² that a remedy must close to be reported if it closes no statistic
+_ALPHA = 0.05  # significance level of the statistics that a remedy may close
 
 
 class RemedyJudge:
-    """Judges remedies of the simulated camera.
+    """Evaluation of remedies by the part of the gap that each closes.
 
     Args:
         real: the real side.
-        sim: the simulated one.
-        encoder: what made both embeddings.
-        look: of the simulated camera.
-        distance: MMD² of both embeddings; its kernel is used again.
-        differences: of all statistics.
+        sim: the simulated side.
+        encoder: the encoder of both embeddings.
+        look: the simulated camera.
+        distance: MMD² of both embeddings; its kernel width is used again.
+        differences: the differences of all statistics.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class RemedyJudge:
         self._base = self._effect([])
 
     def ranked(self, remedies: Sequence[CameraRemedy]) -> tuple[CameraRemedy, ...]:
-        """Remedies with what they close, the largest share of MMD² first; without those that close nothing."""
+        """Return the remedies with their effects, the largest share of MMD² first, without those that close nothing."""
         judged = [self._judged(remedy, remedies) for remedy in remedies]
         kept = [row for row in judged if row.closes or row.share >= _LEAST]
         if len(kept) < len(judged):
@@ -159,23 +159,23 @@ class RemedyJudge:
         return tuple(sorted(kept, key=lambda row: (-row.share if math.isfinite(row.share) else 0.0, -len(row.closes))))
 
     def left(self, remedies: Sequence[CameraRemedy]) -> float:
-        """Part of MMD² that remains with all remedies; NaN where there is no gap beyond chance, or no remedy."""
+        """Return the part of MMD² that remains with all remedies; NaN without a gap beyond chance or without remedy."""
         return self._effect(remedies)[0] / self._base[0] if remedies and self._tells else math.nan
 
     def after(
         self, differences: Sequence[StatisticDifference], remedies: Sequence[CameraRemedy]
     ) -> tuple[StatisticDifference, ...]:
-        """Differences with what is left of them."""
+        """Return the differences with their values after all remedies."""
         _, left = self._effect(remedies)
         return tuple(replace(row, remedied=float(value)) for row, value in zip(differences, left, strict=True))
 
     def pictures(self, remedies: Sequence[CameraRemedy]) -> Sequence[Pictures]:
-        """The pictures that were kept, as the camera with remedies delivers them."""
+        """Return the sampled images as the camera with the remedies delivers them."""
         kept = self._sim.kept
         return developed_again(kept, self._look, remedied(self._look, remedies)) if remedies else kept
 
     def _judged(self, remedy: CameraRemedy, remedies: Sequence[CameraRemedy]) -> CameraRemedy:
-        """A remedy alone, and beside the others: the mean of both, as Shapley's value has it for two."""
+        """Return a remedy with the mean of its effect alone and its effect after the others (as Shapley's value)."""
         others = [other for other in remedies if other is not remedy]
         (alone, one), (without, two), (together, three) = (
             self._effect(chosen) for chosen in ([remedy], others, remedies)
@@ -189,7 +189,7 @@ class RemedyJudge:
         return replace(remedy, closes=names, share=share)
 
     def _effect(self, remedies: Sequence[CameraRemedy]) -> tuple[float, Array]:
-        """MMD² (NaN where it is not asked) and real − simulated statistics ``(f,)``."""
+        """Return MMD² (NaN without a gap beyond chance) and real − simulated statistics ``(f,)``."""
         key = tuple(sorted(remedy.parameter for remedy in remedies))
         if key not in self._seen:
             pictures = self.pictures(remedies)

@@ -1,4 +1,4 @@
-"""How far simulated pictures are from real ones, where it shows, and which camera parameter would close it."""
+"""Measure the gap between real and simulated images, its regions, and the camera parameters that would close it."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from twinloop.stats import (
     precision_recall_density_coverage,
 )
 
-_REGION_DRAWS = 999  # so that 48 regions, corrected, can reach 0.048
+_REGION_DRAWS = 999  # with them the smallest corrected p-value of 48 regions is 0.048
 
 
 @dataclass(frozen=True, kw_only=True)
 class VisionGap:
-    """The gap between two sets of pictures.
+    """The gap between two sets of images.
 
-    ``left`` is the part of MMD² that remains with all remedies together, of pictures developed again; NaN where there
-    is no gap beyond chance or no remedy. ``differences`` tell of every statistic now and with all remedies, and
-    ``regions_left`` where it shows with all of them; None where there is no remedy.
+    ``left`` is the part of MMD² that remains with all remedies together, measured on images that are developed again;
+    NaN if there is no gap beyond chance or no remedy. ``differences`` has every statistic now and with all remedies.
+    ``regions_left`` is ``regions`` with all remedies; None without remedies.
     """
 
     encoder: str
@@ -56,15 +56,17 @@ class VisionGap:
     regions_left: RegionScores | None
 
     def headline(self) -> list[HeadlineMetric]:
-        """Distances, what the classifier can tell, and the difference of every statistic."""
+        """Return the distances, the scores of the classifier, and the difference of every statistic."""
         what = f"of {self.encoder} embeddings, {len(self.real.names)} real and {len(self.sim.names)} simulated episodes"
         rows = [
             self.mmd.distance.headline("mmd", meaning=f"squared maximum mean discrepancy {what}"),
             self.kid.distance.headline("kid", meaning=f"kernel Inception distance {what}"),
             self.classifier.auc.headline(
-                "auc", meaning=f"how well held-out pictures are told apart, ½ not at all, {what}"
+                "auc", meaning=f"area under the curve on held-out images, ½ is no difference, {what}"
             ),
-            self.classifier.accuracy.headline("accuracy", meaning=f"part of held-out pictures named right {what}"),
+            self.classifier.accuracy.headline(
+                "accuracy", meaning=f"part of held-out images that are classified correctly, {what}"
+            ),
         ]
         rows += [
             getattr(self.neighbours, name).headline(name, better="higher", meaning=f"{name} {what}")
@@ -81,7 +83,7 @@ class VisionGap:
         return rows
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
+        """Return a JSON-compatible dictionary."""
         parts = ("mmd", "kid", "neighbours", "classifier", "regions", "real", "sim")
         return {
             "encoder": {"name": self.encoder, "hash": self.encoder_hash, "dimension": self.dimension},
@@ -104,20 +106,20 @@ def measure_vision(
     level: float = 0.95,
     seed: int = 0,
 ) -> VisionGap:
-    """The gap between two sides that the same encoder has seen.
+    """Measure the gap between two sides that were encoded by the same encoder.
 
     Args:
-        real: of the real pictures.
-        sim: of the simulated ones.
-        encoder: the one that `gather` was given.
-        look: the camera of the simulated pictures; an ideal one where it is left out.
+        real: the real images.
+        sim: the simulated images.
+        encoder: the encoder that `gather` used.
+        look: the camera of the simulated images; an ideal one by default.
         sensor: its name in the twin.
         draws: relabellings of episodes for each test.
-        level: of the intervals.
-        seed: of relabellings and resamples.
+        level: confidence level of the intervals.
+        seed: seed of relabellings and resamples.
 
     Raises:
-        InputError: different encoders, sizes that differ, or too few episodes for the tests.
+        InputError: the encoders differ, the image sizes differ, or there are too few episodes for the tests.
     """
     _require_alike(real, sim)
     sides = {
@@ -150,7 +152,7 @@ def measure_vision(
 
 
 def _features(pictures: Sequence[Pictures]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Features of regions, and the episode of each picture."""
+    """Return the features of regions, and the episode of each image."""
     clusters = np.repeat(np.arange(len(pictures)), [len(part) for part in pictures])
     return np.concatenate([region_features(part) for part in pictures]), clusters
 
@@ -167,7 +169,7 @@ def _require_alike(real: ImageSide, sim: ImageSide) -> None:
     if real.size != sim.size:
         (h, w), (other_h, other_w) = real.size, sim.size
         raise InputError(
-            f"Real pictures are {w}x{h} ({real.label}), simulated ones {other_w}x{other_h} ({sim.label}); sharpness "
-            f"and noise of different sizes cannot be compared. Render them alike (twinloop render … --size {w}x{h}), "
-            f"or scale both with --size {min(w, other_w)}x{min(h, other_h)}."
+            f"Real images are {w}x{h} ({real.label}), simulated ones {other_w}x{other_h} ({sim.label}); sharpness "
+            f"and noise of different sizes cannot be compared. Render the same size (twinloop render … --size {w}x{h}),"
+            f" or scale both with --size {min(w, other_w)}x{min(h, other_h)}."
         )

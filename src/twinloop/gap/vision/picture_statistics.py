@@ -1,7 +1,7 @@
-"""What a camera's settings leave in its pictures, one row per episode: colours, tone, shading, edges, noise.
+"""Statistics of images that depend on camera settings, one row per episode: colours, tone, shading, edges, noise.
 
-Everything is measured of the delivered 8-bit values in the same way on both sides, so that what an estimator does not
-see cancels in the difference; `camera_remedy` turns differences into parameters.
+All are measured on the delivered 8-bit values and in the same way on both sides, so that the biases of an estimator
+cancel in the difference. `camera_remedy` turns differences into parameters.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from twinloop.sensors.camera.shading import radius_squared
 Array = NDArray[np.float64]
 QUANTILES = np.array([0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98])
 CHROMA_QUANTILES = np.array([0.5, 0.75, 0.95])
-RINGS = 5  # of equal area, from the middle of the picture to its corners
+RINGS = 5  # of equal area, from the middle of the image to its corners
 LUMA = np.array([0.2126, 0.7152, 0.0722])  # ITU-R BT.709
-# 8-bit levels between which noise is measured: even steps of display values, without those that clip.
+# 8-bit levels between which noise is measured: equal steps of display values, without clipped values.
 NOISE_LEVELS = np.array([12.0, 40.0, 70.0, 100.0, 130.0, 160.0, 190.0, 220.0, 244.0])
-_PIXELS = 1024  # of each episode, of which colours are told: their quantiles are known to 0.5/√1024, 1.6 % of rank
-_BLOCK = 8  # pixels, as those of JPEG, across whose borders noise changes
+_PIXELS = 1024  # per episode for colour statistics: a quantile's standard error is 0.5/√1024 = 1.6 % of rank
+_BLOCK = 8  # pixels, as in JPEG: noise changes at the borders of its blocks
 _FLATTEST = 0.1  # part of the blocks of a level that count as flat
-_FEWEST_BLOCKS = 30  # of which a tenth is a handful
-_NARROW, _WIDE = 0.7, 1.4  # standard deviations in px of the Gaussians between which an edge's width is told
-_EDGES = 0.01  # part of the pixels that may be edges: the strongest
+_FEWEST_BLOCKS = 30  # a tenth of them is three blocks
+_NARROW, _WIDE = 0.7, 1.4  # standard deviations in px of the two Gaussians that measure an edge's width
+_EDGES = 0.01  # part of the pixels that may be edges: those with the largest gradients
 _STENCIL = 1.0 / 3.0  # px²: variance of a central difference's two-pixel box
 
 
@@ -46,18 +46,18 @@ class PixelSample:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageStatistics:
-    """Statistics of episodes, first axis theirs.
+    """Image statistics of episodes; the first axis is the episode.
 
     Attributes:
         means: ``(E, 3)`` mean display value of red, green, blue, 0 to 255.
         levels: ``(E, 3, q)`` display values from 0 to 1 at `QUANTILES`, by colour.
-        chroma: ``(E, c)`` largest less smallest of the three colours, at `CHROMA_QUANTILES`.
-        rings: ``(E, r)`` mean linear luma in rings of equal area, over that of the whole picture.
+        chroma: ``(E, c)`` largest minus smallest of the three colours, at `CHROMA_QUANTILES`.
+        rings: ``(E, r)`` mean linear luma in rings of equal area, divided by that of the whole image.
         contrast: ``(E,)`` standard deviation of display luma, 0 to 255.
         balance: ``(E, 2)`` ratio of mean linear red and blue to green.
-        edge: ``(E,)`` standard deviation in px of the spread of the strongest edges, NaN where there is none.
-        slope: ``(E,)`` of log power over log frequency; a natural scene has about −2.
-        noise: ``(E, l)`` variance in (8-bit steps)² of flat blocks of green between `NOISE_LEVELS`; NaN: too few.
+        edge: ``(E,)`` standard deviation in px of the spread of the strongest edges, NaN without edges.
+        slope: ``(E,)`` slope of log power over log frequency; about −2 for natural scenes.
+        noise: ``(E, l)`` variance in (8-bit steps)² of flat green blocks between `NOISE_LEVELS`; NaN: too few blocks.
     """
 
     means: Array
@@ -75,13 +75,13 @@ class ImageStatistics:
 
     @classmethod
     def joined(cls, rows: Iterable[ImageStatistics]) -> ImageStatistics:
-        """Those of several episodes, in order."""
+        """Join the statistics of several episodes, in order."""
         rows = list(rows)
         return cls(**{f.name: np.concatenate([getattr(row, f.name) for row in rows]) for f in fields(cls)})
 
 
 def picture_statistics(pictures: Pictures, pixels: PixelSample) -> ImageStatistics:
-    """The statistics of one episode, a row, from its pictures ``(n, h, w, 3)`` and `sampled_pixels` of them."""
+    """Return the statistics of one episode from its images ``(n, h, w, 3)`` and their `sampled_pixels`."""
     luma = np.asarray(pictures @ LUMA, dtype=np.float64)
     levels, chroma, rings, balance = colour_statistics(pixels.values[None])
     return ImageStatistics(
@@ -98,7 +98,7 @@ def picture_statistics(pictures: Pictures, pixels: PixelSample) -> ImageStatisti
 
 
 def sampled_pixels(pictures: Pictures, *, seed: int = 0) -> PixelSample:
-    """As many pixels of each ring, wherever the seed says, of all pictures of an episode."""
+    """Sample random pixels from all images of an episode, the same number in each ring."""
     n, height, width = pictures.shape[:3]
     radius2 = radius_squared(height, width).ravel()
     order = np.argsort(radius2, kind="stable")
@@ -110,9 +110,9 @@ def sampled_pixels(pictures: Pictures, *, seed: int = 0) -> PixelSample:
 
 
 def colour_statistics(values: Array) -> tuple[Array, Array, Array, Array]:
-    """Levels, chroma, rings and balance of `ImageStatistics`, of display values ``(E, m, 3)``.
+    """Return levels, chroma, rings and balance of `ImageStatistics` from display values ``(E, m, 3)``.
 
-    The pixels of each episode lie in rings as `sampled_pixels` takes them.
+    The pixels of each episode are ordered by ring, as `sampled_pixels` returns them.
     """
     levels = np.moveaxis(np.quantile(values, QUANTILES, axis=1), 0, -1)
     chroma = np.quantile(values.max(axis=-1) - values.min(axis=-1), CHROMA_QUANTILES, axis=1).T
@@ -124,11 +124,11 @@ def colour_statistics(values: Array) -> tuple[Array, Array, Array, Array]:
 
 
 def edge_spread(pictures: Pictures) -> float:
-    """Standard deviation in px of the spread of the strongest edges, of linear luma; NaN where there are none.
+    """Return the spread of the strongest edges of linear luma: a standard deviation in px, NaN without edges.
 
-    A step that is spread by σ has the steepest gradient ∝ (σ² + s²)^-½ after another Gaussian of s; the ratio of two of
-    them says σ (as S. Zhuo & T. Sim, "Defocus map estimation from a single image", Pattern Recognition 44, 2011). The
-    median over ridges of the gradient is little moved by noise, which is no ridge of the wide Gaussian.
+    After a Gaussian of width s, a step with spread σ has the steepest gradient ∝ (σ² + s²)^-½; the ratio of two such
+    gradients determines σ (S. Zhuo & T. Sim, "Defocus map estimation from a single image", Pattern Recognition 44,
+    2011). The median over the ridges of the wide Gaussian's gradient is used, because noise forms few such ridges.
     """
     found: list[Array] = []
     for picture in pictures:
@@ -147,11 +147,11 @@ def edge_spread(pictures: Pictures) -> float:
 
 
 def noise_levels(pictures: Pictures) -> Array:
-    """Variance of green in flat blocks by level, in (8-bit steps)², ``(l,)``; NaN where a level has too few blocks.
+    """Return the variance of green in flat blocks per level, in (8-bit steps)², ``(l,)``; NaN if blocks are too few.
 
-    Of each block the mean square of the second differences in both directions, which pass over planes and edges that
-    lie along a side (J. Immerkær, "Fast noise variance estimation", CVIU 64, 1996); of a level's blocks the flattest
-    tenth, divided by what that tenth is in white noise.
+    Each block has the mean square of the second differences in both directions, which are zero on planes and on edges
+    parallel to a side (J. Immerkær, "Fast noise variance estimation", CVIU 64, 1996). The result of a level is that of
+    its flattest tenth of blocks, divided by the value of that tenth in white noise.
     """
     squares, means = [], []
     for picture in pictures:
@@ -173,14 +173,14 @@ def noise_levels(pictures: Pictures) -> Array:
 
 @cache
 def _flat_share() -> float:
-    """The flattest tenth of white noise's blocks, over its variance."""
+    """Return the value of the flattest tenth of blocks of white noise, divided by the noise's variance."""
     noise = generator(0, "gap/vision/white").standard_normal((802, 802))
     blocks = (_mask(noise) ** 2 / 36.0).reshape(100, _BLOCK, 100, _BLOCK).mean(axis=(1, 3))
     return float(np.quantile(blocks, _FLATTEST))
 
 
 def _mask(values: Array) -> Array:
-    """Second differences in both directions of each inner pixel; of white noise it has 36 times the variance."""
+    """Return second differences in both directions of each inner pixel; for white noise, 36 times its variance."""
     down = values[:-2] - 2.0 * values[1:-1] + values[2:]
     return down[:, :-2] - 2.0 * down[:, 1:-1] + down[:, 2:]
 
@@ -191,14 +191,14 @@ def _steepness(values: Array) -> Array:
 
 
 def _slope(luma: Array) -> float:
-    """Slope of log power over log frequency between 0.03 and 0.3 cycles per pixel, of windowed pictures."""
+    """Return the slope of log power over log frequency between 0.03 and 0.3 cycles per pixel, of windowed images."""
     height, width = luma.shape[1:]
     window = np.outer(np.hanning(height), np.hanning(width))
     power = np.mean(np.abs(np.fft.rfft2((luma - luma.mean(axis=(1, 2), keepdims=True)) * window)) ** 2, axis=0)
     frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width))
     inside = (frequency > 0.03) & (frequency < 0.3)
     x, y = np.log(frequency[inside]), np.log(power[inside] + 1e-9)
-    weight = 1.0 / frequency[inside]  # as many per octave
+    weight = 1.0 / frequency[inside]  # equal weight per octave
     x = x - np.average(x, weights=weight)
     return float(np.sum(weight * x * y) / np.sum(weight * x * x))
 

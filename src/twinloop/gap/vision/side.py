@@ -1,10 +1,11 @@
-"""Keep what one side of a comparison of pictures needs, and find the regions that give simulation away.
+"""Summarize the images of one side of a comparison, and find the regions where simulation differs.
 
-Pictures are sampled, encoded and measured episode by episode and then forgotten: what stays of each is an embedding, a
-row of statistics, features of regions, a thousand pixels, and of some episodes a picture or two.
+Images are sampled, encoded and measured per episode and then discarded. What remains of an episode: its embeddings,
+a row of statistics, features of regions, a thousand pixels, and for some episodes one or two images.
 
-A picture is cut into 6 rows of 8 regions. Each has seven numbers, and a classifier that sees those alone is judged on
-episodes that it has not seen (`stats.classifier_test`): ½ says that the region tells nothing, 1 that it tells all.
+An image is divided into 6 rows of 8 regions with seven features each. A classifier is trained on the features of one
+region and tested on held-out episodes (`stats.classifier_test`): a score of ½ means no difference, 1 means that every
+image is classified correctly.
 """
 
 from __future__ import annotations
@@ -25,23 +26,23 @@ from twinloop.encoders.pictures import ImageEncoder
 from twinloop.gap.vision.picture_statistics import ImageStatistics, PixelSample, picture_statistics, sampled_pixels
 from twinloop.stats import classifier_test, holm
 
-_KEPT = 4e6  # pixels of pictures that stay, 50 of 320 × 240: enough for blur and noise, and 12 MB
+_KEPT = 4e6  # pixels of kept images, 50 of 320 × 240: enough for blur and noise, and 12 MB
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSide:
-    """What is kept of the real or of the simulated pictures.
+    """Summary of the real or of the simulated images.
 
     Attributes:
         label: the source and its camera.
-        embedding: a row per picture.
-        statistics: a row per episode.
-        regions: ``(n, 48, 7)`` of every picture.
-        pixels: a sample of each episode.
-        kept: a few pictures of some episodes.
-        names: of the episodes.
-        size: height and width of the pictures.
-        plain: how many pictures were left out because they are one single colour.
+        embedding: one row per image.
+        statistics: one row per episode.
+        regions: features ``(n, 48, 7)`` of every image.
+        pixels: a sample of pixels per episode.
+        kept: a few images of some episodes.
+        names: names of the episodes.
+        size: height and width of the images.
+        plain: number of images that were left out because they have a single colour.
     """
 
     label: str
@@ -55,7 +56,7 @@ class ImageSide:
     plain: int
 
     def to_json(self) -> dict[str, Any]:
-        """What is told of it in files."""
+        """Return a JSON-compatible summary."""
         return {
             "label": self.label,
             "episodes": len(self.names),
@@ -69,17 +70,17 @@ class ImageSide:
 def gather(
     pictures: ImageSet, encoder: ImageEncoder, *, frames: int, seed: int = 0, size: Size | None = None
 ) -> ImageSide:
-    """Sample, encode and measure pictures, an episode at a time.
+    """Sample, encode and measure images, one episode at a time.
 
     Args:
-        pictures: where they come from.
-        encoder: what turns them into numbers.
-        frames: how many of each episode, at most.
-        seed: of what is sampled.
-        size: height and width to scale them to; None leaves them as they are.
+        pictures: the source of the images.
+        encoder: the encoder that turns images into embeddings.
+        frames: largest number of images per episode.
+        seed: seed of the sampling.
+        size: height and width to which images are scaled; None keeps their size.
 
     Raises:
-        InputError: too few episodes, pictures of several sizes, or of one colour only.
+        InputError: too few episodes, images of several sizes, or images with a single colour only.
     """
     pictures.require()
     rows, statistics, regions, pixels, kept, names, clusters = [], [], [], [], [], [], []
@@ -101,8 +102,8 @@ def gather(
         names.append(sample.name)
     if len(names) < LEAST_EPISODES:
         raise InputError(
-            f"{pictures.name}: {plain} of the pictures sampled from {pictures.camera} are one single colour, and "
-            f"{len(names)} episodes remain where at least {LEAST_EPISODES} are needed. Look at that camera: a lens "
+            f"{pictures.name}: {plain} of the images sampled from {pictures.camera} have a single colour, and "
+            f"{len(names)} episodes remain; at least {LEAST_EPISODES} are needed. Check that camera: a lens "
             "cap, a wrong camera, or a renderer without light."
         )
     label = f"{pictures.name}, {pictures.camera}"
@@ -118,26 +119,26 @@ def gather(
 
 
 def _kept_each(episodes: int, shape: Size) -> int:
-    """Pictures to keep of each episode: two at most, so that different episodes are kept before many of one."""
+    """Return the number of images to keep per episode: at most two, so that many episodes are represented."""
     return int(np.clip(_KEPT / (episodes * shape[0] * shape[1]), 1, 2))
 
 
 Array = NDArray[np.float64]
-GRID = (6, 8)  # rows and columns: squares of pictures in 4 : 3
+GRID = (6, 8)  # rows and columns: square regions for an aspect ratio of 4 : 3
 FEATURES = ("lightness", "a*", "b*", "spread of lightness", "spread of colour", "edges", "fine detail")
-_SMALL = 1e-3  # of the range of luma: detail below a quarter of an 8-bit step is rounding
+_SMALL = 1e-3  # of the range of luma: detail below a quarter of an 8-bit step is rounding error
 
 
 @dataclass(frozen=True, kw_only=True)
 class RegionScores(JsonRecord):
-    """How well each region alone tells real from simulated, first row at the top.
+    """Scores per region for the distinction of real and simulated images; the first row is at the top.
 
     Attributes:
-        auc, low, high: area under the curve of held-out episodes ``(6, 8)`` with intervals.
-        p_value: that there is nothing to tell, corrected for all regions (Holm), ``(6, 8)``; NaN without a test.
-        apart: distance of both sides' held-out scores in standard deviations of these, which goes on where the area
-            under the curve is 1, ``(6, 8)``.
-        by: the feature that tells most, by region.
+        auc, low, high: area under the curve on held-out episodes, ``(6, 8)``, with intervals.
+        p_value: p-value of no difference, corrected for all regions (Holm), ``(6, 8)``; NaN without a test.
+        apart: distance of both sides' held-out scores in their standard deviations, ``(6, 8)``; it still grows when the
+            area under the curve is 1.
+        by: the feature that differs most, per region.
     """
 
     auc: Array
@@ -149,12 +150,12 @@ class RegionScores(JsonRecord):
 
     @property
     def telling(self) -> int:
-        """How many regions tell beyond chance, at 5 %."""
+        """Number of regions that differ beyond chance, at the 5 % level."""
         return int(np.sum(self.p_value <= 0.05))
 
 
 def region_features(pictures: Pictures) -> NDArray[np.float32]:
-    """Numbers of every region ``(n, 6 · 8, 7)`` of pictures ``(n, h, w, 3)``."""
+    """Return the features of every region, ``(n, 6 · 8, 7)``, of images ``(n, h, w, 3)``."""
     rows = []
     for picture in pictures:
         lab = lab_of(picture[None])[0]
@@ -185,16 +186,16 @@ def tell_regions(
     level: float = 0.95,
     seed: int = 0,
 ) -> RegionScores:
-    """Judge every region by its features ``(n, 48, 7)`` and ``(m, 48, 7)``.
+    """Test every region by its features ``(n, 48, 7)`` and ``(m, 48, 7)``.
 
     Args:
-        real: `region_features` of real pictures.
-        sim: of simulated ones.
-        real_clusters: episode of each real picture.
-        sim_clusters: of each simulated one.
+        real: `region_features` of the real images.
+        sim: `region_features` of the simulated images.
+        real_clusters: episode of each real image.
+        sim_clusters: episode of each simulated image.
         draws: relabellings of episodes; 0 for no test. The smallest p-value of 48 regions is 48 / (1 + draws).
-        level: of the intervals.
-        seed: of relabellings and resamples.
+        level: confidence level of the intervals.
+        seed: seed of relabellings and resamples.
 
     Raises:
         InputError: too few episodes for the test.
@@ -219,7 +220,7 @@ def tell_regions(
 
 
 def _means(planes: NDArray[np.float32]) -> Array:
-    """Means ``(48, c)`` over regions of ``(h, w, c)``."""
+    """Return means ``(48, c)`` over the regions of ``(h, w, c)``."""
     edges = [
         np.linspace(0, side, count + 1).astype(np.intp)[:-1] for side, count in zip(planes.shape, GRID, strict=False)
     ]
