@@ -263,7 +263,7 @@ def test_outcomes_that_chance_decides_are_refused(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     found = recordings(tmp_path / "chance", made, successes=(rng.random(24) < 0.5).tolist())
     prediction = predict_outcomes(found)
-    assert "no better than a coin" in prediction.refused
+    assert "no better than chance" in prediction.refused
     assert np.isnan(prediction.probability).all()
     assert {score.verdict for score in OutcomeConsistency().score(found)} == {"unknown"}
     few = predict_outcomes(found[:10])

@@ -74,7 +74,7 @@ def test_a_file_says_what_flags_do_not(tmp_path, capsys):
         (["--data", "SIM", "--set", "width"], "write NAME=VALUE"),
         (
             ["--data", "SIM", "--sim-fraction", "0.9"],
-            "sim_fraction 0.9 assigns 10% to real sources, but there are none",
+            "sim_fraction 0.9 assigns 10% to real sources, but there",
         ),
         (["--data", "SIM", "--device", "tpu"], "--device tpu: give cpu, cuda, or cuda:NUMBER"),
         (["--data", "SIM", "--steps", "-1"], "steps: Input should be greater than or equal to 0"),

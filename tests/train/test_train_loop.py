@@ -89,7 +89,7 @@ def test_a_run_that_was_killed_and_resumed_has_the_weights_of_an_unbroken_one(fo
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     with pytest.raises(InputError, match="holds an interrupted run. Continue it with --resume"):
         train(said, tmp_path / "broken")
-    with pytest.raises(InputError, match="is of a run with another configuration"):
+    with pytest.raises(InputError, match="belongs to a run with another configuration"):
         train(said.model_copy(update={"lr": 1.0}), tmp_path / "broken", resume=True)
     train(said, tmp_path / "broken", resume=True)
     first, second = (json.loads((tmp_path / name / RESULT).read_text()) for name in ("whole", "broken"))
