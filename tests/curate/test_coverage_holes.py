@@ -80,7 +80,7 @@ def test_distances_are_those_of_the_definition():
 
 
 def test_too_few_clips_are_refused():
-    with pytest.raises(InputError, match="Neighbour 5 of every real clip is sought in other episodes, which have 2"):
+    with pytest.raises(InputError, match="Every real clip needs 5 neighbours in other episodes, which have 2"):
         own_distance(side(square(4, 0)), 5)
 
 

@@ -43,7 +43,7 @@ class DeadChannel(UsualLimitCheck):
             widest = float(reach.max(initial=0.0))
             for column, own in zip(columns, reach, strict=False):
                 times = widest / own if own > widest / _NEVER else _NEVER
-                said = f"{prefix}{column} moves by {own:.3g} in the whole episode, the table's widest column by {widest:.3g}."
+                said = f"{prefix}{column} moves by {own:.3g} in the whole episode, the widest column by {widest:.3g}."
                 made.append(Measurement(value=times if widest else _NEVER, channel=prefix + column, said=said))
         return made or [Measurement(value=None, said="There is no column.")]
 
