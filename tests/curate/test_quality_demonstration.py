@@ -293,7 +293,7 @@ def test_few_episodes_are_not_judged_and_bad_ones_say_why(good: list, tmp_path: 
     short = recordings(tmp_path / "short", [changed(good[0], state=good[0].state[:5], action=good[0].action[:5])])
     (score,) = Hesitation().score(short)
     assert score.verdict == "unknown"
-    assert "8 frames or more" in score.reason
+    assert "at least 8 frames" in score.reason
 
 
 def test_uneven_times_are_put_on_a_grid(good: list) -> None:

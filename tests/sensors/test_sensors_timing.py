@@ -221,5 +221,5 @@ class TestNoiseAndCounts:
         whole = {"qvel": np.zeros((1, 2, 1)), "time": np.array([[0.0, 0.1]])}
         with pytest.raises(InputError, match=r"sensor/\*/noise happens by chance, .* has no seed path"):
             joint_readings(twin, noisy, np.zeros((1, 2, 1)), **whole)
-        with pytest.raises(InputError, match=r"depend on what was before. Give velocities and times"):
+        with pytest.raises(InputError, match=r"depend on earlier states. Give velocities and times"):
             joint_readings(twin, twin.table(1, {DELAY: 0.01}), np.zeros((1, 2, 1)))
