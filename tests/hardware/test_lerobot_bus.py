@@ -127,7 +127,7 @@ def test_servos_are_asked_twice_a_second_and_always_while_one_is_not_well(robot)
     robot.bus.status["arm"] = 32 | 4
     careful.check(0.9 * STATUS_S)
     for moment in (STATUS_S, STATUS_S + 1e-3):
-        with pytest.raises(ServoFaultError, match=r"arm says overheated and overload\. Let it rest"):
+        with pytest.raises(ServoFaultError, match=r"arm reports overheated and overload\. Let the robot rest"):
             careful.check(moment)
     robot.bus.status = {"arm": 0, "hand": 32}  # the gripper gives way when it holds something
     careful.check(STATUS_S + 2e-3)

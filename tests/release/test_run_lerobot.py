@@ -245,7 +245,7 @@ def test_an_arm_without_a_calibration_is_refused(lerobot, monkeypatch):
         (
             "lerobot:so101?port=x&camera.front=0",
             InputError,
-            r"no camera. Write for example camera.front=/dev/video0:640x",
+            r"not a camera. Write for example camera.front=/dev/video0:640x",
         ),
     ],
 )

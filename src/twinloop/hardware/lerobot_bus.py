@@ -77,7 +77,7 @@ class GuardedBus:
         except ConnectionError:
             return  # one lost answer; a missing servo is detected when its position is read
         self._asked = now
-        faults = [f"{joint} says {words}" for joint, status in said.items() if (words := self._words(joint, status))]
+        faults = [f"{joint} reports {words}" for joint, status in said.items() if (words := self._words(joint, status))]
         self._wrong = bool(faults)
         if faults:
             raise ServoFaultError(f"{', '.join(faults)}. Let the robot rest, check load and supply, and connect again.")
