@@ -250,8 +250,8 @@ def test_outcomes_are_predicted_and_wrong_labels_found(tmp_path: Path) -> None:
     prediction = predict_outcomes(found)
     assert prediction.auc is not None
     assert float(prediction.auc.low) > 0.7
-    assert "held off" in prediction.coefficients()[0][0] or "last closing" in prediction.coefficients()[0][0]
-    assert "speaks for success" in prediction.words()[0]
+    assert "gap" in prediction.coefficients()[0][0]
+    assert "is evidence for success" in prediction.words()[0]
     wrong = flagged(OutcomeConsistency(), found)
     assert {1, 3} <= wrong
     assert len(wrong) <= 4

@@ -211,7 +211,7 @@ def test_after_a_late_answer_readings_are_of_now(bus, arm):
     ("number", "bits", "said"),
     [
         (3, OVERLOAD, "elbow_flex reports overload"),
-        (2, VOLTAGE_ERROR | 4, "shoulder_lift says voltage and overheated"),
+        (2, VOLTAGE_ERROR | 4, "shoulder_lift reports voltage and overheated"),
         (6, OVERLOAD | 8, "gripper reports overcurrent"),
     ],
 )

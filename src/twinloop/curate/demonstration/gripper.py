@@ -154,7 +154,7 @@ class GripperUse(PeerCheck):
         for score in super().judge(recordings, adjusted):
             share = still.get(score.episode_id)
             if share is not None and score.channel == EVENTS and score.verdict == "good":
-                much = f"{100 * share:.0f} % of what is usual in this task"
+                much = f"{100 * share:.0f} % of the usual range in this task"
                 reason = f"The gripper moves by {much}: it neither closes nor opens."
                 yield replace(score, verdict="bad", reason=reason)
             else:
