@@ -267,7 +267,7 @@ def test_outcomes_that_chance_decides_are_refused(tmp_path: Path) -> None:
     assert np.isnan(prediction.probability).all()
     assert {score.verdict for score in OutcomeConsistency().score(found)} == {"unknown"}
     few = predict_outcomes(found[:10])
-    assert "it takes 20 outcomes" in few.refused
+    assert "at least 20 outcomes are needed" in few.refused
 
 
 def test_logistic_regression_recovers_what_was_planted() -> None:
