@@ -65,7 +65,9 @@ class TestFilterLag:
 
     def test_one_that_changes_with_time_is_refused(self, twin):
         table = twin.table(1).with_steps({"sensor/j0/lag": np.full((1, 4), 0.01)})
-        with pytest.raises(InputError, match="sensor/j0/lag changes at every control step, and a filter has a past"):
+        with pytest.raises(
+            InputError, match="sensor/j0/lag changes at every control step, but a filter needs a constant value"
+        ):
             joint_readings(twin, table, np.zeros((1, 4, 1)), qvel=np.zeros((1, 4, 1)), time=np.arange(4.0)[None])
 
 

@@ -118,7 +118,7 @@ def own_distance(clips: ClipRows, k: int) -> Array:
     """Return the distance of each clip to its k-th neighbour in other episodes, ``(n,)``.
 
     Raises:
-        InputError: the other episodes of an episode have fewer than ``k`` clips.
+        InputError: besides the longest episode there are fewer than ``k`` clips.
     """
     most = int(np.bincount(clips.episode).max())
     if not 1 <= k <= len(clips) - most:

@@ -56,7 +56,7 @@ class CheckedClock:
 
     def wait_until(self, moment: float) -> None:
         """Return at ``moment`` or a little later."""
-        self.now()  # a clock that has gone back would sleep for as long
+        self.now()  # a clock that went back would sleep for that time
         if not self.fault:
             try:
                 self._clock.wait_until(moment)
@@ -95,7 +95,7 @@ class CheckedClock:
         self._woken = now, time.perf_counter()
 
 
-_FAREWELL_S = 2.0  # how long a call that has not returned is waited for before disconnecting
+_FAREWELL_S = 2.0  # how long to wait for a running call before disconnecting
 
 
 class RobotLostError(TwinloopError):
@@ -303,7 +303,7 @@ class RobotDriver:
         if self._thread.busy and self._thread.wait(0.0) is None:
             raise RobotLostError(f"{self._address} still has not answered.")
         self._thread.start(call)
-        while (result := self._thread.wait(min(patience_s, 1.0))) is None:  # Ctrl-C is heard once a second
+        while (result := self._thread.wait(min(patience_s, 1.0))) is None:  # check for Ctrl-C once a second
             if time.perf_counter() - began > patience_s:
                 raise RobotLostError(f"{self._address} has not answered for {patience_s:g} s.")
         if result.error is None:

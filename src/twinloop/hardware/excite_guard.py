@@ -132,7 +132,7 @@ class GuardedRobot:
         if j is not None:
             self._lose(
                 ValueError(
-                    f"{self._plan.joints[j]} reads {here[j]:.4g}, and its range is {limits.low[j]:.4g} to "
+                    f"{self._plan.joints[j]} reads {here[j]:.4g}, but its range is {limits.low[j]:.4g} to "
                     f"{limits.high[j]:.4g}"
                 )
             )
@@ -181,7 +181,7 @@ class GuardedRobot:
         for frame, row in enumerate(commands):
             if self._sent is not None and not self.reason:
                 self._look(self._sent)
-            if self.reason and frame:  # the first goes out in any case: a recording has a frame
+            if self.reason and frame:  # always send the first, because a recording needs a frame
                 return
             before = row if self._sent is None or swings else self._sent
             wanted = before + np.clip(row - before, -limits.speed / hz, limits.speed / hz)
@@ -235,7 +235,7 @@ class GuardedRobot:
         self.reason, self.lost = self.reason or f"the robot does not answer: {raised(error)}", True
 
 
-# SIGHUP, of a terminal that closes or a connection that breaks, is not on Windows.
+# Windows has no SIGHUP, the signal for a closed terminal or a lost connection.
 _STOPPING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 

@@ -146,7 +146,7 @@ def _of_robot(twin: Twin, name: str) -> bool:
 
 _CELL = Path(__file__).with_name("cell.yaml")
 _ANY_PLAY = 1e-3  # rad or m; the truth is a parameter, see `HiddenCell.table`
-# What a virtual robot does and a twin need not declare.
+# Effects of a virtual robot that a twin need not declare.
 _EFFECTS = (
     "joint/*/load_friction",
     "joint/*/backlash",

@@ -111,10 +111,10 @@ RANGE_MARGIN = 0.05
 SPEED_SHARE, ACCELERATION_SHARE = 0.6, 0.6
 # Root mean square over stall torque. Heat goes with its square; hobby servos are rated at a third to a half of stall.
 TORQUE_SHARE = 0.5
-# A damping is a motor's back-EMF, and says how fast it turns, where it gives what servos do unloaded: up to 10 rad/s
-# (STS3215 4.7 to 5.3, XL330 10.8). Elsewhere: what joints of collaborative arms are rated for (Franka: 2.2 to
-# 2.6 rad/s, 7.5 to 15 rad/s²), a slide of a parallel hand in m/s, and for an arm that swings freely under torques
-# twice the speed of a half-metre pendulum falling from upright; our choice.
+# If a damping is a motor's back-EMF, it gives the no-load speed; it is used if this is plausible for a servo, up to
+# 10 rad/s (STS3215 4.7 to 5.3, XL330 10.8). Otherwise: the ratings of collaborative arms (Franka: 2.2 to 2.6 rad/s,
+# 7.5 to 15 rad/s²), a slide of a parallel hand in m/s, and for an arm that swings freely under torques twice the speed
+# of a half-metre pendulum falling from upright; our choice.
 _SERVO_SPEED, _SPEED, _SLIDE_SPEED, _ACCELERATION, _SWING_SPEED = 10.0, 2.0, 0.2, 10.0, 20.0
 
 

@@ -24,7 +24,7 @@ def robot_names() -> list[str]:
     return [f"virtual:{name}" for name in builtin_names() if load_twin(name).spec.robot is not None]
 
 
-# Built in are the schemes of addresses; what else is registered is called with an address's options, as a user's class.
+# Address schemes are built in; other registered classes are called with the address's options, like a user's class.
 ROBOTS: Registry[Callable[..., Robot]] = Registry(
     "robot",
     {"virtual:": "twinloop.hardware.registry:open_virtual", "lerobot:": "twinloop.hardware.lerobot:open_lerobot"},

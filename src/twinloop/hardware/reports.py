@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-# Share of a joint's range by which a driver's returned command may differ from what it was given and is not cut: as far
-# as a calibration by hand is off. A servo's ticks are 0.05 %.
+# Share of a joint's range by which a driver's returned command may differ from the given one without clipping: the
+# error of a manual calibration. A servo's ticks are 0.05 %.
 COMMAND_SLACK = 0.02
 READING_SLACK = 0.02  # share of a joint's range: backlash, noise, and an encoder's steps
-OUTSIDE = 0.25  # share of a joint's range beyond its ends: past this, a calibration by hand is not merely imprecise
+OUTSIDE = 0.25  # share of a joint's range beyond its ends: more than this cannot be a calibration error
 
 
 def number(value: Any) -> float:

@@ -159,6 +159,6 @@ class _FreeSpace:
         return np.where(self.arm, pose, self._grip.closed + part * (self._grip.open - self._grip.closed))
 
     def _is_free(self, start: NDArray[np.float64], goal: NDArray[np.float64]) -> bool:
-        parts = np.linspace(1.0, 0.0, _PATH_POINTS)  # the goal first: it is what most often is in the way
+        parts = np.linspace(1.0, 0.0, _PATH_POINTS)  # check the goal first, which is blocked most often
         poses = (np.where(self.arm, start + part * (goal - start), self.home) for part in parts)
         return all(self._clearance.is_free(pose) for pose in poses)

@@ -34,7 +34,7 @@ from twinloop.sensors.camera.stages import needs_chance
 from twinloop.twin import Twin
 
 KIND = "camera"
-# Views have sides of whole multiples of this, so that worlds whose lenses differ little share a renderer.
+# View sizes are rounded up to multiples of this, so that worlds with similar lenses share a renderer.
 _GRANULE = 32  # pixels
 
 
@@ -108,7 +108,7 @@ class TwinCamera:
         row = camera_ids(model, [self.camera])[self.camera]
         fovy, sensor = (np.array(fields.get(name, getattr(model, name))) for name in ("cam_fovy", "cam_sensorsize"))
         fovy[..., row] = math.degrees(self.view.fovy)
-        sensor[..., row, :] = 0.0  # a camera with a sensor size would have a pinhole of its own
+        sensor[..., row, :] = 0.0  # a sensor size would define another pinhole
         return {**fields, "cam_fovy": fovy, "cam_sensorsize": sensor}
 
     def captures(self, time: NDArray[np.float64]) -> DeliveredCaptures:

@@ -30,7 +30,7 @@ from twinloop.twin import Twin
 DepthModelName = Literal["stereo", "structured_light", "time_of_flight"]
 DepthModel = StereoDepth | StructuredLightDepth | TimeOfFlightDepth
 
-# Channels of a renderer that a reading uses; it needs the first, and loses nothing that it is not told of.
+# Channels of a renderer that a reading uses. The first is required; effects of a missing channel are left out.
 DEPTH_CHANNELS = ("depth", "normal", "linear", "geom")
 
 _MODELS: Mapping[str, tuple[Any, Any]] = {
@@ -106,7 +106,9 @@ def depth_model(twin: Twin, table: ParamTable, sensor: str) -> DepthModel:
     known = {key: settings[key] for key in spec.__dataclass_fields__ if key in settings}
     for key, value in known.items():
         if value < 0 or (value == 0 and key in ("baseline", "unit", "max_depth")):
-            raise InputError(f"The device of {sensor}: {key} = {value:g} is none that a depth camera has. Give more.")
+            raise InputError(
+                f"The device of {sensor}: {key} = {value:g} is too small for a depth camera. Give a larger value."
+            )
     shared = {key: value[0] if table.nworld == 1 else value for key, value in values.items()}
     return model(spec=spec(**known), **{key: shared[key] for key in model.__dataclass_fields__ if key in shared})
 

@@ -26,7 +26,7 @@ from twinloop.twin import Twin
 from twinloop.twin.compiling import ENGINE, WARP, solver_settings
 
 INITIAL_COMMAND = "initial_command"  # key in Provenance.extra: command before the first, which fills delay histories
-SCENE = "scene/things"  # key in Provenance.extra: what lies there beside what the model itself has
+SCENE = "scene/things"  # key in Provenance.extra: objects added to those of the model
 SOLVER = "solver"  # key in Provenance.extra: the constraint solver's settings, `core.engine_faults.SolverSettings`
 STEP_PARAMS = "step_params"  # key in Provenance.extra: values of parameters that change at every control step
 

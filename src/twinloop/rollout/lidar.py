@@ -29,7 +29,7 @@ from twinloop.twin.quantities.rotation import quat_multiply, rotate
 
 _PATTERNS: Mapping[str, Any] = {"spinning": SpinningPattern, "nonrepetitive": NonRepetitivePattern}
 _ROUND_OFF = 1e-9  # s
-_LONGEST_WARM_UP = 1000.0  # s; a device has run for up to so long when an episode begins: our choice
+_LONGEST_WARM_UP = 1000.0  # s; longest time that a device has run before an episode begins (our choice)
 
 COLUMNS: Mapping[str, tuple[pa.DataType, str]] = {
     "number": (pa.int64(), "the episode's number"),
@@ -188,7 +188,7 @@ class _LidarDevice:
             np.repeat(origins, rays, axis=0),
             toward,
             moments=np.repeat(moments, rays),
-            exclude=self.body or -1,  # its own housing; what hangs in the room has none
+            exclude=self.body or -1,  # its own housing; a device fixed to the world has none
         )
         cosine = np.maximum(-np.einsum("ij,ij->i", hits.normal, toward), 0.0)
         bright = np.where(hits.geom >= 0, world.reflectivity[hits.geom], 0.0)

@@ -187,9 +187,9 @@ class PinnedWorld:
         found = twin or load_twin(self.twin)
         if found.hash != self.twin_hash:
             raise InputError(
-                f"Scenario {self.name} was pinned on {self.twin} {self.twin_hash[:12]}, and the twin is "
-                f"{found.hash[:12]} now. Move it over with `twinloop scenario regress --twin {self.twin}`, which says "
-                "what differs."
+                f"Scenario {self.name} was pinned on {self.twin} {self.twin_hash[:12]}, but the twin is "
+                f"{found.hash[:12]} now. Move it with `twinloop scenario regress --twin {self.twin}`, which lists "
+                "the differences."
             )
         return found, open_task(self.task_reference, found)
 
@@ -256,7 +256,7 @@ class PinnedWorld:
             return pinned
         own = self.params.with_seeds(SeedPath.of(self.run_seed, [self.episode], self.attempt))
         here = task.reset(own, run_seed=self.run_seed, episodes=[self.episode], attempt=self.attempt)
-        if twin.scene is not None and twin.scene.clutter:  # what lay there lies there in every world like it
+        if twin.scene is not None and twin.scene.clutter:  # clutter keeps its poses in every world
             numbers = np.full(n, self.episode)
             table = table.with_seeds(SeedPath.of(self.run_seed, numbers, self.attempt))
         there = task.reset(table, run_seed=self.run_seed, episodes=numbers.tolist(), attempt=self.attempt)

@@ -83,7 +83,7 @@ def check_name(name: str) -> str:
     """
     if not _NAME.fullmatch(name):
         raise InputError(
-            f"{name!r} is no name of a scenario. Use up to 80 letters, digits, dots, dashes and underscores, and begin "
+            f"{name!r} is not a valid scenario name. Use up to 80 letters, digits, dots, dashes and underscores. Begin "
             "with a letter or a digit."
         )
     return name
@@ -128,7 +128,7 @@ def read_pinned(folder: Path) -> PinnedWorld:
     """
     path = folder / SCENARIO
     if not path.is_file():
-        raise InputError(f"{folder} holds no {SCENARIO}, so it is no scenario. Give a folder that `scenario` wrote.")
+        raise InputError(f"{folder} holds no {SCENARIO}, so it is not a scenario. Give a folder that `scenario` wrote.")
     try:
         said = _ScenarioFile.model_validate(load_yaml(path))
     except ValidationError as error:
@@ -137,7 +137,7 @@ def read_pinned(folder: Path) -> PinnedWorld:
     pinned = _made(said, arrays, names, folder)
     if said.hash != _hash(pinned):
         raise InputError(
-            f"{folder} was changed after it was stored: its hash is {_hash(pinned)[:12]}, and {SCENARIO} says "
+            f"{folder} was changed after it was stored: its hash is {_hash(pinned)[:12]}, but {SCENARIO} has "
             f"{said.hash[:12]}. Only `meaning` may be edited. Restore both files, or pin the failure again."
         )
     return pinned
@@ -248,7 +248,7 @@ class Rebased:
         parts += [f"no {name} any more" for name in self.gone[:4]] + [f"{name} is new" for name in self.new[:4]]
         more = len(self.moved) + len(self.gone) + len(self.new) - len(parts)
         said = ", ".join(parts) + (f", and {more} more" if more else "")
-        return said or "no nominal value differs; the model itself does"
+        return said or "no nominal value differs, but the model differs"
 
 
 def rebase(pinned: PinnedWorld, twin: Twin, task: Task) -> Rebased:

@@ -17,7 +17,7 @@ from twinloop.twin import Twin
 from twinloop.twin.quantities import find_kind, names_of_stage
 
 _STREAM = "rollout/readings"
-_PARTS = 8  # of a control step, between which a filtered position counts as linear: 4 ms at 30 Hz
+_PARTS = 8  # of a control step: intervals in which a filtered position is treated as linear, 4 ms at 30 Hz
 
 
 def joint_readings(
@@ -73,7 +73,9 @@ def _lag(twin: Twin, params: ParamTable) -> NDArray[np.float64]:
     lags = [f"sensor/{joint}/lag" for joint in twin.robot.joints]
     changing = [name for name in params.steps if name in lags]
     if changing:
-        raise InputError(f"{changing[0]} changes at every control step, and a filter has a past. Draw it per episode.")
+        raise InputError(
+            f"{changing[0]} changes at every control step, but a filter needs a constant value. Draw it per episode."
+        )
     return twin.column(params, "sensor", "lag")
 
 
@@ -164,7 +166,9 @@ class JointReadings:
         if self._past is None:
             self._past = np.zeros((*self._length, states.shape[1]))
         self._past[envs, steps] = states
-        until_now = np.minimum(np.arange(int(steps.max()) + 1), steps[:, None])  # what lies behind is of older episodes
+        until_now = np.minimum(
+            np.arange(int(steps.max()) + 1), steps[:, None]
+        )  # later entries belong to older episodes
         past = self._past[envs[:, None], until_now]
         qpos, qvel, time = past[..., self._qpos], past[..., self._qvel], past[..., self._time[0]]
         return joint_readings(self._twin, params, qpos, qvel=qvel, time=time)[np.arange(len(envs)), steps]

@@ -51,12 +51,12 @@ def step_inputs(
         yield StepInputs(
             controls=np.broadcast_to(controls, (twin.substeps, twin.model.nu)),
             wrenches=None if wrenches is None else wrenches[0],
-            # A loop that keeps time has the model's own physics step, to the bit.
+            # Without timing errors the physics step equals the model's bit for bit.
             timestep=None if clock.steady else float(clock.timestep[0]),
         )
 
 
-VOLTAGE, TEMPERATURE = "voltage", "temperature_rise"  # recorded of the drives, beside MjData's fields
+VOLTAGE, TEMPERATURE = "voltage", "temperature_rise"  # recorded from the drives, in addition to MjData's fields
 _BIT = mujoco.mjtState
 Look: TypeAlias = Callable[[int, mujoco.MjModel, mujoco.MjData], None]
 
@@ -236,7 +236,7 @@ class Restepper:
             states = self._run(missing, ())[0] if len(self) else self.states
             self._poses[missing] = (states[:, 0], state_poses(self._model, states)["qpos"])
         qpos = np.stack([self._between(*self._poses[int(s)], at) for s, at in zip(step, asked, strict=True)])
-        held = state_poses(self._model, self.states[step])  # a control step holds what is moved by hand
+        held = state_poses(self._model, self.states[step])  # mocap bodies do not move within a control step
         return SceneStates(qpos=qpos, mocap_pos=held["mocap_pos"], mocap_quat=held["mocap_quat"])
 
     def _between(self, time: NDArray[np.float64], qpos: NDArray[np.float64], at: float) -> NDArray[np.float64]:

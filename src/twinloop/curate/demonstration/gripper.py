@@ -33,10 +33,10 @@ class GripperEvent:
 class GripEvents:
     """Gripper events of one movement: ``changes`` in order, frames ``turns`` of quick reversals, and remaining gaps.
 
-    ``span`` is the range of the gripper's command, in the movement's unit. ``gap`` is the distance between command and
-    position of the closed gripper, the largest over all closings, as a share of ``span``: a held object keeps the
-    gripper open. ``last_gap`` is the gap at the end of the last closing. Both are None without commands, or if the
-    gripper never closes after it was open.
+    ``span`` is the range of the gripper's command (without commands, of its position) in the movement's unit. ``gap``
+    is the distance between command and position of the closed gripper, the largest over all closings, as a share of
+    ``span``: a held object keeps the gripper open. ``last_gap`` is the gap at the end of the last closing. Both are
+    None without commands, or if the gripper never closes after it was open.
     """
 
     changes: tuple[GripperEvent, ...]
