@@ -286,7 +286,7 @@ def _complete(twin: Twin) -> Twin:
 
 
 def _scene(patterns: Sequence[str], twin: Twin, seed: int) -> dict[str, float]:
-    """Draw the scene's parameters, without object poses and parameters that have no default range."""
+    """Draw the scene's parameters, except object poses and parameters without a default range."""
     values: dict[str, float] = {}
     for name, param in twin.params.items():
         drawn = any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)

@@ -117,15 +117,34 @@ class PixelsConfig(_Strict):
 class TrainConfig(_Strict):
     """Configuration of a training run.
 
-    The optimizer makes ``steps`` steps of ``batch`` samples each. The learning rate rises to ``lr`` during ``warmup``
-    (a share of the steps), then falls to zero along a cosine. For steps, batch and lr, 0 means the value of the policy
-    kind's recipe (`RECIPES`). ``settings`` are settings of the policy. ``inputs`` are ``state``, ``environment`` or
-    camera names; by default the state, and the environment if every source has it, else all cameras that every source
-    has. ``holdout`` is the share of each source's episodes that is held out. ``patience`` is the number of consecutive
-    evaluations without a better held-out error after which the run ends; 0 for never. ``normalization`` is ``pooled``
-    (all sources by their shares) or the name of the source whose statistics are used. ``keep`` selects the saved
-    weights: those of the ``best`` evaluation, or the ``last``. ``ema`` is the decay of the weights' running mean, None
-    for none. With ``adapt``, kind, settings, inputs and normalization are those of the base policy.
+    Attributes:
+        policy: kind of policy: mlp, act, flow, or ``lerobot:TYPE``.
+        settings: settings of the policy.
+        sources: data to train on.
+        sim_fraction: share of all simulated sources in every batch; None to use the sources' weights.
+        inputs: ``state``, ``environment`` or camera names; by default the state, and the environment if every source
+            has it, else all cameras that every source has.
+        task: name of the task, for the policy's contract.
+        steps: steps of the optimizer; 0 for the value in the policy kind's recipe (`RECIPES`).
+        batch: samples per step; 0 for the value in the recipe.
+        lr: highest learning rate; 0 for the value in the recipe. The rate rises during ``warmup``, then falls to zero
+            along a cosine.
+        weight_decay: weight decay of the optimizer.
+        warmup: duration of the rise of the learning rate, as a share of the steps.
+        clip: largest norm of the gradient.
+        ema: decay of the weights' running mean; None for none.
+        seed: run seed.
+        device: torch device.
+        threads: threads of torch; 0 for 1.
+        holdout: share of each source's episodes that is held out.
+        evaluations: number of evaluations in the run.
+        patience: number of consecutive evaluations without a better held-out error after which the run ends; 0 for
+            never.
+        keep: weights to save: those of the ``best`` evaluation, or the ``last``.
+        keep_failures: whether to train on failed episodes too.
+        normalization: ``pooled`` (all sources by their shares) or the name of the source whose statistics are used.
+        curriculum, domain_token, align, pixels: see their classes; None for none.
+        adapt: fine-tuning; kind, settings, inputs and normalization are then those of the base policy.
     """
 
     policy: str = "mlp"
