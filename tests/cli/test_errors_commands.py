@@ -106,26 +106,24 @@ def test_training_says_what_else_to_give(tmp_path, monkeypatch, capsys):
     words = ("train", "--output", "new", "--data", "nothere")
     code, text = said(capsys, *words)
     assert code == 2
-    assert text.startswith("'nothere' is no folder here, and any other word chooses among episodes of a workspace, and")
-    assert text.endswith("Give the folder of a dataset, or make a workspace: `twinloop init FOLDER`.")
+    assert text.startswith("'nothere' is not a folder here, and a dataset version needs a workspace, but")
+    assert text.endswith("Give the folder of a dataset, or create a workspace: `twinloop init FOLDER`.")
     code, text = said(capsys, *words, "--method", "low_rank")
     assert code == 2
     assert text.startswith(
-        "The command line says how to go on from a policy (method), and not from which. Give --adapt"
+        "The command line has fine-tuning settings (method), but names no policy to start from. Give --adapt"
     )
     assert main(["init", "."]) == 0
     capsys.readouterr()
     code, text = said(capsys, *words)
     assert code == 2
-    assert text.startswith(
-        "'nothere' is no folder here, and no frozen dataset either. Unknown frozen dataset 'nothere'"
-    )
+    assert text.startswith("'nothere' is neither a folder nor a dataset version. Unknown frozen dataset 'nothere'")
     (tmp_path / "new").mkdir()
     for name in ("result.json", "report.html"):  # without its report, a run was ended before it had finished
         (tmp_path / "new" / name).write_text("{}")
     code, text = said(capsys, *words, "--resume")
     assert code == 2
-    assert text.startswith("new holds a finished run: nothing is left to resume. `--adapt new` with another --output")
+    assert text.startswith("new holds a finished run, which cannot be resumed. `--adapt new` with another --output")
 
 
 def test_an_alias_that_nothing_stands_for_says_what_makes_one(tmp_path, capsys):

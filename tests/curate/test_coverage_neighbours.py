@@ -44,7 +44,7 @@ def test_the_search_is_the_plain_loop():
 
 def test_a_workspace_answers_from_its_file_and_knows_what_was_added(tmp_path):
     workspace = Workspace.create(tmp_path / "cell")
-    with pytest.raises(InputError, match="has no embeddings. Make them: twinloop coverage --workspace"):
+    with pytest.raises(InputError, match="has no embeddings. Make embeddings with twinloop coverage --workspace"):
         usual_encoder(workspace)
     rows = np.random.default_rng(1).normal(size=(20, 5))
     add(workspace, [f"{i:02d}" for i in range(20)], rows)

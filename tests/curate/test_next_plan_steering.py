@@ -65,20 +65,20 @@ def test_a_hole_that_no_parameter_moves_toward_is_said_to_be_so(drawn):
     found = steer(drawn, clips(world(drawn, 8)), hole, reach=REACH, movable=np.ones(20, dtype=bool))
     assert found.answer == "none"
     assert found.columns == ()
-    assert "bring them no nearer" in found.reason
+    assert "bring clips no nearer" in found.reason
 
 
 def test_clips_that_tell_of_no_parameter_say_so(drawn):
     rows = np.random.default_rng(9).normal(size=(2 * COUNT, 4))
     found = steer(drawn, clips(rows), rows[:6] + 3.0, reach=REACH, movable=np.ones(20, dtype=bool))
     assert found.answer == "none"
-    assert "none of 20 drawn parameters can be told from a clip" in found.reason
+    assert "none of 20 drawn parameters can be predicted from a clip" in found.reason
 
 
 def test_what_may_not_be_moved_is_left_alone(drawn):
     none = steer(drawn, clips(world(drawn, 8)), np.zeros((3, 4)), reach=REACH, movable=np.zeros(20, dtype=bool))
     assert none.answer == "none"
-    assert "no parameter was drawn" in none.reason
+    assert "no parameter that may be changed was drawn" in none.reason
     few = steer(drawn[:10], clips(world(drawn[:10], 8)), np.zeros((3, 4)), reach=REACH, movable=np.ones(20, dtype=bool))
     assert "10 simulated episodes are too few" in few.reason
 
@@ -93,5 +93,5 @@ def test_an_innocent_parameter_is_told_as_rarely_as_the_page_says(episodes, most
         rows = chance.normal(size=(2 * episodes, 14))
         params, movable = chance.uniform(size=(episodes, 149)), np.ones(149, dtype=bool)
         found = steer(params, clips(rows), rows[:6], reach=np.tile([-1.0, 2.0], (149, 1)), movable=movable)
-        told += "can be told from a clip" not in found.reason
+        told += "can be predicted from a clip" not in found.reason
     assert told <= trials * most + 3 * np.sqrt(trials * most)

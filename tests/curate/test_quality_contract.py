@@ -194,7 +194,7 @@ def test_a_check_of_ones_own_comes_in_by_its_file(tmp_path, dataset):
     (check,) = open_checks([f"{tmp_path}/own.py:Mine"], NO_TWIN)
     scores = score_all(open_recordings(dataset), [check], LocalProcesses(1))
     assert [score.verdict for score in scores] == ["good"] * EPISODES
-    with pytest.raises(InputError, match="is no check of episodes: it lacks meaning, hash, score"):
+    with pytest.raises(InputError, match="is not a check of episodes: it lacks meaning, hash, score"):
         open_checks([f"{tmp_path}/own.py:Nothing"], NO_TWIN)
     with pytest.raises(InputError, match="A name is FAMILY/NAME"):
         open_checks([f"{tmp_path}/own.py:Nameless"], NO_TWIN)

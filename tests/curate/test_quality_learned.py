@@ -132,8 +132,8 @@ def test_simulation_without_noise_gives_itself_away(episodes: tuple[list, list],
     wrong = {s.episode_id for s in scores if s.verdict == "suspect"}
     assert wrong == {recording.episode_id for recording in found[24:]}
     said = scores[-1].reason
-    assert "one feature alone gives it away" in said
-    assert "nine of ten real clips have" in said
+    assert "one feature is enough" in said
+    assert "90 % of real clips have" in said
     assert any(word in said for word in ("jerk", "above 4 Hz", "equal to the one before", "acceleration"))
 
 
@@ -163,8 +163,8 @@ def test_episodes_elsewhere_have_no_support_and_the_nearest_real_clip_is_named(
 def test_what_cannot_be_compared_is_unknown(episodes: tuple[list, list], tmp_path: Path) -> None:
     real, sim = episodes
     few = recordings(tmp_path / "few", [*real[:5], *sim[:5]])
-    assert "too few to learn from" in list(SimulatedLookingEpisodes().score(few))[-1].reason
-    assert "too few to say where reality ends" in list(OutOfSupport().score(few))[-1].reason
+    assert "too few for training" in list(SimulatedLookingEpisodes().score(few))[-1].reason
+    assert "real episodes of this robot are too few" in list(OutOfSupport().score(few))[-1].reason
     short = recordings(tmp_path / "short", [changed(e, state=e.state[:40], action=e.action[:40]) for e in real[:3]])
     assert {score.verdict for score in OutOfSupport().score(short)} == {"unknown"}
     slow = [replace(e, time=e.time * 2) for e in sim[:2]]

@@ -74,7 +74,7 @@ def test_units_of_one_episode_are_told_by_the_factor_against_the_others(bench):
     score = worst(UnitConsistency().score(recordings))[recordings[0].episode_id]
     assert score.verdict == "bad"
     assert score.value == pytest.approx(180 / np.pi, rel=0.1)
-    assert "times as far as in the other episodes: another unit" in score.reason
+    assert "times that of the other episodes: another unit" in score.reason
 
 
 def test_left_and_right_are_told_by_name(bench):

@@ -62,7 +62,7 @@ def test_what_does_not_exist_is_answered_with_the_nearest(tmp_path):
     with pytest.raises(InputError, match=r"does not take these options \(colour\)"):
         open_robot(f"{path}:Mine?colour=red")
     path.write_text("class Deaf:\n    def __init__(self, port):\n        raise ValueError('no such\\nport ' + port)\n")
-    with pytest.raises(InputError, match=r"Deaf could not be made: ValueError: no such port 3 \(.*arm.py:3\)\.$"):
+    with pytest.raises(InputError, match=r"Deaf could not be created: ValueError: no such port 3 \(.*arm.py:3\)\.$"):
         open_robot(f"{path}:Deaf?port=3")
     path.write_text("import nothing_of_that_name")
     with pytest.raises(InputError, match=r"arm.py does not run: ModuleNotFoundError"):

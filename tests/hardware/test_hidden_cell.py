@@ -123,7 +123,7 @@ class TestFaults:
     def test_what_cannot_be(self):
         with pytest.raises(UnknownNameError, match="friction_doubled"):
             hidden_cell(TWIN, 3, fault="friction_double")
-        with pytest.raises(InputError, match=r"camera/front/position/y, and double_pendulum has no such parameter"):
+        with pytest.raises(InputError, match=r"camera/front/position/y, but double_pendulum has no such parameter"):
             hidden_cell(load_twin("double_pendulum"), 3, fault="camera_moved_3cm")
 
 

@@ -210,9 +210,9 @@ def test_after_a_late_answer_readings_are_of_now(bus, arm):
 @pytest.mark.parametrize(
     ("number", "bits", "said"),
     [
-        (3, OVERLOAD, "elbow_flex says overload"),
-        (2, VOLTAGE_ERROR | 4, "shoulder_lift says voltage and overheated"),
-        (6, OVERLOAD | 8, "gripper says overcurrent"),
+        (3, OVERLOAD, "elbow_flex reports overload"),
+        (2, VOLTAGE_ERROR | 4, "shoulder_lift reports voltage and overheated"),
+        (6, OVERLOAD | 8, "gripper reports overcurrent"),
     ],
 )
 def test_a_servo_that_is_not_well_is_heard(bus, arm, number, bits, said):
@@ -317,7 +317,7 @@ def test_a_lost_answer_holds_for_a_step_and_goes_on(bus, at_home):
     ("fault", "said"),
     [
         (lambda bus: bus.faults.silent.add(3), "does not answer: ConnectionError: Failed to sync read"),
-        (lambda bus: bus.faults.errors.update({3: OVERLOAD}), "elbow_flex says overload"),
+        (lambda bus: bus.faults.errors.update({3: OVERLOAD}), "elbow_flex reports overload"),
         (lambda bus: bus.unplug(), "does not answer|has not answered|still has not"),
     ],
     ids=["a servo falls silent", "a servo is overloaded", "the plug is pulled"],

@@ -127,12 +127,12 @@ def test_servos_are_asked_twice_a_second_and_always_while_one_is_not_well(robot)
     robot.bus.status["arm"] = 32 | 4
     careful.check(0.9 * STATUS_S)
     for moment in (STATUS_S, STATUS_S + 1e-3):
-        with pytest.raises(ServoFaultError, match=r"arm says overheated and overload\. Let it rest"):
+        with pytest.raises(ServoFaultError, match=r"arm reports overheated and overload\. Let the robot rest"):
             careful.check(moment)
     robot.bus.status = {"arm": 0, "hand": 32}  # the gripper gives way when it holds something
     careful.check(STATUS_S + 2e-3)
     robot.bus.status["hand"] = 1
-    with pytest.raises(ServoFaultError, match="hand says voltage"):
+    with pytest.raises(ServoFaultError, match="hand reports voltage"):
         careful.check(3 * STATUS_S)
     robot.bus.status["hand"] = 0
     robot.bus.others = [255]  # a late answer to another question

@@ -371,7 +371,7 @@ def test_a_driver_from_a_file(tmp_path, monkeypatch, capsys, observed):
     ],
 )
 def test_the_check_of_robots_finds_it(value, observed):
-    with pytest.raises(CheckFailedError, match="far from what it was given") as failed:
+    with pytest.raises(CheckFailedError, match="far from the given") as failed:
         check_robot(Arm(send_action=first(value)))
     observed(str(failed.value)[:80])
 

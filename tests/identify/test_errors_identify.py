@@ -53,7 +53,7 @@ def said(folder, capsys, words: str) -> str:
         ("--plan --excitation @p.yaml --duration 1e9", "1e+09 s is too long for the search. Give at most 600 s"),
         ("--plan --excitation @p.yaml --repeat 0", "--repeat and pool must be at least 1"),
         ("--plan --excitation @p.yaml --speed-share nan", "--speed-share nan is no share. Give more than 0"),
-        ("--plan --excitation @p.csv", "p.csv is not the name of a plan. Let it end in .yaml"),
+        ("--plan --excitation @p.csv", "p.csv is not a plan's file name. Use the suffix .yaml"),
         ("--plan --excitation @taken.yaml", "taken.yaml exists, and a log may belong to it. Choose another name"),
         ("--output @x --bootstrap -3", "--bootstrap -3: percentiles take at least 40 refits. Give as many"),
         ("--output @x --window 100", "Windows of 100 s do not fit: the longest episode lasts 0.9667 s"),
@@ -90,7 +90,7 @@ def test_commands_that_the_twin_does_not_take_are_refused(folder, capsys, log: s
         ("import @log.csv --check --resample nan", "--resample nan is no rate"),
         ("import @log.csv --check --shift nan", "--shift nan: nan is no number. Give one that is finite"),
         ("import @log.csv --check --units rad,deg", "2 units were given. Give one unit for all, or one for each"),
-        ("record --robot virtual:so101_tabletop --excitation @list.yaml --dry-run", "is no mapping. Make one with"),
+        ("record --robot virtual:so101_tabletop --excitation @list.yaml --dry-run", "is not a mapping. Make one with"),
     ],
 )
 def test_logs_and_plans_are_refused_by_the_option_that_is_wrong(folder, capsys, words: str, message: str) -> None:

@@ -195,12 +195,12 @@ def test_a_changed_or_broken_plan_is_refused(tmp_path):
     with pytest.raises(InputError, match="is not what .* was made with: its SHA-256 differs"):
         load_excitation(path)
     table.unlink()
-    with pytest.raises(InputError, match="names its commands p.csv, which do not lie beside it"):
+    with pytest.raises(InputError, match="needs its commands p.csv, which are missing"):
         load_excitation(path)
     path.write_text(path.read_text().replace("hz: 30.0", "hz: -1"))
     with pytest.raises(InputError, match="is not an excitation plan: hz"):
         load_excitation(path)
-    with pytest.raises(InputError, match=r"Let it end in \.yaml"):
+    with pytest.raises(InputError, match=r"Use the suffix \.yaml"):
         save_excitation(small_plan(), tmp_path / "p.txt")
 
 

@@ -226,7 +226,7 @@ def test_units_come_from_a_file_or_a_twin_where_that_is_said(lerobot, tmp_path):
 def test_an_arm_without_a_calibration_is_refused(lerobot, monkeypatch):
     robot = arm()
     robot._robot.calibration = {}
-    with pytest.raises(InputError, match=r"LeRobot knows no calibration of lerobot:so101.*lerobot-calibrate.*id"):
+    with pytest.raises(InputError, match=r"LeRobot has no calibration of lerobot:so101.*lerobot-calibrate.*id"):
         _ = robot.units
     monkeypatch.setattr(SO101Follower, "is_calibrated", False)
     spoken = TimedRobot(arm(), patience_s=5.0)
@@ -239,13 +239,13 @@ def test_an_arm_without_a_calibration_is_refused(lerobot, monkeypatch):
     ("address", "error", "said"),
     [
         ("lerobot:so102?port=x", UnknownNameError, "Unknown LeRobot robot 'so102'. Nearest existing: so10"),
-        ("lerobot:so101", InputError, r"does not say where the arm is. Write lerobot:so101\?port=/dev/ttyACM0"),
+        ("lerobot:so101", InputError, r"has no port. Write lerobot:so101\?port=/dev/ttyACM0"),
         ("lerobot:so101?port=x&degrees=1", UnknownNameError, "Unknown option 'degrees' .*use_degrees"),
         ("lerobot:so101?port=x&use_degrees=1", InputError, "use_degrees=1 is neither true nor false"),
         (
             "lerobot:so101?port=x&camera.front=0",
             InputError,
-            r"no camera. Write for example camera.front=/dev/video0:640x",
+            r"not a camera. Write for example camera.front=/dev/video0:640x",
         ),
     ],
 )
@@ -278,5 +278,5 @@ def test_lerobots_own_driver_finds_its_servos_on_an_emulated_bus():
 
 def test_without_lerobot_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "lerobot", None)
-    with pytest.raises(MissingDependencyError, match=r"so101_follower is a robot of LeRobot's.*pip install 'lerobot\["):
+    with pytest.raises(MissingDependencyError, match=r"so101_follower is a LeRobot robot.*pip install 'lerobot\["):
         open_robot("lerobot:so101?port=/dev/ttyACM0")

@@ -125,7 +125,7 @@ def test_files_give_back_the_same_world(world, tmp_path):
     [
         ("success: ", "success: !!python/object/apply:os.system [true] #", "the tag .* is not allowed"),
         ("schema: 1", "schema: 2", "schema"),
-        ("name: slipped", "name: ../../slipped", "is no name of a scenario"),
+        ("name: slipped", "name: ../../slipped", "is not a valid scenario name"),
         ("steps: 12", "steps: 11", "was changed after it was stored"),
         ("steps: 12", "stepps: 12", "Nearest existing: steps"),
         ("attempt: 0", "attempt: -3", "chance.attempt"),
@@ -181,7 +181,7 @@ def test_another_version_of_the_twin_is_refused_until_it_is_moved_over(world):
     twin, task, _, pinned = world
     worn = declaring(twin, [ParamSpec(name="joint/wrist_roll/stiction", nominal=1.5, source="test")])
     worn = dataclasses.replace(worn, hash="f" * 64)
-    with pytest.raises(InputError, match="re-based|Move it over"):
+    with pytest.raises(InputError, match="re-based|Move it with"):
         pinned.open(worn)
     moved = rebase(pinned, worn, task)
     assert moved.moved == {"joint/wrist_roll/stiction": (1.0, 1.5)}

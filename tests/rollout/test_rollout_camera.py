@@ -224,7 +224,7 @@ def test_sensors_are_found_by_their_cameras_and_refused_by_kind(rail):
     with pytest.raises(InputError, match=r"The sensor lidar of rail is of the kind lidar \(mid360\)"):
         TwinCamera.of(twin, twin.table(1), "lidar", height=32, width=32)
     twice = equipped(twin, {"second": SensorSpec(device="ideal", camera="front")})
-    with pytest.raises(InputError, match="front and second of rail look from the same camera front"):
+    with pytest.raises(InputError, match="front and second of rail use the same camera front"):
         camera_sensors(twice)
 
 

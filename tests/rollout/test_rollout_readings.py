@@ -247,12 +247,12 @@ def test_what_cannot_be_read_says_why(robot, tmp_path):
         BodySensors(twin, ["wrist_imo"])
     camera = tmp_path / "camera.yaml"
     camera.write_text("base: so101_tabletop\nname: x\nsensors: {front: {device: uvc_webcam}}\n")
-    with pytest.raises(InputError, match="The sensor front of x is a camera, which gives no rows of numbers"):
+    with pytest.raises(InputError, match="The sensor front of x is a camera, which gives no numeric readings"):
         reporting_sensors(load_twin(camera), ["front"])
     assert reporting_sensors(load_twin(camera), "all") == ()
     panda = tmp_path / "panda.yaml"
     panda.write_text("base: panda_tabletop\nname: y\nsensors: {motors: {device: ideal_servo}}\n")
-    with pytest.raises(InputError, match="reports currents, which follow from constants of the motors that are not"):
+    with pytest.raises(InputError, match="reports currents, but the motor constants of some joints are unknown"):
         reporting_sensors(load_twin(panda), "all")
     steps = {"sensor/wrist_imu/gyro_bias_x": np.zeros((1, 20))}
     table = made.params.take([0]).with_steps(steps)
@@ -260,7 +260,7 @@ def test_what_cannot_be_read_says_why(robot, tmp_path):
     world = Restepper(
         twin, table, made.trajectories.states[0], made.trajectories.commands[0], np.zeros(6), model=sensors.model
     )
-    with pytest.raises(InputError, match="changes at every control step, and the sensor samples between them"):
+    with pytest.raises(InputError, match="changes at every control step, but the sensor samples between them"):
         sensors.read_world(world)
 
 

@@ -145,9 +145,9 @@ def test_what_cannot_be_read_is_refused(twin) -> None:
     table = seeded(twin, [0])
     with pytest.raises(UnknownNameError, match="Unknown sensor 'd345' in twin eyes. Nearest existing: d435"):
         depth_reading(twin, table, "d345", view(), PINHOLE, frames=[0])
-    with pytest.raises(InputError, match="needs the channel depth, and was given geom"):
+    with pytest.raises(InputError, match="needs the channel depth, but was given geom"):
         depth_reading(twin, table, "d435", {"geom": view()["geom"]}, PINHOLE, frames=[0])
-    with pytest.raises(InputError, match="1 frame numbers and 2 rows of parameters for 3 pictures"):
+    with pytest.raises(InputError, match="1 frame numbers and 2 rows of parameters for 3 images"):
         depth_reading(twin, seeded(twin, [0, 1]), "d435", view(3), PINHOLE, frames=[0])
     with pytest.raises(InputError, match="What d435 loses and mistakes happens by chance"):
         depth_reading(twin, twin.table(), "d435", view(), PINHOLE, frames=[0])

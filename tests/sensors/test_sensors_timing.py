@@ -65,7 +65,9 @@ class TestFilterLag:
 
     def test_one_that_changes_with_time_is_refused(self, twin):
         table = twin.table(1).with_steps({"sensor/j0/lag": np.full((1, 4), 0.01)})
-        with pytest.raises(InputError, match="sensor/j0/lag changes at every control step, and a filter has a past"):
+        with pytest.raises(
+            InputError, match="sensor/j0/lag changes at every control step, but a filter needs a constant value"
+        ):
             joint_readings(twin, table, np.zeros((1, 4, 1)), qvel=np.zeros((1, 4, 1)), time=np.arange(4.0)[None])
 
 
@@ -221,5 +223,5 @@ class TestNoiseAndCounts:
         whole = {"qvel": np.zeros((1, 2, 1)), "time": np.array([[0.0, 0.1]])}
         with pytest.raises(InputError, match=r"sensor/\*/noise happens by chance, .* has no seed path"):
             joint_readings(twin, noisy, np.zeros((1, 2, 1)), **whole)
-        with pytest.raises(InputError, match=r"depend on what was before. Give velocities and times"):
+        with pytest.raises(InputError, match=r"depend on earlier states. Give velocities and times"):
             joint_readings(twin, twin.table(1, {DELAY: 0.01}), np.zeros((1, 2, 1)))

@@ -214,10 +214,10 @@ def test_a_changed_checkpoint_is_refused_and_a_killed_interpreter_said(states, t
     policy = open_policy(states)
     seen = {key: rows[0][:, None] for key, rows in observed(policy, 1, 2).items()}
     assert policy.predict(seen).shape == (2, 8, 6)
-    with pytest.raises(InputError, match=r"observation.state has shape \(2, 1, 5\); the policy wants \(n, 1, 6\)"):
+    with pytest.raises(InputError, match=r"observation.state has shape \(2, 1, 5\); the policy needs \(n, 1, 6\)"):
         policy.predict({**seen, "observation.state": seen["observation.state"][:, :, :5]})
     policy._child._process.kill()
-    with pytest.raises(LeRobotEndedError, match=r"which ran .*pretrained_model, ended \(code -9\)"):
+    with pytest.raises(LeRobotEndedError, match=r"for .*pretrained_model ended \(code -9\)"):
         policy.predict(seen)
 
     import shutil

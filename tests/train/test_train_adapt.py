@@ -113,7 +113,7 @@ def test_where_the_base_was_better_the_result_says_so(tmp_path):
     worse = adapting(made, tmp_path / "p", holdout=0.2, steps=5, lr=1.0).figures
     before, after = worse["adaptation"]["held_out_before"][0]["scaled"], worse["held_out"][0]["scaled"]
     assert after > before
-    assert f"the held-out error on real grew from {before:.3g} to {after:.3g} deviations" in worse["notes"][0]
+    assert f"the held-out error on real grew from {before:.3g} to {after:.3g} standard deviations" in worse["notes"][0]
     better = adapting(made, tmp_path / "q", holdout=0.2, steps=15, lr=3e-3).figures
     assert not any("grew" in note for note in better["notes"])
 
@@ -142,12 +142,12 @@ def test_a_run_that_is_broken_and_resumed_gives_the_same_policy(method, folders,
     ("said", "text"),
     [
         ({"policy": "act"}, "is a policy of kind mlp, not act. Leave --policy out"),
-        ({"settings": {"width": 99}}, "has width=16, and a policy to go on from keeps its settings; width=99"),
+        ({"settings": {"width": 99}}, "has width=16, and fine-tuning keeps the settings of a policy; width=99"),
         ({"domain_token": {}}, "domain_token makes new tokens"),
-        ({"adapt": {"rank": 3}}, "rank belongs to method low_rank, and the method is full"),
-        ({"method": "head", "align": {}}, "with method head they stay as they are"),
-        ({"align": {}}, "a batch of 8 holds 0 simulated ones"),
-        ({"pixels": {}}, "pixels changes pictures, and the policy sees none"),
+        ({"adapt": {"rank": 3}}, "rank is a setting of method low_rank, but the method is full"),
+        ({"method": "head", "align": {}}, "method head keeps them fixed"),
+        ({"align": {}}, "a batch of 8 has 0 simulated samples"),
+        ({"pixels": {}}, "pixels changes images, but the policy uses none"),
         ({"adapt": {"from": "nowhere"}}, "nowhere"),
     ],
 )

@@ -101,7 +101,7 @@ def measured(distance, low, error):
     [
         (measured(0.1, 0.4, 2.0), "collapsed", "collapsed: the probe is at chance and the real error grew"),
         (measured(0.1, 0.6, 2.0), "discernible", "aligned yet discernible (MMD² 0.5 before and 0.1 after"),
-        (measured(0.1, 0.4, 0.5), "aligned", "the probe does not tell; the real error did not grow"),
+        (measured(0.1, 0.4, 0.5), "aligned", "the probe is at chance, and the real error did not grow"),
         (measured(0.6, 0.7, 0.5), "apart", "not aligned: the distance did not fall"),
         (measured(0.6, 0.4, 2.0), "collapsed", "area of 0.5 [0.4, 0.6]"),
     ],
@@ -131,7 +131,7 @@ def test_alignment_comes_with_its_diagnosis(method, folders, tmp_path):
 def test_with_too_little_held_out_the_diagnosis_says_so(folders, tmp_path):
     said = {"sim_fraction": 0.5, "align": {}, "steps": 1, "holdout": 0}
     found = train(config(*folders, **said), tmp_path / "p").figures["adaptation"]["alignment"]
-    assert found["verdict"].startswith("not known: 0 real and 0 simulated episodes are held out")
+    assert found["verdict"].startswith("unknown: 0 real and 0 simulated episodes are held out")
 
 
 @pytest.mark.slow
@@ -171,7 +171,7 @@ def test_the_adversarial_term_of_the_page_runs_and_learns(folders, tmp_path):
     ("code", "text"),
     [
         ("class Mine:\n    def __init__(self, size):\n        self.size = size\n", "is not a torch.nn.Module"),
-        ("class Mine:\n    def __init__(self, size):\n        1 / 0\n", r"cannot be made: ZeroDivisionError"),
+        ("class Mine:\n    def __init__(self, size):\n        1 / 0\n", r"cannot be created: ZeroDivisionError"),
         ("class Other: ...\n", "Unknown alignment class 'Mine'"),
     ],
 )

@@ -68,11 +68,14 @@ def test_a_file_says_what_flags_do_not(tmp_path, capsys):
     ("words", "text"),
     [
         (["--data", "nowhere/at/all"], "no such folder"),
-        ([], "does not say what to train on. Give --data FOLDER"),
+        ([], "names no training data. Give --data FOLDER"),
         (["--data", "SIM", "--policy", "mpl"], "Unknown policy kind 'mpl'. Nearest existing: mlp"),
         (["--data", "SIM", "--set", "widht=3"], "Nearest existing: width"),
         (["--data", "SIM", "--set", "width"], "write NAME=VALUE"),
-        (["--data", "SIM", "--sim-fraction", "0.9"], "sim_fraction 0.9 leaves 10% to real sources, and there is none"),
+        (
+            ["--data", "SIM", "--sim-fraction", "0.9"],
+            "sim_fraction 0.9 assigns 10% to real sources, but there",
+        ),
         (["--data", "SIM", "--device", "tpu"], "--device tpu: give cpu, cuda, or cuda:NUMBER"),
         (["--data", "SIM", "--steps", "-1"], "steps: Input should be greater than or equal to 0"),
         (["--data", "SIM", "--inputs", "front"], "Unknown input 'front'"),

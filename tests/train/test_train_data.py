@@ -60,19 +60,19 @@ def test_units_that_nobody_said_are_asked_for(tmp_path):
     for path in (theirs / layout.UNIT_MAP, theirs / layout.SPEC):
         path.unlink()
     question = (
-        rf"{theirs} does not say the unit of pan; {ours} has it in deg\. Which unit is it in\? Say it with `units:` "
-        r"beside `data:` \(deg, rad, range_m100_100, range_0_100\)"
+        rf"{theirs} does not store the unit of pan; {ours} has it in deg\. Which unit is it\? Add `units:` to this "
+        r"source \(deg, rad, range_m100_100, range_0_100\)"
     )
     with pytest.raises(UnitsError, match=question):
         opened({"data": str(ours)}, {"data": str(theirs)})
     answered = opened({"data": str(ours)}, {"data": str(theirs), "units": "deg"})
     half = answered.frames // 2
     np.testing.assert_array_equal(answered.columns[STATE][:half], answered.columns[STATE][half:])
-    assert any("taken to mean the same" in note for note in answered.notes)
-    with pytest.raises(UnitsError, match=r"ours says the units of its joints itself \(deg\)\. Leave out `units:`"):
+    assert any("assumed to have the same zero" in note for note in answered.notes)
+    with pytest.raises(UnitsError, match=r"ours already stores the units of its joints \(deg\)\. Remove `units:`"):
         opened({"data": str(ours), "units": "rad"})
     alone = opened({"data": str(theirs)})
-    assert any("no folder says the units" in note for note in alone.notes)
+    assert any("no folder stores the units" in note for note in alone.notes)
 
 
 def test_plus_minus_hundred_without_a_calibration_is_no_unit_to_convert(tmp_path):
@@ -138,7 +138,7 @@ def test_other_robots_rates_and_inputs_are_refused(tmp_path):
         opened({"data": str(first)}, inputs=["state", "front"])
     info = json.loads((second / layout.INFO).read_text())
     (second / layout.INFO).write_text(json.dumps({**info, "fps": 15}))
-    with pytest.raises(InputError, match=r"have other frames per second: 30.0 and 15.0"):
+    with pytest.raises(InputError, match=r"have different frames per second: 30.0 and 15.0"):
         opened({"data": str(first)}, {"data": str(second)})
 
 
@@ -148,7 +148,7 @@ def test_sources_are_told_apart_by_name(tmp_path):
     assert [source.name for source in sources] == ["a", "a-2"]
     with pytest.raises(InputError, match="Two sources are called x"):
         open_sources([SourceConfig(data=path, name="x"), SourceConfig(data=path, name="x")])
-    with pytest.raises(InputError, match="chooses among episodes of a workspace, and there is none here"):
+    with pytest.raises(InputError, match="An SQL query needs a workspace, but there is none here"):
         open_sources([SourceConfig(data="SELECT episode_id FROM episodes")], workspace=None)
 
 
@@ -204,7 +204,7 @@ def test_a_file_and_flags_make_one_configuration(tmp_path):
     made = read_config(file, steps=7, seed=None)
     assert (made.policy, made.steps, made.seed) == ("flow", 7, 0)
     assert [source.data for source in made.sources] == [str((tmp_path / "sim").resolve()), "frozen"]
-    with pytest.raises(InputError, match="does not say what to train on. Give --data FOLDER"):
+    with pytest.raises(InputError, match="names no training data. Give --data FOLDER"):
         read_config(None, steps=3)
     with pytest.raises(InputError, match=r"stepz: .* Nearest existing: steps"):
         config(tmp_path, stepz=3)

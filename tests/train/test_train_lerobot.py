@@ -198,13 +198,13 @@ def test_what_goes_wrong_is_said(folders, program, tmp_path):
     plain = {"policy": "lerobot:act", "settings": {}, "lr": 0.0, "steps": 200}
     with pytest.raises(CheckFailedError, match=r"ended with code 1. Its last lines:\nValueError: no such thing"):
         train_lerobot(config(folders[1], **plain, seed=13), tmp_path / "a", python=program)
-    with pytest.raises(CheckFailedError, match="left no checkpoint in"):
+    with pytest.raises(CheckFailedError, match="ended without a checkpoint in"):
         train_lerobot(config(folders[1], **plain, seed=14), tmp_path / "b", python=program)
     with pytest.raises(InputError, match="no run to resume: mixture.json is missing"):
         train_lerobot(config(*folders, **plain), tmp_path / "c", python=program, resume=True)
     for said, text in (
         ({"align": {}}, "lerobot-train has no align. Leave it out, or train mlp, act or flow"),
-        ({"lr": 1e-4}, "has no lr.*Say the rate with --set optimizer_lr="),
+        ({"lr": 1e-4}, "has no lr.*Set the rate with --set optimizer_lr="),
         ({"policy": "lerobot:"}, "write lerobot:TYPE"),
     ):
         with pytest.raises(InputError, match=text):
@@ -236,7 +236,7 @@ def test_both_sides_speak_the_policy_servers_format():
     assert kind == "act"
     for name, values in arrays.items():
         np.testing.assert_array_equal(read[name], values)
-    with pytest.raises(EOFError, match="the other side is gone"):
+    with pytest.raises(EOFError, match="the other process closed the stream"):
         lerobot_side.receive(io.BytesIO(stream.getvalue()[:-3]))
 
 

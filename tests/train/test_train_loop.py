@@ -87,9 +87,9 @@ def test_a_run_that_was_killed_and_resumed_has_the_weights_of_an_unbroken_one(fo
         finally:
             os._exit(0)  # whatever is wrong there, no second session of tests goes on
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-    with pytest.raises(InputError, match="holds a run that was stopped. Go on with it by --resume"):
+    with pytest.raises(InputError, match="holds an interrupted run. Continue it with --resume"):
         train(said, tmp_path / "broken")
-    with pytest.raises(InputError, match="is of a run with another configuration"):
+    with pytest.raises(InputError, match="belongs to a run with another configuration"):
         train(said.model_copy(update={"lr": 1.0}), tmp_path / "broken", resume=True)
     train(said, tmp_path / "broken", resume=True)
     first, second = (json.loads((tmp_path / name / RESULT).read_text()) for name in ("whole", "broken"))
@@ -104,7 +104,7 @@ def test_resuming_without_or_with_a_damaged_checkpoint_is_refused(folders, tmp_p
         train(config(*folders), tmp_path / "none", resume=True)
     (tmp_path / "cut").mkdir()
     (tmp_path / "cut" / FILE).write_bytes(b"\x08\x00\x00\x00\x00\x00\x00\x00{}      ")
-    with pytest.raises(InputError, match="is no whole checkpoint"):
+    with pytest.raises(InputError, match="is not a complete checkpoint"):
         train(config(*folders), tmp_path / "cut", resume=True)
 
 
@@ -163,9 +163,9 @@ def test_a_policy_learns_and_its_result_says_what_it_was_made_of(folders, tmp_pa
 def test_without_anything_held_out_the_result_says_that_no_error_is_known(folders, tmp_path):
     figures = train(config(folders[0], holdout=0.0, steps=2), tmp_path / "out").figures
     assert figures["held_out"] == []
-    assert any("nothing is held out" in note for note in figures["notes"])
+    assert any("no episodes are held out" in note for note in figures["notes"])
     said = train(config(folders[0], steps=2), tmp_path / "sim").figures
-    assert any("no real episode is held out: the error that decides is that of sim" in n for n in said["notes"])
+    assert any("no real episode is held out: the deciding error is that of sim" in n for n in said["notes"])
 
 
 def test_domain_tokens_are_the_sources_and_the_real_one_is_the_default(folders, tmp_path):

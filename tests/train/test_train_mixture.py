@@ -56,11 +56,11 @@ def test_sources_without_weights_count_by_their_frames_and_sim_fraction_divides_
 
 def test_a_fraction_for_nobody_and_weights_for_some_are_refused():
     with pytest.raises(
-        InputError, match=r"sim_fraction 0.5 leaves 50% to real sources, and there is none: s0\. .*kind: sim"
+        InputError, match=r"sim_fraction 0.5 assigns 50% to real sources, but there are none: s0\. .*kind: sim"
     ):
         by_frames(frames([[4]]), 0.5)
     with pytest.raises(
-        InputError, match=r"s1 has no weight and other sources have\. Give each source a weight, or none"
+        InputError, match=r"s1 has no weight, but other sources do\. Give a weight to every source or to none"
     ):
         by_frames(frames([[4], [4]], weights=[1.0, None]), None)
 

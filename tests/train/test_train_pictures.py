@@ -43,7 +43,7 @@ def test_pictures_of_any_frames_are_the_datasets_and_each_is_decoded_once(folder
 def test_pictures_of_another_size_than_the_metadata_say_are_refused(folder):
     data = load(open_sources([SourceConfig(data=str(folder))]))
     with pytest.raises(
-        DatasetError, match=r"observation.images.still of episode 1 of .* is \(7, 48, 64, 3\), and should"
+        DatasetError, match=r"observation.images.still of episode 1 of .* has shape \(7, 48, 64, 3\), but should"
     ):
         ImageCache(data, "still", (32, 64)).read(np.array([6]))
 

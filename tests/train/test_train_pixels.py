@@ -112,9 +112,9 @@ def test_statistics_are_of_each_kinds_training_pictures(monkeypatch):
 
 
 def test_without_real_pictures_or_cameras_it_is_refused():
-    with pytest.raises(InputError, match="no real one is trained on"):
+    with pytest.raises(InputError, match="no real training images"):
         like_real(prepared(real=False), PixelsConfig())
-    with pytest.raises(InputError, match="the policy sees none. Name cameras with --inputs"):
+    with pytest.raises(InputError, match="the policy uses none. Name cameras with --inputs"):
         like_real(prepared(cameras={}), PixelsConfig())
 
 

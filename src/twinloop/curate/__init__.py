@@ -1,1 +1,1 @@
-"""What of the data is good, and what is missing: scores with reasons, coverage, and holes to fill."""
+"""Judge and plan data: quality scores with reasons, coverage of real data, and holes to fill."""

@@ -1,8 +1,8 @@
-"""Count episodes in cells of parameters, and find the boxes that one kind of episode fills and another does not.
+"""Count episodes in cells of parameters, and find boxes where one kind of episode is more frequent than another.
 
-Kulldorff's spatial scan for Bernoulli data ("A spatial scan statistic", Communications in Statistics 26, 1997): of
+Kulldorff's spatial scan for Bernoulli data ("A spatial scan statistic", Communications in Statistics 26, 1997): for
 every box on a grid, along one axis and in pairs of axes, the log likelihood ratio of cases being more frequent inside
-than outside. The best box is held against the best ones of relabelled episodes, so that looking everywhere is paid for.
+than outside. The best box is compared with the best boxes of relabelled episodes, which corrects for multiple testing.
 Cases are real episodes and controls simulated ones (holes), or failures and successes.
 """
 
@@ -22,19 +22,19 @@ from twinloop.curate.parameters import ParameterAxis
 from twinloop.stats import wilson
 
 Array = NDArray[np.float64]
-BOX_CELLS = 10  # parts of an axis that a box's ends lie between: as the pairs of `twinloop coverage DIR`
+BOX_CELLS = 10  # parts of an axis whose borders are the possible ends of a box, as in `twinloop coverage DIR`
 MOST_PAIR_AXES = 12  # 66 pairs of 3025 boxes, scanned again for every relabelling
 DRAWS = 199  # relabellings: p-values down to 0.005
 _ALPHA = 0.05
-_MOST_BOXES = 5  # boxes that are told one after the other (our choice)
+_MOST_BOXES = 5  # boxes to report (our choice)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CellBox:
-    """A box: ``axes`` are columns, ``low`` and ``high`` its ends as cell borders from 0 to ``CELLS``.
+    """A box: ``axes`` are columns, ``low`` and ``high`` its ends as cell borders from 0 to ``BOX_CELLS``.
 
-    ``cases`` and ``controls`` lie inside it; ``p_value`` is the chance of one as unlikely anywhere, given the
-    boxes that were found before it.
+    ``cases`` and ``controls`` are the numbers of points inside; ``p_value`` is the chance of an equally unlikely box
+    anywhere, given the boxes found before it.
     """
 
     axes: tuple[int, ...]
@@ -46,7 +46,7 @@ class CellBox:
     p_value: float
 
     def holds(self, u: Array) -> NDArray[np.bool_]:
-        """Which points ``(n, d)`` lie inside; a box that begins or ends with the axis goes on beyond it."""
+        """Return which points ``(n, d)`` are inside; a box at the end of an axis extends beyond it."""
         inside = np.ones(len(u), dtype=bool)
         for axis, low, high in zip(self.axes, self.low, self.high, strict=True):
             inside &= (u[:, axis] >= low / BOX_CELLS) | (low == 0)
@@ -57,16 +57,16 @@ class CellBox:
 def scan(
     cases: Array, controls: Array, *, pair_axes: Sequence[int] = (), draws: int = DRAWS, seed: int = 0
 ) -> tuple[CellBox, ...]:
-    """The boxes in which cases are significantly more frequent than elsewhere, the most unlikely first.
+    """Return the boxes where cases are significantly more frequent than elsewhere, the most unlikely first.
 
-    Points in a box that was found are left out before the next is sought.
+    Points in a box are removed before the next search.
 
     Args:
         cases: points ``(n, d)`` of the unit cube.
-        controls: ``(m, d)``.
+        controls: points ``(m, d)``.
         pair_axes: columns whose pairs are scanned too.
-        draws: relabellings.
-        seed: of them.
+        draws: number of relabellings.
+        seed: seed of the relabellings.
     """
     found: list[CellBox] = []
     while len(found) < _MOST_BOXES and len(cases) and len(controls):
@@ -95,7 +95,7 @@ def _best(cases: Array, controls: Array, pair_axes: Sequence[int], draws: int, s
 
 
 class _Grids:
-    """Counts of cells, and the best box for any labels."""
+    """Counts per cell, and the best box for given labels."""
 
     def __init__(self, cell: NDArray[np.int64], pair_axes: Sequence[int]) -> None:
         self.cell = cell
@@ -106,7 +106,7 @@ class _Grids:
         self.all_single, self.all_pair = self._single(every), self._pair(every)
 
     def best(self, is_case: NDArray[np.bool_]) -> tuple[float, tuple[tuple[int, ...], ...] | None]:
-        """The largest log likelihood ratio, and its axes, lows and highs; None where no box has more cases."""
+        """Return the largest log likelihood ratio with its axes, lows and highs, or None if no box has more cases."""
         n, cases = len(is_case), int(is_case.sum())
         single = _log_ratio(self._single(is_case), self.all_single, cases, n)
         top, where = 0.0, None
@@ -124,13 +124,13 @@ class _Grids:
         return top, where
 
     def _single(self, chosen: NDArray[np.bool_]) -> Array:
-        """Counts in every span of every axis ``(d, nspan)``."""
+        """Return the counts in every span of every axis ``(d, nspan)``."""
         counts = np.stack([np.bincount(column, minlength=BOX_CELLS) for column in self.cell[chosen].T])
         sums = np.pad(counts.cumsum(axis=1), ((0, 0), (1, 0)))
         return (sums[:, self.spans[:, 1]] - sums[:, self.spans[:, 0]]).astype(np.float64)
 
     def _pair(self, chosen: NDArray[np.bool_]) -> Array:
-        """Counts in every box of every pair ``(npair, nspan, nspan)``."""
+        """Return the counts in every box of every pair ``(npair, nspan, nspan)``."""
         if not self.pairs:
             return np.zeros((0, 1, 1))
         counts = np.stack([np.bincount(flat[chosen], minlength=BOX_CELLS**2) for flat in self._flat])
@@ -142,7 +142,7 @@ class _Grids:
 
 
 def _log_ratio(inside: Array, total: Array, cases: int, n: int) -> Array:
-    """Log likelihood ratio of cases being more frequent inside than outside; 0 where they are not.
+    """Return the log likelihood ratio of cases being more frequent inside than outside; 0 if they are not.
 
     Args:
         inside: cases in each box.
@@ -159,7 +159,7 @@ def _log_ratio(inside: Array, total: Array, cases: int, n: int) -> Array:
 
 
 def _bernoulli(cases: Array, total: Array) -> Array:
-    """Largest log likelihood of so many cases of a total."""
+    """Return the maximal log likelihood of a number of cases in a total."""
     other = total - cases
     with np.errstate(divide="ignore", invalid="ignore"):
         share = np.where(cases > 0, cases * np.log(cases / total), 0.0)
@@ -173,9 +173,9 @@ _LEVEL = 0.95
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterCell(JsonRecord):
-    """A part of one parameter's range, ``low`` to ``high`` in SI.
+    """A part of one parameter's range, ``low`` to ``high`` in SI units.
 
-    ``rate`` is the success rate of its simulated episodes with Wilson's interval, NaN where none has an outcome.
+    ``rate`` is the success rate of its simulated episodes with Wilson's interval, NaN without outcomes.
     """
 
     name: str
@@ -193,7 +193,7 @@ class ParameterCell(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterPairCell(JsonRecord):
-    """A part of two parameters' ranges, ``low`` to ``high`` ``(2,)`` each in SI; rates as of a `ParameterCell`."""
+    """A part of two parameters' ranges, ``low`` to ``high`` ``(2,)`` each in SI units; rates as in `ParameterCell`."""
 
     names: tuple[str, str]
     units: tuple[str, str]
@@ -209,13 +209,13 @@ class ParameterPairCell(JsonRecord):
 
 
 def parameter_cells(axes: Sequence[ParameterAxis], real: Array, sim: Array, success: Array) -> list[ParameterCell]:
-    """The cells of every axis; the outermost ones hold what lies beyond the range too.
+    """Return the cells of every axis; the outermost cells include values beyond the range.
 
     Args:
         axes: ``d`` axes.
-        real: points ``(n, d)`` of real episodes, NaN where a value is not known.
-        sim: of simulated ones ``(m, d)``.
-        success: of the simulated ones ``(m,)``: 1, 0, NaN.
+        real: points ``(n, d)`` of real episodes, NaN for unknown values.
+        sim: points ``(m, d)`` of simulated episodes.
+        success: outcome of the simulated episodes ``(m,)``: 1, 0, NaN.
     """
     cells = []
     for column, axis in enumerate(axes):
@@ -240,14 +240,14 @@ def parameter_cells(axes: Sequence[ParameterAxis], real: Array, sim: Array, succ
 def pair_cells(
     axes: Sequence[ParameterAxis], real: Array, sim: Array, success: Array, pairs: Sequence[int]
 ) -> list[ParameterPairCell]:
-    """The cells of every two of some axes, the emptiest first: those that reality visits most where none is simulated.
+    """Return the cells of all pairs of some axes, first those with the fewest simulated and most real episodes.
 
     Args:
         axes: ``d`` axes.
-        real: points ``(n, d)`` of real episodes, NaN where a value is not known.
-        sim: of simulated ones ``(m, d)``.
-        success: of the simulated ones ``(m,)``: 1, 0, NaN.
-        pairs: columns of the axes that are paired.
+        real: points ``(n, d)`` of real episodes, NaN for unknown values.
+        sim: points ``(m, d)`` of simulated episodes.
+        success: outcome of the simulated episodes ``(m,)``: 1, 0, NaN.
+        pairs: columns of the axes to pair.
     """
     mine, theirs = _part(real, PAIR_CELLS), _part(sim, PAIR_CELLS)
     borders = [axis.to_si(np.linspace(0.0, 1.0, PAIR_CELLS + 1)) for axis in axes]
@@ -270,12 +270,12 @@ def pair_cells(
 
 
 def _part(places: Array, count: int) -> Array:
-    """The number of the part that each place lies in; NaN where it is not known."""
+    """Return the index of the part that contains each value; NaN if it is unknown."""
     return np.floor(np.clip(places, 0.0, np.nextafter(1.0, 0.0)) * count)
 
 
 def _success(outcome: Array) -> dict[str, Any]:
-    """What a cell says of the outcomes of its episodes."""
+    """Return counts and success rate of a cell's episodes."""
     judged = int((~np.isnan(outcome)).sum())
     successes = int(np.nansum(outcome))
     rate = low = high = float("nan")
@@ -286,12 +286,12 @@ def _success(outcome: Array) -> dict[str, Any]:
 
 
 def failure_boxes(points: Array, success: Array, *, pair_axes: Sequence[int], seed: int = 0) -> tuple[CellBox, ...]:
-    """Boxes in which simulated episodes fail significantly more often than elsewhere.
+    """Return boxes where simulated episodes fail significantly more often than elsewhere.
 
     Args:
         points: ``(n, d)`` of the simulated episodes.
         success: ``(n,)``: 1, 0, NaN.
-        pair_axes: columns whose pairs are looked at too.
-        seed: of relabellings.
+        pair_axes: columns whose pairs are scanned too.
+        seed: seed of the relabellings.
     """
     return scan(points[success == 0.0], points[success == 1.0], pair_axes=pair_axes, seed=seed)

@@ -1,4 +1,4 @@
-"""Define what a check of episodes is, what it says, and the form in which most are written: measure, then judge."""
+"""Define the interface of episode checks, their scores, and their usual form: measure, then judge."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from twinloop.curate.recording import RecordedEpisode
 
 _ROOM = Path(__file__).parent
 _IMPORT = re.compile(r"^\s*from (twinloop[\w.]*) import ", re.MULTILINE)
-# What is followed further: rooms that measure. Of others, as of `dataset`, what is imported directly counts.
+# Packages whose imports are followed further. Of other packages, such as `dataset`, only direct imports count.
 _FOLLOWED = ("twinloop.curate", "twinloop.stats", "twinloop.encoders", "twinloop.dataset.logs.checks")
-# A list of names, which grows, and modules of which no figure comes.
+# Modules that do not affect measured values, and a registry of names, which grows.
 _NO_FIGURES = (
     *("twinloop.curate.registry", "twinloop.core.errors", "twinloop.core.files", "twinloop.core.headline"),
     "twinloop.core.registry",
@@ -31,9 +31,9 @@ _NO_FIGURES = (
 
 
 def source_hashes(kind: type) -> dict[str, str]:
-    """SHA-256 of files by name: for a class of ours all of its package folder and the modules that those import.
+    """Return SHA-256 by file name: for a built-in class all files of its package folder and the modules they import.
 
-    A class in a user's own file has that file, and what it imports of twinloop.
+    For a class in a user's own file: that file and its imports from twinloop.
     """
     file = Path(inspect.getfile(kind)).resolve()
     ours = _ROOM in file.parents and file.parent != _ROOM
@@ -55,24 +55,24 @@ def _hashes(place: Path) -> tuple[tuple[Path, str], ...]:
 
 
 def _name(path: Path) -> str:
-    """A file within twinloop, so that a hash does not depend on where it is installed."""
+    """Return a file's path within twinloop, so that a hash does not depend on the installation folder."""
     root = _ROOM.parent
     return path.relative_to(root).as_posix() if root in path.parents else path.name
 
 
 Verdict = Literal["good", "suspect", "bad", "unknown", "unreadable"]
 VERDICTS: tuple[Verdict, ...] = ("unreadable", "bad", "suspect", "good", "unknown")
-"""Worst first; what cannot be told is outweighed by whatever can."""
-READABLE = "recording/readable"  # runs with whatever other checks; says nothing of the quality of what can be read
+"""Verdicts, worst first; ``unknown`` comes last, so that any other verdict outweighs it."""
+READABLE = "recording/readable"  # always runs with the other checks; does not judge the quality of readable data
 FAMILIES = ("physics", "recording", "demonstration", "learned")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckScore(JsonRecord):
-    """What a check says of one episode, or of one channel of it: a row of the catalog's table ``scores``.
+    """Score of one episode, or of one of its channels, by one check: a row of the catalog's table ``scores``.
 
-    ``value`` is the figure in ``unit``, ``limit`` the figure from which on it is suspect; None where there is none.
-    ``reason`` is one sentence for a person. ``first_frame`` to ``last_frame`` are concerned, None where all are.
+    ``value`` is the measured value in ``unit``, ``limit`` the value from which it is suspect, None if there is none.
+    ``reason`` is one sentence for people. ``first_frame`` to ``last_frame`` are the frames concerned, None for all.
     """
 
     episode_id: str
@@ -87,7 +87,7 @@ class CheckScore(JsonRecord):
     last_frame: int | None = None
 
     def badness(self) -> tuple[int, float]:
-        """Larger is worse: by the verdict, then by how far the figure lies beyond its limit, on whichever side."""
+        """Return a sort key, larger is worse: first the verdict, then the distance of the value beyond its limit."""
         if self.check == READABLE and self.verdict == "good":
             return -len(VERDICTS), 0.0
         beyond = 0.0
@@ -100,8 +100,8 @@ class CheckScore(JsonRecord):
 class EpisodeCheck(Protocol):
     """A check of episodes.
 
-    ``name`` is FAMILY/NAME, ``meaning`` one line for people, ``hash`` names its version and settings. ``score`` gives
-    at least one score for every recording: ``unknown`` with the reason where it cannot tell.
+    ``name`` is FAMILY/NAME, ``meaning`` one line for people, ``hash`` identifies version and settings. ``score`` gives
+    at least one score for every recording: ``unknown`` with a reason if it cannot be determined.
     """
 
     name: str
@@ -109,21 +109,21 @@ class EpisodeCheck(Protocol):
 
     @property
     def hash(self) -> str:
-        """Names version and settings: scores of different hashes are not to be compared."""
+        """Hash of version and settings; scores with different hashes must not be compared."""
         ...
 
     def score(self, recordings: Sequence[RecordedEpisode]) -> Iterable[CheckScore]:
-        """Scores of all recordings, which may be measured against each other."""
+        """Return scores of all recordings; the check may compare recordings with each other."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """One figure of one channel of an episode, before it is known what is usual.
+    """One measured value of one channel of an episode, before it is compared with other episodes.
 
-    ``value`` is None where it cannot be told, and ``said`` then says why; else ``said`` is the evidence in words.
-    ``facts`` are further small things that the judgement needs. ``unreadable`` says that the episode is not to be
-    judged at all: something of it cannot be read, or the check raised an error on it.
+    ``value`` is None if it cannot be determined; ``said`` is then the reason, else the evidence in words. ``facts`` are
+    other small values that `MeasuringCheck.judge` needs. ``unreadable`` excludes the episode from judgement: a part of
+    it cannot be read, or the check raised an error.
     """
 
     value: float | None
@@ -136,9 +136,9 @@ class Measurement:
 
 
 class MeasuringCheck(ABC):
-    """A check in two steps: `measure` reads one episode and may run in another process; `judge` knows all figures.
+    """A check in two steps: `measure` reads one episode and may run in another process; `judge` compares all values.
 
-    Subclasses set ``name``, ``meaning`` and ``unit``. ``reads`` are the parts of a recording that figures are made of:
+    Subclasses set ``name``, ``meaning`` and ``unit``. ``reads`` are the parts of a recording that the values depend on:
     some of ``raw``, ``states`` and ``pictures``. Instances are picklable.
     """
 
@@ -149,36 +149,36 @@ class MeasuringCheck(ABC):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """What the check was told; part of its hash."""
+        """Settings of the check; part of its hash."""
         return {}
 
     @functools.cached_property
     def hash(self) -> str:
-        """SHA-256 of the sources that its figures come from, and its settings."""
+        """SHA-256 of the source files that the values depend on, and of the settings."""
         return sha256_json({"check": self.name, "sources": source_hashes(type(self)), "settings": dict(self.settings)})
 
     @abstractmethod
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """The figures of one episode."""
+        """Return the measured values of one episode."""
 
     @abstractmethod
     def judge(
         self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
     ) -> Iterator[CheckScore]:
-        """Scores of all episodes from the figures of each."""
+        """Yield scores of all episodes from their measured values."""
 
     def measured(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """Return what `measure` does; where it raises, one figure that gives the reason.
+        """Return the result of `measure`; if it raises an error, one unknown value with the reason.
 
-        A built-in check raises what is no `DatasetError` where it does not apply. Any error of a check that somebody
-        else wrote makes the episode unreadable.
+        A built-in check that does not apply raises an error other than `DatasetError`. Any error of a user's check
+        makes the episode unreadable.
         """
         try:
             return [_no_nan(row) for row in self.measure(recording)]
         except TwinloopError as error:
             own = type(self).__module__.startswith("twinloop.")
             return [Measurement(value=None, said=str(error), unreadable=isinstance(error, DatasetError) or not own)]
-        except Exception as error:  # noqa: BLE001 - whatever it is, the episode was not checked
+        except Exception as error:  # noqa: BLE001 - any error means that the episode was not checked
             return [Measurement(value=None, said=f"{self.name} raised {raised(error)}.", unreadable=True)]
 
     def score(self, recordings: Sequence[RecordedEpisode]) -> Iterator[CheckScore]:
@@ -194,7 +194,7 @@ class MeasuringCheck(ABC):
         limit: float | None = None,
         reason: str = "",
     ) -> CheckScore:
-        """A figure as a score; ``reason`` is by default what was said when it was measured."""
+        """Make a score of a measured value; ``reason`` is by default the text of the measurement."""
         return CheckScore(
             episode_id=recording.episode_id,
             check=self.name,
@@ -210,14 +210,14 @@ class MeasuringCheck(ABC):
 
 
 def _no_nan(row: Measurement) -> Measurement:
-    """Return a figure as unknown where it is NaN: nothing is above a limit that is NaN, and NaN is above none."""
+    """Replace NaN by an unknown value, because every comparison of NaN with a limit is false."""
     if row.value is None or not math.isnan(row.value):
         return row
-    return replace(row, value=None, said=f"{row.said} The figure is not a number.".strip())
+    return replace(row, value=None, said=f"{row.said} The value is not a number.".strip())
 
 
 def worst(scores: Iterable[CheckScore]) -> dict[str, CheckScore]:
-    """The worst score of each episode by its id; of equal verdicts the one furthest beyond its limit."""
+    """Return the worst score of each episode by its id; among equal verdicts the one furthest beyond its limit."""
     found: dict[str, CheckScore] = {}
     for score in scores:
         before = found.get(score.episode_id)

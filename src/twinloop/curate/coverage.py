@@ -1,15 +1,13 @@
-"""Measure how much of reality simulation covers, clip by clip, and gather what it does not cover into holes.
+"""Measure how much of the real data simulation covers, clip by clip, and group the uncovered clips into holes.
 
-A real clip's own neighbour distance is how far its k-th neighbour among the clips of *other real episodes* lies: what
-another real episode would be expected to come within. A real clip is covered where a simulated one lies within it
-(coverage of Naeem et al., ICML 2020); the ratio of its distance to the nearest simulated clip over its own neighbour
-distance says how far it is from that.
+A real clip's own neighbour distance is the distance to its k-th neighbour among clips of *other real episodes*. A real
+clip is covered if a simulated clip is within this distance (coverage of Naeem et al., ICML 2020). The ratio is the
+distance to the nearest simulated clip divided by the own neighbour distance.
 
-Two uncovered clips belong to one hole where one lies among the 2 k nearest real neighbours of the other, k being the
-neighbour of a clip's own distance: connected regions of reality, of whatever shape. Ten neighbours, and not five,
-because regions of random points hold together from about 4.5 links a point on (continuum percolation in the plane). A
-hole's mass is the share of reality that it holds, every episode weighing alike. It counts for more where the robot
-fails there.
+Two uncovered clips belong to the same hole if one is among the 2 k nearest real neighbours of the other, where k is the
+neighbour of the own distance: connected regions of any shape. Ten neighbours instead of five, because regions of random
+points are connected from about 4.5 links per point (continuum percolation in the plane). A hole's mass is its share of
+the real data, with equal weight for every episode. A hole has more weight if the robot fails there.
 """
 
 from __future__ import annotations
@@ -30,15 +28,15 @@ Array = NDArray[np.float64]
 NEIGHBOUR = 5  # Naeem et al., section 4
 LEVEL = 0.95
 _BLOCK_BYTES = 64e6
-_FLOOR_DRAWS = 19  # relabellings that say what figures are where there is no gap; a mean needs no more
+_FLOOR_DRAWS = 19  # relabellings that estimate the metrics without a gap; enough for a mean
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClipRows:
-    """Clips of one side as rows of a common space.
+    """Clips of one side (real or simulated) as rows of a common space.
 
-    ``rows`` ``(n, d)``; ``episode`` ``(n,)`` numbers of their episodes, ``first`` ``(n,)`` their first frames;
-    ``success`` ``(nepisode,)``, by episode number, 1, 0 or NaN where it is not known.
+    ``rows`` ``(n, d)``; ``episode`` ``(n,)`` is each clip's episode number, ``first`` ``(n,)`` its first frame;
+    ``success`` ``(nepisode,)``, by episode number, is 1, 0 or NaN if unknown.
     """
 
     rows: Array
@@ -51,17 +49,17 @@ class ClipRows:
 
     @property
     def weight(self) -> Array:
-        """The mass of each clip ``(n,)``: episodes weigh alike, whatever their length; the sum is 1."""
+        """Mass of each clip ``(n,)``: episodes have equal weight, whatever their length; the sum is 1."""
         count = np.bincount(self.episode, minlength=len(self.success))
         return 1.0 / (count[self.episode] * np.count_nonzero(count))
 
 
 @dataclass(frozen=True, kw_only=True)
 class RealCoverage:
-    """Figures of real and simulated clips, and of every real clip how far it is left alone.
+    """Coverage metrics, and the distance of every real clip to simulation.
 
     ``nearest`` ``(nreal,)`` is the distance to the nearest simulated clip, ``nearest_sim`` its row, ``own`` the clip's
-    own neighbour distance, all in the space's unit. ``k`` is the neighbour that ``own`` reaches to.
+    own neighbour distance, all in the unit of the space. ``own`` is the distance to the ``k``-th neighbour.
     """
 
     figures: NeighbourMetrics
@@ -72,16 +70,16 @@ class RealCoverage:
 
     @property
     def ratio(self) -> Array:
-        """``nearest`` in units of ``own``; above 1 the clip is uncovered."""
+        """``nearest`` divided by ``own``; above 1 the clip is uncovered."""
         return self.nearest / np.maximum(self.own, np.finfo(np.float64).tiny)
 
     @property
     def uncovered(self) -> NDArray[np.bool_]:
-        """Real clips without a simulated one within their own neighbour distance."""
+        """Real clips without a simulated clip within their own neighbour distance."""
         return self.nearest > self.own
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files, without what is of single clips."""
+        """Return a JSON-compatible dictionary without the data of single clips."""
         return {**self.figures.to_json(), "uncovered_clips": int(self.uncovered.sum())}
 
 
@@ -92,11 +90,11 @@ def measure_coverage_of_reality(
 
     Args:
         real: real clips.
-        sim: simulated ones, in the same space.
-        k: neighbour of a clip's own distance.
-        level: of the intervals, bootstrapped over episodes.
-        floor: whether to measure what the figures are where labels of episodes are exchanged.
-        seed: of bootstrap and relabellings.
+        sim: simulated clips, in the same space.
+        k: neighbour that defines a clip's own distance.
+        level: level of the intervals, bootstrapped over episodes.
+        floor: whether to measure the metrics for exchanged episode labels too.
+        seed: seed of bootstrap and relabellings.
 
     Raises:
         InputError: too few clips in other episodes for ``k``.
@@ -117,15 +115,15 @@ def measure_coverage_of_reality(
 
 
 def own_distance(clips: ClipRows, k: int) -> Array:
-    """Distance of each clip to its k-th neighbour among those of other episodes, ``(n,)``.
+    """Return the distance of each clip to its k-th neighbour in other episodes, ``(n,)``.
 
     Raises:
-        InputError: an episode has fewer than ``k`` clips beside it.
+        InputError: besides the longest episode there are fewer than ``k`` clips.
     """
     most = int(np.bincount(clips.episode).max())
     if not 1 <= k <= len(clips) - most:
         raise InputError(
-            f"Neighbour {k} of every real clip is sought in other episodes, which have {len(clips) - most} clips. "
+            f"Every real clip needs {k} neighbours in other episodes, which have {len(clips) - most} clips. "
             "Give more real episodes, shorter clips (--clip), or a smaller --k."
         )
     centred = clips.rows - clips.rows.mean(axis=0)
@@ -138,7 +136,7 @@ def own_distance(clips: ClipRows, k: int) -> Array:
 
 
 def nearest_rows(rows: Array, others: Array) -> tuple[Array, NDArray[np.int64]]:
-    """Distance of each row to the nearest of the others, and which that is, ``(n,)`` each."""
+    """Return the distance of each row to the nearest of the others, and that row's index, ``(n,)`` each."""
     centre = others.mean(axis=0)
     rows, others = rows - centre, others - centre
     distance, which = np.empty(len(rows)), np.empty(len(rows), dtype=np.int64)
@@ -150,7 +148,7 @@ def nearest_rows(rows: Array, others: Array) -> tuple[Array, NDArray[np.int64]]:
 
 
 def headlines_of(measured: RealCoverage) -> list[HeadlineMetric]:
-    """The figures that conditions and the history see."""
+    """Return the metrics for conditions and the history."""
     meanings = {
         "recall": "share of real clips within the neighbourhood of a simulated clip",
         "coverage": "share of real clips with a simulated one within their own neighbour distance",
@@ -173,21 +171,21 @@ def _blocks(rows: int, columns: int) -> list[slice]:
     return [slice(begin, min(begin + height, rows)) for begin in range(0, rows, height)]
 
 
-FAILURE_WEIGHT = 1.0  # a hole in which every episode fails weighs as two in which none does (our choice; an option)
-MOST_CLIPS = 20_000  # uncovered clips that are put together; distances of more do not fit in memory
-# A region that holds more of reality than this is no hole but most of reality: it is divided, so that its parts can be
-# told and filled apart (our choice).
+FAILURE_WEIGHT = 1.0  # a hole where every episode fails has twice the weight of one without failures (an option)
+MOST_CLIPS = 20_000  # uncovered clips to group; distances of more do not fit in memory
+# A region with a larger share of the real data than this is divided, so that its parts can be reported and filled
+# separately (our choice).
 _MOST_MASS, _MOST_PARTS = 0.3, 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class CoverageHole(JsonRecord):
-    """A region of reality that simulation leaves out.
+    """A region of real data that simulation does not cover.
 
-    ``clips`` are real rows, the one in the middle first. ``mass`` is the share of reality in it, ``episodes`` from how
-    many episodes. ``distance`` is the median of their distances to the nearest simulated clip in units of the clips'
-    own neighbour distance. ``failure`` is the failure rate of those of its ``judged`` episodes whose outcome is known,
-    NaN where there are none. ``weight`` ranks holes: mass × (1 + failure weight × failure rate).
+    ``clips`` are rows of real clips, the central one first. ``mass`` is the hole's share of the real data, ``episodes``
+    its number of episodes. ``distance`` is the median of the clips' distances to the nearest simulated clip, in units
+    of their own neighbour distance. ``failure`` is the failure rate of its ``judged`` episodes with known outcome, NaN
+    without any. ``weight`` ranks holes: mass × (1 + failure weight × failure rate).
     """
 
     clips: NDArray[np.int64]
@@ -202,22 +200,22 @@ class CoverageHole(JsonRecord):
 def find_holes(
     real: ClipRows, measured: RealCoverage, *, failure_weight: float = FAILURE_WEIGHT
 ) -> tuple[CoverageHole, ...]:
-    """The holes, the heaviest first.
+    """Return the holes, the largest weight first.
 
     Args:
         real: real clips.
-        measured: how far each is left alone.
-        failure_weight: how much failures count, from 0.
+        measured: coverage of the real clips.
+        failure_weight: weight of failures, at least 0.
 
     Raises:
-        InputError: more uncovered clips than can be put together, or a negative weight.
+        InputError: too many uncovered clips to group, or a negative weight.
     """
     if not failure_weight >= 0:
         raise InputError(f"--failure-weight {failure_weight:g}: a number from 0 is needed; 0 ranks by mass alone.")
     rows = np.flatnonzero(measured.uncovered)
     if len(rows) > MOST_CLIPS:
         raise InputError(
-            f"{len(rows)} real clips are uncovered, more than the {MOST_CLIPS} that can be put together. Choose fewer "
+            f"{len(rows)} real clips are uncovered, more than the {MOST_CLIPS} that can be grouped. Choose fewer "
             "episodes (--real-where), or longer clips (--clip)."
         )
     if not len(rows):
@@ -230,7 +228,7 @@ def find_holes(
 
 
 def _regions(rows: Array, reach: Array, weight: Array) -> NDArray[np.int64]:
-    """A label for each uncovered clip ``(n,)``."""
+    """Return a region label for each uncovered clip ``(n,)``."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
 
@@ -248,7 +246,7 @@ def _regions(rows: Array, reach: Array, weight: Array) -> NDArray[np.int64]:
 
 
 def _divided(rows: Array, parts: int) -> NDArray[np.int64]:
-    """Labels ``(n,)`` of so many compact parts, by Ward's linkage (J. Am. Stat. Assoc. 58, 1963)."""
+    """Return labels ``(n,)`` of ``parts`` compact parts, by Ward's linkage (J. Am. Stat. Assoc. 58, 1963)."""
     from scipy.cluster.hierarchy import fcluster, linkage
 
     return fcluster(linkage(rows, method="ward"), parts, criterion="maxclust").astype(np.int64)

@@ -1,4 +1,4 @@
-"""Turn figures into verdicts: against a limit with its source, or against the good mass of the same data."""
+"""Turn measured values into verdicts: by a limit with its source, or by the usual values of the same data."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from numpy.typing import ArrayLike
 from twinloop.curate.check import CheckScore, Measurement, MeasuringCheck, Verdict
 from twinloop.curate.recording import RecordedEpisode
 
-LEAST = 8  # episodes of which something can be called usual: fewer have no spread to speak of
+LEAST = 8  # episodes needed to estimate usual values: the spread of fewer is unreliable
 _NORMAL = 1.4826  # median absolute deviation of a normal distribution, inverted: its standard deviation
-_LEAST_PART = 1e-3  # of the median: what is smaller is as small
+_LEAST_PART = 1e-3  # of the median: smaller values are replaced by this before taking logarithms
 _QUARTILE = 0.6745  # of a standard deviation: the upper quartile of a normal distribution
 
 
 @dataclass(frozen=True, kw_only=True)
 class MetricLimit:
-    """From ``value`` on a figure is suspect, from ``bad`` on bad; ``source`` says who says so."""
+    """Limits of a value: suspect above ``value``, bad above ``bad``; ``source`` is the source of the limits."""
 
     value: float
     bad: float
     source: str
 
     def verdict(self, figure: float) -> Literal["good", "suspect", "bad"]:
-        """``good``, ``suspect`` or ``bad``."""
+        """Return ``good``, ``suspect`` or ``bad``."""
         return "bad" if figure > self.bad else "suspect" if figure > self.value else "good"
 
 
@@ -42,20 +42,19 @@ def usual_limit(
     bad: float = 10.0,
     linear: bool = False,
 ) -> MetricLimit | None:
-    """The limit of a positive figure from its own good mass; None where there are too few to tell.
+    """Estimate the limit of a positive value from the good majority of episodes; None with too few episodes.
 
-    The good mass is what lies about the median: its spread is taken from the median absolute deviation and the upper
-    quartile, of logarithms or of the figures themselves, so that up to a fifth of the episodes may be bad without
-    moving the limit much.
+    The center is the median. The spread comes from the median absolute deviation and the upper quartile, of logarithms
+    or of the values themselves. Up to a fifth of the episodes may therefore be bad without much effect on the limit.
 
     Args:
-        figures: of the episodes that are alike, ``(n,)``; NaN is left out.
-        floor: what no limit lies below: a figure that does no harm whatever is usual.
-        spread: standard deviation at least: of the logarithm, where 0.1 is 10 %, else of the figure.
-        suspect: standard deviations above the median from which on a figure is suspect. Six leave one of a billion
-            normal ones out, and few of those with heavy tails (see the false alarms in docs/evidence/curation.md).
+        figures: values of comparable episodes, ``(n,)``; NaN is ignored.
+        floor: smallest possible limit: a value that is harmless even if it is unusual.
+        spread: smallest standard deviation: of the logarithm, where 0.1 is 10 %, else of the value.
+        suspect: number of standard deviations above the median from which a value is suspect. Six exclude one of a
+            billion normal values, and few values with heavy tails (see the false alarms in docs/evidence/curation.md).
         bad: the same, for bad.
-        linear: take figures as they are: counts and durations, of which many are 0.
+        linear: use the values without logarithm: for counts and durations, of which many are 0.
     """
     values = np.asarray(figures, dtype=np.float64)
     values = values[np.isfinite(values)]
@@ -80,13 +79,13 @@ def usual_limit(
     )
 
 
-LIMIT = "limit"  # the fact of a figure that has a `MetricLimit` of its own
+LIMIT = "limit"  # key in the facts of a measurement with its own `MetricLimit`
 
 
 class KnownLimitCheck(MeasuringCheck):
-    """Judges each figure by itself: against its own limit where its facts give one, else against the check's.
+    """Check of each value alone: against the limit in its facts if it has one, else against the check's limit.
 
-    ``limit`` and ``bad`` are figures from which on a channel is suspect and bad, ``source`` says who says so.
+    ``limit`` and ``bad`` are the values from which a channel is suspect and bad, ``source`` is their source.
     """
 
     limit: float
@@ -96,7 +95,7 @@ class KnownLimitCheck(MeasuringCheck):
     def judge(
         self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
     ) -> Iterator[CheckScore]:
-        """See `MeasuringCheck`: every channel that is not good, or the one nearest to its limit."""
+        """Yield every channel that is not good, or the one nearest to its limit; see `MeasuringCheck`."""
         for recording, rows in zip(recordings, measured, strict=True):
             yield from shortened([self._judged(recording, row) for row in rows])
 
@@ -110,10 +109,10 @@ class KnownLimitCheck(MeasuringCheck):
 
 
 class UsualLimitCheck(MeasuringCheck):
-    """Judges each figure against the good mass of its channel in episodes of the same batch, robot and source.
+    """Check of each value against its channel's usual values in episodes of the same batch, robot and source.
 
-    A figure with a limit of its own among its facts is judged by that. ``floor`` is a figure that does no harm
-    whatever is usual; ``spread``, ``suspect``, ``bad`` and ``linear`` see `usual_limit`.
+    A value with a limit in its facts is judged by that limit. ``floor`` is a value that is harmless even if it is
+    unusual; for ``spread``, ``suspect``, ``bad`` and ``linear`` see `usual_limit`.
     """
 
     floor: float
@@ -123,13 +122,13 @@ class UsualLimitCheck(MeasuringCheck):
     linear: bool = False
 
     def key(self, recording: RecordedEpisode) -> tuple[str, ...]:
-        """Which episodes are alike."""
+        """Return the key of comparable episodes."""
         return recording.group
 
     def judge(
         self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
     ) -> Iterator[CheckScore]:
-        """See `MeasuringCheck`: every channel that is not good, or the one nearest to its limit."""
+        """Yield every channel that is not good, or the one nearest to its limit; see `MeasuringCheck`."""
         figures: dict[tuple[tuple[str, ...], str], list[float]] = defaultdict(list)
         for recording, rows in zip(recordings, measured, strict=True):
             for row in rows:
@@ -140,7 +139,7 @@ class UsualLimitCheck(MeasuringCheck):
             yield from shortened([self._judged(recording, row, limits, figures) for row in rows])
 
     def usual(self, figures: Sequence[float]) -> MetricLimit | None:
-        """The limit of figures that are alike."""
+        """Return the limit of comparable values."""
         return usual_limit(
             figures, floor=self.floor, spread=self.spread, suspect=self.suspect, bad=self.bad, linear=self.linear
         )
@@ -158,7 +157,7 @@ class UsualLimitCheck(MeasuringCheck):
         limit = own_limit(row) or limits[key]
         if limit is None:
             few = len(figures[key])
-            said = f"{row.said} Only {few} episodes are alike; from {LEAST} on it is known what is usual."
+            said = f"{row.said} Only {few} episodes are comparable; a limit needs at least {LEAST}."
             return self.of(recording, row, "good" if row.value <= self.floor else "unknown", reason=said)
         return self.of(
             recording, row, limit.verdict(row.value), limit=limit.value, reason=f"{row.said} {_against(self, limit)}"
@@ -166,12 +165,12 @@ class UsualLimitCheck(MeasuringCheck):
 
 
 def own_limit(row: Measurement) -> MetricLimit | None:
-    """The limit that a figure brings along."""
+    """Return the limit in a measurement's facts, or None."""
     return row.facts.get(LIMIT)
 
 
 def shortened(scores: Sequence[CheckScore]) -> list[CheckScore]:
-    """The channels that are suspect or bad; where there is none, the one nearest to its limit stands for all."""
+    """Return the suspect or bad channels; if there are none, only the one nearest to its limit."""
     wrong = [score for score in scores if score.verdict in ("suspect", "bad")]
     if wrong:
         return wrong
@@ -180,7 +179,7 @@ def shortened(scores: Sequence[CheckScore]) -> list[CheckScore]:
 
 
 def verdict_of(severity: str) -> Verdict:
-    """What a finding of `dataset.logs.checks` makes of an episode."""
+    """Return the verdict for a finding's severity in `dataset.logs.checks`."""
     verdicts: dict[str, Verdict] = {"error": "bad", "warning": "suspect", "note": "good"}
     return verdicts[severity]
 

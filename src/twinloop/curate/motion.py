@@ -1,4 +1,4 @@
-"""How an episode moves, in numbers without units: what several checks of the recording begin with."""
+"""Compute an episode's motion in numbers without units, shared by several checks of the recording."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from twinloop.curate.recording import RecordedEpisode
 
 Array = NDArray[np.float64]
 
-_STILL = 0.005  # of a joint's own range in the episode: an encoder's last steps lie below, a slow joint's frame above
-_MOVES = 0.02  # of the widest joint's range, by which a joint moves at all where all have one unit
+_STILL = 0.005  # of a joint's own range: encoder noise is below, the step of a slow joint above
+_MOVES = 0.02  # of the widest joint's range: joints with less motion are ignored, if all have one unit
 
 
 @dataclass(frozen=True, kw_only=True)
 class NormalizedMotion:
-    """Steps of the joints that move, each in parts of its own range in the episode.
+    """Steps of the joints that move, each divided by its own range in the episode.
 
-    ``steps`` ``(T − 1, m)`` from each frame to the next; ``columns`` ``(m,)`` which joints these are; ``speed``
-    ``(T − 1,)`` the largest of them; ``dt`` the median step of time in s.
+    ``steps`` ``(T − 1, m)`` from each frame to the next; ``columns`` ``(m,)`` are these joints' columns; ``speed`` ``(T
+    − 1,)`` is the largest step; ``dt`` the median time step in s.
     """
 
     steps: Array
@@ -29,7 +29,7 @@ class NormalizedMotion:
 
     @property
     def speed(self) -> Array:
-        """The fastest joint's step at each frame, 0 where none moves."""
+        """Step of the fastest joint at each frame, 0 without motion."""
         return np.abs(self.steps).max(axis=1, initial=0.0)
 
     @property
@@ -39,14 +39,14 @@ class NormalizedMotion:
 
     @property
     def brisk(self) -> NDArray[np.bool_]:
-        """Frames between which it moves at half of its usual speed or more, so that a camera sees it, ``(T − 1,)``."""
+        """Frames between which the robot moves at half its usual speed or more, visible to a camera, ``(T − 1,)``."""
         if not self.moving.any():
             return self.moving
         return self.speed > max(2 * _STILL, 0.5 * float(np.median(self.speed[self.moving])))
 
 
 def motion_of(recording: RecordedEpisode) -> NormalizedMotion:
-    """How a recording moves; values that are no numbers count as standing still.
+    """Return the motion of a recording; values that are not finite count as no motion.
 
     Raises:
         TwinloopError: it cannot be read.
@@ -66,7 +66,7 @@ def _motion(recording: RecordedEpisode) -> NormalizedMotion:
 
 
 def filled(values: Array) -> Array:
-    """Columns ``(T, n)`` whose holes hold the last number before them, else the first after them, else 0."""
+    """Fill gaps in columns ``(T, n)`` with the previous finite value, else the next one, else 0."""
     good = np.isfinite(values)
     if good.all():
         return values
@@ -78,11 +78,11 @@ def filled(values: Array) -> Array:
 
 
 def runs(true: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """First row and the one after the last of every run of True."""
+    """Return first row and end of every run of True."""
     edges = np.diff(np.concatenate([[0], true.astype(np.int8), [0]]))
     return list(zip(np.flatnonzero(edges == 1).tolist(), np.flatnonzero(edges == -1).tolist(), strict=True))
 
 
 def longest(true: NDArray[np.bool_]) -> tuple[int, int]:
-    """The longest run of True, (0, 0) where there is none."""
+    """Return the longest run of True, (0, 0) without any."""
     return max(runs(true), key=lambda run: run[1] - run[0], default=(0, 0))

@@ -1,8 +1,8 @@
-"""The clips of a workspace nearest to a clip: exact, over whitened rows that lie mapped beside the catalog.
+"""Find the clips of a workspace nearest to a clip: exact search over whitened rows in memory-mapped files.
 
-Rows of one encoder are written once as float32, with the names of their episodes, under the hash of the parts that they
-come from; whoever asks next maps the file. A search is one product of a matrix with a vector: it is bound by memory, so
-that 200,000 rows of 128 numbers (100 MB) take some tens of milliseconds (`benchmarks/speed/coverage.py`).
+The rows of one encoder are written once as float32, with their episode ids, into a cache folder named by a hash of
+their source files; later searches map these files. A search is one matrix-vector product, limited by memory bandwidth:
+200,000 rows of 128 numbers (100 MB) take some tens of milliseconds (`benchmarks/speed/coverage.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import sha256_json
 from twinloop.curate.projection import fit_whitening
 
-_FOLDER = "cache"  # in the catalog's folder; whatever lies there can be made again
+_FOLDER = "cache"  # in the catalog's folder; its content can be computed again
 _SCHEMA = 1
 _ARRAYS = ("rows", "squares", "names", "episode", "first", "last")
 _MOST = 128  # whitened components: distances are exact in them
@@ -30,7 +30,7 @@ _SHARE = 0.99
 
 @dataclass(frozen=True, kw_only=True)
 class NearestClip:
-    """A clip and how far it is, in standard deviations of whitened components."""
+    """A clip and its distance, in standard deviations of whitened components."""
 
     episode_id: str
     first_frame: int
@@ -40,9 +40,9 @@ class NearestClip:
 
 @dataclass(frozen=True, kw_only=True)
 class ClipIndex:
-    """Rows ``(n, d)`` float32 with their squared lengths, and what clips they are of.
+    """Search index: rows ``(n, d)`` float32, their squared lengths, and their clips.
 
-    ``names`` are the episodes' in order, ``episode`` ``(n,)`` says which of them a row is of.
+    ``names`` are the sorted episode ids, ``episode`` ``(n,)`` is the index into ``names`` of each row.
     """
 
     rows: NDArray[np.float32]
@@ -59,18 +59,18 @@ class ClipIndex:
     def of(
         cls, rows: NDArray[np.float32], names: Sequence[str], first: NDArray[np.int64], last: NDArray[np.int64]
     ) -> ClipIndex:
-        """An index in memory."""
+        """Make an index in memory."""
         rows = np.ascontiguousarray(rows, dtype=np.float32)
         known, episode = np.unique(np.array(names, dtype="S"), return_inverse=True)
         squares = np.einsum("nd,nd->n", rows, rows)
         return cls(rows=rows, squares=squares, names=known, episode=episode.astype(np.int32), first=first, last=last)
 
     def find(self, episode_id: str, first_frame: int) -> int:
-        """The row of a clip: the one that holds the frame.
+        """Return the row of the clip that contains a frame.
 
         Raises:
-            UnknownNameError: no clip of that episode.
-            InputError: the episode has no clip there.
+            UnknownNameError: the episode has no clips.
+            InputError: the episode has no clip at this frame.
         """
         place = int(np.searchsorted(self.names, np.bytes_(episode_id.encode())))
         if place == len(self.names) or self.names[place] != episode_id.encode():
@@ -86,13 +86,13 @@ class ClipIndex:
         return int(holding[0])
 
     def nearest(self, row: int, k: int) -> list[NearestClip]:
-        """The ``k`` nearest clips of other episodes, the nearest first."""
+        """Return the ``k`` nearest clips of other episodes, the nearest first."""
         query = np.array(self.rows[row])
         squares = self.squares - 2.0 * (self.rows @ query)
         squares[self.episode == self.episode[row]] = np.inf
         few = min(k, len(squares))
         chosen = np.argpartition(squares, few - 1)[:few]
-        # Differences of large numbers lose digits: the few that are told are measured again.
+        # Differences of large numbers lose digits, so the distances to return are computed again in float64.
         distance = np.linalg.norm(self.rows[chosen].astype(np.float64) - query, axis=1)
         order = np.argsort(distance, kind="stable")
         return [
@@ -110,30 +110,30 @@ class ClipIndex:
 def nearest(
     workspace: Workspace, episode_id: str, first_frame: int = 0, k: int = 5, *, encoder_hash: str | None = None
 ) -> list[NearestClip]:
-    """The ``k`` clips of other episodes nearest to a clip.
+    """Return the ``k`` clips of other episodes nearest to a clip.
 
     Args:
-        workspace: with embeddings.
-        episode_id: of the clip's episode.
+        workspace: workspace with embeddings.
+        episode_id: episode of the clip.
         first_frame: a frame of the clip.
-        k: how many.
-        encoder_hash: which embedding; by default the one with the most clips.
+        k: number of clips.
+        encoder_hash: the embedding to use; by default the one with the most clips.
 
     Raises:
-        UnknownNameError: no such episode in it.
-        InputError: there are no embeddings; says how to make them.
+        UnknownNameError: the embedding has no such episode.
+        InputError: there are no embeddings; the message explains how to make them.
     """
     if k < 1:
-        raise InputError(f"{k} neighbours are none; ask for one or more.")
+        raise InputError(f"{k} neighbours: give at least one.")
     index = clip_index(workspace, encoder_hash or usual_encoder(workspace)[0])
     return index.nearest(index.find(episode_id, first_frame), k)
 
 
 def usual_encoder(workspace: Workspace, name: str | None = None) -> tuple[str, str]:
-    """Hash and name of the embedding with the most clips, of those with this name.
+    """Return hash and name of the embedding with the most clips, optionally among those with a given name.
 
     Raises:
-        InputError: there is none; says how to make one.
+        InputError: there is none; the message explains how to make one.
     """
     rows = workspace.query(
         "SELECT encoder_hash, any_value(encoder) AS encoder, count(*) AS clips FROM embeddings "
@@ -144,7 +144,9 @@ def usual_encoder(workspace: Workspace, name: str | None = None) -> tuple[str, s
         what = (
             "no embeddings" if not rows else f"none by {name}; it has {', '.join(sorted({r['encoder'] for r in rows}))}"
         )
-        raise InputError(f"{workspace.root} has {what}. Make them: twinloop coverage --workspace {workspace.root}.")
+        raise InputError(
+            f"{workspace.root} has {what}. Make embeddings with twinloop coverage --workspace {workspace.root}."
+        )
     return str(found[0]["encoder_hash"]), str(found[0]["encoder"])
 
 
@@ -152,10 +154,10 @@ _OPEN: dict[tuple[Path, str], ClipIndex] = {}
 
 
 def clip_index(workspace: Workspace, encoder_hash: str) -> ClipIndex:
-    """The index of one embedding, mapped where it was made before and nothing was added since.
+    """Return the index of one embedding, from the cache if nothing was added since it was written.
 
     Raises:
-        InputError: there are no rows under that hash.
+        InputError: there are no rows with this hash.
     """
     parts = [part.sha256 for part in workspace.parts.listed("embeddings")]
     key = sha256_json([_SCHEMA, encoder_hash, parts])[:32]
@@ -185,7 +187,7 @@ def _read(workspace: Workspace, encoder_hash: str) -> ClipIndex:
 
 
 def written(folder: Path, index: ClipIndex, encoder_hash: str) -> None:
-    """Put the index where it will be mapped, whole or not at all; a folder that cannot be written goes without."""
+    """Write the index to the cache folder, completely or not at all; do nothing if the folder is not writable."""
     try:
         folder.parent.mkdir(exist_ok=True)
         made = Path(tempfile.mkdtemp(prefix=".neighbours-", dir=folder.parent))
@@ -199,11 +201,11 @@ def written(folder: Path, index: ClipIndex, encoder_hash: str) -> None:
             if (old / "encoder").is_file() and (old / "encoder").read_text() == encoder_hash:
                 shutil.rmtree(old, ignore_errors=True)
         made.rename(folder)
-    except OSError:  # a full disk, or another process that was faster: the index in memory serves as well
+    except OSError:  # a full disk, or another process was faster: the index in memory is enough
         shutil.rmtree(made, ignore_errors=True)
 
 
 def mapped(folder: Path) -> ClipIndex:
-    """The index that lies in a folder, as maps of its files."""
+    """Open the index in a folder as memory maps."""
     parts = {name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in _ARRAYS}
     return ClipIndex(**parts)

@@ -1,8 +1,8 @@
-"""The parameter space of a generated dataset as numbers that real episodes can be put into.
+"""Map parameter values to a space with one axis per drawn parameter, for simulated and real episodes.
 
-An axis is a margin of the plan that drew the episodes: 0 to 1 is cumulative probability under its distribution. What
-lies beyond the range goes on straight, in units of the range's width, so that a real mass above every simulated one has
-a place: 1.25 is a quarter of the range above it.
+An axis is a margin of the plan that drew the episodes: 0 to 1 is cumulative probability under its distribution. Beyond
+the range it continues linearly, in units of the range's width, so that a real mass above every simulated one has a
+value too: 1.25 is a quarter of the range above it.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from twinloop.randomize.margins import MarginAxis, margins
 from twinloop.randomize.plan import Plan
 
 Array = NDArray[np.float64]
-# Beyond this many axes nearest neighbours tell nothing (Beyer et al., ICDT 1999), as in `randomize.emptiness`.
+# With more axes than this, nearest neighbours are meaningless (Beyer et al., ICDT 1999), as in `randomize.emptiness`.
 MOST_AXES = 8
 _END = 1e-3  # the range of a distribution without ends reaches to this probability
 
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterAxis:
-    """One axis: ``low`` and ``high`` are the ends of its range in SI, ``bounds`` the physical ones.
+    """One axis: ``low`` and ``high`` are the ends of its range in SI units, ``bounds`` the physical bounds.
 
-    ``movable`` says whether a box may be asked for along it: neither tied to others, nor a list of choices, nor part of
-    an identified distribution.
+    ``movable`` is whether a box may restrict this parameter: it is neither tied to others, nor a list of choices, nor
+    part of an identified distribution.
     """
 
     margin: MarginAxis
@@ -40,16 +40,16 @@ class ParameterAxis:
 
     @property
     def name(self) -> str:
-        """The parameter's path."""
+        """Name of the parameter."""
         return self.margin.names[0]
 
     @property
     def unit(self) -> str:
-        """Its SI unit, "" where it has none."""
+        """SI unit of the parameter, "" if it has none."""
         return self.margin.unit.removesuffix("1")
 
     def to_unit(self, values: Array) -> Array:
-        """Places of SI values: 0 to 1 within the range, beyond it outside."""
+        """Return normalized values of SI values: 0 to 1 within the range, linear outside."""
         width = (self.high - self.low) or 1.0
         inside = self.margin.to_unit(np.clip(values, self.low, self.high))
         return np.where(
@@ -59,7 +59,7 @@ class ParameterAxis:
         )
 
     def to_si(self, u: Array) -> Array:
-        """SI values of places, within the physical bounds."""
+        """Return SI values of normalized values, within the physical bounds."""
         width = self.high - self.low
         inside = self.margin.to_si(np.clip(u, 1e-9, 1.0 - 1e-9))
         beyond = np.where(u < 0.0, self.low + u * width, np.where(u > 1.0, self.high + (u - 1.0) * width, inside))
@@ -67,13 +67,13 @@ class ParameterAxis:
 
     @property
     def reach(self) -> tuple[float, float]:
-        """The places of the physical bounds, at most one range's width beyond its ends."""
+        """Normalized values of the physical bounds, at most one range's width beyond its ends."""
         ends = self.to_unit(np.array(self.bounds, dtype=np.float64)) if np.isfinite(self.bounds).all() else (-1.0, 2.0)
         return max(float(ends[0]), -1.0), min(float(ends[1]), 2.0)
 
 
 def parameter_axes(plan: Plan) -> list[ParameterAxis]:
-    """The axes of everything that a plan draws per episode."""
+    """Return the axes of all parameters that a plan draws per episode."""
     joint = {name for draw in plan.draws if hasattr(draw, "transforms") for name in draw.names}
     axes = []
     for margin in margins(plan):
@@ -88,16 +88,16 @@ def parameter_axes(plan: Plan) -> list[ParameterAxis]:
 
 
 def chosen_axes(axes: Sequence[ParameterAxis], known: Sequence[str], patterns: Sequence[str]) -> list[ParameterAxis]:
-    """The axes that real episodes have values of, or those of them that are named.
+    """Return the axes for which real episodes have values, or those of them that match patterns.
 
     Args:
         axes: all axes.
-        known: parameters of which every real episode has a value.
-        patterns: of names; empty: all that are known.
+        known: parameters for which every real episode has a value.
+        patterns: patterns of names; empty for all known parameters.
 
     Raises:
-        UnknownNameError: a pattern that matches no axis.
-        InputError: the real episodes know no parameter that is drawn.
+        UnknownNameError: a pattern matches no axis.
+        InputError: the real episodes have no drawn parameter.
     """
     there = {axis.name: axis for axis in axes}
     for pattern in patterns:
@@ -106,30 +106,31 @@ def chosen_axes(axes: Sequence[ParameterAxis], known: Sequence[str], patterns: S
     both = [axis for axis in axes if axis.name in known]
     if not both:
         raise InputError(
-            "The real episodes say nothing of the parameters that were drawn for the simulated ones. Give what is "
-            "known of them: --real-params FILE.csv (a column episode and one per parameter, in SI) or the folder of an "
+            "The real episodes have no values of the parameters that were drawn for the simulated ones. Give these "
+            "values: --real-params FILE.csv (a column episode and one per parameter, in SI) or the folder of an "
             "identify run; or compare motion: --embedding waypoints."
         )
     return [axis for axis in both if not patterns or any(fnmatch.fnmatchcase(axis.name, p) for p in patterns)]
 
 
 def places(axes: Sequence[ParameterAxis], rows: Sequence[Mapping[str, float]]) -> Array:
-    """Points ``(n, len(axes))`` of episodes with their values by name; NaN where an episode has none."""
+    """Return points ``(n, len(axes))`` of episodes from their values by name; NaN for a missing value."""
     columns = [axis.to_unit(np.array([row.get(axis.name, np.nan) for row in rows], dtype=np.float64)) for axis in axes]
     return np.stack(columns, axis=-1) if columns else np.empty((len(rows), 0))
 
 
 def known_names(rows: Sequence[Mapping[str, float]]) -> list[str]:
-    """Parameters of which every episode has a finite value."""
+    """Return the parameters for which every episode has a finite value."""
     if not rows:
         return []
     return [name for name in rows[0] if all(np.isfinite(row.get(name, np.nan)) for row in rows)]
 
 
 def pair_axes(axes: Sequence[ParameterAxis], most: int) -> list[int]:
-    """Columns whose pairs are worth looking at: all where there are few, else those of objects first.
+    """Return the columns to pair: all if there are few, else those of objects first.
 
-    Where things lie and what they weigh decides a task's geometry together; of a hundred others pairs are too many.
+    Positions and masses of objects jointly determine the geometry of a task; of a hundred axes there are too many
+    pairs.
     """
     free = [i for i, axis in enumerate(axes) if not axis.margin.weights]
     if len(free) <= most:

@@ -1,11 +1,11 @@
-"""Plan the next data: the parameters that move clips toward a hole, their boxes, and how many episodes.
+"""Plan the next data: parameters that move simulated clips toward a coverage hole, their ranges, and episode counts.
 
-Simulated clips of the phase that lies nearest to the hole (the first clips of their episodes, the second ones, …) say
-what parameters do to clips. A regression from clips to each drawn parameter, judged on left-out episodes, says which of
-them can be told from a clip at all; those are read off the hole's real clips, also beyond the ranges that were drawn,
-up to physical bounds. A map the other way, from these parameters to clips, then says where clips would go; how far that
-is from the hole, beside the map's own error on left-out episodes, says whether the parameters reach it. Where nothing
-can be told from a clip, or clips would come no nearer, that is the answer.
+The simulated clips of the phase nearest to the hole (the first clips of their episodes, or the second ones, …) show how
+parameters change clips. A regression from clips to each drawn parameter, tested on left-out episodes, selects the
+parameters that a clip determines. Their values are estimated from the hole's real clips, also beyond the drawn ranges,
+up to physical bounds. A second regression, from these parameters to clips, predicts the resulting clips. Their distance
+from the hole, compared with this regression's error on left-out episodes, decides whether the parameters reach the
+hole. If no parameter is determined by a clip, or the clips would come no nearer, the plan reports this.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from twinloop.curate.coverage import ClipRows
 
 Array = NDArray[np.float64]
 _FOLDS = 5
-# Least share of a parameter's variance that clips must explain in episodes left out for the parameter to count as
-# determined (docs/evidence/scenarios.md: how often one without influence does). Most parameters of a gap (our choice).
+# Share of a parameter's variance that clips must explain in held-out episodes; docs/evidence/scenarios.md has the
+# error rate for parameters without influence. Then the largest number of parameters per hole (our choice).
 LEAST_TOLD, _MOST = 0.25, 4
-_RIDGE = 0.1  # per episode and whitened component: what keeps regressions of a few hundred episodes from fitting noise
-FEWEST = 64  # episodes; of 149 innocent parameters one is told in 9 % of holes with 40, in 1.4 % with 64
-_NINETY = 1.645  # standard deviations within which 90 % of normal errors lie
-_WIDE = 0.8  # a box that holds so much of a range says nothing of that parameter
-# A hole is reached where clips would come as near as the map comes to 19 of 20 left-out episodes: what lies beyond the
-# drawn ranges is mapped worse than what lies within, so that its median would ask for too much (our choice).
+_RIDGE = 0.1  # per episode and whitened component: prevents overfitting with a few hundred episodes
+FEWEST = 64  # episodes; one of 149 parameters without influence is selected in 9 % of holes with 40, 1.4 % with 64
+_NINETY = 1.645  # standard deviations that contain 90 % of normal errors
+_WIDE = 0.8  # a box that covers this share of a range does not constrain the parameter
+# A hole is reached if clips would come as near as the prediction for 19 of 20 left-out episodes. Predictions beyond the
+# drawn ranges are less accurate than within them, so the median error would be too strict (our choice).
 _WITHIN = 0.95
-_NEARER = 0.9  # of the distance that is left now: short of that nothing has moved
+_NEARER = 0.9  # share of the present distance; a smaller reduction does not count
 Answer = Literal["reaches", "toward", "none"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class HoleResponse:
-    """What is known of the way to one hole.
+    """Effect of the parameters on the distance to one hole.
 
-    ``answer``: the parameters reach it, move clips toward it, or none does (``reason`` says why). ``columns`` are the
-    parameters; ``low`` and ``high`` the box in places (0 to 1 within the drawn range); ``told`` the share of each
-    parameter's variance that clips tell in left-out episodes. Distances in the space of clips, medians over the hole:
-    ``now`` from where the map sends the drawn episodes, the nearest of them, ``left`` from where it sends the box;
-    ``error`` is the map's own on left-out episodes.
+    ``answer``: the parameters reach the hole, move clips toward it, or none does (``reason`` explains why). ``columns``
+    are the parameters; ``low`` and ``high`` their box in normalized values (0 to 1 within the drawn range); ``told``
+    the share of each parameter's variance that clips explain in left-out episodes. Distances are in the space of clips,
+    as medians over the hole: ``now`` from the predicted clips of the drawn episodes, the nearest of them, ``left`` from
+    those of the box; ``error`` is the prediction error on left-out episodes.
     """
 
     answer: Answer = "none"
@@ -63,23 +63,23 @@ class HoleResponse:
 def steer(
     params: Array, sim: ClipRows, hole: Array, *, reach: Array, movable: NDArray[np.bool_], seed: int = 0
 ) -> HoleResponse:
-    """The parameters that take clips to a hole.
+    """Find the parameters that move clips to a hole.
 
     Args:
-        params: places ``(nepisode, nparam)`` of the simulated episodes, see `curate.parameters`.
+        params: normalized parameter values ``(nepisode, nparam)`` of the simulated episodes, see `curate.parameters`.
         sim: simulated clips.
         hole: the real clips of the hole ``(m, d)``, in the same space.
-        reach: the lowest and highest place that may be asked for ``(nparam, 2)``.
-        movable: parameters that may be asked for ``(nparam,)``.
-        seed: of the folds.
+        reach: the lowest and highest allowed normalized value ``(nparam, 2)``.
+        movable: parameters that may be changed ``(nparam,)``.
+        seed: seed of the folds.
     """
     rows = _phase(sim, hole)
     clips, u = sim.rows[rows], params[sim.episode[rows]]
     free = np.flatnonzero(movable & np.isfinite(u).all(axis=0) & (np.ptp(u, axis=0) > 0))
     if not len(free):
-        return HoleResponse(reason="no parameter was drawn per episode that a box can be asked of")
+        return HoleResponse(reason="no parameter that may be changed was drawn per episode")
     if len(rows) < FEWEST:
-        return HoleResponse(reason=f"{len(rows)} simulated episodes are too few to tell, {FEWEST} are needed")
+        return HoleResponse(reason=f"{len(rows)} simulated episodes are too few, {FEWEST} are needed")
     folds = generator(seed, "curate/steering").integers(0, _FOLDS, len(rows))
     residual = u[:, free] - _left_out(clips, u[:, free], folds)
     told = 1.0 - residual.var(axis=0) / u[:, free].var(axis=0)
@@ -87,8 +87,8 @@ def steer(
     if not order:
         best = int(np.argmax(told))
         return HoleResponse(
-            reason=f"none of {len(free)} drawn parameters can be told from a clip of that phase (the best, number "
-            f"{free[best]}, by {max(told[best], 0.0):.0%} of its variance in left-out episodes)",
+            reason=f"none of {len(free)} drawn parameters can be predicted from a clip of that phase (the best, number "
+            f"{free[best]}, with {max(told[best], 0.0):.0%} of its variance in left-out episodes)",
         )
     wanted = _linear(clips, u[:, free])(hole)[:, order]
     columns = free[order]
@@ -106,7 +106,7 @@ def _judged(
     told: Array,
     folds: NDArray[np.int64],
 ) -> HoleResponse:
-    """The answer, once the map from parameters to clips has been asked."""
+    """Return the answer for the chosen parameters, from the regression of clips on parameters."""
     terms = _terms(u[:, columns])
     errors = np.linalg.norm(clips - _left_out(terms, clips, folds), axis=1)
     error, most = float(np.median(errors)), float(np.quantile(errors, _WITHIN))
@@ -118,13 +118,13 @@ def _judged(
     figures: dict[str, Any] = {"now": now, "left": left, "error": error}
     if left > most and left > _NEARER * now:
         return HoleResponse(
-            reason=f"the parameters that clips tell of bring them no nearer (distance {left:.3g} after {now:.3g} now, "
-            f"the map's own error is {error:.3g}, in one of twenty episodes more than {most:.3g})",
+            reason=f"the predictable parameters bring clips no nearer (distance {left:.3g} after {now:.3g} now, "
+            f"prediction error {error:.3g}, in one of twenty episodes above {most:.3g})",
             **figures,
         )
     if not kept:
         return HoleResponse(
-            reason="the ranges that were drawn reach it already: more episodes of them will do",
+            reason="the drawn ranges reach it already: generate more episodes from them",
             **figures,
         )
     return HoleResponse(
@@ -138,7 +138,7 @@ def _judged(
 
 
 def _phase(sim: ClipRows, hole: Array) -> NDArray[np.intp]:
-    """The simulated clips of the phase whose clips lie nearest to the hole: one of each episode that lasts so long."""
+    """Return the simulated clips of the phase nearest to the hole: one per episode that is long enough."""
     order = np.lexsort((sim.first, sim.episode))
     starts = np.flatnonzero(np.diff(sim.episode[order], prepend=-1))
     phase = np.empty(len(sim), dtype=np.intp)
@@ -151,13 +151,13 @@ def _phase(sim: ClipRows, hole: Array) -> NDArray[np.intp]:
 
 
 def _box(wanted: Array, spread: Array, reach: Array) -> tuple[Array, Array]:
-    """Where the hole's clips point, most of them, and on by what holds 90 % of the readings' errors."""
+    """Return the box around the central 90 % of the estimates, extended by the range of 90 % of their errors."""
     low, high = np.quantile(wanted, [0.05, 0.95], axis=0)
     return np.clip(low - _NINETY * spread, *reach.T), np.clip(high + _NINETY * spread, *reach.T)
 
 
 class _linear:  # noqa: N801 - a function with its coefficients
-    """Ridge regression of columns on features, with a free level."""
+    """Ridge regression of columns on features, with an unpenalized intercept."""
 
     def __init__(self, features: Array, values: Array) -> None:
         self.centre, self.level = features.mean(axis=0), values.mean(axis=0)
@@ -171,7 +171,7 @@ class _linear:  # noqa: N801 - a function with its coefficients
 
 
 def _left_out(features: Array, values: Array, folds: NDArray[np.int64]) -> Array:
-    """Predictions for episodes that the regression did not see."""
+    """Return predictions for episodes that the regression was not fitted on."""
     found = np.empty_like(values)
     for fold in np.unique(folds):
         out = folds == fold
@@ -180,7 +180,7 @@ def _left_out(features: Array, values: Array, folds: NDArray[np.int64]) -> Array
 
 
 def _terms(u: Array) -> Array:
-    """Places, their squares and products, from the middle of the range ``(n, k + k (k + 1) / 2)``."""
+    """Return normalized values about the middle of the range, squares and products ``(n, k + k (k + 1) / 2)``."""
     x = u - 0.5
     k = x.shape[1]
     return np.column_stack([x, *(x[:, i] * x[:, j] for i in range(k) for j in range(i, k))])
@@ -191,12 +191,13 @@ Kind = Literal["clips", "parameters", "failures"]
 
 @dataclass(frozen=True, kw_only=True)
 class FillTarget(JsonRecord):
-    """One thing to fill.
+    """One target for new episodes.
 
-    ``kind``: a hole in the space of clips, a hole in the parameter space, or a place where simulation fails though
-    reality is there. ``box`` holds a range in SI by parameter; empty where no drawn parameter leads there, and ``why``
-    then says so. ``mass`` is the share of reality in it, ``episodes`` how many real episodes, ``failure`` the failure
-    rate of the ``judged`` episodes there (NaN where none is), ``weight`` what episodes are shared out by.
+    ``kind``: a hole in the space of clips, a hole in the parameter space, or a region with real data where simulation
+    fails. ``box`` holds a range in SI units per parameter; it is empty if no drawn parameter leads there, and ``why``
+    gives the reason. ``mass`` is the share of real data in the target, ``episodes`` its number of real episodes,
+    ``failure`` the failure rate of its ``judged`` episodes (NaN if there are none), ``weight`` the weight for the
+    allocation of episodes.
     """
 
     kind: Kind
@@ -211,13 +212,13 @@ class FillTarget(JsonRecord):
 
 
 def shared_out(episodes: int, weights: Sequence[float]) -> list[int]:
-    """How many of so many episodes each weight gets: in proportion, by the largest remainder, and one at least.
+    """Allocate episodes in proportion to weights, by the largest remainder, with at least one each.
 
     Raises:
         InputError: fewer episodes than weights, or weights that are not positive.
     """
     if not weights or min(weights) <= 0:
-        raise InputError(f"Weights {list(weights)} cannot share out episodes: each must be above 0.")
+        raise InputError(f"Weights {list(weights)} cannot allocate episodes: each must be above 0.")
     if episodes < len(weights):
         raise InputError(
             f"{episodes} episodes are fewer than the {len(weights)} holes. Ask for more, or for fewer --holes."
@@ -232,13 +233,13 @@ def shared_out(episodes: int, weights: Sequence[float]) -> list[int]:
 def same_names(
     boxes: Sequence[Mapping[str, tuple[float, float]]], ranges: Mapping[str, tuple[float, float]]
 ) -> list[dict[str, tuple[float, float]]]:
-    """Boxes that all name the same parameters: where one says nothing, the whole range that was drawn."""
+    """Return boxes with the same parameters; a missing parameter gets its whole drawn range."""
     names = list(dict.fromkeys(name for box in boxes for name in box))
     return [{name: box.get(name, ranges[name]) for name in names} for box in boxes]
 
 
 def apart(targets: Sequence[FillTarget], *, most: int) -> list[FillTarget]:
-    """The heaviest targets that have a box, without those whose box lies in that of a heavier one."""
+    """Return the heaviest targets with a box, without those whose box is inside that of a heavier one."""
     kept: list[FillTarget] = []
     for target in sorted(targets, key=lambda target: -target.weight):
         if not target.box or any(_within(target.box, other.box) for other in kept):
@@ -250,14 +251,14 @@ def apart(targets: Sequence[FillTarget], *, most: int) -> list[FillTarget]:
 
 
 def _within(box: Mapping[str, tuple[float, float]], other: Mapping[str, tuple[float, float]]) -> bool:
-    """Whether a box lies inside another, parameter by parameter."""
+    """Return whether a box is inside another one in every parameter."""
     return set(box) >= set(other) and all(
         other[name][0] <= box[name][0] and box[name][1] <= other[name][1] for name in other
     )
 
 
 def rounded(low: float, high: float, bounds: tuple[float, float]) -> tuple[float, float]:
-    """A range to three digits of its width, outwards, and within bounds."""
+    """Round a range outwards to three digits of its width, within bounds."""
     width = high - low
     digits = int(np.clip(2 - np.floor(np.log10(width)), 0, 15)) if width > 0 else 15
     scale = 10.0**digits

@@ -1,4 +1,4 @@
-"""Rows of an encoder made comparable (whitened principal components) and drawn in two dimensions."""
+"""Whiten features of an encoder (principal components of unit variance) and project them to two dimensions."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from twinloop.core.files import sha256_bytes, sha256_json
 
 Array = NDArray[np.float64]
 Projection = Literal["pca", "umap"]
-# Components that are kept: as many as hold this share of the variance of standardized columns, and not more than so
-# many. The others are noise, which whitening would amplify (our choice, docs/evidence/scenarios.md).
+# Components to keep: enough for this share of the variance of standardized columns, but at most this many. The other
+# components hold noise, which whitening would scale up to unit variance (our choice, docs/evidence/scenarios.md).
 SHARE, MOST = 0.95, 32
-_FLAT = 1e-9  # of a column's size: below it the column is one number and its rounding
+_FLAT = 1e-9  # of a column's size: below this a column is constant up to rounding
 _UMAP_ROWS = 10_000  # 10,000 rows take 40 s; more take too long for a page
 
 
 @dataclass(frozen=True, kw_only=True)
 class Whitening:
-    """Standardized columns, turned into principal components of unit variance.
+    """Whitening transform: standardized columns to principal components of unit variance.
 
-    ``centre`` and ``scale`` ``(d,)`` are of the raw columns, ``axes`` ``(d, m)`` turn standardized columns into
-    components in standard deviations; ``share`` of their variance is kept. ``fitted`` says on which rows.
+    ``centre`` and ``scale`` ``(d,)`` standardize the raw columns; ``axes`` ``(d, m)`` map them to components of unit
+    standard deviation. ``share`` of the variance is kept. ``fitted`` describes the rows of the fit.
     """
 
     centre: Array
@@ -36,17 +36,17 @@ class Whitening:
     fitted: str
 
     def __call__(self, rows: Array) -> Array:
-        """Components ``(n, m)`` of raw rows ``(n, d)``."""
+        """Return components ``(n, m)`` of raw rows ``(n, d)``."""
         return ((rows - self.centre) / self.scale) @ self.axes
 
     @property
     def hash(self) -> str:
-        """Of the numbers and what they were fitted on: distances of equal hash are in equal units."""
+        """Hash of the numbers and of ``fitted``; with equal hashes, distances have equal units."""
         parts = (np.ascontiguousarray(part).tobytes() for part in (self.centre, self.scale, self.axes))
         return sha256_bytes(self.fitted.encode(), *parts)
 
     def to_json(self) -> dict[str, Any]:
-        """What a result says of it."""
+        """Return a summary as a JSON-compatible dictionary."""
         return {
             "hash": self.hash,
             "fitted": self.fitted,
@@ -59,20 +59,20 @@ class Whitening:
 def fit_whitening(
     rows: Array, *, fitted: str, share: float = SHARE, most: int = MOST, resolution: Array | None = None
 ) -> Whitening:
-    """The whitening of rows ``(n, d)``; columns that never change are left out.
+    """Fit the whitening of rows ``(n, d)``; constant columns are left out.
 
     Args:
-        rows: raw numbers of an encoder.
-        fitted: whose rows they are, in words.
-        share: of the variance that is kept.
-        most: components that are kept at most.
-        resolution: ``(d,)``, the spread below which a column holds noise, which is not made as large as the rest.
+        rows: raw features of an encoder.
+        fitted: description of the rows.
+        share: share of the variance to keep.
+        most: largest number of components.
+        resolution: ``(d,)``, spread below which a column is noise; such a column is not scaled up to unit variance.
 
     Raises:
-        InputError: fewer than two rows, or no column that changes.
+        InputError: fewer than two rows, or all columns are constant.
     """
     if len(rows) < 2:
-        raise InputError(f"{len(rows)} clips of {fitted} do not say how clips differ. Give more episodes.")
+        raise InputError(f"{len(rows)} clips of {fitted} are too few to estimate their variance. Give more episodes.")
     centre, scale = rows.mean(axis=0), rows.std(axis=0)
     varies = scale > _FLAT * np.maximum(np.abs(rows).max(axis=0), 1e-12)
     if not varies.any():
@@ -84,13 +84,15 @@ def fit_whitening(
     held = np.cumsum(variance) / variance.sum()
     kept = int(min(np.searchsorted(held, share - 1e-12) + 1, most, len(held)))
     axes = directions[:kept].T * varies[:, None] / (size[:kept] / np.sqrt(len(rows)))
-    sign = np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(kept)])  # so that maps of one data set look alike
+    sign = np.sign(
+        axes[np.abs(axes).argmax(axis=0), np.arange(kept)]
+    )  # a fixed sign keeps maps of one dataset comparable
     return Whitening(centre=centre, scale=scale, axes=axes * sign, share=float(held[kept - 1]), fitted=fitted)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClipMap:
-    """Rows drawn in two dimensions ``(n, 2)``; ``axes`` say what across and up are."""
+    """Rows projected to two dimensions ``(n, 2)``; ``axes`` are the labels of the horizontal and vertical axis."""
 
     points: Array
     axes: tuple[str, str]
@@ -98,14 +100,14 @@ class ClipMap:
 
 
 def project(rows: Array, kind: Projection, *, seed: int = 0, names: Mapping[int, str] | None = None) -> ClipMap:
-    """Whitened rows ``(n, m)`` in two dimensions.
+    """Project whitened rows ``(n, m)`` to two dimensions.
 
     Args:
-        rows: whitened, so that the first two columns are the first two components.
-        kind: ``pca``, or ``umap`` (McInnes, Healy & Melville, arXiv 1802.03426), which keeps neighbours and no
+        rows: whitened rows, whose first two columns are the first two components.
+        kind: ``pca``, or ``umap`` (McInnes, Healy & Melville, arXiv 1802.03426), which keeps neighbours but not
             distances.
-        seed: of UMAP.
-        names: of columns, where they are not components.
+        seed: seed of UMAP.
+        names: names of columns that are not components.
 
     Raises:
         MissingDependencyError: umap-learn is not installed.
@@ -114,7 +116,7 @@ def project(rows: Array, kind: Projection, *, seed: int = 0, names: Mapping[int,
     if kind == "umap":
         return ClipMap(points=_umap(rows, seed), axes=("UMAP 1", "UMAP 2"), kind="umap")
     if kind != "pca":
-        raise InputError(f"--projection {kind}: there are pca and umap.")
+        raise InputError(f"--projection {kind}: use pca or umap.")
     called = names or {}
     points = rows[:, :2] if rows.shape[1] > 1 else np.pad(rows, ((0, 0), (0, 1)))
     return ClipMap(points=points, axes=(called.get(0, "component 1"), called.get(1, "component 2")), kind="pca")
@@ -122,7 +124,7 @@ def project(rows: Array, kind: Projection, *, seed: int = 0, names: Mapping[int,
 
 def _umap(rows: Array, seed: int) -> Array:
     if len(rows) > _UMAP_ROWS:
-        raise InputError(f"UMAP of {len(rows)} clips takes too long; up to {_UMAP_ROWS}. Take --projection pca.")
+        raise InputError(f"UMAP of {len(rows)} clips takes too long; the limit is {_UMAP_ROWS}. Use --projection pca.")
     try:
         import umap  # pyright: ignore[reportMissingImports]
     except ImportError as error:
@@ -132,10 +134,10 @@ def _umap(rows: Array, seed: int) -> Array:
     import warnings
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it tells that a seed costs it its threads
+        warnings.simplefilter("ignore")  # it warns that a seed disables its threads
         return np.asarray(umap.UMAP(random_state=seed).fit_transform(rows), dtype=np.float64)
 
 
 def fitted_hash(encoder_hash: str, whitening: Whitening) -> str:
-    """Names the space that distances are measured in: raw rows and what was done to them."""
+    """Return the hash of a distance space: encoder and whitening."""
     return sha256_json({"rows": encoder_hash, "whitening": whitening.hash})

@@ -1,4 +1,4 @@
-"""Read one episode as checks of quality need it: whatever the folder holds of it, each part read once."""
+"""Read one episode for the quality checks; each part of the folder is read once, when it is needed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from twinloop.dataset.spec import STATE, TRUE_TIME
 
 
 def read_raw(reader: DatasetReader, index: int, *, task: str, source: Source, ours: bool) -> RawEpisode:
-    """An episode from LeRobot's own files, unchecked.
+    """Read an episode from LeRobot's own files, unchecked.
 
     Raises:
         LogError: there is no state.
@@ -32,7 +32,7 @@ def read_raw(reader: DatasetReader, index: int, *, task: str, source: Source, ou
     """
     features = reader.info["features"]
     if STATE not in features:
-        raise LogError(f"{reader.path} has no {STATE}; it has {', '.join(features)}. Nothing tells how it moves.")
+        raise LogError(f"{reader.path} has no {STATE}; it has {', '.join(features)}. Its motion is unknown.")
     signals = generated_signals(reader, index) if ours else {}
     time = reader.array(index, TRUE_TIME).reshape(-1) if TRUE_TIME in features else None
     joints, paired = _joints(reader)
@@ -59,7 +59,7 @@ def read_raw(reader: DatasetReader, index: int, *, task: str, source: Source, ou
 
 
 def _names(reader: DatasetReader, feature: str) -> list[str]:
-    """Names of a vector's columns; none where the metadata give none."""
+    """Return the names of a vector's columns; empty if the metadata have none."""
     entry = reader.info["features"].get(feature, {})
     names = [name.removesuffix(".pos") for name in flat_names(entry.get("names"))]
     return names if len(names) == _width(reader, feature) else []
@@ -70,7 +70,7 @@ def _width(reader: DatasetReader, feature: str) -> int:
 
 
 def _joints(reader: DatasetReader) -> tuple[list[str], bool]:
-    """Joint names, and whether each has a command: an action may be another thing than positions of the joints."""
+    """Return the joint names, and whether each joint has a command; an action need not be joint positions."""
     actions, states, width = _names(reader, "action"), _names(reader, STATE), _width(reader, STATE)
     numbered = [f"joint_{column}" for column in range(width)]
     if actions and set(actions) <= set(states):
@@ -94,17 +94,17 @@ _HEAVY = ("raw", "states", "commands")
 
 
 class RecordedEpisode:
-    """One episode of a LeRobot v3.0 folder, ours or anybody's.
+    """One episode of a LeRobot v3.0 folder, written by twinloop or by another program.
 
-    What is small (names, task, rate, provenance) is read once; arrays are kept until `forget`. `raw` has whatever
-    defects the data have and is what checks of the recording read; `episode` is the checked record.
+    Small values (names, task, rate, provenance) are read once; arrays are kept until `forget`. `raw` is the episode
+    with all defects of the data, as the checks of the recording read it; `episode` is the checked record.
 
     Args:
         reader: the open folder.
-        index: ``episode_index`` there.
-        batch: what the folder is called; by default its own name.
-        episode_id: the episode's name; by default its provenance's, else ``BATCH#INDEX``.
-        success: what a label says of it, which comes before the task's predicate.
+        index: ``episode_index`` in the folder.
+        batch: name of the folder; by default its own name.
+        episode_id: id of the episode; by default from its provenance, else ``BATCH#INDEX``.
+        success: success label, which takes precedence over the task's predicate.
     """
 
     def __init__(
@@ -125,12 +125,12 @@ class RecordedEpisode:
         return f"Recording({self.where})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Travel to another process as a place, which opens the folder itself: its tables may be large."""
+        """Pickle only the path and index; the other process opens the folder itself, because tables may be large."""
         return _again, (self.reader.path, self.index, self.batch, self._id, self._label)
 
     @property
     def where(self) -> str:
-        """Which episode it is, for people."""
+        """Description of the episode for messages."""
         return f"episode {self.index} of {self.batch}"
 
     @property
@@ -140,7 +140,7 @@ class RecordedEpisode:
 
     @functools.cached_property
     def episode_id(self) -> str:
-        """The name of its content where it is known, else its place."""
+        """The episode's content id if known, else ``BATCH#INDEX``."""
         if self._id:
             return self._id
         known = self.reader.episode_ids[self.index] if self.ours else ""
@@ -148,22 +148,22 @@ class RecordedEpisode:
 
     @functools.cached_property
     def provenance(self) -> Provenance | None:
-        """Where it comes from; None where another program wrote it."""
+        """Provenance of the episode; None if another program wrote it."""
         return self.reader.provenance(self.index) if self.ours else None
 
     @property
     def source(self) -> Source:
-        """``real``, ``sim``, ``augmented`` or ``human-in-the-loop``; of a foreign folder ``real``, as importers say."""
+        """``real``, ``sim``, ``augmented`` or ``human-in-the-loop``; ``real`` for folders of other programs."""
         return "real" if self.provenance is None else self.provenance.source
 
     @property
     def robot_type(self) -> str:
-        """As LeRobot's ``info.json`` says."""
+        """Robot type in LeRobot's ``info.json``."""
         return str(self.reader.info.get("robot_type") or "")
 
     @functools.cached_property
     def task(self) -> str:
-        """What the robot was to do, in words."""
+        """Task text of the episode."""
         return str((self.reader.row(self.index).get("tasks") or [""])[0])
 
     @property
@@ -173,17 +173,17 @@ class RecordedEpisode:
 
     @property
     def frames(self) -> int:
-        """How many frames the episode table says there are."""
+        """Number of frames according to the episode table."""
         return int(self.reader.lengths[self.index])
 
     @property
     def group(self) -> tuple[str, str, str]:
-        """Episodes that may be measured against each other: of one batch, robot and source."""
+        """Key of comparable episodes: batch, robot type and source."""
         return self.batch, self.robot_type, self.source
 
     @functools.cached_property
     def success(self) -> bool | None:
-        """What a label says, else what the task's predicate said at the end, else None."""
+        """The label if there is one, else the result of the task's predicate at the end, else None."""
         if self._label is not None:
             return self._label
         if self.provenance is not None and self.provenance.success is not None:
@@ -194,22 +194,22 @@ class RecordedEpisode:
 
     @property
     def params(self) -> Mapping[str, float]:
-        """The parameters that were drawn for it, in SI; none of a recorded one."""
+        """Drawn parameter values in SI units; empty for a recorded episode."""
         return {} if self.provenance is None else self.provenance.params
 
     @functools.cached_property
     def cameras(self) -> tuple[str, ...]:
-        """Names of the cameras, whether their pictures are videos or images in the table."""
+        """Names of the cameras with a video or with images in the table."""
         features = self.reader.info["features"].items()
         found = [key for key, entry in features if key.startswith(_IMAGES) and entry["dtype"] in ("video", "image")]
         return tuple(key.removeprefix(_IMAGES) for key in found)
 
     def pictures(self, camera: str, frames: Sequence[int] | None = None) -> Pictures:
-        """Pictures ``(n, height, width, 3)`` sRGB, all of them or those of some frames in ascending order.
+        """Return images ``(n, height, width, 3)`` sRGB of all frames, or of some frames in ascending order.
 
         Raises:
-            UnknownNameError: no such camera.
-            DatasetError: the pictures are missing or damaged.
+            UnknownNameError: the camera does not exist.
+            DatasetError: the images are missing or damaged.
         """
         if camera in self.reader.cameras:
             return self.reader.images(self.index, camera, frames)
@@ -218,9 +218,9 @@ class RecordedEpisode:
 
     @functools.cached_property
     def raw(self) -> RawEpisode:
-        """The episode as it lies there, unchecked; with the log's own numbers where they were kept.
+        """The episode as stored, unchecked; with the log's original numbers if they were kept.
 
-        Times are the true ones where the folder has them. Columns without a unit map have the unit ``unknown``.
+        Times are the true ones if the folder has them. Columns without a unit map have the unit ``unknown``.
 
         Raises:
             LogError: there is neither action nor state.
@@ -232,32 +232,32 @@ class RecordedEpisode:
 
     @property
     def episode(self) -> Episode:
-        """The checked record, signals included.
+        """The checked episode with its signals.
 
         Raises:
-            LogError: it cannot be one: not finite, or its time does not increase.
+            LogError: a value is not finite, or time does not increase.
         """
         return self.raw.episode()
 
     @functools.cached_property
     def states(self) -> Array | None:
-        """The simulator's states ``(T + 1, nstate)``; None where there are none."""
+        """Simulator states ``(T + 1, nstate)``; None if the episode has none."""
         return self.reader.states(self.index) if self._simulated else None
 
     @functools.cached_property
     def commands(self) -> Array | None:
-        """The commands ``(T, nu)`` in SI that the simulator got; None where there are none."""
+        """Simulator commands ``(T, nu)`` in SI units; None if the episode has none."""
         return self.reader.commands(self.index) if self._simulated else None
 
     @property
     def contacts(self) -> pa.Table | None:
-        """The rows of the side table ``annotations/contacts``, see `dataset.annotations`; None where there is none."""
+        """Rows of the side table ``annotations/contacts``, see `dataset.annotations`; None if there are none."""
         if not self.ours or _CONTACTS not in self.reader.side_tables:
             return None
         return self.reader.side_rows(_CONTACTS, self.index)
 
     def simulated(self) -> SimEpisode | None:
-        """What a replay needs: states, commands and provenance; None of what was not simulated here."""
+        """Return states, commands and provenance for a replay; None if twinloop did not simulate the episode."""
         states, commands = self.states, self.commands
         if states is None or commands is None or self.provenance is None:
             return None
@@ -272,13 +272,13 @@ class RecordedEpisode:
         )
 
     def fact(self, name: str, make: Callable[[RecordedEpisode], Made]) -> Made:
-        """Something that several checks want, made once and kept until `forget`."""
+        """Return a result that several checks share; it is computed once and kept until `forget`."""
         if name not in self._facts:
             self._facts[name] = make(self)
         return self._facts[name]  # pyright: ignore[reportReturnType]
 
     def forget(self) -> None:
-        """Let go of arrays and facts; they are made again when they are asked for."""
+        """Free arrays and shared results; they are computed again when needed."""
         self._facts.clear()
         for name in _HEAVY:
             self.__dict__.pop(name, None)
@@ -296,18 +296,18 @@ def open_recordings(
     episode_ids: Sequence[str] | None = None,
     successes: Mapping[str, bool] | None = None,
 ) -> list[RecordedEpisode]:
-    """The episodes of a folder, of which no frame is read yet.
+    """Open the episodes of a folder without reading frames.
 
     Args:
         folder: a LeRobot v3.0 dataset.
-        indices: which episodes; by default all.
-        batch: what the folder is called.
-        episode_ids: names of these episodes, where a workspace knows them.
-        successes: labels by name of the episode.
+        indices: the episodes to open; by default all.
+        batch: name of the folder.
+        episode_ids: ids of these episodes, if a workspace has them.
+        successes: success labels by episode id.
 
     Raises:
-        InputError: there is no such episode.
-        DatasetError: not a v3.0 folder, or its metadata contradicts itself.
+        InputError: an episode does not exist.
+        DatasetError: not a v3.0 folder, or its metadata are inconsistent.
     """
     reader = folder if isinstance(folder, DatasetReader) else DatasetReader(folder)
     chosen = range(len(reader)) if indices is None else indices

@@ -1,4 +1,4 @@
-"""Every check by name: the built-in ones, those of installed packages, and a class in a user's own file."""
+"""Registry of checks: the built-in ones, those of installed packages, and classes in a user's own file."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from twinloop.twin import Twin
 
 
 class EpisodeTwins(Protocol):
-    """The twin of an episode; picklable, so that checks can run in other processes."""
+    """Function that returns the twin of an episode; picklable, so that checks can run in other processes."""
 
     def __call__(self, recording: RecordedEpisode) -> Twin:
-        """The twin.
+        """Return the twin.
 
         Raises:
-            InputError: there is none; says why.
+            InputError: there is none; the message gives the reason.
         """
         ...
 
@@ -78,15 +78,15 @@ CHECKS: Registry[Callable[..., Any]] = Registry(
 
 
 def open_checks(words: Sequence[str], twins: EpisodeTwins) -> list[EpisodeCheck]:
-    """The checks that are asked for, in the registry's order.
+    """Open the requested checks, in the registry's order.
 
     Args:
-        words: names (``recording/blur``), families (``physics``), or ``path/to/file.py:Class``; none for all.
+        words: names (``recording/blur``), families (``physics``), or ``path/to/file.py:Class``; empty for all.
         twins: for checks that need a twin.
 
     Raises:
         UnknownNameError: neither a check nor a family nor a class in a file.
-        InputError: a class that is no check, or cannot be made.
+        InputError: a class is not a check, or cannot be created.
     """
     known, own = list(CHECKS), [word for word in words if is_file(word)]
     for word in words:
@@ -98,7 +98,7 @@ def open_checks(words: Sequence[str], twins: EpisodeTwins) -> list[EpisodeCheck]
 
 
 def with_readable(checks: Sequence[EpisodeCheck], twins: EpisodeTwins) -> list[EpisodeCheck]:
-    """Return the checks with the one that finds what cannot be read, which no choice of checks leaves out."""
+    """Add the check for unreadable episodes, which always runs, if it is missing."""
     named = any(check.name == READABLE for check in checks)
     return [*([] if named else open_checks([READABLE], twins)), *checks]
 
@@ -108,12 +108,12 @@ def _made(name: str, kind: Callable[..., Any], twins: EpisodeTwins) -> EpisodeCh
         check = kind(twins=twins) if "twins" in inspect.signature(kind).parameters else kind()
     except TwinloopError:
         raise
-    except Exception as error:  # whatever a user's class raises, it is the class that is wrong
-        raise InputError(f"The check {name} could not be made: {raised(error)}.") from error
+    except Exception as error:  # any error of a user's class
+        raise InputError(f"The check {name} could not be created: {raised(error)}.") from error
     if not isinstance(check, EpisodeCheck):
         lacks = [part for part in ("name", "meaning", "hash", "score") if not hasattr(check, part)]
         raise InputError(
-            f"{name} is no check of episodes: it lacks {', '.join(lacks)}. See twinloop.curate.check.EpisodeCheck."
+            f"{name} is not a check of episodes: it lacks {', '.join(lacks)}. See twinloop.curate.check.EpisodeCheck."
         )
     if check.name.partition("/")[0] not in FAMILIES or "/" not in check.name:
         raise InputError(f"The check {name} is called {check.name!r}. A name is FAMILY/NAME, with a family of "

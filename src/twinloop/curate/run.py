@@ -1,4 +1,4 @@
-"""Run many checks over many recordings: each recording is read once, in several processes."""
+"""Run many checks over many recordings in several processes; each recording is read once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from twinloop.curate.recording import RecordedEpisode
 
 
 def scores_table(scores: Iterable[CheckScore], checks: Sequence[EpisodeCheck], run_id: str) -> pa.Table:
-    """Scores as rows of the catalog's table ``scores``."""
+    """Return scores as rows of the catalog's table ``scores``."""
     hashes = {check.name: check.hash for check in checks}
     rows = [{**score.to_json(), "check_hash": hashes[score.check], "run_id": run_id} for score in scores]
     return pa.Table.from_pylist(rows, schema=SCORES.schema)
@@ -29,7 +29,7 @@ _CHUNK = 8  # recordings that a process gets at a time
 
 @dataclass(frozen=True, kw_only=True)
 class _WorkItem:
-    """Some recordings, and what is to be measured of each; it travels to another process."""
+    """Some recordings and the checks to measure on them; sent to another process."""
 
     recordings: tuple[RecordedEpisode, ...]
     checks: tuple[MeasuringCheck, ...]
@@ -42,21 +42,21 @@ def score_all(
     *,
     done: Callable[[int], None] = lambda _count: None,
 ) -> list[CheckScore]:
-    """The scores of every check, check by check.
+    """Return the scores of every check, check by check.
 
-    What can be measured of one recording alone is measured in the engine's processes, arrays are let go of as soon as
-    a recording is measured, and only then is judged what is usual. Other checks run here. An episode that cannot be
-    read, or on which a check raises an error, is ``unreadable`` to every check, and is not among those that decide what
-    is usual.
+    Measurements of single recordings run in the engine's processes; arrays are freed as soon as a recording is
+    measured. Verdicts that compare episodes follow afterwards. Other checks run in this process. An episode that cannot
+    be read, or on which a check raises an error, is ``unreadable`` for every check, and does not affect the usual
+    values.
 
     Args:
-        recordings: of any folders; only those of one batch, robot and source are measured against each other.
-        checks: what to look for.
-        engine: where the work is done.
-        done: told how many more recordings were measured.
+        recordings: recordings of any folders; only those of one batch, robot and source are compared.
+        checks: the checks to run.
+        engine: engine that runs the work.
+        done: called with the number of newly measured recordings.
 
     Raises:
-        InputError: a check raises an error over all episodes, or gives scores that there are not.
+        InputError: a check raises an error over all episodes, or returns invalid scores.
     """
     measuring = tuple(check for check in checks if isinstance(check, MeasuringCheck))
     rows: list[list[Sequence[Measurement]]] = [[] for _ in measuring]
@@ -64,7 +64,7 @@ def score_all(
         for place, part in enumerate(measured):
             rows[place] += part
         done(len(work.recordings))
-    # What cannot be read names the file; other checks only notice it.
+    # The reason of the check `READABLE` names the file, so it comes before those of other checks.
     first = sorted(range(len(measuring)), key=lambda place: measuring[place].name != READABLE)
     reasons = _reasons(recordings, [rows[place] for place in first])
     found: dict[int, list[CheckScore]] = {}
@@ -84,7 +84,7 @@ def score_all(
 
 
 def _reasons(recordings: Sequence[RecordedEpisode], rows: Sequence[Sequence[Sequence[Measurement]]]) -> dict[str, str]:
-    """Return why episodes cannot be read, by their ids: the first reason that a check gave."""
+    """Return the first reason why each unreadable episode cannot be read, by episode id."""
     reasons: dict[str, str] = {}
     for measured in rows:
         for recording, part in zip(recordings, measured, strict=True):
@@ -97,7 +97,7 @@ def _reasons(recordings: Sequence[RecordedEpisode], rows: Sequence[Sequence[Sequ
 def _unreadable(
     check: EpisodeCheck, recordings: Sequence[RecordedEpisode], reasons: Mapping[str, str]
 ) -> list[CheckScore]:
-    """Return what a check says of episodes that cannot be read: no check judges part of an episode."""
+    """Return a check's scores of unreadable episodes; no check judges part of an episode."""
     ids = dict.fromkeys(recording.episode_id for recording in recordings)
     return [
         CheckScore(episode_id=name, check=check.name, verdict="unreadable", reason=reasons[name])
@@ -114,13 +114,13 @@ def _judged(
 
 
 def _scores(check: EpisodeCheck, recordings: Sequence[RecordedEpisode], reasons: dict[str, str]) -> list[CheckScore]:
-    """Return the scores of a check that does not measure; episodes on which it raises an error join ``reasons``."""
+    """Return the scores of a check that does not measure; add episodes on which it raises an error to ``reasons``."""
     left = [recording for recording in recordings if recording.episode_id not in reasons]
     try:
         return _valid(check, left, check.score(left))
     except MissingDependencyError:
         raise
-    except Exception:  # noqa: BLE001 - which episode it was is found next
+    except Exception:  # noqa: BLE001 - the next line finds the episode
         raised_on = {recording.episode_id: reason for recording in left if (reason := _raises(check, recording))}
     reasons |= raised_on
     left = [recording for recording in left if recording.episode_id not in raised_on]
@@ -129,20 +129,20 @@ def _scores(check: EpisodeCheck, recordings: Sequence[RecordedEpisode], reasons:
 
 
 def _raises(check: EpisodeCheck, recording: RecordedEpisode) -> str:
-    """Return what a check raises on one episode alone; empty where it raises nothing."""
+    """Return the error that a check raises on one episode, or an empty string."""
     try:
         list(check.score([recording]))
-    except Exception as error:  # noqa: BLE001 - whatever it is, the episode was not checked
+    except Exception as error:  # noqa: BLE001 - any error means that the episode was not checked
         return f"{check.name} raised {raised(error)}."
     return ""
 
 
 @contextlib.contextmanager
 def _named(check: EpisodeCheck | MeasuringCheck) -> Iterator[None]:
-    """Name the check that raises an error over all episodes.
+    """Add the check's name to an error that it raises over all episodes.
 
     Raises:
-        InputError: for every error that is not one of ours.
+        InputError: for every error that is not a `TwinloopError`.
     """
     try:
         yield
@@ -158,17 +158,17 @@ def _named(check: EpisodeCheck | MeasuringCheck) -> Iterator[None]:
 def _valid(
     check: EpisodeCheck | MeasuringCheck, recordings: Sequence[RecordedEpisode], scores: Iterable[CheckScore]
 ) -> list[CheckScore]:
-    """Return scores of these episodes; an episode that a check passes over is unknown to it.
+    """Return the check's scores of these episodes; an episode without a score is unknown.
 
     Raises:
-        InputError: a verdict that there is not, or a score of another episode.
+        InputError: a verdict does not exist, or a score is of another episode.
     """
     made, ids = list(scores), dict.fromkeys(recording.episode_id for recording in recordings)
     for score in made:
         if score.verdict not in VERDICTS or score.episode_id not in ids:
             raise InputError(
-                f"The check {check.name} gave the verdict {score.verdict!r} of the episode {score.episode_id!r}. A "
-                f"verdict is one of {', '.join(VERDICTS)}, of an episode that it was asked about."
+                f"The check {check.name} gave the verdict {score.verdict!r} for the episode {score.episode_id!r}. A "
+                f"verdict must be one of {', '.join(VERDICTS)}, for one of the given episodes."
             )
     missing = ids.keys() - {score.episode_id for score in made}
     silent = [CheckScore(episode_id=name, check=check.name, verdict="unknown", reason="The check gave no score.")
@@ -182,7 +182,7 @@ def _works(recordings: Sequence[RecordedEpisode], checks: tuple[MeasuringCheck, 
 
 
 def _measured(work: _WorkItem) -> list[list[Sequence[Measurement]]]:
-    """The figures of each check, recording by recording."""
+    """Return the measurements of each check, recording by recording."""
     rows: list[list[Sequence[Measurement]]] = [[] for _ in work.checks]
     for recording in work.recordings:
         for place, check in enumerate(work.checks):

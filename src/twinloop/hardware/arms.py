@@ -1,7 +1,7 @@
-"""The body of virtual robots: one hidden robot in many sessions at once, stepped together.
+"""Simulate virtual robots: one hidden robot in many sessions, stepped together.
 
-`VirtualRobot` is one session behind the robot protocol; `virtual_log` records all of its sessions in one go. Both run
-this code, and a session is the same bit for bit alone and in company.
+`VirtualRobot` is one session behind the robot protocol; `virtual_log` records all its sessions in one batch. Both use
+this code, and a session is the same bit for bit alone and in a batch.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _ANY_PLAY = 2e-3  # written per world, see `VirtualArms`
 
 @dataclass(frozen=True, kw_only=True)
 class GearedTwin:
-    """A twin with play, and where its parts are.
+    """A twin with gear play, and the indices of its parts.
 
-    ``twin`` is the same twin on the geared model: parameters of a joint's drive reach its motor side. Indices are per
-    robot joint: ``motor_qpos``, ``link_qpos`` in qpos, ``motor_dof``, ``link_dof`` in qvel, ``torque`` in sensordata
-    (what the flank transmits), ``gear`` among the tendons.
+    ``twin`` is the same twin on the geared model: parameters of a joint's drive apply to its motor side. Indices are
+    per robot joint: ``motor_qpos``, ``link_qpos`` in qpos, ``motor_dof``, ``link_dof`` in qvel, ``torque`` in
+    sensordata (the torque that the gear transmits), ``gear`` among the tendons.
     """
 
     twin: Twin
@@ -47,15 +47,15 @@ class GearedTwin:
     gear: NDArray[np.intp]
 
     def qpos(self, twin: Twin, qpos: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Positions ``(nq,)`` of the plain twin as the geared model's, gears in the middle of their play."""
+        """Convert positions ``(nq,)`` of the plain twin to the geared model, with gears in the middle of their play."""
         return geared_qpos(self.twin.model, twin.model, qpos)
 
 
 def with_gears(twin: Twin) -> GearedTwin:
-    """The twin with play at every robot joint, and its servos' commands unlimited.
+    """Return the twin with play at every robot joint, and without command limits of its servos.
 
-    A command limit is the servo's business here, and applies before its feedback is added. All dry friction is at the
-    motors; `VirtualArms` shares it out.
+    `VirtualArms` applies the command limit instead, before the servo's feedback is added. All dry friction is at the
+    motors; `VirtualArms` distributes it.
     """
     spec = twin.mjspec.copy()
     joints = twin.robot.joints
@@ -84,7 +84,7 @@ class CommandQueue:
     """Commands ``(nworld, nu)`` with an arrival time each, counted in physics steps.
 
     Args:
-        initial: what was in force before the first command, ``(nworld, nu)``.
+        initial: the command before the first one, ``(nworld, nu)``.
     """
 
     def __init__(self, initial: NDArray[np.float64]) -> None:
@@ -92,7 +92,7 @@ class CommandQueue:
         self._arrivals = np.full_like(self._commands, -np.inf)
 
     def send(self, command: NDArray[np.float64], arrival: NDArray[np.float64], now: NDArray[np.int64]) -> None:
-        """Add a command ``(nworld, nu)`` that arrives at steps ``(nworld, nu)``, or right after the one before it."""
+        """Add a command ``(nworld, nu)`` that arrives at steps ``(nworld, nu)``, or right after the previous one."""
         settled = self._commands.shape[1] - 1
         while settled and not (self._arrivals[:, settled] <= now[:, None]).all():
             settled -= 1
@@ -101,7 +101,7 @@ class CommandQueue:
         self._arrivals = np.concatenate([self._arrivals[:, settled:], arrival[:, None]], axis=1)
 
     def in_force(self, now: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The newest command that has arrived at steps ``(nworld,)``, per actuator, ``(nworld, nu)``."""
+        """Return the newest command that has arrived at steps ``(nworld,)``, per actuator, ``(nworld, nu)``."""
         arrived = self._arrivals <= now[:, None, None] + _ARRIVAL_ROUND_OFF
         newest = np.count_nonzero(arrived, axis=1) - 1
         return np.take_along_axis(self._commands, newest[:, None], axis=1)[:, 0]
@@ -114,17 +114,17 @@ _ROUND_OFF = 1e-6
 
 
 class VirtualArms:
-    """Sessions of one virtual robot, in step; arrays are ``(nsession, n)`` over the robot's joints.
+    """Sessions of one virtual robot, stepped together; arrays are ``(nsession, n)`` over the robot's joints.
 
-    Every session begins at time 0 with the arm at rest at the twin's home. Per physics step and session: the command
-    in force is the newest that arrived; the servo closes its loop on the link side, where the encoder of such a servo
-    sits; friction at the motor grows with the torque that the gear transmitted in the step before.
+    Every session starts at time 0 with the arm at rest at the twin's home. In each physics step: the active command is
+    the newest that arrived; the servo closes its loop on the link side, where the encoder of such a servo is; friction
+    at the motor grows with the torque that the gear transmitted in the previous step.
 
     Args:
         twin: the robot's kind.
-        hidden: the truth about it.
-        seed: of the noise.
-        sessions: their numbers; noise and lateness of a session depend on seed and number alone.
+        hidden: its true parameters.
+        seed: seed of the noise.
+        sessions: session numbers; noise and latency of a session depend only on seed and number.
         nthread: C threads (0: every core).
     """
 
@@ -152,31 +152,31 @@ class VirtualArms:
         return len(self._sessions)
 
     def now(self) -> NDArray[np.float64]:
-        """Seconds since each session began, ``(nsession,)``."""
+        """Seconds since the start of each session, ``(nsession,)``."""
         return self._steps.astype(np.float64) * self._dt
 
     @property
     def links(self) -> NDArray[np.float64]:
-        """Where the joints truly are now, ``(nsession, n)`` in rad or m, which no encoder of theirs tells."""
+        """True joint positions on the link side, ``(nsession, n)`` in rad or m, without encoder errors."""
         return self._qpos[:, self._geared.link_qpos].copy()
 
     def wait_until(self, moment: float) -> None:
-        """Move every session on to ``moment`` or, as far as its clock oversleeps, a little later."""
+        """Simulate every session until ``moment``, or a little later by its clock's delay."""
         late = np.rint(self._hidden.oversleep * self._draw("oversleep", 1)[:, 0] / self._dt).astype(np.int64)
         goal = math.ceil(moment / self._dt - _ROUND_OFF)
         self._run(np.where(self._steps < goal, goal + late - self._steps, 0))
 
     def observe(self) -> NDArray[np.float64]:
-        """What the encoders report now, in log units."""
+        """Return the present encoder readings, in log units."""
         noise = self._hidden.read_noise * ndtri(self._draw("read", len(self._hidden.count)))
         counted = np.round((self._qpos[:, self._geared.link_qpos] + noise) / self._hidden.count) * self._hidden.count
         return self.units.from_si(encoder_reading(counted, self._offset, self._scale))
 
     def command(self, action: ArrayLike) -> NDArray[np.float64]:
-        """Issue commands in log units (N·m where the robot takes torques); returns them within the robot's limits.
+        """Issue commands in log units (N·m with torque control); return them clipped to the robot's limits.
 
         Raises:
-            InputError: a command that is not finite.
+            InputError: a command is not finite.
         """
         values = np.asarray(action, dtype=np.float64)
         if not np.isfinite(values).all():
@@ -217,23 +217,23 @@ class VirtualArms:
         self._torque = self._batch.bind("sensordata")
 
     def _target(self, command: NDArray[np.float64]) -> NDArray[np.float64]:
-        """What the servo makes of a command: a true position, through its own encoder; a torque is taken as it is."""
+        """Convert a command to a true position through the servo's encoder; a torque stays unchanged."""
         return encoder_command(command, self._offset, self._scale) + self._bias if self._servo else command
 
     def _draw(self, stream: str, size: int) -> NDArray[np.float64]:
-        """The next uniform numbers of one stream in every session, ``(nsession, size)``."""
+        """Return the next uniform numbers of one stream in every session, ``(nsession, size)``."""
         step = self._calls[stream]
         self._calls[stream] += 1
         return uniforms(self._seed, f"virtual/{stream}", self._sessions, size=size, step=step)
 
     def _run(self, count: NDArray[np.int64]) -> None:
-        """Physics steps, ``(nsession,)`` each."""
+        """Run a number of physics steps in each session, ``(nsession,)``."""
         for done in range(int(count.max(initial=0))):
             self._step(np.flatnonzero(count > done))
 
     def _step(self, sessions: NDArray[np.intp]) -> None:
         geared, hidden = self._geared, self._hidden
-        # kp (control − motor) becomes kp (command − link): the servo's feedback is the link's.
+        # kp (control − motor) becomes kp (command − link): the servo's feedback is on the link side.
         ahead = self._qpos[:, geared.motor_qpos] - self._qpos[:, geared.link_qpos]
         self._ctrl[...] = self._line.in_force(self._steps) + self._feedback * ahead
         transmitted = np.abs(self._torque[:, geared.torque])

@@ -1,4 +1,4 @@
-"""Calls that may be slow, fail or never return, made in a thread so that the caller can go on without them."""
+"""Run calls that may be slow, fail or never return in a thread, so that the caller can continue."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class CallResult:
 
 
 class CallThread:
-    """One thread that makes one call at a time; a daemon, so that a call that never returns does not keep the program.
+    """One thread that makes one call at a time; a daemon, so that a call that never returns does not block exit.
 
-    All calls run in that thread and in no other, since drivers and graphics contexts often belong to the thread that
-    made them. Whatever a call raises is its result, `SystemExit` and `KeyboardInterrupt` included: a driver that exits
-    must not end the thread that is to disconnect it.
+    All calls run in this thread, since drivers and graphics contexts often belong to the thread that created them. Any
+    exception of a call is its result, including `SystemExit` and `KeyboardInterrupt`: a driver that exits must not end
+    the thread that will disconnect it.
     """
 
     def __init__(self, name: str) -> None:
@@ -33,13 +33,13 @@ class CallThread:
         self.busy = False
 
     def start(self, call: Callable[[], Any]) -> None:
-        """Begin a call; the one before must have returned."""
+        """Start a call; the previous one must have returned."""
         assert not self.busy, f"{self._thread.name} is busy"  # noqa: S101 - our own invariant
         self.busy = True
         self._calls.put(call)
 
     def wait(self, timeout_s: float) -> CallResult | None:
-        """Return the result, or None where the call takes longer than ``timeout_s``; wait again later."""
+        """Return the result, or None if the call takes longer than ``timeout_s``; wait again later."""
         try:
             result = self._results.get(timeout=max(timeout_s, 0.0))
         except queue.Empty:
@@ -48,7 +48,7 @@ class CallThread:
         return result
 
     def close(self) -> None:
-        """Make no more calls; a call that does not return is left to itself."""
+        """Accept no more calls; a call that does not return is abandoned."""
         self._calls.put(None)
 
     def _work(self) -> None:

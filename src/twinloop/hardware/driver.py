@@ -56,7 +56,7 @@ class CheckedClock:
 
     def wait_until(self, moment: float) -> None:
         """Return at ``moment`` or a little later."""
-        self.now()  # a clock that has gone back would sleep for as long
+        self.now()  # a clock that went back would sleep for that time
         if not self.fault:
             try:
                 self._clock.wait_until(moment)
@@ -87,7 +87,7 @@ class CheckedClock:
             self.fault, self._last = reason, self._last if math.isfinite(self._last) else 0.0
 
     def _pace(self) -> None:
-        """Sleep where a real robot's time has passed faster than time does."""
+        """Sleep if a real robot's time has passed faster than the computer's."""
         now, wall = self.now(), time.perf_counter()
         if self._real and self._woken is not None:
             needed = (now - self._woken[0]) / _FASTEST - (wall - self._woken[1])
@@ -95,11 +95,11 @@ class CheckedClock:
         self._woken = now, time.perf_counter()
 
 
-_FAREWELL_S = 2.0  # how long a call that has not returned is waited for before disconnecting
+_FAREWELL_S = 2.0  # how long to wait for a running call before disconnecting
 
 
 class RobotLostError(TwinloopError):
-    """A robot that did not answer, or whose answer breaks the protocol."""
+    """A robot did not answer, or its answer breaks the protocol."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +118,7 @@ class RobotDescription:
         """Read the properties from a driver.
 
         Raises:
-            InputError: the properties contradict each other; names the contradiction.
+            InputError: the properties contradict each other; the message names the contradiction.
         """
         found = cls(
             name=str(robot.name),
@@ -177,11 +177,11 @@ class RobotDriver:
     Attributes:
         robot: the driver.
         patience_s: see below; may be changed.
-        description: the properties before connecting; those of the protocol are attributes here, too.
+        description: the properties before connecting; those of the protocol are also attributes of this object.
 
     Args:
         robot: the driver.
-        patience_s: how long a call may take; connecting may take any time, since people calibrate.
+        patience_s: time limit of a call in s; connecting has no limit, because calibration takes time.
 
     Raises:
         InputError: a property cannot be read, or the properties contradict each other.
@@ -216,11 +216,11 @@ class RobotDriver:
         return bool(self.call(lambda: self.robot.is_calibrated))
 
     def connect(self, calibrate: bool = True) -> None:  # noqa: ARG002  # the driver's own default is the right one
-        """Connect and configure it.
+        """Connect and configure the robot.
 
         Raises:
-            InputError: it is not calibrated, or its properties have changed by connecting.
-            RobotLostError: it raised.
+            InputError: it is not calibrated, or connecting has changed its properties.
+            RobotLostError: it raised an error.
         """
         self._opened(self._connect, kind=RobotLostError)
         self.clock = self._opened(self._read_clock, kind=RobotLostError)
@@ -230,7 +230,7 @@ class RobotDriver:
         self._opened(self.robot.calibrate, kind=RobotLostError)
 
     def configure(self) -> None:
-        """Nothing more to do: `connect` configures."""
+        """Do nothing: `connect` configures."""
 
     def get_observation(self) -> dict[str, Any]:
         """Return an observation: floats by key, and camera images as copies.
@@ -250,17 +250,17 @@ class RobotDriver:
         return self.call(lambda: dict(zip(keys, self._sent(given, keys), strict=True)))
 
     def disconnect(self) -> None:
-        """Disconnect it; a call that has not returned is waited for, for a moment.
+        """Disconnect the robot; wait a moment for a call that has not returned.
 
         Raises:
-            RobotLostError: it raised, or does not answer.
+            RobotLostError: it raised an error, or does not answer.
         """
         if self._thread.busy:
             self._thread.wait(_FAREWELL_S)
         self.call(self.robot.disconnect)
 
     def attribute(self, name: str) -> Any:
-        """Return an attribute that the protocol does not have, such as a task, or None where the driver lacks it.
+        """Return an attribute outside the protocol, such as a task, or None if the driver lacks it.
 
         Raises:
             InputError: it cannot be read.
@@ -289,7 +289,7 @@ class RobotDriver:
         return self.call(lambda: {str(key): number(value) for key, value in dict(vitals.get_vitals()).items()})
 
     def _opened(self, call: Callable[[], Any], kind: type[TwinloopError] = InputError) -> Any:
-        """Return what a call returns that may take any time; errors of ours stay as they are."""
+        """Return the result of a call without a time limit; a `TwinloopError` is raised unchanged."""
 
         def as_ours(error: BaseException) -> TwinloopError:
             return error if isinstance(error, TwinloopError) else kind(self._silent(error))
@@ -303,7 +303,7 @@ class RobotDriver:
         if self._thread.busy and self._thread.wait(0.0) is None:
             raise RobotLostError(f"{self._address} still has not answered.")
         self._thread.start(call)
-        while (result := self._thread.wait(min(patience_s, 1.0))) is None:  # Ctrl-C is heard once a second
+        while (result := self._thread.wait(min(patience_s, 1.0))) is None:  # check for Ctrl-C once a second
             if time.perf_counter() - began > patience_s:
                 raise RobotLostError(f"{self._address} has not answered for {patience_s:g} s.")
         if result.error is None:
@@ -341,7 +341,7 @@ class RobotDriver:
         try:
             return joint_values(answer, keys).tolist()
         except Exception as error:
-            raise RobotLostError(f"{self.origin} does not say what it sent ({raised(error)}).") from error
+            raise RobotLostError(f"{self.origin} did not return the sent command ({raised(error)}).") from error
 
 
 def _picture(key: str, value: Any, shape: tuple[int, ...]) -> NDArray[np.uint8]:

@@ -1,7 +1,7 @@
-"""The file of an excitation: commands at a rate, for whom they were made, within which limits, and what they promise.
+"""File format of an excitation: commands at a rate, target robot, limits, and expected errors.
 
-``PLAN.yaml`` holds everything but the commands; these lie beside it as ``PLAN.csv``, a column per joint in rad or m
-(N·m or N of a torque-controlled robot), and are held together by their SHA-256.
+``PLAN.yaml`` holds everything except the commands. These are in ``PLAN.csv`` in the same folder, one column per joint
+in rad or m (N·m or N for a torque-controlled robot). Their SHA-256 in the YAML file links the two.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ class ExcitationPlan:
     """An excitation ready to be recorded.
 
     Attributes:
-        twin: name or file of the twin that it was made with, ``twin_hash`` its content.
-        joints: in the order of the columns.
-        control: what a command is.
+        twin: name or file of its twin, ``twin_hash`` the hash of the twin's content.
+        joints: joints in column order.
+        control: kind of command.
         hz: commands per second.
-        commands: ``(T, n)`` in SI; begins and ends at ``home``.
+        commands: ``(T, n)`` in SI units; starts and ends at ``home``.
         home: the command at rest, ``(n,)``.
-        limits: which the commands keep.
-        following: how far readings lag behind commands at most over the plausible robots, ``(n,)`` in rad or m.
-        repeat: recordings that the promised errors count on.
+        limits: limits that the commands respect.
+        following: largest tracking error over the plausible robots, ``(n,)`` in rad or m.
+        repeat: number of recordings assumed for the expected errors.
         expected: per parameter, the standard errors expected before and after, and their unit.
-        made: how: seed, criterion, kinds of pieces, gain.
+        made: how it was made: seed, criterion, kinds of pieces, gain.
     """
 
     twin: str
@@ -67,11 +67,11 @@ class ExcitationPlan:
 
     @property
     def seconds(self) -> float:
-        """Length of one pass."""
+        """Duration of one pass in s."""
         return len(self.commands) / self.hz
 
     def peaks(self) -> dict[str, dict[str, float]]:
-        """Per joint: least and greatest command, and its greatest speed and acceleration, in SI."""
+        """Lowest and highest command per joint, and its largest speed and acceleration, in SI units."""
         rate = np.diff(self.commands, axis=0) * self.hz
         change = np.diff(rate, axis=0) * self.hz
         return {
@@ -85,7 +85,7 @@ class ExcitationPlan:
         }
 
     def refuse_broken(self, where: str) -> None:
-        """Refuse commands that leave the limits.
+        """Raise an error for commands outside the limits.
 
         Raises:
             InputError: names the joint and the limit.
@@ -139,7 +139,7 @@ class _PlanFile(_Strict):
 
 
 def save_excitation(plan: ExcitationPlan, path: Path) -> None:
-    """Write ``path`` and, beside it, its commands.
+    """Write ``path`` and the commands' CSV file next to it.
 
     Raises:
         InputError: see `refuse_plan_name`.
@@ -171,27 +171,29 @@ def save_excitation(plan: ExcitationPlan, path: Path) -> None:
 
 
 def refuse_plan_name(path: Path) -> None:
-    """Refuse a plan's file before the search, where it could not be written afterwards.
+    """Check before the search that a plan's file can be written afterwards.
 
     Raises:
-        InputError: the name does not end in ``.yaml``, or there is such a file.
+        InputError: the name does not end in ``.yaml``, or the file exists.
     """
     if path.suffix not in (".yaml", ".yml"):
-        raise InputError(f"{path} is not the name of a plan. Let it end in .yaml; its commands lie beside it as .csv.")
+        raise InputError(
+            f"{path} is not a plan's file name. Use the suffix .yaml; the commands get the same name with .csv."
+        )
     for each in (path, path.with_suffix(".csv")):
         if each.exists():
             raise InputError(f"{each} exists, and a log may belong to it. Choose another name, or move it away.")
 
 
 def load_excitation(path: Path) -> ExcitationPlan:
-    """Read a plan back.
+    """Read a stored plan.
 
     Raises:
-        InputError: a file is missing, changed, or is no plan; names what is wrong with it.
+        InputError: a file is missing, changed, or not a plan; the message names the defect.
     """
     raw = load_yaml(path)
     if not isinstance(raw, Mapping):
-        raise InputError(f"{path} is not an excitation plan: it is no mapping. Make one with identify --plan.")
+        raise InputError(f"{path} is not an excitation plan: it is not a mapping. Make one with identify --plan.")
     try:
         value = _PlanFile.model_validate(raw)
     except ValidationError as error:
@@ -202,7 +204,9 @@ def load_excitation(path: Path) -> ExcitationPlan:
         ) from error
     beside = path.parent / value.commands
     if not beside.is_file():
-        raise InputError(f"{path} names its commands {value.commands}, which do not lie beside it. Keep both together.")
+        raise InputError(
+            f"{path} needs its commands {value.commands}, which are missing in the same folder. Keep both together."
+        )
     data = read_bytes(beside, _MOST_BYTES)
     if sha256_bytes(data) != value.sha256:
         raise InputError(f"{beside} is not what {path} was made with: its SHA-256 differs. Make the plan again.")
@@ -226,5 +230,5 @@ def _csv(plan: ExcitationPlan) -> bytes:
 def _read_csv(data: bytes, joints: list[str], where: Path) -> Array:
     rows = list(csv.reader(io.StringIO(data.decode())))
     if rows[0] != ["time", *joints]:
-        raise InputError(f"{where} has the columns {', '.join(rows[0])}; its plan says time, {', '.join(joints)}.")
+        raise InputError(f"{where} has the columns {', '.join(rows[0])}; its plan has time, {', '.join(joints)}.")
     return np.array(rows[1:], dtype=np.float64)[:, 1:]

@@ -1,4 +1,4 @@
-"""A robot through an excitation: slowly to its start, within its limits, watched, and at rest again afterwards."""
+"""Drive a robot through an excitation: slowly to its start, within limits, monitored, and to rest afterwards."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ OnAbort = Literal["hold", "return"]
 TASK = "excitation"
 # Slowly: a sixth of the limit, 0.5 rad/s of the SO-101, a speed at which one can step back.
 _SLOWLY = 1.0 / 6.0
-_REST_S = 1.0  # at the start before recording: as long as an arm needs to stop swinging
-_PATH = 20  # poses of the way to the start that are looked at
+_REST_S = 1.0  # rest at the start before recording, until the arm stops swinging
+_PATH = 20  # number of poses to check on the way to the start
 _LEAST_FRAMES = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExcitationRecording:
-    """What driving gave: whole ``episodes``, or up to ``reason``, the last one then ending where it was stopped."""
+    """Recorded ``episodes``; if the drive was stopped, ``reason`` is set and the last episode ends at the stop."""
 
     episodes: tuple[Episode, ...]
     reason: str = ""
 
     @property
     def completed(self) -> bool:
-        """Whether nothing stopped it."""
+        """Whether the drive was not stopped."""
         return not self.reason
 
 
@@ -51,19 +51,19 @@ def excite(
     clearance: ClearanceCheck | None = None,
     progress: Callable[[str], object] = lambda _: None,
 ) -> ExcitationRecording:
-    """Drive a connected robot through an excitation, as often as asked, one episode each.
+    """Drive a connected robot through an excitation, one episode per repetition.
 
     Args:
-        robot: connected, with the plan's joints.
+        robot: connected robot with the plan's joints.
         plan: the excitation.
-        repeat: how often; by default as often as the plan was made for.
-        guard: when to stop.
-        on_abort: then hold the pose that it is in, or return to the start, slowly.
-        clearance: of the twin, to look at the way to the start; None to go without looking.
-        progress: told what happens.
+        repeat: number of repetitions; by default the plan's.
+        guard: conditions for a stop.
+        on_abort: after a stop, hold the present pose or return slowly to the start.
+        clearance: check of the way to the start with the twin; None to skip it.
+        progress: called with progress messages.
 
     Raises:
-        InputError: the robot has other joints, or something is in the way to the start.
+        InputError: the robot has other joints, or the way to the start is blocked.
     """
     refuse_misfit(robot, plan)
     guarded = GuardedRobot(robot, plan, guard or GuardOptions())
@@ -86,7 +86,7 @@ def excite(
 
 
 def refuse_misfit(robot: Robot, plan: ExcitationPlan) -> None:
-    """Refuse a robot with other joints, or other kinds of commands, than the plan's.
+    """Raise an error for a robot with other joints or another kind of command than the plan.
 
     Raises:
         InputError: names both.
@@ -103,7 +103,7 @@ def refuse_misfit(robot: Robot, plan: ExcitationPlan) -> None:
 
 
 def approach(plan: ExcitationPlan, start: Array) -> Array:
-    """Commands ``(T, n)`` from where a robot is to the plan's start, slow, and a rest there."""
+    """Return slow commands ``(T, n)`` from the robot's position to the plan's start, and a rest there."""
     seconds = max(0.5, float(np.max(1.875 * np.abs(plan.home - start) / (_SLOWLY * plan.limits.speed))))
     time = np.arange(round((seconds + _REST_S) * plan.hz)) / plan.hz
     return minimum_jerk([0.0, seconds, seconds + 2 * _REST_S], [start, plan.home, plan.home], time)
@@ -123,14 +123,14 @@ def _approach(guarded: GuardedRobot, plan: ExcitationPlan, clearance: ClearanceC
     touched = clearance.first_touch(way) if clearance is not None else None
     if touched is not None:
         raise InputError(
-            f"On the straight way from where the robot is to the plan's start, {touched[1]} come within the clearance. "
+            f"On the straight path from the robot's pose to the plan's start, {touched[1]} come within the clearance. "
             "Move the robot by hand nearer to its home, and start again."
         )
     record(guarded.robot, guarded.rows(approach(plan, here)), plan.hz)
 
 
 def _kept(episode: Episode, guarded: GuardedRobot) -> Episode | None:
-    """An episode as it is kept: whole, or marked and without the frame at which the robot was lost."""
+    """Return the episode to store: complete, or marked and without the frame at which the robot was lost."""
     if not guarded.reason:
         return episode
     count = len(episode) - int(guarded.lost)
@@ -141,7 +141,7 @@ def _kept(episode: Episode, guarded: GuardedRobot) -> Episode | None:
 
 
 def _come_to_rest(guarded: GuardedRobot, plan: ExcitationPlan, on_abort: OnAbort) -> None:
-    """Leave the robot holding where it is, without torque where it takes torques, or bring it back slowly."""
+    """Hold the robot's position (zero torque with torque control), or bring it back slowly."""
     why, guarded.reason = guarded.reason, ""
     try:
         guarded.get_observation()

@@ -1,4 +1,4 @@
-"""What stops an excitation: a joint that does not follow, heat, torque, a robot that no longer answers, a person."""
+"""Stop an excitation: a joint does not follow, heat, torque, the robot does not answer, or the user interrupts."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ Array = NDArray[np.float64]
 
 @runtime_checkable
 class DriveHealth(Protocol):
-    """What a robot may offer besides the protocol: how its drives are."""
+    """Optional interface of a robot for the state of its drives."""
 
     def get_vitals(self) -> Mapping[str, float]:
-        """``<joint>.temperature`` in °C and ``<joint>.torque`` in N·m, of those joints that say so."""
+        """Return ``<joint>.temperature`` in °C and ``<joint>.torque`` in N·m, for the joints that report them."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class GuardOptions:
-    """When an excitation is stopped.
+    """Conditions for stopping an excitation.
 
     Attributes:
-        following: rad or m that a joint may lag beyond one and a half times what the plan foresees.
-        patience: s that it may do so for; an encoder's single wrong reading is no collision.
-        temperature: °C. The STS3215 switches itself off at 70 (its register's default).
-        look: s between looks at temperature and torque, which cost time on a servo bus.
+        following: additional tracking error in rad or m, beyond 1.5 times the plan's.
+        patience: allowed duration of a larger error in s; a single wrong encoder reading is not a collision.
+        temperature: limit in °C. The STS3215 switches itself off at 70 (its register's default).
+        look: interval in s of temperature and torque readings, which take time on a servo bus.
     """
 
     following: float = 0.15
@@ -59,13 +59,13 @@ class GuardOptions:
 
     def __post_init__(self) -> None:
         if not 0 < self.following < math.inf:
-            raise InputError(f"--following {self.following:g} would stop nothing, or all. Give rad or m above 0.")
+            raise InputError(f"--following {self.following:g} is not a valid limit. Give rad or m above 0.")
         if not 0 < self.temperature < math.inf:
-            raise InputError(f"--temperature {self.temperature:g} would stop nothing, or all. Give °C above 0.")
+            raise InputError(f"--temperature {self.temperature:g} is not a valid limit. Give °C above 0.")
 
 
 class GuardedRobot:
-    """A robot that is listened to: see `hardware.protocol.Robot`. ``reason`` says why it has to stop, or ""."""
+    """A robot whose readings are monitored; see `hardware.protocol.Robot`. ``reason`` is why it must stop, or ""."""
 
     def __init__(self, robot: Robot, plan: ExcitationPlan, options: GuardOptions) -> None:
         self._robot, self._plan, self._options = robot, plan, options
@@ -83,19 +83,19 @@ class GuardedRobot:
 
     @property
     def robot(self) -> Robot:
-        """Itself, as what it stands for."""
+        """This object, typed as a robot."""
         return cast("Robot", self)
 
     def get_observation(self) -> dict[str, float]:
-        """The robot's; its last one once it no longer answers, or answers with what is no number.
+        """Return the robot's reading, or its last one if it no longer answers or a value is not a number.
 
         Raises:
-            RobotLostError: there is no last one.
+            RobotLostError: there is no last reading.
         """
         try:
             reading = self._robot.get_observation()
             self._require_numbers(reading, self._reads, "the reading")
-        except BaseException as error:  # whatever a driver raises, what was recorded is kept
+        except BaseException as error:  # any error of a driver: keep the recorded data
             self._lose(error)
             if self._reading is None:
                 raise RobotLostError(f"{self._robot.origin} does not answer: {raised(error)}.") from error
@@ -105,7 +105,7 @@ class GuardedRobot:
         return reading
 
     def send_action(self, action: Mapping[str, float]) -> dict[str, float]:
-        """The robot's; what was asked for once it no longer answers, or cannot have sent what it says."""
+        """Send an action; return the requested action if the robot no longer answers or reports an impossible one."""
         given = dict(action)
         try:
             sent = self._robot.send_action(dict(action))
@@ -116,14 +116,14 @@ class GuardedRobot:
         return sent
 
     def rest(self) -> Array:
-        """Return where to hold, ``(n,)`` in rad or m: at the reading, or at the last command where that cannot be.
+        """Return the position to hold, ``(n,)`` in rad or m: the reading, or the last command if readings are doubtful.
 
-        So a joint that was blocked is no longer pushed, and one whose encoder fails is not sent to where it is not.
+        So a blocked joint is no longer pushed, and a joint with a failed encoder is not sent to a wrong position.
         """
         return self.positions() if self._sent is None or not self._doubted else self._sent
 
     def _doubt(self, before: Mapping[str, float] | None) -> None:
-        """Note a reading that the joints cannot have reached, or cannot have at all."""
+        """Detect a reading outside a joint's range, or one that the joint cannot have reached."""
         limits = self._plan.limits
         if self._plan.control == "torque":
             return
@@ -132,14 +132,14 @@ class GuardedRobot:
         if j is not None:
             self._lose(
                 ValueError(
-                    f"{self._plan.joints[j]} reads {here[j]:.4g}, and its range is {limits.low[j]:.4g} to "
+                    f"{self._plan.joints[j]} reads {here[j]:.4g}, but its range is {limits.low[j]:.4g} to "
                     f"{limits.high[j]:.4g}"
                 )
             )
         if before is None:
             return
         there = self._si([before[key] for key in self._reads])
-        seconds = 2.0 / self._plan.hz  # a period, and the time that a reading takes
+        seconds = 2.0 / self._plan.hz  # one period, plus the duration of a reading
         if unreachable(here, there, speed=limits.speed / SPEED_SHARE, seconds=seconds, length=length) is not None:
             self._doubted = True
 
@@ -151,7 +151,7 @@ class GuardedRobot:
         return values
 
     def _require_possible(self, given: Mapping[str, float], sent: Array) -> None:
-        """Refuse a driver that says it sent what it was neither given nor may have cut it to."""
+        """Raise an error if the driver reports a sent command that is neither the given nor a limited one."""
         limits, asked = self._plan.limits, np.array(list(given.values()))
         if self._plan.control == "torque":
             possible = [asked, np.zeros_like(asked)]
@@ -167,7 +167,7 @@ class GuardedRobot:
             )
 
     def positions(self) -> Array:
-        """The last readings in rad or m, ``(n,)``."""
+        """Return the last readings in rad or m, ``(n,)``."""
         reading = self._reading or self.get_observation()
         return self._si([reading[key] for key in self._reads])
 
@@ -175,13 +175,13 @@ class GuardedRobot:
         return self._robot.units.to_si(values)
 
     def rows(self, commands: Iterable[Array]) -> Generator[Array]:
-        """Commands in the robot's units, within limits and rate, until there is a reason to stop."""
+        """Yield commands in the robot's units, within limits and rate, until there is a reason to stop."""
         limits, hz = self._plan.limits, self._plan.hz
         swings = self._plan.control == "torque"
         for frame, row in enumerate(commands):
             if self._sent is not None and not self.reason:
                 self._look(self._sent)
-            if self.reason and frame:  # the first goes out in any case: a recording has a frame
+            if self.reason and frame:  # always send the first, because a recording needs a frame
                 return
             before = row if self._sent is None or swings else self._sent
             wanted = before + np.clip(row - before, -limits.speed / hz, limits.speed / hz)
@@ -189,7 +189,7 @@ class GuardedRobot:
             yield self._sent if swings else self._robot.units.from_si(self._sent)
 
     def forget(self) -> None:
-        """What was commanded before: the next command begins where the robot is."""
+        """Forget the last command: the next one starts at the robot's position."""
         self._sent, self._late = None, np.zeros(len(self._plan.joints))
 
     def _look(self, sent: Array) -> None:
@@ -214,7 +214,7 @@ class GuardedRobot:
             self._look_at(vitals)
 
     def _look_at(self, vitals: Mapping[str, float]) -> None:
-        """Heat, and the root mean square of the torque over the last looks."""
+        """Check temperature, and the root mean square of the torque over the last readings."""
         for joint in self._plan.joints:
             heat = vitals.get(f"{joint}.temperature", -np.inf)
             if heat > self._options.temperature:
@@ -235,21 +235,21 @@ class GuardedRobot:
         self.reason, self.lost = self.reason or f"the robot does not answer: {raised(error)}", True
 
 
-# SIGHUP, of a terminal that closes or a connection that breaks, is not on Windows.
+# Windows has no SIGHUP, the signal for a closed terminal or a lost connection.
 _STOPPING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 class Stoppable(Protocol):
-    """Something that ends soon after it is given a reason to."""
+    """An object that stops soon after its ``reason`` is set."""
 
     reason: str
 
 
 @contextmanager
 def stopped_by_hand(guarded: Stoppable) -> Generator[None]:
-    """Stop at Ctrl-C, at SIGTERM or when the terminal closes, and keep what was recorded.
+    """Stop at Ctrl-C, at SIGTERM or when the terminal closes, and keep the recorded data.
 
-    The second signal ends the program. A signal that is ignored, as SIGHUP is under ``nohup``, stays ignored.
+    The second signal ends the program. A signal that is ignored, such as SIGHUP under ``nohup``, stays ignored.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

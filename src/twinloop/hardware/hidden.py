@@ -1,7 +1,7 @@
-"""What is true of a virtual robot and unknown to whoever speaks to it: a function of twin and seed alone.
+"""True parameters of a virtual robot, hidden from its users; they depend only on twin and seed.
 
-`HiddenCell` is the same truth, with the robot's scene, as a twin with parameters: hundreds of episodes of one virtual
-robot run side by side on any backend.
+`HiddenCell` has the same truth, with the robot's scene, as a twin with parameters: hundreds of episodes of one virtual
+robot run in parallel on any backend.
 """
 
 from __future__ import annotations
@@ -70,15 +70,15 @@ class _Profile(_Strict):
 
 @dataclass(frozen=True, kw_only=True)
 class HiddenParameters:
-    """The truth about one virtual robot, in SI units; arrays are per joint, ``(n,)``.
+    """True parameters of one virtual robot, in SI units; arrays are per joint, ``(n,)``.
 
     Attributes:
-        params: values of the twin's parameters, by name; those not named are nominal.
-        backlash: play of each gear from one flank to the other, rad or m.
+        params: values of the twin's parameters, by name; others are nominal.
+        backlash: total play of each gear, rad or m.
         load_friction: Coulomb friction at the motor per torque that the gear transmits, dimensionless.
-        lateness: longest extra age of a command, s; every command's is uniform between 0 and this.
-        oversleep: longest lateness of the clock that recorded, s; uniform between 0 and this.
-        count: size of one count of each encoder, rad or m.
+        lateness: largest extra latency of a command, s; each command's is uniform between 0 and this.
+        oversleep: largest delay of the recording clock, s; uniform between 0 and this.
+        count: resolution of each encoder, rad or m.
         read_noise: standard deviation of a reading before it is rounded to counts, rad or m.
     """
 
@@ -95,10 +95,9 @@ class HiddenParameters:
 
 
 def draw_hidden(twin: Twin, seed: int) -> HiddenParameters:
-    """The virtual robot number ``seed`` of a twin's kind.
+    """Draw the virtual robot number ``seed`` of a twin's kind.
 
-    Ranges and their sources are in ``hidden.yaml``, by the twin's name; twins that are not named there share
-    ``default``.
+    Ranges and their sources are in ``hidden.yaml``, by twin name; other twins use ``default``.
     """
     profiles = _profiles()
     profile = profiles.get(twin.name, profiles[_DEFAULT])
@@ -147,7 +146,7 @@ def _of_robot(twin: Twin, name: str) -> bool:
 
 _CELL = Path(__file__).with_name("cell.yaml")
 _ANY_PLAY = 1e-3  # rad or m; the truth is a parameter, see `HiddenCell.table`
-# What a virtual robot does and a twin need not declare.
+# Effects of a virtual robot that a twin need not declare.
 _EFFECTS = (
     "joint/*/load_friction",
     "joint/*/backlash",
@@ -156,7 +155,7 @@ _EFFECTS = (
     "sensor/*/resolution",
     "sensor/*/noise",
 )
-_PLACED = "reset"  # stage of what says where things lie, which every episode draws anew
+_PLACED = "reset"  # stage of the object poses, which are drawn for every episode
 
 
 class _HiddenTracker(_Strict):
@@ -170,7 +169,7 @@ class _Change(_Strict):
     value: float
 
     def of(self, before: float) -> float:
-        """The value with the fault."""
+        """Return the value with the fault."""
         return before * self.value if self.op == "scale" else before + self.value
 
 
@@ -186,10 +185,10 @@ class HiddenCell:
 
     Attributes:
         twin: the robot's kind with gears, and with every hidden parameter declared.
-        seed: which robot.
-        fault: what is wrong with it, empty for nothing.
-        values: what is true of it by parameter; those not named are nominal.
-        tracker: how the tracker of its scene errs.
+        seed: number of the individual robot.
+        fault: name of its fault, empty for none.
+        values: true parameter values; others are nominal.
+        tracker: errors of the scene tracker.
     """
 
     twin: Twin
@@ -199,14 +198,14 @@ class HiddenCell:
     tracker: TrackerNoise
 
     def plan(self, run_seed: int) -> Plan:
-        """Where things lie in the episodes of a run: the twin's default ranges of places, and nothing else."""
+        """Return the plan of a run's episodes: the twin's default ranges of object poses, and nothing else."""
         draws = [draw for draw in default_draws(self.twin) if self._is_placed(draw.names[0])]
         return Plan(twin=self.twin, run_seed=run_seed, draws=tuple(draws))
 
     def table(self, params: ParamTable) -> ParamTable:
-        """Worlds of this robot, one for each row of ``params``, which says where things lie and seeds the chance.
+        """Return worlds of this robot, one per row of ``params``, which gives object poses and seeds.
 
-        Whatever else a row says is passed over: a real robot does not change from one episode to the next.
+        Other values in a row are ignored: a real robot does not change from one episode to the next.
 
         Args:
             params: drawn by a plan over the nominal twin or this one.
@@ -223,25 +222,25 @@ class HiddenCell:
 
 
 def fault_names() -> list[str]:
-    """Faults that a cell may be given."""
+    """Return the names of the possible faults."""
     return sorted(_cell().faults)
 
 
 def hidden_cell(
     twin: Twin, seed: int, *, fault: str | None = None, changed: Mapping[str, float] | None = None
 ) -> HiddenCell:
-    """The virtual robot number ``seed`` of a twin's kind, in the twin's scene.
+    """Return the virtual robot number ``seed`` of a twin's kind, in the twin's scene.
 
     Args:
-        twin: nominal, without gears or with rigid ones.
-        seed: which robot, as of `VirtualRobot`; decides its scene too.
+        twin: nominal twin, without gears or with rigid ones.
+        seed: number of the individual robot, as in `VirtualRobot`; also determines its scene.
         fault: one of `fault_names`.
-        changed: values of single parameters instead of the truth, with or without a fault.
+        changed: values of single parameters that replace the true ones, with or without a fault.
 
     Raises:
-        UnknownNameError: a fault or a parameter that does not exist.
-        InputError: a fault that nothing in this twin can have.
-        BoundsError: a changed value beyond its physical bounds.
+        UnknownNameError: a fault or a parameter does not exist.
+        InputError: the fault does not apply to this twin.
+        BoundsError: a changed value is outside its physical bounds.
     """
     cell, whole = _cell(), _complete(twin)
     values = {**_scene(cell.scene, whole, seed), **_robot(draw_hidden(twin, seed), whole)}
@@ -249,7 +248,7 @@ def hidden_cell(
         values |= _faulty(cell.faults, fault, whole, values)
     for name, value in (changed or {}).items():
         values[whole.require(name).name] = float(value)
-    whole.table(1, values)  # refuses what lies beyond physical bounds
+    whole.table(1, values)  # raises an error for values outside physical bounds
     return HiddenCell(
         twin=whole,
         seed=seed,
@@ -265,7 +264,7 @@ def _cell() -> _Cell:
 
 
 def require_rigid_gears(twin: Twin) -> None:
-    """Refuse a twin with elastic gears.
+    """Raise an error for a twin with elastic gears.
 
     Raises:
         InputError: names the twin.
@@ -273,12 +272,12 @@ def require_rigid_gears(twin: Twin) -> None:
     gears = twin.robot.gears
     if gears is not None and gears.stiffness is not None:
         raise InputError(
-            f"A virtual robot has rigid gears, {twin.name} has elastic ones. Leave robot.gears.stiffness out."
+            f"A virtual robot needs rigid gears, but {twin.name} has elastic ones. Leave robot.gears.stiffness out."
         )
 
 
 def _complete(twin: Twin) -> Twin:
-    """The twin with gears, and with every effect of a virtual robot among its parameters."""
+    """Return the twin with gears, and with every effect of a virtual robot as a parameter."""
     require_rigid_gears(twin)
     whole = twin if twin.robot.gears is not None else gearing(twin, GearSpec(backlash=_ANY_PLAY))
     lacking = [name for name in _EFFECTS if not fnmatch.filter(whole.params, name)]
@@ -287,7 +286,7 @@ def _complete(twin: Twin) -> Twin:
 
 
 def _scene(patterns: Sequence[str], twin: Twin, seed: int) -> dict[str, float]:
-    """What is drawn for the scene; parameters without a default range, or of where things lie, are left out."""
+    """Draw the scene's parameters, except object poses and parameters without a default range."""
     values: dict[str, float] = {}
     for name, param in twin.params.items():
         drawn = any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
@@ -297,7 +296,7 @@ def _scene(patterns: Sequence[str], twin: Twin, seed: int) -> dict[str, float]:
 
 
 def _robot(hidden: HiddenParameters, twin: Twin) -> dict[str, float]:
-    """The truth about the robot as parameters; a joint that an effect does not exist for goes without."""
+    """Return the robot's true parameters; effects that a joint does not have are left out."""
     values = dict(hidden.params)
     for row, joint in enumerate(twin.robot.joints):
         values |= {
@@ -313,7 +312,7 @@ def _robot(hidden: HiddenParameters, twin: Twin) -> dict[str, float]:
 def _faulty(
     faults: Mapping[str, Sequence[_Change]], fault: str, twin: Twin, values: Mapping[str, float]
 ) -> dict[str, float]:
-    """Values that a fault changes."""
+    """Return the values that a fault changes."""
     if fault not in faults:
         raise UnknownNameError("fault", fault, faults, where="faults of virtual robots")
     changed = {
@@ -323,7 +322,7 @@ def _faulty(
     }
     if not changed:
         wanted = ", ".join(change.name for change in faults[fault])
-        raise InputError(f"The fault {fault} changes {wanted}, and {twin.name} has no such parameter.")
+        raise InputError(f"The fault {fault} changes {wanted}, but {twin.name} has no such parameter.")
     return changed
 
 

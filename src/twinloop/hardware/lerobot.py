@@ -1,8 +1,8 @@
-"""LeRobot's own robots behind our protocol: ``lerobot:so101?port=/dev/ttyACM0&id=my_arm``.
+"""LeRobot's robots behind the robot protocol: ``lerobot:so101?port=/dev/ttyACM0&id=my_arm``.
 
-LeRobot's interface is the protocol already (lerobot 0.4 to 0.6, ``robots/robot.py``); what is added is what a log
-needs: which units its numbers are in, by the arm's calibration, and the clock; and the care of `lerobot_bus`. LeRobot
-is imported once a robot is opened.
+The protocol is LeRobot's interface (lerobot 0.4 to 0.6, ``robots/robot.py``). This module adds what a log needs: the
+units of the values, from the arm's calibration, and the clock; it also uses the safeguards of `lerobot_bus`. LeRobot is
+imported when a robot is opened.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from twinloop.twin import load_twin
 _SO_JOINTS = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper")
 _KINDS = {"so101": ("so101_follower", _SO_JOINTS), "so100": ("so100_follower", _SO_JOINTS)}
 _CLASSES = {"so101": "SO101Follower", "so100": "SO100Follower"}
-# Where the classes stand: in one module since lerobot 0.4.4, in one per arm before.
+# Modules of the classes: one module since lerobot 0.4.4, one per arm before.
 _MODULES = ("lerobot.robots.so_follower", "lerobot.robots.{type}")
 _OPTIONS = ("port", "id", "use_degrees", "calibration", "units", "torque_off")
 _CAMERA = "camera."
@@ -34,18 +34,18 @@ _REMEDY = "pip install 'lerobot[feetech]'"
 
 
 def lerobot_names() -> list[str]:
-    """Addresses of the LeRobot robots that are known here."""
+    """Return the addresses of the supported LeRobot robots."""
     return [f"lerobot:{name}" for name in _KINDS]
 
 
 class LerobotRobot:
-    """See `hardware.protocol.Robot`.
+    """A LeRobot robot; see `hardware.protocol.Robot`.
 
     Args:
-        robot: speaks LeRobot's interface; disconnected.
-        name: the type of robot, as datasets call it.
-        joints: in the order of the unit map.
-        units: what its numbers are; None asks its calibration when it is needed.
+        robot: object with LeRobot's interface; disconnected.
+        name: the type of robot, as in datasets.
+        joints: joints in the order of the unit map.
+        units: units of the values; None to use its calibration when needed.
         use_degrees: whether the arm's joints are in degrees; else in ±100. LeRobot's default is degrees since 0.4.4,
             and was ±100 before.
         origin: its address.
@@ -69,7 +69,7 @@ class LerobotRobot:
 
     @property
     def observation_features(self) -> Mapping[str, Any]:
-        """See the protocol; cameras, if there are any, by their shape, as LeRobot has it."""
+        """See the protocol; camera features are shapes, as in LeRobot."""
         offered: Mapping[str, Any] = self._robot.observation_features
         keys = [f"{joint}.{POSITION}" for joint in self._joints]
         missing = [key for key in keys if key not in offered]
@@ -88,9 +88,9 @@ class LerobotRobot:
         return bool(self._robot.is_connected)
 
     def connect(self, calibrate: bool = False) -> None:
-        """Open the bus, configure the servos, and hold where they are; a calibration is not begun unasked.
+        """Open the bus, configure the servos, and hold the pose; start a calibration only if ``calibrate`` is true.
 
-        A port that was opened in vain is closed again.
+        The port is closed again if this fails.
         """
         if self.is_connected:
             return
@@ -105,21 +105,21 @@ class LerobotRobot:
 
     @property
     def is_calibrated(self) -> bool:
-        """Whether the servos hold the calibration that LeRobot knows of this arm."""
+        """Whether the servos hold the calibration that LeRobot has stored for this arm."""
         return bool(self._robot.is_calibrated)
 
     def calibrate(self) -> None:
-        """LeRobot's calibration by hand, which asks at the terminal."""
+        """Run LeRobot's manual calibration, a dialogue at the terminal."""
         self._robot.calibrate()
 
     def configure(self) -> None:
-        """Nothing to do: LeRobot configures when it connects, and again would let the arm drop for a moment."""
+        """Do nothing: LeRobot configures when it connects, and a repetition would let the arm drop for a moment."""
 
     def get_observation(self) -> dict[str, Any]:
         """See the protocol.
 
         Raises:
-            ServoFaultError: a servo says that something is wrong with it.
+            ServoFaultError: a servo reports a fault.
         """
         self._require_connection()
         answer = self._bus.ask(self._robot.get_observation)
@@ -128,29 +128,29 @@ class LerobotRobot:
         return {key: answer[key] if isinstance(kind, tuple) else float(answer[key]) for key, kind in asked}
 
     def send_action(self, action: Mapping[str, float]) -> dict[str, float]:
-        """See the protocol; LeRobot may cut it by ``max_relative_target``, which is not set here."""
+        """See the protocol; LeRobot may limit a command by ``max_relative_target``, which is not set here."""
         self._require_connection()
         sent = self._robot.send_action({key: float(action[key]) for key in self.action_features})
         return {key: float(sent[key]) for key in self.action_features}
 
     def disconnect(self) -> None:
-        """Close the bus; servos keep their torque, and hold, unless the address says ``torque_off=true``."""
+        """Close the bus; servos keep their torque and hold, unless the address contains ``torque_off=true``."""
         if not self.is_connected:
             return
         config = self._robot.config
         try:
             if config.disable_torque_on_disconnect and self._bus.let_go(self._joints):
-                config.disable_torque_on_disconnect = False  # done, for each by itself
+                config.disable_torque_on_disconnect = False  # already done, joint by joint
             self._robot.disconnect()
         finally:
             self._bus.close()
 
     @property
     def units(self) -> UnitMap:
-        """See the protocol; from the calibration that LeRobot keeps of this arm.
+        """See the protocol; from the calibration that LeRobot stores for this arm.
 
         Raises:
-            InputError: there is none.
+            InputError: there is no calibration.
         """
         if self._units is None:
             self._units = _units(self._robot, self._joints, use_degrees=self._degrees, origin=self.origin)
@@ -162,19 +162,18 @@ class LerobotRobot:
 
 
 def open_lerobot(name: str, options: Mapping[str, str], *, origin: str) -> LerobotRobot:
-    """A robot of LeRobot's by its short name, not yet connected.
+    """Open a LeRobot robot by its short name, without connecting.
 
     Args:
         name: such as ``so101``.
-        options: ``port``; ``id``, by which LeRobot finds the arm's calibration; ``use_degrees``; ``calibration``, the
-            file of the calibration instead, for LeRobot too; ``units``, a twin whose unit map is to be taken instead of
-            the calibration's; ``torque_off``, to let the arm go when it is disconnected;
-            ``camera.NAME=DEVICE:WIDTHxHEIGHT:FPS``.
+        options: ``port``; ``id``, by which LeRobot finds the arm's calibration; ``use_degrees``; ``calibration``, a
+            calibration file to use instead, also in LeRobot; ``units``, a twin whose unit map replaces the
+            calibration's; ``torque_off``, to disable torque at disconnection; ``camera.NAME=DEVICE:WIDTHxHEIGHT:FPS``.
         origin: the whole address.
 
     Raises:
         UnknownNameError: no such robot or option.
-        InputError: the port is missing, or an option says what cannot be.
+        InputError: the port is missing, or an option has an invalid value.
         MissingDependencyError: LeRobot is not installed.
     """
     if name not in _KINDS:
@@ -183,14 +182,14 @@ def open_lerobot(name: str, options: Mapping[str, str], *, origin: str) -> Lerob
         if key not in _OPTIONS and not key.startswith(_CAMERA):
             raise UnknownNameError("option", key, (*_OPTIONS, f"{_CAMERA}NAME"), where=origin)
     if "port" not in options:
-        raise InputError(f"{origin} does not say where the arm is. Write {origin}?port=/dev/ttyACM0&id=my_arm.")
+        raise InputError(f"{origin} has no port. Write {origin}?port=/dev/ttyACM0&id=my_arm.")
     kind, joints = _KINDS[name]
     use_degrees = _flag(options, "use_degrees", default=True)
     given: dict[str, Any] = {"port": options["port"], "id": options.get("id"), "use_degrees": use_degrees}
     given["disable_torque_on_disconnect"] = _flag(options, "torque_off", default=False)
     if "calibration" in options:
         path = Path(options["calibration"])
-        read_calibration(path)  # says what is wrong with it; LeRobot takes a file that is not there for no calibration
+        read_calibration(path)  # raises an error for a damaged or missing file; LeRobot ignores a missing one
         given |= {"id": path.stem, "calibration_dir": path.absolute().parent}
     cameras = {key.removeprefix(_CAMERA): value for key, value in options.items() if key.startswith(_CAMERA)}
     if cameras:
@@ -201,7 +200,7 @@ def open_lerobot(name: str, options: Mapping[str, str], *, origin: str) -> Lerob
 
 
 def _made(name: str, kind: str, given: Mapping[str, Any]) -> Any:
-    """LeRobot's robot, from whichever module this version has it in."""
+    """Create LeRobot's robot, from the module that contains it in this version."""
     problem: ImportError | None = None
     for place in _MODULES:
         try:
@@ -211,7 +210,7 @@ def _made(name: str, kind: str, given: Mapping[str, Any]) -> Any:
             continue
         config = getattr(module, f"{_CLASSES[name]}Config")(**given)
         return getattr(module, _CLASSES[name])(config)
-    what = f"{kind} is a robot of LeRobot's, which cannot be imported here ({problem})."
+    what = f"{kind} is a LeRobot robot, but LeRobot cannot be imported here ({problem})."
     raise MissingDependencyError(what, remedy=_REMEDY) from problem
 
 
@@ -221,7 +220,7 @@ def _camera(name: str, text: str) -> Any:
     width, _, height = size.partition("x")
     if not device or not all(part.isdecimal() for part in (width, height, fps)):
         raise InputError(
-            f"{_CAMERA}{name}={text} is no camera. Write for example {_CAMERA}{name}=/dev/video0:640x480:30."
+            f"{_CAMERA}{name}={text} is not a camera. Write for example {_CAMERA}{name}=/dev/video0:640x480:30."
         )
     try:
         module = importlib.import_module("lerobot.cameras.opencv")
@@ -232,7 +231,7 @@ def _camera(name: str, text: str) -> Any:
 
 
 def _given_units(options: Mapping[str, str], joints: tuple[str, ...], *, use_degrees: bool) -> UnitMap | None:
-    """The unit map that an address asks for, if it does."""
+    """Return the unit map given by an address, or None."""
     if "units" in options:
         return load_twin(options["units"]).unit_map(_unit_names(joints, use_degrees=use_degrees))
     if "calibration" in options:
@@ -243,11 +242,11 @@ def _given_units(options: Mapping[str, str], joints: tuple[str, ...], *, use_deg
 
 
 def _units(robot: Any, joints: tuple[str, ...], *, use_degrees: bool, origin: str) -> UnitMap:
-    """The unit map that follows from the calibration that LeRobot keeps of an arm."""
+    """Return the unit map from the calibration that LeRobot stores for an arm."""
     motors = getattr(robot, "calibration", None) or {}
     if not motors:
         raise InputError(
-            f"LeRobot knows no calibration of {origin}, so nothing says what its numbers are. Calibrate it "
+            f"LeRobot has no calibration of {origin}, so the units of its values are unknown. Calibrate it "
             "(`lerobot-calibrate`), give the id that it was calibrated under, or calibration=FILE."
         )
     try:
@@ -264,7 +263,7 @@ def _units(robot: Any, joints: tuple[str, ...], *, use_degrees: bool, origin: st
 
 
 def _unit_names(joints: tuple[str, ...], *, use_degrees: bool) -> list[str]:
-    """Units of the SO arms: degrees or ±100, and 0 to 100 for the gripper."""
+    """Return units of the SO arms: degrees or ±100, and 0 to 100 for the gripper."""
     return [PERCENT if joint == "gripper" else DEGREES if use_degrees else NORMALIZED for joint in joints]
 
 

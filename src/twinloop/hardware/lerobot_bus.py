@@ -1,11 +1,11 @@
-"""What LeRobot's serial bus leaves open, and a robot that moves by itself must not (lerobot 0.4.4, ``motors_bus.py``).
+"""Work around hazards of LeRobot's serial bus for robots that move autonomously (lerobot 0.4.4, ``motors_bus.py``).
 
-- When torque comes on, a servo goes to the last goal that it was given, wherever the arm was put meanwhile.
-- An answer that comes after its time stays in the port's buffer, and is the next reading: if that of the first servo
-  is among it, every reading from then on is one step old.
-- A synchronous read drops the status bits by which servos say that something is wrong with them.
-- A connection that fails half-way leaves the port open, and so looks like one that stands.
-- Torque is taken off motor by motor, and the first that does not answer leaves it on all after it.
+- When torque is enabled, a servo moves to its last goal, wherever the arm was moved meanwhile.
+- A late answer stays in the port's buffer and becomes the next reading. If it is the first servo's, every later reading
+  is one step old.
+- A synchronous read discards the status bits by which servos report faults.
+- A connection that fails half-way leaves the port open, so it looks connected.
+- Torque is disabled motor by motor; if one does not answer, it stays enabled on all later ones.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from twinloop.core.errors import TwinloopError
 # Status byte of the STS series (Feetech's memory table, address 65).
 _BITS = {1: "voltage", 2: "encoder", 4: "overheated", 8: "overcurrent", 32: "overload"}
 _OVERLOAD = 32
-_RETRIES = 5  # as many as LeRobot has where it takes the torque off
+_RETRIES = 5  # as LeRobot uses to disable torque
 STATUS_S = 0.5  # a synchronous read takes 1.7 ms of a period (huggingface/lerobot#608), and drives warm in seconds
 
 LATE_S = 0.05  # as long as LeRobot waits for an answer
 
 
 class ServoFaultError(TwinloopError):
-    """A servo that says that something is wrong with it."""
+    """A servo reports a fault."""
 
 
 class GuardedBus:
-    """The bus of one of LeRobot's robots, treated with care; of a robot that has none nothing is done.
+    """Guarded access to the bus of a LeRobot robot; without a bus, all methods do nothing.
 
     Args:
-        robot: LeRobot's.
-        gripper: the joint whose overload is no fault: LeRobot has it give way at a quarter of its torque, and holding
-            a thing is what it is for.
+        robot: LeRobot's robot.
+        gripper: the joint whose overload is not a fault: LeRobot limits it to a quarter of its torque, and it is loaded
+            while it holds an object.
     """
 
     def __init__(self, robot: Any, *, gripper: str) -> None:
@@ -46,7 +46,7 @@ class GuardedBus:
             _hold_when_torque_comes(self._bus)
 
     def ask(self, question: Callable[[], Any]) -> Any:
-        """The answer to a question to the robot, and not to one before it; raises what it raises."""
+        """Return the robot's answer to a question, never a late answer to an earlier one; raise the call's error."""
         self.forget_late_answers()
         self._lost = True
         answer = question()
@@ -54,7 +54,7 @@ class GuardedBus:
         return answer
 
     def forget_late_answers(self) -> None:
-        """Drop what came since the last answer was read; where none came, wait for it before."""
+        """Drop answers that arrived since the last read; if none arrived yet, wait for them first."""
         if self._lost and self._bus is not None:
             time.sleep(LATE_S)
             self._lost = False
@@ -63,27 +63,27 @@ class GuardedBus:
             port.reset_input_buffer()
 
     def check(self, now: float) -> None:
-        """Ask the servos how they are, every half second, and at each call while one of them is not well.
+        """Read the servos' status every half second, and at each call while one of them has a fault.
 
         Raises:
-            ServoFaultError: names each servo and what it says.
+            ServoFaultError: names each faulty servo and its fault.
         """
         if self._bus is None or (not self._wrong and now - self._asked < STATUS_S):
             return
         try:
             said = self._status()
-            if any(said.values()):  # twice, because a late answer to another question looks like anything
+            if any(said.values()):  # read twice, because a late answer to another question can have any value
                 said = {joint: bits & said[joint] for joint, bits in self._status().items()}
         except ConnectionError:
-            return  # one lost answer; whether the servos are there is for the reading of their positions to say
+            return  # one lost answer; a missing servo is detected when its position is read
         self._asked = now
-        faults = [f"{joint} says {words}" for joint, status in said.items() if (words := self._words(joint, status))]
+        faults = [f"{joint} reports {words}" for joint, status in said.items() if (words := self._words(joint, status))]
         self._wrong = bool(faults)
         if faults:
-            raise ServoFaultError(f"{', '.join(faults)}. Let it rest, look at load and supply, and connect again.")
+            raise ServoFaultError(f"{', '.join(faults)}. Let the robot rest, check load and supply, and connect again.")
 
     def close(self) -> None:
-        """Close the port, if it is open, and leave the servos as they are."""
+        """Close the port if it is open, without a change to the servos."""
         port = getattr(self._bus, "port_handler", None)
         if port is not None and port.is_open:
             with contextlib.suppress(OSError):
@@ -91,10 +91,10 @@ class GuardedBus:
             port.is_open = False
 
     def let_go(self, joints: Sequence[str]) -> bool:
-        """Take the torque off every joint that answers; False where there is no bus.
+        """Disable the torque of every joint that answers; return False if there is no bus.
 
         Raises:
-            ServoFaultError: some did not; names them.
+            ServoFaultError: names the joints that did not answer.
         """
         if self._bus is None:
             return False
@@ -119,7 +119,7 @@ class GuardedBus:
 
 
 def _hold_when_torque_comes(bus: Any) -> None:
-    """Let a bus give every servo the goal that it stands at before its torque comes on."""
+    """Make a bus set every servo's goal to its present position before torque is enabled."""
     enable = bus.enable_torque
 
     def careful(motors: Any = None, num_retry: int = 0) -> None:

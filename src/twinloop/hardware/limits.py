@@ -1,6 +1,6 @@
-"""How a robot may be moved without harm: range, speed, acceleration, torque, and clear of everything around it.
+"""Safe limits of robot motion: range, speed, acceleration, torque, and clearance.
 
-Distances between shapes are measured, because contacts within a margin lose some.
+Distances between shapes are computed, because MuJoCo's contacts within a margin miss some pairs.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ Array = NDArray[np.float64]
 
 
 class ProximityPairs:
-    """Pairs of shapes that are closer than a distance of their own, where a model stands at some ``qpos``.
+    """Pairs of shapes that are closer than their required distance at some ``qpos``.
 
-    MuJoCo's contacts do not say it: two boxes that stand diagonally to each other make none within their margin
-    (MuJoCo 4.0: 9 mm apart under a margin of 25 mm). So bounding spheres tell which pairs may be near, and
-    ``mj_geomDistance`` how near they are.
+    MuJoCo's contacts do not report all of them: two boxes diagonal to each other have no contact within their margin
+    (MuJoCo 4.0: 9 mm apart under a margin of 25 mm). Therefore bounding spheres select the candidate pairs, and
+    ``mj_geomDistance`` computes their distance.
 
     Args:
-        model: of the scene.
-        keep: metres that a pair keeps, ``(ngeom, ngeom)`` or one for all; −inf for pairs that may meet. Pairs that the
-            engine never lets collide (neighbouring links, excluded bodies, shapes to look at, both fixed) do not count.
+        model: model of the scene.
+        keep: required distance of a pair in m, ``(ngeom, ngeom)`` or one for all; −inf for pairs that may touch. Pairs
+            that the engine never collides (neighbouring links, excluded bodies, visual shapes, two fixed shapes) are
+            ignored.
     """
 
     def __init__(self, model: mujoco.MjModel, keep: ArrayLike) -> None:
@@ -42,18 +43,18 @@ class ProximityPairs:
 
     @property
     def data(self) -> mujoco.MjData:
-        """The scene as it was placed last."""
+        """Scene at the last position."""
         return self._data
 
     def place(self, qpos: Array) -> None:
-        """Stand at a position ``(nq,)``."""
+        """Set the position ``(nq,)``."""
         self._data.qpos[:] = qpos
         mujoco.mj_kinematics(self._model, self._data)
 
     def close(self) -> Iterator[tuple[int, int, float, float]]:
-        """The pairs that are closer than they keep: both shapes, their distance and what is kept, m.
+        """Yield the pairs closer than required: both shapes, their distance and the required distance, m.
 
-        Distances within a shape are negative, and no more than their sign is sure.
+        Distances of penetrating shapes are negative; only their sign is reliable.
         """
         for at in np.flatnonzero(self._may_be_near()):
             first, second = (int(geom) for geom in self._pairs[at])
@@ -63,7 +64,7 @@ class ProximityPairs:
                 yield first, second, distance, keep
 
     def name(self, geom: int) -> str:
-        """What a shape is called, or whose it is."""
+        """Return the name of a shape, or of its body."""
         body = self._model.body(int(self._model.geom_bodyid[geom])).name
         return self._model.geom(geom).name or f"a shape of {body}"
 
@@ -81,7 +82,7 @@ class ProximityPairs:
 
 
 def _collides(model: mujoco.MjModel) -> NDArray[np.bool_]:
-    """Whether the engine lets two shapes collide, ``(ngeom, ngeom)``; the rules of MuJoCo's manual, "Collision"."""
+    """Return whether the engine may collide two shapes, ``(ngeom, ngeom)``; rules of MuJoCo's manual, "Collision"."""
     body = model.geom_bodyid
     weld = model.body_weldid[body]
     above = model.body_weldid[model.body_parentid[weld]]
@@ -110,20 +111,20 @@ RANGE_MARGIN = 0.05
 SPEED_SHARE, ACCELERATION_SHARE = 0.6, 0.6
 # Root mean square over stall torque. Heat goes with its square; hobby servos are rated at a third to a half of stall.
 TORQUE_SHARE = 0.5
-# A damping is a motor's back-EMF, and says how fast it turns, where it gives what servos do unloaded: up to 10 rad/s
-# (STS3215 4.7 to 5.3, XL330 10.8). Elsewhere: what joints of collaborative arms are rated for (Franka: 2.2 to
-# 2.6 rad/s, 7.5 to 15 rad/s²), a slide of a parallel hand in m/s, and for an arm that swings freely under torques
-# twice the speed of a half-metre pendulum falling from upright; our choice.
+# If a damping is a motor's back-EMF, it gives the no-load speed; it is used if this is plausible for a servo, up to
+# 10 rad/s (STS3215 4.7 to 5.3, XL330 10.8). Otherwise: the ratings of collaborative arms (Franka: 2.2 to 2.6 rad/s,
+# 7.5 to 15 rad/s²), a slide of a parallel hand in m/s, and for an arm that swings freely under torques twice the speed
+# of a half-metre pendulum falling from upright; our choice.
 _SERVO_SPEED, _SPEED, _SLIDE_SPEED, _ACCELERATION, _SWING_SPEED = 10.0, 2.0, 0.2, 10.0, 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class MotionLimits:
-    """What commands and the motion that follows may be, per joint ``(n,)`` in SI units.
+    """Limits of commands and motion, per joint ``(n,)`` in SI units.
 
-    ``low`` and ``high`` bound the commands: positions of a position-controlled robot, torques of another. ``speed`` and
-    ``acceleration`` bound both commands and motion (of a torque-controlled robot the motion alone). ``torque`` bounds
-    the root mean square of the drives' torque; ``clearance`` is the distance in m kept from everything.
+    ``low`` and ``high`` bound the commands: positions of a position-controlled robot, torques of a torque-controlled
+    one. ``speed`` and ``acceleration`` bound commands and motion (with torque control only the motion). ``torque``
+    bounds the root mean square of the drives' torque; ``clearance`` is the minimum distance in m from everything.
     """
 
     low: Array
@@ -137,7 +138,7 @@ class MotionLimits:
         freeze_fields(self, "low", "high", "speed", "acceleration", "torque")
 
     def usage(self, commands: ArrayLike, hz: float) -> Array:
-        """Largest part of the speed and of the acceleration that commands ``(…, T, n)`` use, ``(…,)``."""
+        """Return the largest used share of the speed and acceleration limits by commands ``(…, T, n)``, ``(…,)``."""
         rate = np.diff(np.asarray(commands, dtype=np.float64), axis=-2) * hz
         speed = np.abs(rate) / self.speed
         acceleration = np.abs(np.diff(rate, axis=-2)) * hz / self.acceleration
@@ -145,11 +146,11 @@ class MotionLimits:
 
 
 def motion_limits(twin: Twin, *, margin: float = RANGE_MARGIN, speed: float = SPEED_SHARE) -> MotionLimits:
-    """Limits from a twin's ranges, dampings, inertias and torques; see the shares above.
+    """Return limits from a twin's ranges, dampings, inertias and torques; see the shares above.
 
     Args:
         twin: the robot's twin.
-        margin: part of each joint's half range left unused at either end.
+        margin: share of each joint's half range left unused at either end.
         speed: share of the no-load speed, and of the acceleration that the torque gives at home.
     """
     torque, inertia, damping = _torque(twin), _inertia(twin), twin.model.dof_damping[twin.joint_qvel]
@@ -171,7 +172,7 @@ def motion_limits(twin: Twin, *, margin: float = RANGE_MARGIN, speed: float = SP
 
 
 def _torque(twin: Twin) -> Array:
-    """Largest torque of each drive, infinite where nothing says."""
+    """Return the largest torque of each drive, infinite if unknown."""
     model = twin.model
     limited = model.actuator_forcelimited.astype(bool)
     torque = np.where(limited, np.abs(model.actuator_forcerange).max(axis=1), np.inf)
@@ -181,7 +182,7 @@ def _torque(twin: Twin) -> Array:
 
 
 def _inertia(twin: Twin) -> Array:
-    """Inertia that each drive feels at home, its rotor included, kg·m² or kg."""
+    """Return the inertia at each drive in the home pose, including its rotor, kg·m² or kg."""
     data = mujoco.MjData(twin.model)
     data.qpos[:] = twin.home()[0]
     mujoco.mj_forward(twin.model, data)
@@ -196,7 +197,7 @@ def _hinges(twin: Twin) -> NDArray[np.bool_]:
 
 
 class ClearanceCheck:
-    """Whether an arm, everything else being at home, comes close to something that it is not close to at home."""
+    """Check of arm poses for new proximity: pairs that are close at a pose but not at home. All else is at home."""
 
     def __init__(self, twin: Twin, clearance: float = CLEARANCE) -> None:
         self._joints, self._near = twin.joint_qpos, ProximityPairs(twin.model, clearance)
@@ -204,15 +205,15 @@ class ClearanceCheck:
         self._usual = self.touching(self._qpos[self._joints])
 
     def touching(self, pose: Array) -> set[tuple[int, int]]:
-        """Pairs of shapes closer than the clearance at a pose ``(n,)`` of the robot's joints."""
+        """Return the pairs of shapes closer than the clearance at a pose ``(n,)`` of the robot's joints."""
         return {(first, second) for first, second, *_ in self._close(pose)}
 
     def is_free(self, pose: Array) -> bool:
-        """Whether nothing is close at a pose but what is so at home."""
+        """Return whether no pair is close at a pose, except those that are close at home."""
         return all((first, second) in self._usual for first, second, *_ in self._close(pose))
 
     def first_touch(self, poses: Array) -> tuple[int, str] | None:
-        """The first of some poses ``(T, n)`` at which something comes close, and what; None where nothing does."""
+        """Return the first of some poses ``(T, n)`` with a close pair, and the pair; None if there is none."""
         for number, pose in enumerate(poses):
             for first, second, *_ in self._close(pose):
                 if (first, second) not in self._usual:

@@ -1,6 +1,6 @@
-"""What every robot offers: LeRobot's words, and the three things that a log needs besides them.
+"""Protocol of every robot: LeRobot's interface, plus clock, units and source for logs.
 
-`check_robot` tells whoever writes a robot whether it keeps the protocol.
+`check_robot` tests whether an implementation follows the protocol.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from twinloop.core.records import Source
 from twinloop.core.units import UnitMap
 
 POSITION, TORQUE = "pos", "torque"
-SEEN = "environment."  # before the name of what a tracker of the scene sees
+SEEN = "environment."  # prefix of tracked objects' keys
 
 
 class NotConnectedError(InputError):
-    """A robot was spoken to before `connect` or after `disconnect`."""
+    """A robot was used before `connect` or after `disconnect`."""
 
 
 class Clock(Protocol):
-    """The time a robot lives in: a real one sleeps through it, a virtual one is moved along by it."""
+    """Clock of a robot: a real one sleeps until a time, a virtual one simulates until then."""
 
     def now(self) -> float:
-        """Seconds since some fixed moment."""
+        """Return seconds since some fixed time."""
         ...
 
     def wait_until(self, moment: float) -> None:
-        """Return at ``moment`` or, as clocks do, a little later; at once where it has passed."""
+        """Return at ``moment`` or a little later; at once if it has passed."""
         ...
 
 
 class WallClock:
-    """The computer's own clock."""
+    """The computer's clock."""
 
     def now(self) -> float:
-        """Seconds of the monotonic clock."""
+        """Return seconds of the monotonic clock."""
         return time.perf_counter()
 
     def wait_until(self, moment: float) -> None:
@@ -50,18 +50,18 @@ class WallClock:
 
 @runtime_checkable
 class Robot(Protocol):
-    """A robot as LeRobot speaks to one (lerobot 0.6.1, ``robots/robot.py``), plus ``clock``, ``units``, ``source``.
+    """A robot with LeRobot's interface (lerobot 0.6.1, ``robots/robot.py``), plus ``clock``, ``units``, ``source``.
 
     Observations and actions are dictionaries of floats: ``<joint>.pos`` in the units that ``units`` maps to rad or m,
-    ``<joint>.torque`` in N·m for the actions of a torque-controlled robot. Where a tracker watches the scene,
-    observations go on with ``environment.NAME``: positions in m, headings as cosine and sine.
+    ``<joint>.torque`` in N·m for the actions of a torque-controlled robot. With a scene tracker, observations also have
+    ``environment.NAME``: positions in m, headings as cosine and sine.
     """
 
     name: str
 
     @property
     def observation_features(self) -> Mapping[str, type]:
-        """Keys and types of an observation: joints in the order of ``units``, then what a tracker sees."""
+        """Keys and types of an observation: joints in the order of ``units``, then tracked objects."""
         ...
 
     @property
@@ -71,16 +71,16 @@ class Robot(Protocol):
 
     @property
     def is_connected(self) -> bool:
-        """Whether it can be spoken to."""
+        """Whether the robot is connected."""
         ...
 
     def connect(self, calibrate: bool = True) -> None:
-        """Open the connection; calibrate where that is needed and asked for."""
+        """Open the connection; calibrate if needed and requested."""
         ...
 
     @property
     def is_calibrated(self) -> bool:
-        """Whether readings mean what ``units`` says."""
+        """Whether readings have the meaning given by ``units``."""
         ...
 
     def calibrate(self) -> None:
@@ -92,11 +92,11 @@ class Robot(Protocol):
         ...
 
     def get_observation(self) -> dict[str, float]:
-        """What the robot reads now."""
+        """Return the present readings."""
         ...
 
     def send_action(self, action: Mapping[str, float]) -> dict[str, float]:
-        """Issue a command; returns the one sent, which is within limits."""
+        """Issue a command; return the command as sent, within limits."""
         ...
 
     def disconnect(self) -> None:
@@ -105,7 +105,7 @@ class Robot(Protocol):
 
     @property
     def clock(self) -> Clock:
-        """The time the robot lives in."""
+        """Clock of the robot."""
         ...
 
     @property
@@ -115,12 +115,12 @@ class Robot(Protocol):
 
     @property
     def source(self) -> Source:
-        """``real``, or ``sim`` for a robot that is computed."""
+        """``real``, or ``sim`` for a simulated robot."""
         ...
 
     @property
     def origin(self) -> str:
-        """The name by which logs say where they come from, such as ``virtual:so101_tabletop?seed=3``."""
+        """Origin of the robot's logs, such as ``virtual:so101_tabletop?seed=3``."""
         ...
 
 
@@ -131,13 +131,13 @@ _NEAR = 0.1  # rad or m; an arm at rest may read to be a few degrees beyond its 
 
 
 def check_robot(robot: Robot) -> None:
-    """Connect a robot, let it hold still for a moment, disconnect it, and look whether it keeps the protocol's laws.
+    """Connect a robot, hold it still for a moment, disconnect it, and check that it follows the protocol.
 
-    The robot is told to stay where it reads to be (zero torque, where it takes torques), so a real one moves by no more
-    than its sag. It must be disconnected before, and is so afterwards, whatever happens.
+    The robot is commanded to its measured position (zero torque with torque control), so a real robot moves by no more
+    than its sag. It must be disconnected before the call, and is disconnected afterwards in every case.
 
     Raises:
-        CheckFailedError: a law that does not hold, by name.
+        CheckFailedError: names the violated rule.
     """
     missing = _missing(robot)
     _require(not missing, f"{type(robot).__name__} lacks {', '.join(missing)}")
@@ -167,7 +167,7 @@ def _missing(robot: object) -> list[str]:
 
 
 def _check_features(robot: Robot) -> None:
-    """The same joints, in the same order, in observations, actions and units."""
+    """Check that observations, actions and units have the same joints in the same order."""
     joints = list(robot.units.names)
     for kind in ("observation_features", "action_features"):
         features = getattr(robot, kind)
@@ -176,11 +176,11 @@ def _check_features(robot: Robot) -> None:
             _require(known, f"the key {key!r} of {kind} is not <joint>.pos or <joint>.torque")
             _require(value is float, f"{key!r} of {kind} is {value!r}, not float")
         named = [key.rpartition(".")[0] for key in features if not key.startswith(SEEN)]
-        _require(named == joints, f"{kind} speaks of {named}, units of {joints}")
+        _require(named == joints, f"{kind} has the joints {named}, units has {joints}")
 
 
 def _check_silence(robot: Robot) -> None:
-    """A robot that is not connected reads nothing and says so in the engine's own errors."""
+    """Check that a disconnected robot raises a `TwinloopError` when it is read."""
     try:
         robot.get_observation()
     except TwinloopError:
@@ -189,7 +189,7 @@ def _check_silence(robot: Robot) -> None:
 
 
 def _check_talk(robot: Robot) -> None:
-    """Readings are finite, the action sent is of the keys of the one given, and time moves when waited for."""
+    """Check that readings are finite, a sent action has the keys of the given one, and time passes while waiting."""
     first = _read(robot)
     for _ in range(3):
         action = {key: first.get(key, 0.0) for key in robot.action_features}
@@ -198,7 +198,7 @@ def _check_talk(robot: Robot) -> None:
         _require(action == given, "send_action() changes the dictionary it is handed")
         _require(list(sent) == list(given), f"send_action() returns {list(sent)}, given {list(given)}")
         _require(all(map(math.isfinite, sent.values())), "send_action() returns a value that is not finite")
-        _require(_near(robot, given, sent), f"send_action() returns {sent}, far from what it was given: {given}")
+        _require(_near(robot, given, sent), f"send_action() returns {sent}, far from the given {given}")
         again = robot.send_action(sent)
         same = np.allclose(list(again.values()), list(sent.values()), rtol=0, atol=1e-9)
         _require(bool(same), "an action that was sent is changed when it is sent again")
@@ -221,7 +221,7 @@ def _read(robot: Robot) -> dict[str, float]:
 
 
 def _near(robot: Robot, given: dict[str, float], sent: dict[str, float]) -> bool:
-    """Whether a command that holds still comes back as it was given, but for limits of the robot's own."""
+    """Return whether a hold command is returned as given, apart from the robot's own limits."""
     values = [np.array(list(each.values())) for each in (given, sent)]
     if all(key.endswith(f".{POSITION}") for key in given):
         values = [robot.units.to_si(each) for each in values]

@@ -1,4 +1,4 @@
-"""Driving a robot through commands and keeping what happened: the way every log of ours is made."""
+"""Drive a robot with commands and record the result; every log of twinloop is made this way."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from twinloop.hardware.protocol import SEEN, TORQUE, Robot
 
 @dataclass(frozen=True, kw_only=True)
 class DriveRecording:
-    """What driving gave: ``time`` ``(nsession, T)`` in s, ``action`` (as sent) and ``state`` ``(nsession, T, n)``."""
+    """Result of a drive: ``time`` ``(nsession, T)`` in s, ``action`` (as sent) and ``state`` ``(nsession, T, n)``."""
 
     time: NDArray[np.float64]
     action: NDArray[np.float64]
@@ -24,10 +24,10 @@ class DriveRecording:
 
 
 class Drivable(Protocol):
-    """One robot or many in step, in arrays ``(nsession, n)``."""
+    """One robot, or several in lockstep, with arrays ``(nsession, n)``."""
 
     def now(self) -> NDArray[np.float64]:
-        """Seconds, ``(nsession,)``."""
+        """Return the time in s, ``(nsession,)``."""
         ...
 
     def wait_until(self, moment: float) -> None:
@@ -35,29 +35,30 @@ class Drivable(Protocol):
         ...
 
     def observe(self) -> NDArray[np.float64]:
-        """What is read now."""
+        """Return the present readings."""
         ...
 
     def command(self, action: ArrayLike) -> NDArray[np.float64]:
-        """Issue commands; returns those sent."""
+        """Issue commands; return the commands as sent."""
         ...
 
 
 def record(robot: Robot, commands: Iterable[ArrayLike], hz: float, *, index: int = 0, task: str = "") -> Episode:
     """Drive a connected robot and record one episode.
 
-    Row t of ``commands`` is issued at ``t / hz`` seconds from now, or as soon after as the robot's clock wakes, right
-    after reading; ``Episode.time`` holds the true moments, ``Episode.action`` the commands as sent, within limits.
+    Row t of ``commands`` is issued ``t / hz`` seconds from now, or as soon afterwards as the robot's clock returns,
+    right after a reading. ``Episode.time`` holds the true times, ``Episode.action`` the commands as sent, within
+    limits.
 
     Args:
-        robot: a connected one.
-        commands: rows ``(n,)`` in the robot's units, in the order of ``robot.units``; asked for as it goes.
+        robot: a connected robot.
+        commands: rows ``(n,)`` in the robot's units, in the order of ``robot.units``; iterated during the drive.
         hz: commands per second.
         index: the episode's number.
-        task: what the robot is doing.
+        task: task text of the episode.
 
     Raises:
-        InputError: a rate that is not positive, or a row that does not fit the robot's joints.
+        InputError: the rate is not positive, or a row does not match the robot's joints.
         LogError: no commands.
     """
     spoken = _DrivableRobot(robot)
@@ -83,7 +84,7 @@ def drive(arms: Drivable, commands: Iterable[NDArray[np.float64]], hz: float) ->
 
 
 def episodes_of(recording: DriveRecording, robot: Robot, numbers: Iterable[int], *, task: str = "") -> list[Episode]:
-    """The sessions of a recording as episodes of a robot, numbered."""
+    """Return the sessions of a recording as numbered episodes of a robot."""
     return [
         Episode(
             index=number,
@@ -102,12 +103,12 @@ def episodes_of(recording: DriveRecording, robot: Robot, numbers: Iterable[int],
 
 
 def command_kind(robot: Robot) -> Literal["position", "torque"]:
-    """What the commands of a robot are, by the names of its actions."""
+    """Return the kind of a robot's commands, from the names of its actions."""
     return "torque" if all(key.endswith(f".{TORQUE}") for key in robot.action_features) else "position"
 
 
 class _DrivableRobot:
-    """A robot of the protocol as something drivable with one session."""
+    """Adapter from the robot protocol to `Drivable`, with one session."""
 
     def __init__(self, robot: Robot) -> None:
         self._robot, self._clock = robot, robot.clock

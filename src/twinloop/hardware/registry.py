@@ -1,4 +1,4 @@
-"""Finding a robot through one door: ``virtual:TWIN?seed=N``, or the user's own class as ``path/to/file.py:Class``."""
+"""Open a robot by its address: ``virtual:TWIN?seed=N``, or the user's own class as ``path/to/file.py:Class``."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _OF_CELLS = ("run_seed", "fault")
 
 
 def robot_names() -> list[str]:
-    """Addresses of the robots that everybody has."""
+    """Return the addresses of the built-in robots."""
     return [f"virtual:{name}" for name in builtin_names() if load_twin(name).spec.robot is not None]
 
 
-# Built in are the schemes of addresses; what else is registered is called with an address's options, as a user's class.
+# Address schemes are built in; other registered classes are called with the address's options, like a user's class.
 ROBOTS: Registry[Callable[..., Robot]] = Registry(
     "robot",
     {"virtual:": "twinloop.hardware.registry:open_virtual", "lerobot:": "twinloop.hardware.lerobot:open_lerobot"},
@@ -35,19 +35,19 @@ ROBOTS: Registry[Callable[..., Robot]] = Registry(
 
 
 def open_robot(address: str) -> Robot:
-    """The robot at an address, not yet connected.
+    """Open the robot at an address, without connecting.
 
     Args:
-        address: ``virtual:TWIN?seed=N&session=M``, where TWIN is anything `load_twin` takes and both numbers default
-            to 0; with ``&task=NAME`` at that task and watched by a tracker, where ``&run_seed=N&fault=NAME`` may follow
-            (see `VirtualCell`); ``lerobot:so101?port=PORT&id=ID`` (see `lerobot.open_lerobot`);
-            ``path/to/file.py:Class?option=value`` or, of an installed package, ``NAME?option=value``, where the class
+        address: ``virtual:TWIN?seed=N&session=M``, where TWIN is any argument of `load_twin` and both numbers default
+            to 0; with ``&task=NAME`` at that task and with a tracker, optionally ``&run_seed=N&fault=NAME`` (see
+            `VirtualCell`); ``lerobot:so101?port=PORT&id=ID`` (see `lerobot.open_lerobot`);
+            ``path/to/file.py:Class?option=value`` or, for an installed package, ``NAME?option=value``, where the class
             is called with the options as strings.
 
     Raises:
-        UnknownNameError: no such robot, twin, option, task, fault or class; names the nearest.
-        InputError: a seed that is no whole number, a twin without a robot, a file that cannot be read as Python, or a
-            class that is not a robot.
+        UnknownNameError: no such robot, twin, option, task, fault or class; the message names the nearest.
+        InputError: a seed is not an integer, a twin has no robot, a file cannot be read as Python, or a class is not a
+            robot.
     """
     name, _, query = address.partition("?")
     options = dict(parse_qsl(query, keep_blank_values=True))
@@ -58,14 +58,14 @@ def open_robot(address: str) -> Robot:
 
 
 def open_virtual(twin: str, options: Mapping[str, str], *, origin: str) -> Robot:
-    """Return a virtual robot, at a task where ``options`` name one; see `open_robot`."""
+    """Return a virtual robot, at a task if ``options`` name one; see `open_robot`."""
     for key, value in options.items():
         if key not in (*_NUMBERS, *_WORDS):
             raise UnknownNameError("option", key, (*_NUMBERS, *_WORDS), where=origin)
         if key in _NUMBERS and not value.isdecimal():
             raise InputError(f"{key}={value} in {origin} is not a whole number from 0. Write for example {key}=3.")
         if key in _OF_CELLS and "task" not in options:
-            raise InputError(f"{key}={value} in {origin} is of a robot at a task. Add task={DEFAULT_TASK}.")
+            raise InputError(f"{key}={value} in {origin} needs a robot at a task. Add task={DEFAULT_TASK}.")
     numbers = {key: int(value) for key, value in options.items() if key in _NUMBERS}
     if "task" not in options:
         return VirtualRobot(twin, **numbers)
@@ -79,8 +79,8 @@ def _own(name: str, found: Callable[..., Robot], options: dict[str, str]) -> Rob
         raise
     except TypeError as error:
         raise InputError(f"{name} does not take these options ({', '.join(options)}): {error}.") from error
-    except (Exception, SystemExit) as error:  # whatever the class raises, it or its options are wrong
-        raise InputError(f"{name} could not be made: {raised(error)}.") from error
+    except (Exception, SystemExit) as error:  # any error of the class or its options
+        raise InputError(f"{name} could not be created: {raised(error)}.") from error
     if not all(hasattr(found, word) for word in ("get_observation", "send_action", "connect", "disconnect")):
         raise InputError(f"{name} is not a robot: see hardware.protocol.Robot, and check_robot to test one.")
     return robot

@@ -1,4 +1,4 @@
-"""Read and check the answers of a robot's driver: they are evidence about the robot, not facts."""
+"""Read and check the answers of a robot's driver, which may be wrong."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-# Share of a joint's range by which a driver's returned command may differ from what it was given and is not cut: as far
-# as a calibration by hand is off. A servo's ticks are 0.05 %.
+# Share of a joint's range by which a driver's returned command may differ from the given one without clipping: the
+# error of a manual calibration. A servo's ticks are 0.05 %.
 COMMAND_SLACK = 0.02
 READING_SLACK = 0.02  # share of a joint's range: backlash, noise, and an encoder's steps
-OUTSIDE = 0.25  # share of a joint's range beyond its ends: past this, a calibration by hand is not merely imprecise
+OUTSIDE = 0.25  # share of a joint's range beyond its ends: more than this cannot be a calibration error
 
 
 def number(value: Any) -> float:
     """Return a driver's value as a float.
 
     Raises:
-        TypeError: it is not a number; booleans, strings and arrays with axes are none.
-        OverflowError: an integer beyond what a float holds.
+        TypeError: it is not a number; booleans, strings and arrays with axes are rejected.
+        OverflowError: an integer is too large for a float.
     """
     if getattr(value, "shape", None) == ():  # of numpy, or of another library of arrays
         value = value.item()
@@ -44,7 +44,7 @@ def joint_values(answer: Mapping[str, Any], keys: Sequence[str]) -> Array:
 def misreported(returned: Array, possible: Sequence[Array], slack: Array) -> int | None:
     """Return the first joint whose returned command cannot have been sent, or None.
 
-    A robot's own limits may shorten a command. The sent command then lies between the given command, the previous one
+    A robot's own limits may shorten a command. The sent command is then between the given command, the previous one
     and the current reading, and never beyond all three.
 
     Args:
@@ -73,10 +73,10 @@ def unreachable(reading: Array, before: Array, *, speed: Array, seconds: float, 
 
     Args:
         reading: positions ``(n,)``.
-        before: those of the reading before.
-        speed: the highest that the joints can have, ``(n,)``.
-        seconds: the longest time that may have passed between the two.
-        length: of each joint's range, ``(n,)``.
+        before: positions of the previous reading.
+        speed: the highest possible speed of the joints, ``(n,)``.
+        seconds: the longest possible time between the two readings.
+        length: length of each joint's range, ``(n,)``.
     """
     return _first(np.abs(reading - before) > speed * seconds + READING_SLACK * length)
 

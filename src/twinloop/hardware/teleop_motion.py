@@ -1,8 +1,8 @@
-"""Commands as a person gives them through a leader arm: reach, adjust, grasp or release, go on, come home.
+"""Generate commands like those of a person with a leader arm: reach, adjust, grasp or release, continue, return home.
 
-Moves are minimum-jerk (Flash & Hogan 1985), straight in joint space; statistics follow the 40 episodes of the SO-101
-log so101_pick_place_tape, measured on its commands: about 10 s long; lift and elbow faster than 115 deg/s in a tenth of
-all frames and up to 200 deg/s; all joints still (below 3 deg/s) in 20 to 30 % of them, in about six pauses an episode.
+Moves are minimum-jerk (Flash & Hogan 1985), straight in joint space. Statistics follow the commands of the 40 episodes
+of the SO-101 log so101_pick_place_tape: about 10 s long; lift and elbow faster than 115 deg/s in a tenth of all frames
+and up to 200 deg/s; all joints still (below 3 deg/s) in 20 to 30 % of them, in about six pauses per episode.
 """
 
 from __future__ import annotations
@@ -35,21 +35,20 @@ _PATH_POINTS, _TRIES = 10, 60
 def teleop_commands(
     twin: Twin, *, seed: int, episodes: Sequence[int], seconds: float = 10.0, hz: float | None = None
 ) -> NDArray[np.float64]:
-    """Commands of a teleoperated pick-and-place, ``(nepisode, nstep, n)`` in the units of ``twin.units``.
+    """Return commands of a teleoperated pick-and-place, ``(nepisode, nstep, n)`` in the units of ``twin.units``.
 
-    They begin and end at the twin's home, keep clear of table and objects, and come in the counts of a leader arm's
-    encoder. A torque-controlled twin gets smoothly changing torques in N·m. Episode ``i`` depends on ``(seed, i)``
-    alone.
+    They start and end at the twin's home, avoid table and objects, and have the resolution of a leader arm's encoder. A
+    torque-controlled twin gets smoothly changing torques in N·m. Episode ``i`` depends only on ``(seed, i)``.
 
     Args:
         twin: the robot.
         seed: run seed.
-        episodes: numbers.
-        seconds: length, at least 3.
+        episodes: episode numbers.
+        seconds: duration, at least 3.
         hz: commands per second; by default the twin's.
 
     Raises:
-        InputError: too short to go anywhere.
+        InputError: the duration is too short for a motion.
     """
     if seconds < 3.0:
         raise InputError(f"{seconds:g} s are too short for reaching out and coming home. Give at least 3 s.")
@@ -62,7 +61,7 @@ def teleop_commands(
 
 
 def minimum_jerk(knots: Sequence[float], poses: Sequence[NDArray[np.float64]], time: NDArray[np.float64]) -> NDArray:
-    """Positions ``(T, n)`` at ``time`` that move from pose to pose, at rest at each of the increasing ``knots``."""
+    """Return positions ``(T, n)`` at ``time`` that move from pose to pose, at rest at each of the rising ``knots``."""
     moments, points = np.asarray(knots), np.asarray(poses)
     segment = np.clip(np.searchsorted(moments, time, side="right") - 1, 0, len(moments) - 2)
     s = np.clip((time - moments[segment]) / (moments[segment + 1] - moments[segment]), 0.0, 1.0)[:, None]
@@ -71,7 +70,7 @@ def minimum_jerk(knots: Sequence[float], poses: Sequence[NDArray[np.float64]], t
 
 
 def _motion(space: _FreeSpace, random: np.random.Generator, time: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Joint commands ``(T, n)`` in rad or m, in counts of the leader's encoder."""
+    """Return joint commands ``(T, n)`` in rad or m, rounded to the leader's encoder resolution."""
     home, end = space.home, time[-1] - random.uniform(*_LEAD_IN)
     knots, poses = [0.0, random.uniform(*_LEAD_IN)], [home, home]
     for pose, least in _stages(space, random):
@@ -88,7 +87,7 @@ def _motion(space: _FreeSpace, random: np.random.Generator, time: NDArray[np.flo
 
 
 def _stages(space: _FreeSpace, random: np.random.Generator) -> Iterator[tuple[NDArray[np.float64], float]]:
-    """Where to go next, without end, and the least time for it: reach, adjust, pause, grasp or release, pause."""
+    """Yield the next poses without end, and their minimum durations: reach, adjust, pause, grasp or release, pause."""
     pose, opened = space.home, True
     while True:
         pose = space.reach(pose, np.minimum(_REACH * space.half, _FURTHEST), random)
@@ -122,7 +121,7 @@ def _torques(twin: Twin, random: np.random.Generator, time: NDArray[np.float64])
 
 
 class _FreeSpace:
-    """Where an arm may go: poses ``(n,)`` of the robot's joints and straight paths that touch nothing new."""
+    """Reachable poses ``(n,)`` of the robot's joints, and straight paths without new contacts."""
 
     def __init__(self, twin: Twin) -> None:
         self._clearance = ClearanceCheck(twin)
@@ -143,7 +142,7 @@ class _FreeSpace:
         *,
         around: NDArray[np.float64] | None = None,
     ) -> NDArray[np.float64]:
-        """A random pose about ``around`` (home) to which, and from which home, the way is free; at worst ``start``."""
+        """Return a random pose about ``around`` (home) with a free path to it and from it home; else ``start``."""
         centre = self.home if around is None else around
         for attempt in range(_TRIES):
             drawn = np.clip(centre + distance * random.uniform(-1.0, 1.0, len(centre)), self._low, self._high)
@@ -153,13 +152,13 @@ class _FreeSpace:
         return start
 
     def with_grip(self, pose: NDArray[np.float64], random: np.random.Generator, *, opened: bool) -> NDArray[np.float64]:
-        """The same pose with the hand opened wide, or closed but for a tenth to a third."""
+        """Return the pose with the hand wide open, or closed to an opening of a tenth to a third."""
         if self._grip is None:
             return pose
         part = random.uniform(0.8, 1.0) if opened else random.uniform(0.1, 0.35)
         return np.where(self.arm, pose, self._grip.closed + part * (self._grip.open - self._grip.closed))
 
     def _is_free(self, start: NDArray[np.float64], goal: NDArray[np.float64]) -> bool:
-        parts = np.linspace(1.0, 0.0, _PATH_POINTS)  # the goal first: it is what most often is in the way
+        parts = np.linspace(1.0, 0.0, _PATH_POINTS)  # check the goal first, which is blocked most often
         poses = (np.where(self.arm, start + part * (goal - start), self.home) for part in parts)
         return all(self._clearance.is_free(pose) for pose in poses)

@@ -1,6 +1,6 @@
-"""A robot without hardware: a twin with hidden parameters and effects that it lacks, behind the robot protocol.
+"""Simulate a robot behind the robot protocol: a twin with hidden parameters and additional physical effects.
 
-And the log that anybody can have: a virtual robot teleoperated through some episodes.
+Also make logs of a virtual robot that is teleoperated through some episodes.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from twinloop.twin import Twin, load_twin
 
 
 class VirtualClock:
-    """The time of a virtual robot: it stands still until told to move on, and then oversleeps like any other."""
+    """Clock of a virtual robot: time passes only in `wait_until`, which returns late like a real clock."""
 
     def __init__(self, arms: Callable[[], VirtualArms]) -> None:
         self._arms = arms
 
     def now(self) -> float:
-        """Seconds since the robot was connected; it has no time before."""
+        """Return seconds since the robot was connected; there is no time before."""
         return float(self._arms().now()[0])
 
     def wait_until(self, moment: float) -> None:
-        """Let the robot live until ``moment`` or a little longer."""
+        """Simulate the robot until ``moment`` or a little later."""
         self._arms().wait_until(moment)
 
 
 class TwinRobot:
-    """What is the same in all robots that a twin is behind; see `hardware.protocol.Robot`.
+    """Base of all robots that are simulated with a twin; see `hardware.protocol.Robot`.
 
     Attributes:
-        name: the type of robot, as datasets call it.
+        name: the type of robot, as in datasets.
         origin: the address that opens this robot again.
-        source: ``sim``: what a virtual robot logs is simulated.
+        source: ``sim``: logs of a virtual robot are simulated.
     """
 
     source: Source = "sim"
@@ -69,24 +69,24 @@ class TwinRobot:
 
     @property
     def is_calibrated(self) -> bool:
-        """Always: somebody calibrated it by hand, as well as hands do, which is part of what is hidden."""
+        """Always true: the virtual robot was calibrated by hand, and the calibration error is a hidden parameter."""
         return True
 
     def calibrate(self) -> None:
-        """Nothing to do, see `is_calibrated`."""
+        """Do nothing; see `is_calibrated`."""
 
     def configure(self) -> None:
-        """Nothing to do: the servo's settings are part of what is hidden."""
+        """Do nothing: the servo's settings are hidden parameters."""
 
 
 class VirtualRobot(TwinRobot):
-    """See `hardware.protocol.Robot`. Connecting finds the arm at rest at the twin's home, at time 0.
+    """Virtual robot; see `hardware.protocol.Robot`. After connecting, the arm is at rest at the twin's home, at time 0.
 
     Args:
-        twin: the kind of robot: a built-in twin or a twin's file.
-        seed: which robot of that kind, and its noise.
-        session: number of the first connection; every later one counts on. The noise of a session depends on ``seed``
-            and its number alone.
+        twin: kind of robot: a built-in twin or a twin's file.
+        seed: number of the individual robot, which also seeds its noise.
+        session: number of the first connection; each later connection adds one. The noise of a session depends only on
+            ``seed`` and its number.
     """
 
     def __init__(self, twin: str | Path = DEFAULT_TWIN, *, seed: int = 0, session: int = 0) -> None:
@@ -106,7 +106,7 @@ class VirtualRobot(TwinRobot):
         return self._arms is not None
 
     def connect(self, calibrate: bool = True) -> None:  # noqa: ARG002  # LeRobot's signature; see `calibrate`
-        """Power up. A second call without `disconnect` in between changes nothing."""
+        """Switch the robot on. A second call without `disconnect` changes nothing."""
         if self._arms is None:
             self._arms = VirtualArms(self._twin, self._hidden, seed=self._seed, sessions=[self._session], nthread=1)
             self._session += 1
@@ -117,10 +117,10 @@ class VirtualRobot(TwinRobot):
         return {key: float(value) for key, value in zip(self.observation_features, values, strict=True)}
 
     def send_action(self, action: Mapping[str, float]) -> dict[str, float]:
-        """Issue a command; it reaches the servo late.
+        """Issue a command; it reaches the servo with latency.
 
         Raises:
-            UnknownNameError: a key that is no action of this robot.
+            UnknownNameError: the robot has no such action key.
             InputError: a joint is missing or its command is not finite.
         """
         arms, keys = self._connected(), list(self.action_features)
@@ -129,7 +129,7 @@ class VirtualRobot(TwinRobot):
         return {key: float(value) for key, value in zip(keys, sent, strict=True)}
 
     def disconnect(self) -> None:
-        """Power down; the arm is put back to its home."""
+        """Switch the robot off; the arm returns to its home."""
         self._arms = None
 
     @property
@@ -138,7 +138,7 @@ class VirtualRobot(TwinRobot):
         return VirtualClock(self._connected)
 
     def reveal(self) -> HiddenParameters:
-        """The truth, for tests and benchmarks; whoever identifies the robot must not look."""
+        """Return the true parameters, for tests and benchmarks; identification must not use them."""
         return self._hidden
 
     def _connected(self) -> VirtualArms:
@@ -148,11 +148,11 @@ class VirtualRobot(TwinRobot):
 
 
 def check_keys(action: Mapping[str, float], keys: list[str], *, origin: str) -> None:
-    """Refuse an action whose keys are not exactly a robot's.
+    """Raise an error for an action whose keys are not exactly a robot's.
 
     Raises:
-        UnknownNameError: a key that it does not have.
-        InputError: one that is missing.
+        UnknownNameError: the robot does not have the key.
+        InputError: a key is missing.
     """
     for key in action:
         if key not in keys:
@@ -175,22 +175,22 @@ def virtual_log(
     nthread: int = 0,
     tracker: TrackerNoise | None = None,
 ) -> list[Episode]:
-    """Episodes of one virtual robot under human-like commands, all of them in one batch.
+    """Simulate episodes of one virtual robot under human-like commands, all in one batch.
 
-    The same, number by number and bit for bit, as recording `teleop_commands` with `record` in session ``i`` of
+    The result equals, bit for bit, a recording of `teleop_commands` with `record` in session ``i`` of
     ``VirtualRobot(twin, seed=seed)``.
 
     Args:
-        seed: which robot, its noise, and the motions.
-        twin: the kind of robot.
-        episodes: how many, or their numbers.
-        seconds: length of each.
+        seed: number of the robot; also seeds noise and motions.
+        twin: kind of robot.
+        episodes: number of episodes, or their numbers.
+        seconds: duration of each episode.
         hz: commands per second; by default the twin's.
         nthread: C threads (0: every core).
-        tracker: watches the tool, which the episodes then hold as the signal ``place/SITE`` of the twin's tool site.
+        tracker: tracker of the tool; the episodes then have the signal ``place/SITE`` of the twin's tool site.
 
     Raises:
-        InputError: an episode too short to go anywhere, or a tracker where the twin names no tool site.
+        InputError: the episode is too short for a motion, or a tracker is given and the twin has no tool site.
     """
     numbers = range(episodes) if isinstance(episodes, int) else episodes
     compiled = load_twin(twin)
@@ -204,7 +204,7 @@ def virtual_log(
 
 
 class _TrackedArms:
-    """Arms, and where their links truly were at each reading: ``links`` ``(nsession, T, n)``."""
+    """Arms, and the true joint positions at each reading: ``links`` ``(nsession, T, n)``."""
 
     def __init__(self, arms: VirtualArms) -> None:
         self._arms, self._links = arms, list[NDArray[np.float64]]()
@@ -222,7 +222,7 @@ class _TrackedArms:
 def _tracked(
     logged: list[Episode], twin: Twin, links: NDArray[np.float64], tracker: TrackerNoise, seed: int
 ) -> list[Episode]:
-    """Episodes with what a tracker saw of the tool, its noise a function of robot, episode and frame."""
+    """Add tracked tool positions to episodes; their noise depends on robot, episode and frame."""
     site = twin.robot.tcp
     if site is None:
         raise InputError(f"The robot of {twin.name} names no tool site for a tracker. Add `robot.tcp` to its YAML.")

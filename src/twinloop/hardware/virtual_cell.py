@@ -1,4 +1,4 @@
-"""A virtual robot at its task, behind the robot protocol: what `HiddenCell` runs by the hundred, one step at a time."""
+"""A virtual robot at its task behind the robot protocol: one `HiddenCell`, one step at a time."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from twinloop.tasks import DEFAULT_TASK, DEFAULT_TWIN, Task, open_task
 from twinloop.tasks.protocol import is_tracked
 from twinloop.twin import load_twin
 
-_LONGEST_S = 300.0  # of a session; what is read depends on the past, which is kept
+_LONGEST_S = 300.0  # of a session; readings depend on the past, which is kept in memory
 _ROUND_OFF = 1e-6
 
 
 class CellClock:
-    """The time of a robot at its task in whole control steps, by the clock of whoever asks for them.
+    """Clock of a robot at its task, in whole control steps.
 
-    The loop oversleeps inside (`timing/control/jitter`), which no clock of its own would show.
+    Jitter of the control loop (`timing/control/jitter`) is simulated, but this clock does not show it.
     """
 
     def __init__(self, session: Callable[[], CellSession]) -> None:
         self._session = session
 
     def now(self) -> float:
-        """Seconds since the robot was connected, or began anew."""
+        """Return seconds since the robot was connected or restarted."""
         return self._session().now
 
     def wait_until(self, moment: float) -> None:
-        """Let control steps pass under the last command, until ``moment``."""
+        """Run control steps under the last command until ``moment``."""
         self._session().wait_until(moment)
 
 
 class CellSession:
-    """One episode of a cell's robot, from where its number says things lie."""
+    """One episode of a cell's robot; its number determines the objects' poses."""
 
     def __init__(self, cell: HiddenCell, task: Task, plan: Plan, number: int) -> None:
         self._hz, self._task = cell.twin.control_hz, task
@@ -61,7 +61,7 @@ class CellSession:
 
     @property
     def now(self) -> float:
-        """Seconds since it began."""
+        """Return seconds since the start of the episode."""
         return (len(self._states) - 1) / self._hz
 
     @property
@@ -70,7 +70,7 @@ class CellSession:
         return np.concatenate(self._states)
 
     def wait_until(self, moment: float) -> None:
-        """Control steps until ``moment``."""
+        """Run control steps until ``moment``."""
         while self.now < moment - _ROUND_OFF:
             if len(self._states) > self._longest:
                 raise InputError(f"A session of a virtual robot ends after {_LONGEST_S:g} s. Connect it again.")
@@ -78,11 +78,11 @@ class CellSession:
             self._look()
 
     def send(self, command: NDArray[np.float64]) -> None:
-        """Hold ``(nu,)``, in rad or the actuator's unit, from now on."""
+        """Hold a command ``(nu,)``, in rad or the actuator's unit, from now on."""
         self._command = command[None]
 
     def success(self) -> bool:
-        """Whether the task is done now."""
+        """Return whether the task is solved now."""
         return bool(self._task.success(self.states[None])[0, -1])
 
     def _look(self) -> None:
@@ -92,18 +92,18 @@ class CellSession:
 
 
 class VirtualCell(TwinRobot):
-    """See `hardware.protocol.Robot`. Every connection begins a new episode: things lie elsewhere, the arm is at home.
+    """Virtual robot at a task; see `hardware.protocol.Robot`. Every connection starts a new episode from the home pose.
 
-    Besides joints, an observation holds what a tracker of the scene sees, as ``environment.NAME``: positions in m,
-    headings as cosine and sine. Episodes are those of `HiddenCell` under `run_batch` with the same run seed and number,
-    state by state.
+    Objects have new poses in each episode. An observation holds the joints and the tracked objects, as
+    ``environment.NAME``: positions in m, headings as cosine and sine. Episodes equal those of `HiddenCell` under
+    `run_batch` with the same run seed and number, state by state.
 
     Args:
-        twin: the kind of robot and its scene: a built-in twin or a twin's file.
-        seed: which robot of that kind.
-        task: the task whose scene it is.
-        session: number of the first connection, which is its episode; every later one counts on.
-        run_seed: of where things lie, and of chance within an episode.
+        twin: kind of robot and its scene: a built-in twin or a twin's file.
+        seed: number of the individual robot.
+        task: the task whose scene it is in.
+        session: episode number of the first connection; each later connection adds one.
+        run_seed: seed of object poses and random effects within an episode.
         fault: one of `hidden.fault_names`, or none.
     """
 
@@ -127,7 +127,7 @@ class VirtualCell(TwinRobot):
 
     @property
     def observation_features(self) -> Mapping[str, type]:
-        """See the protocol; joints first, then what a tracker sees."""
+        """See the protocol; joints first, then tracked objects."""
         seen = self.task.environment_names if is_tracked(self.task) else ()
         keys = [f"{joint}.{POSITION}" for joint in self.units.names] + [f"{SEEN}{name}" for name in seen]
         return dict.fromkeys(keys, float)
@@ -138,7 +138,7 @@ class VirtualCell(TwinRobot):
         return self._session is not None
 
     def connect(self, calibrate: bool = True) -> None:  # noqa: ARG002  # LeRobot's signature; see `calibrate`
-        """Begin the next episode. A second call without `disconnect` in between changes nothing."""
+        """Start the next episode. A second call without `disconnect` changes nothing."""
         if self._session is None:
             self._session = CellSession(self.cell, self.task, self._plan, self._number)
             self._number += 1
@@ -150,10 +150,10 @@ class VirtualCell(TwinRobot):
         return {key: float(value) for key, value in zip(self.observation_features, values, strict=True)}
 
     def send_action(self, action: Mapping[str, float]) -> dict[str, float]:
-        """Issue a command; it is held from now on, and reaches the servo late.
+        """Issue a command; it is held from now on, and reaches the servo with latency.
 
         Raises:
-            UnknownNameError: a key that is no action of this robot.
+            UnknownNameError: the robot has no such action key.
             InputError: a joint is missing or its command is not finite.
         """
         session, keys = self._connected(), list(self.action_features)
@@ -178,11 +178,11 @@ class VirtualCell(TwinRobot):
         return CellClock(self._connected)
 
     def success(self) -> bool:
-        """Whether the task is done now, for whoever judges; the robot does not know."""
+        """Return whether the task is solved now, for evaluation; the robot cannot observe it."""
         return self._connected().success()
 
     def states(self) -> NDArray[np.float64]:
-        """True states of this episode up to now ``(nstep + 1, nstate)``, for whoever judges."""
+        """True states of this episode up to now ``(nstep + 1, nstate)``, for evaluation."""
         return self._connected().states
 
     def _connected(self) -> CellSession:

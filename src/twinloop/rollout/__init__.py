@@ -1,4 +1,4 @@
-"""Task × actor × parameters × backend → episodes, and back: the same states from what an episode records."""
+"""Simulate episodes from task, actor, parameters and backend, and recompute states from a recorded episode."""
 
 from twinloop.rollout.actor import Actor, EpisodeStart, ExpertActor
 from twinloop.rollout.episodes import BatchResult, run_batch, software_versions

@@ -1,4 +1,4 @@
-"""Who decides the commands of a batch: a task's expert, a policy, or anything else that speaks this protocol."""
+"""Protocol for the source of commands in a batch: a task's expert, a policy, or another actor."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from twinloop.tasks import Task
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeStart:
-    """Where some worlds begin: their episode numbers ``(k,)``, drawn parameters and initial states.
+    """Start of some worlds: their episode numbers ``(k,)``, drawn parameters and initial states.
 
-    ``run_seed`` and ``attempt`` are, with the numbers, what chance within the worlds depends on.
+    ``run_seed``, ``attempt`` and the numbers determine the random effects in the worlds.
     """
 
     numbers: NDArray[np.int64]
@@ -28,31 +28,31 @@ class EpisodeStart:
 
 
 class Actor(Protocol):
-    """Something that acts; ``name`` goes into the provenance and changes whenever its commands may."""
+    """An actor; ``name`` is stored in the provenance and changes whenever its commands may change."""
 
     @property
     def name(self) -> str:
-        """What the provenance calls it."""
+        """Name of the actor in the provenance."""
         ...
 
     def begin(self, worlds: EpisodeStart) -> Controller:
-        """A fresh controller for worlds that begin there; it keeps nothing of earlier batches.
+        """Return a new controller for these worlds; it keeps nothing of earlier batches.
 
-        What acts as a policy does must not look at the parameters, which no robot knows: they are there because what a
-        robot reports depends on them.
+        A policy must not use the parameters, which a real robot does not have; they are given because the robot's
+        readings depend on them.
         """
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExpertActor:
-    """The script that comes with a task."""
+    """The scripted expert of a task."""
 
     task: Task
 
     @property
     def name(self) -> str:
-        """The version of the script."""
+        """Version of the script."""
         return self.task.expert_version
 
     def begin(self, worlds: EpisodeStart) -> Controller:

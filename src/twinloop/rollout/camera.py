@@ -1,10 +1,9 @@
-"""A twin's camera from its parameters: what has to be drawn for it, when, and what becomes of that.
+"""A twin's camera from its parameters: the views to render, their times, and the resulting images.
 
-What a renderer draws is a pinhole at the camera's place, wide enough for its lens (`sensors.camera.view`), at moments
-between its first row's and its last row's exposure (`sensors.camera.shutter`). The lens bends each of these
-subframes, the shutter makes one picture of light of them, and the sensor develops it (`sensors.camera.chain`).
-What stands before the robot at a control step is the newest picture that had been taken and delivered
-(`sensors.camera.capture`).
+A renderer draws pinhole views at the camera's pose, wide enough for its lens (`sensors.camera.view`), at times between
+the exposures of the first and the last row (`sensors.camera.shutter`). The lens distorts each of these subframes, the
+shutter combines them to one image of light, and the sensor develops it (`sensors.camera.chain`). The image at a control
+step is the newest one that was taken and delivered by then (`sensors.camera.capture`).
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from twinloop.sensors.camera.stages import needs_chance
 from twinloop.twin import Twin
 
 KIND = "camera"
-# Views have sides of whole multiples of this, so that worlds whose lenses differ little share a renderer.
+# View sizes are rounded up to multiples of this, so that worlds with similar lenses share a renderer.
 _GRANULE = 32  # pixels
 
 
@@ -43,8 +42,8 @@ _GRANULE = 32  # pixels
 class TwinCamera:
     """One camera sensor of a twin in one world.
 
-    ``camera`` is the model's camera that it looks from; ``target`` the pinhole of its pictures without the lens's
-    distortion, ``view`` the wider one that has to be drawn.
+    ``camera`` is the model's camera; ``target`` is the pinhole of the images without lens distortion, ``view`` the
+    wider pinhole that is rendered.
     """
 
     name: str
@@ -69,18 +68,18 @@ class TwinCamera:
         model: mujoco.MjModel | None = None,
         fields: Fields | None = None,
     ) -> TwinCamera:
-        """The camera of one world.
+        """Make the camera of one world.
 
         Args:
-            world: its parameters, one row, with the seed path where something happens by chance.
+            world: its parameters, one row, with the seed path if there are random effects.
             sensor: the name among the twin's sensors.
-            height, width: of its pictures in pixels.
-            model: a variant of the twin's model, such as that with textures.
-            fields: the world's model fields, of which the camera's field of view counts.
+            height, width: size of the images in pixels.
+            model: a variant of the twin's model, such as the one with textures.
+            fields: the world's model fields; only the camera's field of view is used.
 
         Raises:
-            UnknownNameError: no such sensor, or a setting that cameras do not have.
-            InputError: another kind of sensor, or a lens that cannot be drawn.
+            UnknownNameError: the sensor, or a setting, does not exist.
+            InputError: another kind of sensor, or a lens that cannot be rendered.
         """
         settings = sensor_settings(twin, sensor, KIND)
         values = twin.sensor_values(world, sensor)
@@ -101,30 +100,30 @@ class TwinCamera:
 
     @cached_property
     def remap(self) -> Remap:
-        """Where each pixel behind the lens looks in the view."""
+        """Position in the view of each pixel behind the lens."""
         return Remap.of(self.lens, self.view, self.target)
 
     def view_fields(self, model: mujoco.MjModel, fields: Fields) -> dict[str, NDArray]:
-        """One world's fields, or those of single frames, with the camera's pinhole in place of its own."""
+        """Return one world's fields, or those of single frames, with the camera's pinhole replaced by the view."""
         row = camera_ids(model, [self.camera])[self.camera]
         fovy, sensor = (np.array(fields.get(name, getattr(model, name))) for name in ("cam_fovy", "cam_sensorsize"))
         fovy[..., row] = math.degrees(self.view.fovy)
-        sensor[..., row, :] = 0.0  # a camera with a sensor size would have a pinhole of its own
+        sensor[..., row, :] = 0.0  # a sensor size would define another pinhole
         return {**fields, "cam_fovy": fovy, "cam_sensorsize": sensor}
 
     def captures(self, time: NDArray[np.float64]) -> DeliveredCaptures:
-        """What stands before the robot at each of the times ``(nstep,)`` in s, ``(1, nstep)`` each.
+        """Return the newest delivered capture at each of the times ``(nstep,)`` in s, ``(1, nstep)`` each.
 
         Raises:
-            InputError: pictures are late or lost by chance, and the world has no seed path.
+            InputError: images are late or lost at random, and the world has no seed path.
         """
         return captures(time[None], self.clock, seeds=self.world.seeds, stream=f"sensor/{self.name}/captures")
 
     def open(self) -> CameraPipeline:
-        """The sensor behind the lens, at the beginning of the world.
+        """Open the sensor behind the lens, at the start of the world.
 
         Raises:
-            InputError: it has noise, and the world no seed path.
+            InputError: the sensor has noise, and the world has no seed path.
         """
         if not needs_chance(self.model):
             return CameraPipeline(self.model)
@@ -132,17 +131,17 @@ class TwinCamera:
         return CameraPipeline(self.model, CameraSeeds(path=path, sensor=self.name, serial=self.model.serial))
 
     def exposed(self, seconds: float) -> Shutter:
-        """The shutter with an exposure."""
+        """Return the shutter with an exposure time in s."""
         return replace(self.shutter, exposure_time=seconds)
 
     def light(self, subframes: NDArray[np.float32], shutter: Shutter) -> NDArray[np.float32]:
-        """Linear light on the sensor ``(height, width, 3)`` of subframes of the view ``(count, h', w', 3)``."""
+        """Return the sensor's linear light ``(height, width, 3)`` from subframes of the view ``(count, h', w', 3)``."""
         picture = combine(subframes, shutter, lens=None if self.remap.identity else self.remap)
-        # A spot reaches over rows that are read within microseconds, so the picture is spread and not every subframe.
+        # A blur spot covers rows that are read within microseconds, so the image is blurred instead of every subframe.
         return blurred(picture[None], self.lens.blur)[0]
 
     def to_json(self) -> dict[str, Any]:
-        """What a reader of the pictures needs to know: device, intrinsics, distortion in OpenCV's order."""
+        """Return the metadata for users of the images: device, intrinsics, distortion in OpenCV's order."""
         lens = self.lens
         k = [lens.lens_k1, lens.lens_k2, lens.lens_k3, lens.lens_k4, lens.lens_k5, lens.lens_k6]
         pinhole = [k[0], k[1], lens.lens_p1, lens.lens_p2, *k[2:]]
@@ -155,15 +154,15 @@ class TwinCamera:
 
 
 def sensor_camera(twin: Twin, sensor: str) -> str:
-    """The model's camera that a sensor looks from."""
+    """Return the model's camera of a sensor."""
     return twin.spec.sensors[sensor].camera or sensor
 
 
 def camera_sensors(twin: Twin) -> dict[str, str]:
-    """The twin's sensors of kind camera by the model's camera that they look from.
+    """Return the twin's sensors of kind camera, keyed by the model's camera.
 
     Raises:
-        InputError: two of them look from one camera.
+        InputError: two sensors use the same camera.
     """
     found: dict[str, str] = {}
     for name, device in twin.devices.items():
@@ -172,15 +171,15 @@ def camera_sensors(twin: Twin) -> dict[str, str]:
         camera = sensor_camera(twin, name)
         if camera in found:
             raise InputError(
-                f"The sensors {found[camera]} and {name} of {twin.name} look from the same camera {camera}. Give one "
-                "of them a camera of its own."
+                f"The sensors {found[camera]} and {name} of {twin.name} use the same camera {camera}. Give one "
+                "of them another camera."
             )
         found[camera] = name
     return found
 
 
 def _view(lens: Lens, target: Intrinsics) -> Intrinsics:
-    """The pinhole to draw: the target's own where the lens does nothing to it."""
+    """Return the pinhole to render: the target itself if the lens has no effect."""
     plain = replace(target, cx=target.width / 2.0, cy=target.height / 2.0, fx=target.fy)
     if replace(lens, blur=0.0) == Lens() and target == plain:
         return target

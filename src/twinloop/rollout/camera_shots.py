@@ -1,4 +1,4 @@
-"""Take the pictures that a twin's camera delivers along an episode, drawn as often as motion demands."""
+"""Take the images that a twin's camera delivers along an episode, with as many subframes as the motion needs."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from twinloop.render.scene import PosedScene, camera_ids
 from twinloop.rollout.camera import TwinCamera
 from twinloop.sensors.camera.shutter import Shutter, subframe_times
 
-STILL = 0.25  # pixels; what moves less looks the same in one subframe
-_STRIDE = 1.0  # pixels between two subframes; of larger ones an edge is seen in steps
-_NEAR = 0.02  # m; what is nearer than that lies at the lens
-# Points of a box, in halves of its sides, and directions in a view, in halves of its picture: what is small shows at
-# its own points, what is large or lies behind at the points where it is looked at.
+STILL = 0.25  # pixels; with less motion one subframe is enough
+_STRIDE = 1.0  # pixels between two subframes; with larger strides an edge shows visible steps
+_NEAR = 0.02  # m; nearer points are ignored
+# Points of a box, in halves of its sides, and directions in a view, in halves of its image: box points cover small
+# geoms, ray hits cover large geoms and the background.
 _LATTICE = np.array([[x, y, z] for x in (-1.0, 0.0, 1.0) for y in (-1.0, 0.0, 1.0) for z in (-1.0, 0.0, 1.0)])
 _GRID = np.array([[x, y] for x in np.linspace(-1.0, 1.0, 5) for y in np.linspace(-1.0, 1.0, 5)])
 
 
 def subframes_needed(pixels: float, most: int) -> int:
-    """How many subframes a picture needs in which something moves so far."""
+    """Return the number of subframes for an image in which something moves by ``pixels``."""
     if pixels < STILL or most == 1:
         return 1
     return min(most, 1 + math.ceil(pixels / _STRIDE))
 
 
 class ImageMotion:
-    """Measures motion in the pictures of one camera of a model."""
+    """Measurement of motion in the images of one camera."""
 
     def __init__(self, model: mujoco.MjModel, camera: str) -> None:
         self._posed, self._camera = PosedScene(model), camera_ids(model, [camera])[camera]
@@ -45,13 +45,13 @@ class ImageMotion:
         self._points = (middle[:, None] + half[:, None] * _LATTICE).reshape(-1, 3)  # in the geoms' axes
 
     def pixels(self, states: SceneStates, fields: Fields, view: Intrinsics) -> float:
-        """The farthest that anything in view moves between the first and the last of the states, in pixels.
+        """Return the largest motion in view between the first and the last state, in pixels.
 
-        Looked at are points of the geoms' bounding boxes, the points of surfaces that a grid of directions meets, and,
-        for what lies far away, the turn of the camera.
+        It is measured at points of the geoms' bounding boxes, at surface points hit by a grid of rays, and, for distant
+        objects, from the rotation of the camera.
 
         Args:
-            fields: of all states, or one for each.
+            fields: model fields of all states, or one set per state.
         """
         self._posed.set_fields(fields, len(states))
         self._posed.pose(states, 0)
@@ -67,7 +67,7 @@ class ImageMotion:
         return float(np.nanmax(found, initial=0.0))
 
     def _met(self, view: Intrinsics) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-        """Geoms that are looked at, and the points met, ``(k, 3)`` in the geoms' axes."""
+        """Return the geoms hit by a grid of rays, and the hit points ``(k, 3)`` in the geoms' axes."""
         model, data = self._posed.model, self._posed.data
         pose = opencv_pose(data.cam_xpos[self._camera], data.cam_xmat[self._camera])
         toward = view.unproject((_GRID + 1.0) / 2.0 * [view.width, view.height]) @ pose[:3, :3].T
@@ -85,7 +85,7 @@ class ImageMotion:
     def _seen(
         self, geoms: NDArray[np.intp], points: NDArray[np.float64], view: Intrinsics
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Where points of geoms lie in the picture, nan where far outside; and the camera's axes in the world."""
+        """Return the pixels of points on geoms, nan if far outside the image; and the camera's axes in the world."""
         data = self._posed.data
         world = np.einsum("kij,kj->ki", data.geom_xmat[geoms].reshape(-1, 3, 3), points) + data.geom_xpos[geoms]
         pose = opencv_pose(data.cam_xpos[self._camera], data.cam_xmat[self._camera])
@@ -97,18 +97,18 @@ class ImageMotion:
         return pixels, pose[:3, :3]
 
 
-MOST_SUBFRAMES = 16  # of a picture; beyond that nothing changes that one sees at 640×480
+MOST_SUBFRAMES = 16  # per image; more make no visible difference at 640×480
 
 Draw = Callable[[SceneStates, Fields], NDArray[np.float32]]
-"""Linear light ``(n, h', w', 3)`` of the camera's view in every state."""
+"""Function that renders the camera's view in every state, as linear light ``(n, h', w', 3)``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MovingWorld:
-    """What a camera looks at: where everything is at any times, and how it looks at control steps.
+    """World in front of a camera: poses at any time, and appearance at control steps.
 
-    ``time`` ``(nstep,)`` are the true times of the control steps in s, rising; ``poses`` takes times ``(k,)``,
-    ``fields`` numbers of control steps and gives model fields, of all or one by one.
+    ``time`` ``(nstep,)`` are the true times of the control steps in s, increasing; ``poses`` takes times ``(k,)``;
+    ``fields`` takes numbers of control steps and returns model fields, common ones or one set each.
     """
 
     model: mujoco.MjModel
@@ -117,17 +117,17 @@ class MovingWorld:
     fields: Callable[[NDArray[np.intp]], Fields]
 
     def at(self, times: ArrayLike) -> tuple[SceneStates, Fields]:
-        """States and fields at times ``(k,)``; a time before the beginning counts as the beginning."""
+        """Return states and fields at times ``(k,)``; a time before the start counts as the start."""
         asked = np.atleast_1d(np.asarray(times, dtype=np.float64))
         steps = np.clip(np.searchsorted(self.time, asked, side="right") - 1, 0, len(self.time) - 1)
         return self.poses(asked), self.fields(steps)
 
 
 class CameraCaptures:
-    """One camera before one world, from the first control step to the last.
+    """Images of one camera in one world, from the first control step to the last.
 
-    A picture that stands before the robot at several steps is taken once. How often the world is looked at while it is
-    taken follows from how far things move in it: see `camera_motion`.
+    An image that is the newest one at several steps is taken once. The number of subframes follows from the motion in
+    the image; see `ImageMotion`.
     """
 
     def __init__(self, camera: TwinCamera, world: MovingWorld, draw: Draw, *, most: int = MOST_SUBFRAMES) -> None:
@@ -140,12 +140,12 @@ class CameraCaptures:
 
     @property
     def _moves(self) -> bool:
-        """Whether anything could move while a picture is taken."""
+        """Whether anything can move during an exposure."""
         model = self.camera.model
         return self._most > 1 and (self.camera.shutter.skew > 0.0 or model.exposure_time > 0.0)
 
     def pictures(self, rows: range) -> NDArray[np.uint8]:
-        """What stands before the robot at the control steps that follow, ``(n, height, width, 3)``."""
+        """Return the newest image at each of the next control steps, ``(n, height, width, 3)``."""
         target = self.camera.target
         out = np.empty((len(rows), target.height, target.width, 3), dtype=np.uint8)
         for place, row in enumerate(rows):
@@ -157,23 +157,23 @@ class CameraCaptures:
         return out
 
     def shoot(self, time: float, number: int) -> NDArray[np.uint8]:
-        """The capture of a number, taken at a time in s, later than the one before."""
+        """Return the capture with a number, taken at a time in s, later than the previous one."""
         light = self.light(time)
         return self._sensor.develop(light[None], time=[time], numbers=[number])[0]
 
     def stages(self, light: NDArray[np.float32], time: float) -> list[tuple[str, NDArray[np.uint8]]]:
-        """One capture of light on the sensor after each stage, by the stage's name; `Camera.steps`."""
+        """Return one capture of light on the sensor after each stage, by the stage's name; `Camera.steps`."""
         return next(self._sensor.steps(light[None], time=[time], numbers=[self._number + 1]))
 
     def light(self, time: float) -> NDArray[np.float32]:
-        """Linear light on the sensor of the next capture, taken at a time in s, ``(height, width, 3)``."""
+        """Return the linear light on the sensor of the next capture, taken at a time in s, ``(height, width, 3)``."""
         shutter, times = self.subframes_at(time)
         states, fields = self.world.at(times)
         subframes = self._draw(states, self.camera.view_fields(self.world.model, fields))
         return self.camera.light(subframes, shutter)
 
     def subframes_at(self, time: float) -> tuple[Shutter, NDArray[np.float64]]:
-        """The shutter of the next capture, and the times of the subframes that it needs, in s."""
+        """Return the shutter of the next capture, and the times of its subframes in s."""
         shutter = self.camera.exposed(self._sensor.gathers(time) or 0.0)
         count = 1
         if self._motion is not None and shutter.span > 0.0:

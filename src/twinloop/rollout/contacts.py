@@ -1,7 +1,7 @@
-"""The truth about every step's forces: contacts, what moves the joints, pushes; from stored states and commands.
+"""Recompute the forces of every step from stored states and commands: contacts, joint forces, external forces.
 
-At frame t they are those that MuJoCo computed at the state of frame t, under the controls and pushes of the physics
-step that begins there: bit for bit the simulation's, drives and commands on their way included (`rollout.substeps`).
+At frame t they are MuJoCo's results at the state of frame t, under the controls and external forces of the physics step
+that starts there: bit for bit those of the simulation, including drives and delayed commands (`rollout.substeps`).
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _GENERALIZED = {
 
 
 def dynamics_tables(twin: Twin, episode: SimEpisode, wanted: Sequence[str]) -> dict[str, pa.Table]:
-    """The tables of an episode's steps, as ``commit_block`` takes them.
+    """Return the tables of an episode's steps, as ``commit_block`` takes them.
 
     Args:
         wanted: ``contacts`` gives ``annotations/contacts`` and ``annotations/forces``, ``joints`` gives
-            ``annotations/joints``; other names are passed over. See `dataset.annotations` for the columns.
+            ``annotations/joints``; other names are ignored. See `dataset.annotations` for the columns.
 
     Raises:
-        InputError: the twin is not the one the episode was made with, or the episode lacks what is needed.
+        InputError: another twin made the episode, or the episode lacks required data.
     """
     if not {"contacts", "joints"} & set(wanted):
         return {}
@@ -48,7 +48,7 @@ def dynamics_tables(twin: Twin, episode: SimEpisode, wanted: Sequence[str]) -> d
 
 
 class _Steps:
-    """Rows of the tables, step after step."""
+    """Rows of the tables, collected step by step."""
 
     def __init__(self, twin: Twin, *, contacts: bool, joints: bool) -> None:
         names = [name for name, asked in (("contacts", contacts), ("forces", contacts), ("joints", joints)) if asked]
@@ -59,7 +59,7 @@ class _Steps:
         self._joints, self._qpos = _coordinates(model)
 
     def see(self, step: int, model: mujoco.MjModel, data: mujoco.MjData) -> None:
-        """Append what is true of a step."""
+        """Append the rows of a step."""
         if "contacts" in self._columns:
             self._append("contacts", step, data, self._contacts(model, data))
             self._append("forces", step, data, self._forces(data))
@@ -81,7 +81,7 @@ class _Steps:
             target[key] += list(values)
 
     def _contacts(self, model: mujoco.MjModel, data: mujoco.MjData) -> dict[str, Sequence[Any]]:
-        """Contacts between rigid geoms that are part of the solver's problem."""
+        """Return the contacts between rigid geoms that are part of the solver's problem."""
         found = [i for i in range(data.ncon) if data.contact.efc_address[i] >= 0 and (data.contact.geom[i] >= 0).all()]
         pairs = data.contact.geom[found].reshape(-1, 2)
         wrenches = np.array([contact_wrench(model, data, i) for i in found]).reshape(-1, 2, 3)
@@ -101,7 +101,7 @@ class _Steps:
         }
 
     def _forces(self, data: mujoco.MjData) -> dict[str, Sequence[Any]]:
-        """What pushes bodies from outside."""
+        """Return the external forces on bodies."""
         pushed = np.flatnonzero(data.xfrc_applied.any(axis=1))
         return {
             "body": [self._bodies[i] for i in pushed],
@@ -111,7 +111,7 @@ class _Steps:
         }
 
     def _generalized(self, model: mujoco.MjModel, data: mujoco.MjData) -> dict[str, Sequence[Any]]:
-        """Coordinates, their derivatives, and the generalized forces along them."""
+        """Return coordinates, their derivatives, and the generalized forces along them."""
         applied = data.qfrc_applied.copy()
         for body in np.flatnonzero(data.xfrc_applied.any(axis=1)):
             force, torque = data.xfrc_applied[body, :3], data.xfrc_applied[body, 3:]
@@ -128,14 +128,14 @@ class _Steps:
 
 
 def contact_wrench(model: mujoco.MjModel, data: mujoco.MjData, contact: int) -> NDArray[np.float64]:
-    """Force and torque ``(2, 3)`` of a contact's first geom on its second, about the contact's position, world axes."""
+    """Return force and torque ``(2, 3)`` of a contact's first geom on its second, at the contact point, world axes."""
     wrench = np.empty(6)
     mujoco.mj_contactForce(model, data, contact, wrench)
     return wrench.reshape(2, 3) @ data.contact.frame[contact].reshape(3, 3)
 
 
 def _coordinates(model: mujoco.MjModel) -> tuple[list[str], NDArray[np.intp]]:
-    """Names of the degrees of freedom ``(nv,)``, and their places in qpos, -1 where they have none of their own."""
+    """Return names of the degrees of freedom ``(nv,)``, and their indices in qpos, or -1."""
     names, places = list[str](), list[int]()
     for joint in range(model.njnt):
         name, width = model.joint(joint).name or f"joint_{joint}", len(model.joint(joint).damping)

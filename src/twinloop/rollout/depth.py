@@ -1,4 +1,4 @@
-"""What a twin's depth cameras give, from what a renderer sees."""
+"""Compute the readings of a twin's depth cameras from rendered images."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from twinloop.twin import Twin
 DepthModelName = Literal["stereo", "structured_light", "time_of_flight"]
 DepthModel = StereoDepth | StructuredLightDepth | TimeOfFlightDepth
 
-# Channels of a renderer that a reading uses; it needs the first, and loses nothing that it is not told of.
+# Channels of a renderer that a reading uses. The first is required; effects of a missing channel are left out.
 DEPTH_CHANNELS = ("depth", "normal", "linear", "geom")
 
 _MODELS: Mapping[str, tuple[Any, Any]] = {
@@ -49,31 +49,31 @@ def depth_reading(
     *,
     frames: ArrayLike,
 ) -> DepthReading:
-    """What one depth camera gives of ``n`` frames.
+    """Return one depth camera's readings of ``n`` frames.
 
     Args:
-        table: one row for all frames, or one for each; its seed path seeds the chance.
+        table: one row for all frames, or one for each; its seed path seeds the random effects.
         sensor: the camera's name among the twin's sensors.
-        channels: what a renderer saw of its camera by channel, `Renderer.observe` of the names in `DEPTH_CHANNELS`:
-            ``depth``, and of the rest what there is (``rgb`` serves as ``linear`` does).
-        intrinsics: of the pictures.
-        frames: number of each frame in its episode, ``(n,)``: a reading is a function of run seed, episode, attempt,
-            sensor and frame. Parameters that change at every control step have the value of that step.
+        channels: rendered images of its camera by channel, from `Renderer.observe` with the names in `DEPTH_CHANNELS`:
+            ``depth``, and the others if available (``rgb`` may replace ``linear``).
+        intrinsics: intrinsics of the images.
+        frames: number of each frame in its episode, ``(n,)``: a reading depends on run seed, episode, attempt, sensor
+            and frame. Parameters that change at every control step have the value of that step.
 
     Returns:
-        Counts ``(n, h, w)`` uint16 and their unit in m; 0 where the camera knows nothing.
+        Counts ``(n, h, w)`` uint16 and their unit in m; 0 where the camera has no measurement.
 
     Raises:
         UnknownNameError: no such sensor.
-        InputError: another kind of sensor, no depth among the channels, shapes that do not fit, no seed path.
+        InputError: another kind of sensor, no depth channel, shapes that do not match, or no seed path.
     """
     depth = channels.get("depth")
     if depth is None:
-        raise InputError(f"The depth camera {sensor} needs the channel depth, and was given {', '.join(channels)}.")
+        raise InputError(f"The depth camera {sensor} needs the channel depth, but was given {', '.join(channels)}.")
     number = np.atleast_1d(np.asarray(frames, dtype=np.int64))
     if len(number) != len(depth) or table.nworld not in (1, len(depth)):
         raise InputError(
-            f"{len(number)} frame numbers and {table.nworld} rows of parameters for {len(depth)} pictures. Give one "
+            f"{len(number)} frame numbers and {table.nworld} rows of parameters for {len(depth)} images. Give one "
             "number for each, and one row for all or one for each."
         )
     if table.steps:
@@ -91,10 +91,10 @@ def depth_reading(
 
 
 def depth_model(twin: Twin, table: ParamTable, sensor: str) -> DepthModel:
-    """A twin's depth camera with the parameters of a table's worlds.
+    """Return a twin's depth camera with the parameters of a table's worlds.
 
     Raises:
-        UnknownNameError: no such sensor, or a device whose setting ``model`` is none of `DepthModelName`.
+        UnknownNameError: no such sensor, or a device setting ``model`` outside `DepthModelName`.
         InputError: another kind of sensor, or a setting that is too small.
     """
     values = twin.sensor_values(table, sensor)
@@ -106,17 +106,19 @@ def depth_model(twin: Twin, table: ParamTable, sensor: str) -> DepthModel:
     known = {key: settings[key] for key in spec.__dataclass_fields__ if key in settings}
     for key, value in known.items():
         if value < 0 or (value == 0 and key in ("baseline", "unit", "max_depth")):
-            raise InputError(f"The device of {sensor}: {key} = {value:g} is none that a depth camera has. Give more.")
+            raise InputError(
+                f"The device of {sensor}: {key} = {value:g} is too small for a depth camera. Give a larger value."
+            )
     shared = {key: value[0] if table.nworld == 1 else value for key, value in values.items()}
     return model(spec=spec(**known), **{key: shared[key] for key in model.__dataclass_fields__ if key in shared})
 
 
 def sensor_settings(twin: Twin, sensor: str, kind: str) -> dict[str, Any]:
-    """The settings of one of a twin's sensors by name.
+    """Return the settings of one of a twin's sensors by name.
 
     Raises:
         UnknownNameError: no such sensor.
-        InputError: it is of another kind.
+        InputError: the sensor is of another kind.
     """
     if sensor not in twin.devices:
         raise UnknownNameError("sensor", sensor, twin.devices, where=f"twin {twin.name}")
@@ -129,7 +131,7 @@ def sensor_settings(twin: Twin, sensor: str, kind: str) -> dict[str, Any]:
 
 
 def frame_chance(table: ParamTable, sensor: str, frames: NDArray[np.int64]) -> list[Generator]:
-    """A generator for each frame or scan of a sensor, of worlds ``(1,)`` or ``(n,)``."""
+    """Return a random generator for each frame or scan of a sensor, of worlds ``(1,)`` or ``(n,)``."""
     seeds = table.seed_path(f"What {sensor} loses and mistakes happens")
     episodes, attempts = (np.broadcast_to(part, frames.shape) for part in (seeds.episodes, seeds.attempts))
     return [
@@ -146,7 +148,7 @@ def _brightness(channels: Mapping[str, NDArray]) -> NDArray[np.floating] | None:
 
 
 def _shine(twin: Twin, table: ParamTable, geom: NDArray[np.int32] | None) -> NDArray[np.float64] | None:
-    """How much of a mirror each pixel shows: the reflectance of its geom's material."""
+    """Return the mirror reflectance of each pixel: that of its geom's material."""
     model = twin.model
     if geom is None or not model.nmat:
         return None

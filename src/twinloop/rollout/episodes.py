@@ -1,4 +1,4 @@
-"""One batch of randomized, sensed episodes of an actor."""
+"""Run one batch of randomized episodes with an actor and sensors."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from twinloop.twin import Twin
 from twinloop.twin.compiling import ENGINE, WARP, solver_settings
 
 INITIAL_COMMAND = "initial_command"  # key in Provenance.extra: command before the first, which fills delay histories
-SCENE = "scene/things"  # key in Provenance.extra: what lies there beside what the model itself has
+SCENE = "scene/things"  # key in Provenance.extra: objects added to those of the model
 SOLVER = "solver"  # key in Provenance.extra: the constraint solver's settings, `core.engine_faults.SolverSettings`
 STEP_PARAMS = "step_params"  # key in Provenance.extra: values of parameters that change at every control step
 
 
 @functools.cache
 def software_versions() -> Mapping[str, str]:
-    """Versions of what decides the bytes of a simulated episode."""
+    """Return versions of the software that determines the bytes of a simulated episode."""
     # The library's own version, because the package `mujoco` can be installed with another one's `mujoco-core`.
     return MappingProxyType(
         {"twinloop": version("twinloop"), ENGINE: mujoco.mj_versionString(), "numpy": version("numpy")}
@@ -42,11 +42,11 @@ def software_versions() -> Mapping[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchResult:
-    """What a batch came to; world ``i`` is episode ``numbers[i]``.
+    """Result of a batch; world ``i`` is episode ``numbers[i]``.
 
-    ``observation`` and ``action`` ``(nworld, nstep, n)`` are in ``units``. ``held`` ``(nworld, nstep + 1)`` says
-    whether the success predicate held at each state, ``success`` ``(nworld,)`` whether it did at the last state of a
-    world that stayed valid. ``notes`` is what the provenance of each world says beyond ``extra``.
+    ``observation`` and ``action`` ``(nworld, nstep, n)`` are in ``units``. ``held`` ``(nworld, nstep + 1)`` is whether
+    the success predicate was true at each state, ``success`` ``(nworld,)`` whether it was true at the last state of a
+    valid world. ``notes`` are entries of each world's provenance in addition to ``extra``.
     """
 
     twin: Twin
@@ -69,11 +69,11 @@ class BatchResult:
 
     @property
     def success(self) -> NDArray[np.bool_]:
-        """Worlds that ended in success and stayed valid throughout."""
+        """Worlds that ended in success and stayed valid."""
         return self.held[:, -1] & self.trajectories.valid
 
     def episode(self, world: int) -> SimEpisode:
-        """One world as a record, its arrays views of the batch."""
+        """Return one world as a record; its arrays are views of the batch."""
         return SimEpisode(
             number=self.numbers[world],
             commands=self.trajectories.commands[world],
@@ -85,7 +85,7 @@ class BatchResult:
         )
 
     def episodes(self, worlds: Iterable[int] | None = None) -> list[SimEpisode]:
-        """Some worlds as records, or all."""
+        """Return some or all worlds as records."""
         return [self.episode(int(world)) for world in (range(len(self.numbers)) if worlds is None else worlds)]
 
     @property
@@ -141,24 +141,24 @@ def run_batch(
     extra: Mapping[str, Any] | None = None,
     notes: Sequence[Mapping[str, Any]] = (),
 ) -> BatchResult:
-    """Reset, act, sense and judge one episode per row of ``params``.
+    """Reset, act, sense and evaluate one episode per row of ``params``.
 
-    An episode's bytes are a function of its row, the run seed, its number and the attempt: the same alone, in any
-    batch, on any number of threads.
+    An episode's bytes depend on its row, the run seed, its number and the attempt. They are the same alone, in any
+    batch and with any number of threads.
 
     Args:
         params: one row per episode, in the order of ``episodes``.
-        attempt: which try of these episodes.
-        backend: how the worlds run; ``threads`` on every core by default.
-        actor: who decides the commands; the task's expert by default.
-        initial: where the worlds begin, instead of where the task's reset puts them: a `PinnedWorld`'s beginning.
+        attempt: number of the attempt at these episodes.
+        backend: backend that runs the worlds; by default ``threads`` on every core.
+        actor: chooses the commands; by default the task's expert.
+        initial: initial states instead of the task's reset, such as `PinnedWorld.beginning`.
         record: derived MjData fields to keep in ``trajectories.records``, one physics step behind the state.
-        units: of observation and action; the twin's by default.
-        config_hash, versions, extra: what the provenance says beyond the batch itself.
-        notes: what it says beyond that of each episode, in their order, or nothing.
+        units: units of observation and action; by default the twin's.
+        config_hash, versions, extra: further entries of the provenance.
+        notes: further entries of each episode's provenance, in the order of the episodes, or empty.
 
     Raises:
-        InputError: the table has not one row per episode.
+        InputError: the number of rows differs from the number of episodes.
     """
     if params.nworld != len(episodes):
         raise InputError(f"{params.nworld} rows of parameters for {len(episodes)} episodes. Draw one row for each.")
@@ -200,7 +200,7 @@ def run_batch(
 
 
 def _without_refused(trajectories: Trajectories, initial: InitialState) -> Trajectories:
-    """Worlds that could not begin as their parameters ask are not to be trusted from the first step."""
+    """Mark worlds as invalid from the first step if their initial state could not be set."""
     refused = np.array([bool(reason) for reason in initial.refused], dtype=bool)
     if not refused.any():
         return trajectories
@@ -213,6 +213,6 @@ def _without_refused(trajectories: Trajectories, initial: InitialState) -> Traje
 
 
 def _observed(twin: Twin, params: ParamTable, trajectories: Trajectories) -> NDArray[np.float64]:
-    """Readings at each command, ``(nworld, nstep, n)`` in SI."""
+    """Return readings at each command, ``(nworld, nstep, n)`` in SI units."""
     qpos, qvel = trajectories.qpos[:, :-1], trajectories.qvel[:, :-1]
     return joint_readings(twin, params, qpos, qvel=qvel, time=trajectories.time[:, :-1])

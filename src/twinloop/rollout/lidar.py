@@ -1,4 +1,4 @@
-"""What a twin's lidars give of an episode: every point from where device and bodies were at its own time."""
+"""Compute a twin's lidar scans of an episode; every point uses the poses of device and bodies at its own time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from twinloop.twin.quantities.rotation import quat_multiply, rotate
 
 _PATTERNS: Mapping[str, Any] = {"spinning": SpinningPattern, "nonrepetitive": NonRepetitivePattern}
 _ROUND_OFF = 1e-9  # s
-_LONGEST_WARM_UP = 1000.0  # s; a device has run for up to so long when an episode begins: our choice
+_LONGEST_WARM_UP = 1000.0  # s; longest time that a device has run before an episode begins (our choice)
 
 COLUMNS: Mapping[str, tuple[pa.DataType, str]] = {
     "number": (pa.int64(), "the episode's number"),
@@ -43,27 +43,27 @@ COLUMNS: Mapping[str, tuple[pa.DataType, str]] = {
     "line": (pa.int16(), "of the beam, from 0"),
     "body": (pa.int32(), "id of the body that was met: truth, which no device knows"),
 }
-"""Columns of a lidar's table: their types, and what they mean."""
+"""Columns of a lidar's table, with types and meanings."""
 
 
 def lidar_scans(twin: Twin, episode: SimEpisode, sensor: str, *, caster: str = "auto") -> pa.Table:
-    """Every point that one lidar reports in an episode, in the order of firing.
+    """Return every point that one lidar reports in an episode, in the order of firing.
 
-    A scan is a turn of the device, at its own rate and on its own clock, the last one cut short by the episode's end.
-    Points stand in the device's axes at their own times: whoever takes them for one moment sees a moving device's scan
-    skewed, as with a real one. A scan is a function of run seed, episode, attempt, sensor and its number; parameters
-    that change at every control step have the value of the step in which it begins.
+    A scan is one turn of the device, at its own rate and on its own clock; the end of the episode cuts the last one
+    short. Points are in the device's axes at their own times, so the scan of a moving device is skewed, as with a real
+    one. A scan depends on run seed, episode, attempt, sensor and its number; parameters that change at every control
+    step have the value of the step in which the scan begins.
 
     Args:
-        sensor: the lidar's name among the twin's sensors; it sits at the site of that name, or of its ``site:``. Its
-            beams pass through the body that carries the site, which is its housing, unless that is the world.
+        sensor: the lidar's name among the twin's sensors; it is at the site of that name, or of its ``site:``. Its
+            beams pass through the body with the site, which is its housing, unless that is the world.
         caster: a ray caster, see `render.rays.open_caster`.
 
     Returns:
         A table of `COLUMNS`, for `DatasetWriter.commit_block(tables=…)`, with their meanings in its metadata.
 
     Raises:
-        UnknownNameError: no such sensor, or a device whose setting ``pattern`` is unknown.
+        UnknownNameError: no such sensor, or an unknown value of the device's setting ``pattern``.
         InputError: another kind of sensor, or an episode that cannot be stepped again.
     """
     device = _LidarDevice.of(twin, recorded_params(twin, episode.provenance), sensor)
@@ -81,11 +81,11 @@ def lidar_scans(twin: Twin, episode: SimEpisode, sensor: str, *, caster: str = "
 
 
 def lidar_model(twin: Twin, table: ParamTable, sensor: str) -> tuple[Lidar, BeamPattern]:
-    """A twin's lidar with the parameters of a table's first world, and how its beams are laid.
+    """Return a twin's lidar with the parameters of a table's first world, and its beam pattern.
 
     Raises:
-        UnknownNameError: no such sensor, or a device whose setting ``pattern`` is unknown.
-        InputError: another kind of sensor, or settings that are no pattern.
+        UnknownNameError: no such sensor, or an unknown value of the device's setting ``pattern``.
+        InputError: another kind of sensor, or settings without a valid pattern.
     """
     settings = sensor_settings(twin, sensor, "lidar")
     name = str(settings.get("pattern"))
@@ -100,7 +100,7 @@ def lidar_model(twin: Twin, table: ParamTable, sensor: str) -> tuple[Lidar, Beam
 
 @dataclass(frozen=True, kw_only=True)
 class _ResteppedWorld:
-    """An episode made again between its control steps: when and where everything was, and how bright it is."""
+    """An episode recomputed between its control steps: times, poses and brightness."""
 
     twin: Twin
     table: ParamTable
@@ -131,17 +131,17 @@ class _ResteppedWorld:
         return float(self.time[-1])
 
     def step(self, time: float) -> int:
-        """The control step during which it is that many s since the episode began."""
+        """Return the control step that contains a time in s since the start of the episode."""
         return int(np.searchsorted(self.time, time + _ROUND_OFF, side="right") - 1) // self.twin.substeps
 
     def moments(self, time: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Times in s, counted in physics steps."""
+        """Convert times in s to fractional indices of physics steps."""
         return np.interp(time, self.time, np.arange(len(self.time)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class _LidarDevice:
-    """A lidar at its site: the site's pose in its body, and the time on the device's clock when the episode begins."""
+    """A lidar at its site: the site's pose in its body, and the device clock's time at the start of the episode."""
 
     pattern: BeamPattern
     sensor: str
@@ -166,11 +166,11 @@ class _LidarDevice:
         )
 
     def scan_count(self, duration: float) -> int:
-        """Scans that begin before the episode ends."""
+        """Return the number of scans that begin before the episode ends."""
         return int(np.ceil(duration * self.pattern.scan_rate - 1e-9))
 
     def scan(self, world: _ResteppedWorld, number: int) -> dict[str, NDArray]:
-        """The points of one scan by column."""
+        """Return the points of one scan by column."""
         chance = frame_chance(world.table, self.sensor, np.array([number]))[0]
         begin, end = np.minimum(np.array([number, number + 1]) / self.pattern.scan_rate, world.duration)
         lidar = lidar_model(world.twin, world.table.at(world.step(begin)), self.sensor)[0]
@@ -188,7 +188,7 @@ class _LidarDevice:
             np.repeat(origins, rays, axis=0),
             toward,
             moments=np.repeat(moments, rays),
-            exclude=self.body or -1,  # its own housing; what hangs in the room has none
+            exclude=self.body or -1,  # its own housing; a device fixed to the world has none
         )
         cosine = np.maximum(-np.einsum("ij,ij->i", hits.normal, toward), 0.0)
         bright = np.where(hits.geom >= 0, world.reflectivity[hits.geom], 0.0)
@@ -206,7 +206,7 @@ class _LidarDevice:
 
 
 def reflectivity(model: mujoco.MjModel, fields: Fields) -> NDArray[np.float64]:
-    """How much light each geom gives back ``(ngeom,)``, 0 to 1: the luminance of its colour, without textures."""
+    """Return the reflectivity of each geom ``(ngeom,)``, 0 to 1: the luminance of its colour, without textures."""
     material = np.asarray(fields.get("geom_matid", model.geom_matid))
     own = np.asarray(fields.get("geom_rgba", model.geom_rgba))
     shared = np.asarray(fields.get("mat_rgba", model.mat_rgba))

@@ -1,4 +1,4 @@
-"""What a policy sees of running worlds, step by step, under LeRobot's names and in a dataset's units."""
+"""Compute a policy's observations of running worlds, step by step, with LeRobot's names and a dataset's units."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from twinloop.twin import Twin
 
 Observation = dict[str, NDArray[Any]]
 Photograph = Callable[[NDArray[np.float64], ParamTable], Mapping[str, NDArray[np.uint8]]]
-"""Pictures ``(k, height, width, 3)`` by camera, of worlds in states ``(k, nstate)`` with parameters, a row each."""
+"""Function that takes images ``(k, height, width, 3)`` by camera, from states ``(k, nstate)`` and parameters."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrackerNoise:
-    """How a tracker of a scene errs: ``noise``, standard deviation of a position per frame, and a fixed ``offset``.
+    """Errors of a scene tracker: ``noise``, standard deviation of a position per frame, and a constant ``offset``.
 
-    ``noise`` is in m (in rad of headings), ``offset`` ``(3,)`` in m: the tracker's frame against the robot's.
+    ``noise`` is in m (in rad for headings), ``offset`` ``(3,)`` in m: the tracker's frame relative to the robot's.
     """
 
     noise: float = 0.0
     offset: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
     def see(self, true: NDArray[np.float64], names: Sequence[str], chance: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Readings of true values ``(k, n)`` of these names; ``chance`` ``(k, n)`` is uniform in (0, 1)."""
+        """Return readings of true values ``(k, n)`` with these names; ``chance`` ``(k, n)`` is uniform in (0, 1)."""
         seen = true + self.noise * ndtri(chance)
         for axis, shift in zip("xyz", self.offset, strict=True):
             seen[:, [name.endswith(f".{axis}") for name in names]] += shift
@@ -47,20 +47,21 @@ PERFECT = TrackerNoise()
 
 
 class WorldObserver:
-    """Observations of worlds that run under one controller: joint readings, what a tracker sees, pictures.
+    """Observations of worlds that run under one controller: joint readings, tracked objects, images.
 
-    An observation is what could be known when the command of its step is due: readings pass the same stages as in a
-    dataset (`rollout.sensing.joint_readings`), so that a policy sees in simulation what it was trained on.
+    An observation contains what is available when its step's command is due. Readings pass the same stages as in a
+    dataset (`rollout.sensing.joint_readings`), so that a policy gets the same observations as in training.
 
     Args:
-        twin: whose worlds they are.
-        task: says what a tracker sees, if it is `tasks.protocol.TrackedTask`.
-        worlds: where they begin.
-        units: of joint readings; the twin's by default.
-        tracker: how it errs.
-        photograph: takes the pictures, where a policy has cameras.
-        nstep: the most steps that worlds may run for; the task's by default.
-        parts: what is wanted, ``state`` and ``environment``; the latter is left out where the task tells of none.
+        twin: twin of the worlds.
+        task: defines the tracked objects, if it is a `tasks.protocol.TrackedTask`.
+        worlds: starts of the worlds.
+        units: units of joint readings; by default the twin's.
+        tracker: errors of the tracker.
+        photograph: takes the images, if a policy has cameras.
+        nstep: the largest number of steps of the worlds; by default the task's.
+        parts: parts to compute, ``state`` and ``environment``; the latter is left out if the task has no tracked
+            objects.
     """
 
     def __init__(
@@ -81,9 +82,9 @@ class WorldObserver:
         self._readings = JointReadings(twin, len(worlds.numbers), task.nstep if nstep is None else nstep)
 
     def look(self, states: NDArray[np.float64], step: int) -> Observation:
-        """What is seen of all worlds in states ``(nworld, nstate)``, of which ``step`` is the number.
+        """Return the observations of all worlds in states ``(nworld, nstate)`` at step number ``step``.
 
-        Steps are asked for in order, each once: a reading may depend on what was before.
+        Call it once for every step, in order: a reading may depend on earlier states.
         """
         steps = np.full(len(states), step)
         seen: Observation = {}
@@ -99,7 +100,7 @@ class WorldObserver:
 
     def _tracked(self, states: NDArray[np.float64], step: int) -> NDArray[np.float64]:
         if not is_tracked(self._task):
-            raise InputError(f"The task {self._task.name} says of nothing that a tracker would see.")
+            raise InputError(f"The task {self._task.name} has no tracked objects.")
         true, names, begun = self._task.environment(states), self._task.environment_names, self._worlds
         chance = np.full(true.shape, 0.5)
         if self._tracker.noise:
@@ -111,11 +112,11 @@ class WorldObserver:
 def offered_contract(
     twin: Twin, task: Task, *, units: UnitMap | None = None, cameras: Mapping[str, tuple[int, int]] | None = None
 ) -> Contract:
-    """What a twin and a task offer to a policy.
+    """Return the contract that a twin and a task offer to a policy.
 
     Args:
-        units: of readings and commands; the twin's by default.
-        cameras: the pictures that will be taken, name to (height, width).
+        units: units of readings and commands; by default the twin's.
+        cameras: size (height, width) of the images by camera name.
     """
     units = units or twin.units
     return Contract(

@@ -1,4 +1,4 @@
-"""Pictures of running worlds, each with its own drawn appearance."""
+"""Take images of running worlds, each with its own drawn appearance."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from twinloop.twin import Twin
 
 
 class WorldCamera:
-    """A renderer for the worlds of a twin, opened when the first picture is asked for.
+    """Renderer for the worlds of a twin, opened for the first image.
 
     Args:
-        twin: whose worlds they are.
-        cameras: those that pictures are taken from.
-        height, width: of a picture, in pixels.
+        twin: twin of the worlds.
+        cameras: cameras to render.
+        height, width: size of an image in pixels.
         renderer: see `render.open_renderer`.
-        texture_pool: how many textures of each kind worlds may have, made for ``run_seed``.
+        texture_pool: number of textures of each kind, made for ``run_seed``.
 
     Raises:
-        UnknownNameError: a camera that the twin does not name.
+        UnknownNameError: the twin has no such camera.
     """
 
     def __init__(
@@ -48,13 +48,13 @@ class WorldCamera:
         self._renderer: Renderer | None = None
 
     def begin(self, run_seed: int) -> None:
-        """The textures of another run."""
+        """Switch to the textures of a run."""
         if self._pool and run_seed != self._run_seed:
             self.close()
         self._run_seed = run_seed
 
     def pictures(self, states: NDArray[np.float64], params: ParamTable) -> dict[str, NDArray[np.uint8]]:
-        """Pictures ``(k, height, width, 3)`` by camera, of worlds with one row of each argument."""
+        """Return images ``(k, height, width, 3)`` by camera, of worlds with one row of each argument."""
         renderer = self._renderer = self._renderer or self._open()
         arrays = self._twin.fields(params, model=self._model, visual=True).arrays
         poses, taken = state_poses(self._model, np.nan_to_num(states)), []

@@ -1,9 +1,9 @@
-"""A world with everything that is needed to run it again, under the actor that was there or any other.
+"""A world with everything needed to run it again, with the same or another actor.
 
-An episode is reset from a seed; a pinned world is kept: its twin and task, every parameter, where it began, what
-chance did in it, the commands that were issued, and what came of it. Worlds like it come from `PinnedWorld.beginning`:
-the world itself first, then the same world with other chance and, where its parameters are only known as a
-distribution, with other draws of them.
+An episode is reset from a seed. A pinned world is stored: its twin and task, every parameter, its initial state, its
+random effects, the issued commands, and the outcome. `PinnedWorld.beginning` makes worlds like it: first the world
+itself, then the same world with other random effects and, if its parameters are only known as a distribution, with
+other draws of them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _JOINT_WIDTH = {mujoco.mjtJoint.mjJNT_FREE: 7, mujoco.mjtJoint.mjJNT_BALL: 4}
 
 @dataclass(frozen=True, kw_only=True)
 class WorldOrigin:
-    """Where a pinned world comes from: a folder or catalog, the episode in it, and who acted there."""
+    """Origin of a pinned world: a folder or catalog, the episode in it, and its actor."""
 
     source: Source = "sim"
     place: str = ""
@@ -49,25 +49,24 @@ class WorldOrigin:
 
 @dataclass(frozen=True, kw_only=True)
 class PinnedWorld:
-    """One world, kept.
+    """One stored world.
 
     Attributes:
-        name: of the scenario; the name of its folder.
-        twin, task: what `load_twin` and `open_task` take.
-        twin_hash: of the twin that it was pinned on; another version of the twin is refused, see `rebased`.
+        name: name of the scenario and of its folder.
+        twin, task: arguments of `load_twin` and `open_task`.
+        twin_hash: hash of the twin that it was pinned on; another version is refused, see `rebased`.
         params: every parameter of the world, one row, with those that change at every control step.
-        initial: where it began, one world.
-        run_seed, episode, attempt: what chance within it is a function of.
-        nstep: control steps that it lasted.
-        success, reason: what came of it, and why in words where somebody says.
-        commands: ``(nstep, nu)`` as issued, in SI; None where they are not known.
-        readings: ``(n,)`` first readings of the encoders in SI, of a world rebuilt from a log: its joints stand where
-            each draw's encoders say so. None where the joints' true positions are known.
-        draws: further rows of ``params``, of what is not known exactly, ``(ndraw, nparam)``; None where all is known.
-        departs: parameters in which the world departs from its twin's nominal values: its own. The rest is the
-            twin's, and changes where the twin does.
-        meaning: why it is kept, for people; the only thing that may be edited by hand.
-        evidence: what was measured of it (how often it fails, under whom), plain values; see `scenario`.
+        initial: initial state, one world.
+        run_seed, episode, attempt: determine the random effects in the world.
+        nstep: number of control steps.
+        success, reason: the outcome, and its explanation if known.
+        commands: ``(nstep, nu)`` as issued, in SI units; None if unknown.
+        readings: ``(n,)`` first encoder readings in SI units, for a world reconstructed from a log: each draw's
+            encoders convert them to joint positions. None if the true joint positions are known.
+        draws: further rows of ``params`` for uncertain parameters, ``(ndraw, nparam)``; None if all are known.
+        departs: parameters that differ from the twin's nominal values. The others are the twin's, and change with it.
+        meaning: why it is stored, for people; the only field to edit by hand.
+        evidence: measurements of it (how often it fails, with which actor), plain values; see `scenario`.
     """
 
     name: str
@@ -113,13 +112,13 @@ class PinnedWorld:
         meaning: str = "",
         origin: WorldOrigin | None = None,
     ) -> PinnedWorld:
-        """A simulated episode, as its record has it: every bit of its beginning, parameters and commands.
+        """Pin a simulated episode, with the exact initial state, parameters and commands of its record.
 
         Args:
-            twin_reference: what `load_twin` takes; the twin's name by default.
+            twin_reference: argument of `load_twin`; by default the twin's name.
 
         Raises:
-            InputError: the episode was made with another twin, or lacks states or the first command.
+            InputError: another twin made the episode, or it lacks states or the first command.
         """
         record = episode.provenance
         if record.twin_hash != twin.hash:
@@ -156,7 +155,7 @@ class PinnedWorld:
 
     @cached_property
     def hash(self) -> str:
-        """Names the world: everything that decides what happens in it, and nothing that was measured of it."""
+        """Hash of everything that determines the world's course, without measurements of it."""
         arrays = {key: value.tolist() for key, value in self.arrays.items()}
         said = (self.twin_hash, self.task, self.task_version, self.success_version, self.nstep, self.success)
         chance = (self.run_seed, self.episode, self.attempt)
@@ -164,12 +163,12 @@ class PinnedWorld:
 
     @property
     def task_reference(self) -> str:
-        """Return the task as `open_task` takes it: a class of the user's own runs only where it is approved."""
+        """Argument of `open_task` for the task; a user's own class runs only if it is approved."""
         return mark(self.task, f"scenario {self.name}")
 
     @property
     def arrays(self) -> dict[str, NDArray[np.float64]]:
-        """Its numbers by name, as they are stored."""
+        """Numeric arrays of the world by name, as they are stored."""
         begun = {key: getattr(self.initial, key)[0] for key in INITIAL_ARRAYS}
         optional = {key: getattr(self, key) for key in ("commands", "readings", "draws")}
         steps = {f"steps/{name}": rows[0] for name, rows in self.params.steps.items()}
@@ -177,20 +176,20 @@ class PinnedWorld:
         return {"params": self.params.values[0], **begun, **present, **steps}
 
     def open(self, twin: Twin | None = None) -> tuple[Twin, Task]:
-        """The twin and the task that it runs on.
+        """Return the twin and the task of the world.
 
         Args:
-            twin: instead of loading its own by name.
+            twin: a twin to use instead of loading one by name.
 
         Raises:
-            InputError: the twin is another version than it was pinned on.
+            InputError: the twin is another version than the pinned one.
         """
         found = twin or load_twin(self.twin)
         if found.hash != self.twin_hash:
             raise InputError(
-                f"Scenario {self.name} was pinned on {self.twin} {self.twin_hash[:12]}, and the twin is "
-                f"{found.hash[:12]} now. Move it over with `twinloop scenario regress --twin {self.twin}`, which says "
-                "what differs."
+                f"Scenario {self.name} was pinned on {self.twin} {self.twin_hash[:12]}, but the twin is "
+                f"{found.hash[:12]} now. Move it with `twinloop scenario regress --twin {self.twin}`, which lists "
+                "the differences."
             )
         return found, open_task(self.task_reference, found)
 
@@ -204,25 +203,25 @@ class PinnedWorld:
         values: Mapping[str, Any] | None = None,
         uncertain: bool = True,
     ) -> EpisodeStart:
-        """Worlds to run under any actor with ``run_batch(…, episodes=b.numbers, initial=b.initial)``.
+        """Return worlds to run with any actor by ``run_batch(…, episodes=b.numbers, initial=b.initial)``.
 
-        World 0 is the pinned world itself, to the bit. Further ones have chance of their own (episode numbers that
-        follow its own, ``"varied"``) or the same (``"held"``), and take the drawn rows of what is uncertain in turn.
-        What a changed parameter or other chance moves at a reset moves as the task's reset moves it; all else stays.
-        Clutter is no chance of its own: it lies where it lay, unless a changed parameter puts it elsewhere.
+        World 0 equals the pinned world bit for bit. Further worlds have new random effects (episode numbers after its
+        own, ``"varied"``) or the same ones (``"held"``), and take the drawn rows of uncertain parameters in turn. A
+        changed parameter or random effect moves the initial state as the task's reset would; all else stays. Clutter
+        does not follow the random effects: it keeps its position unless a changed parameter moves it.
 
         Args:
-            n: how many worlds.
-            twin, task: as `open` gives them.
+            n: number of worlds.
+            twin, task: result of `open`.
             values: parameters set in all worlds, or ``(n,)`` one each.
-            uncertain: whether the drawn rows are used; otherwise every world has the pinned parameters.
+            uncertain: whether to use the drawn rows; otherwise every world has the pinned parameters.
 
         Raises:
-            UnknownNameError, BoundsError: a value that is no parameter of the twin, or outside its bounds.
+            UnknownNameError, BoundsError: the twin has no such parameter, or a value is outside its bounds.
             InputError: fewer than one world.
         """
         if n < 1:
-            raise InputError(f"{n} worlds of scenario {self.name} were asked for; ask for at least one.")
+            raise InputError(f"{n} worlds of scenario {self.name} were requested; request at least one.")
         numbers = np.full(n, self.episode)
         if chance == "varied":
             numbers = (numbers + np.arange(n)) % MOST_EPISODES
@@ -245,19 +244,19 @@ class PinnedWorld:
 
     @property
     def departures(self) -> dict[str, float]:
-        """Values of the parameters that are the world's own, by name."""
+        """Return the values of the parameters that differ from nominal, by name."""
         row = self.params.row(0)
         return {name: row[name] for name in self.departs}
 
     def _begun(self, twin: Twin, task: Task, table: ParamTable, numbers: NDArray[np.int64]) -> InitialState:
-        """Where worlds of a table begin: the pinned beginning, moved as far as the task's reset differs."""
+        """Return the initial states of a table's worlds: the pinned one, changed as far as the task's reset differs."""
         n = table.nworld
         pinned = self.initial.take(np.zeros(n, dtype=np.intp))
         if (table.values == self.params.values).all() and (numbers == self.episode).all():
             return pinned
         own = self.params.with_seeds(SeedPath.of(self.run_seed, [self.episode], self.attempt))
         here = task.reset(own, run_seed=self.run_seed, episodes=[self.episode], attempt=self.attempt)
-        if twin.scene is not None and twin.scene.clutter:  # what lay there lies there in every world like it
+        if twin.scene is not None and twin.scene.clutter:  # clutter keeps its poses in every world
             numbers = np.full(n, self.episode)
             table = table.with_seeds(SeedPath.of(self.run_seed, numbers, self.attempt))
         there = task.reset(table, run_seed=self.run_seed, episodes=numbers.tolist(), attempt=self.attempt)
@@ -267,7 +266,7 @@ class PinnedWorld:
     def _as_read(
         self, twin: Twin, table: ParamTable, initial: InitialState, readings: NDArray[np.float64]
     ) -> InitialState:
-        """Joints where the first readings put them through each world's encoders; the command is the log's."""
+        """Set joints so that each world's encoders give the first readings; the command is the log's."""
         offset, scale = twin.column(table, "sensor", "offset"), twin.column(table, "sensor", "scale")
         qpos = initial.qpos.copy()
         qpos[:, twin.joint_qpos] = encoder_command(readings[None], offset, scale)
@@ -276,13 +275,13 @@ class PinnedWorld:
 
 
 def departing(twin: Twin, params: ParamTable) -> tuple[str, ...]:
-    """Names of the parameters that some world of a table moves from nominal, or that change in it step by step."""
+    """Return the parameters that differ from nominal in some world of a table, or change step by step."""
     moved = twin.moved(params) | set(params.steps)
     return tuple(name for name in params.names if name in moved)
 
 
 def _moved(twin: Twin, pinned: InitialState, here: InitialState, there: InitialState) -> InitialState:
-    """``pinned`` with what stands elsewhere ``there`` than ``here``: whole joints, whole mocap bodies, commands."""
+    """Return ``pinned`` with the differences of ``there`` from ``here``: whole joints, mocap bodies, commands."""
     qpos = pinned.qpos.copy()
     for joint in range(twin.model.njnt):
         first = int(twin.model.jnt_qposadr[joint])

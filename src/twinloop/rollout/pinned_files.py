@@ -76,24 +76,24 @@ class _ScenarioFile(_Strict):
 
 
 def check_name(name: str) -> str:
-    """A scenario's name, which becomes a folder's.
+    """Return a valid scenario name, which is also a folder name.
 
     Raises:
-        InputError: it is not letters, digits, dots, dashes and underscores, or is too long.
+        InputError: it has other characters than letters, digits, dots, dashes and underscores, or is too long.
     """
     if not _NAME.fullmatch(name):
         raise InputError(
-            f"{name!r} is no name of a scenario. Use up to 80 letters, digits, dots, dashes and underscores, and begin "
+            f"{name!r} is not a valid scenario name. Use up to 80 letters, digits, dots, dashes and underscores. Begin "
             "with a letter or a digit."
         )
     return name
 
 
 def write_pinned(pinned: PinnedWorld, folder: Path) -> Path:
-    """Store a world in a folder of its own; an earlier one there must be moved away first.
+    """Store a world in a new folder; move an earlier scenario in this folder away first.
 
     Raises:
-        InputError: the folder holds a scenario already, or the name is none.
+        InputError: the folder holds a scenario already, or the name is invalid.
     """
     check_name(pinned.name)
     check_free(folder)
@@ -102,17 +102,17 @@ def write_pinned(pinned: PinnedWorld, folder: Path) -> Path:
 
 
 def check_free(folder: Path) -> None:
-    """Whether a scenario may be stored in a folder, asked before it is made.
+    """Check in advance that a scenario may be stored in a folder.
 
     Raises:
-        InputError: the folder holds one already.
+        InputError: the folder holds a scenario already.
     """
     if (folder / SCENARIO).exists():
         raise InputError(f"{folder} holds a scenario already. Choose another --name, or move that one away.")
 
 
 def rewrite_pinned(pinned: PinnedWorld, folder: Path) -> None:
-    """Store a world in place of what the folder holds of it: what was measured of it since, or where it moved to."""
+    """Replace the stored world in a folder, after new measurements or a move to another twin version."""
     packed = io.BytesIO()
     np.savez_compressed(packed, names=np.array(pinned.params.names), **pinned.arrays)  # pyright: ignore[reportArgumentType]
     write_bytes(folder / ARRAYS, packed.getvalue())
@@ -120,14 +120,15 @@ def rewrite_pinned(pinned: PinnedWorld, folder: Path) -> None:
 
 
 def read_pinned(folder: Path) -> PinnedWorld:
-    """The world that a folder holds.
+    """Read the world in a folder.
 
     Raises:
-        InputError: a file is missing, is not what `write_pinned` writes, or was changed since; names the file and key.
+        InputError: a file is missing, has another form than `write_pinned` writes, or was changed since; the message
+            names file and key.
     """
     path = folder / SCENARIO
     if not path.is_file():
-        raise InputError(f"{folder} holds no {SCENARIO}, so it is no scenario. Give a folder that `scenario` wrote.")
+        raise InputError(f"{folder} holds no {SCENARIO}, so it is not a scenario. Give a folder that `scenario` wrote.")
     try:
         said = _ScenarioFile.model_validate(load_yaml(path))
     except ValidationError as error:
@@ -136,14 +137,14 @@ def read_pinned(folder: Path) -> PinnedWorld:
     pinned = _made(said, arrays, names, folder)
     if said.hash != _hash(pinned):
         raise InputError(
-            f"{folder} was changed after it was stored: its hash is {_hash(pinned)[:12]}, and {SCENARIO} says "
+            f"{folder} was changed after it was stored: its hash is {_hash(pinned)[:12]}, but {SCENARIO} has "
             f"{said.hash[:12]}. Only `meaning` may be edited. Restore both files, or pin the failure again."
         )
     return pinned
 
 
 def _hash(pinned: PinnedWorld) -> str:
-    """Over everything that is stored but ``meaning``."""
+    """Return the hash of all stored data except ``meaning``."""
     return sha256_json([pinned.hash, pinned.name, pinned.twin, pinned.reason, asdict(pinned.origin), pinned.evidence])
 
 
@@ -227,13 +228,13 @@ def _made(
 
 
 def stored(folder: Path) -> list[Path]:
-    """The folders of scenarios in a folder of scenarios, by name; none where there is no such folder."""
+    """Return the scenario folders in a folder, sorted by name; empty if it does not exist."""
     return sorted(path.parent for path in folder.glob(f"*/{SCENARIO}"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rebased:
-    """A world on another version of its twin, and ``moved``: parameters whose nominal values differ, (old, new)."""
+    """A world on another version of its twin; ``moved`` are parameters whose nominal values differ, (old, new)."""
 
     world: PinnedWorld
     moved: dict[str, tuple[float, float]]
@@ -242,23 +243,23 @@ class Rebased:
 
     @property
     def text(self) -> str:
-        """What differs, in one sentence."""
+        """Description of the differences in one sentence."""
         parts = [f"{name} {old:g} → {value:g}" for name, (old, value) in list(self.moved.items())[:8]]
         parts += [f"no {name} any more" for name in self.gone[:4]] + [f"{name} is new" for name in self.new[:4]]
         more = len(self.moved) + len(self.gone) + len(self.new) - len(parts)
         said = ", ".join(parts) + (f", and {more} more" if more else "")
-        return said or "no nominal value differs; the model itself does"
+        return said or "no nominal value differs, but the model differs"
 
 
 def rebase(pinned: PinnedWorld, twin: Twin, task: Task) -> Rebased:
-    """The same world on another version of its twin.
+    """Return the same world on another version of its twin.
 
-    Parameters in which the world departed from nominal keep their values, all others take the twin's. Joints begin
-    where they did; what lies in the scene, and the command before the first, are where the task's reset puts them now.
+    Parameters that differ from nominal in the world keep their values; all others take the new twin's. Joints start
+    where they did. Objects, and the command before the first, are where the task's reset puts them now.
 
     Raises:
-        InputError: the twin lacks parameters that are the world's own, its bounds refuse their values, or its states
-            are laid out otherwise; names all of them.
+        InputError: the twin lacks parameters of the world, their values are outside its bounds, or its state layout
+            differs; the message names all of them.
     """
     kept = [*pinned.departs, *(name for name in _drawn(pinned) if name not in pinned.departs)]
     lost = [f"it has no parameter {name} (pinned at {pinned.departures.get(name, np.nan):g})" for name in kept]
@@ -291,7 +292,7 @@ def rebase(pinned: PinnedWorld, twin: Twin, task: Task) -> Rebased:
 
 
 def _drawn(pinned: PinnedWorld) -> list[str]:
-    """Parameters that the draws move."""
+    """Return the names of the drawn parameters."""
     if pinned.draws is None:
         return []
     moves = (pinned.draws != pinned.params.values).any(axis=0)
@@ -320,7 +321,7 @@ def _layout(pinned: PinnedWorld, twin: Twin) -> list[str]:
 
 
 def _draws(pinned: PinnedWorld, draws: NDArray[np.float64], table: ParamTable) -> NDArray[np.float64]:
-    """The drawn rows in the new table's columns; what was not drawn is as in the world."""
+    """Return the drawn rows in the new table's columns; other parameters are as in the world."""
     rows = np.tile(table.values, (len(draws), 1))
     for name in _drawn(pinned):
         rows[:, table.names.index(name)] = draws[:, pinned.params.names.index(name)]

@@ -1,4 +1,4 @@
-"""A policy drives the worlds of a batch, hundreds at once."""
+"""Run a policy in the worlds of a batch, hundreds at once."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from twinloop.twin import Twin
 
 
 class HashedPolicy(Predictor, Protocol):
-    """A policy that says what it is."""
+    """A policy with a content hash."""
 
     @property
     def hash(self) -> str:
-        """SHA-256 over what decides its commands."""
+        """SHA-256 of everything that determines its commands."""
         ...
 
 
@@ -35,24 +35,24 @@ Watch = Callable[[Observation, PolicyLoop, NDArray[np.float64]], None]
 
 @dataclass(kw_only=True)
 class PolicyActor:
-    """An `Actor` that asks a policy.
+    """An `Actor` that runs a policy.
 
-    Its commands of an episode depend on the policy, the run seed, the episode's number and attempt, and on what is
-    observed. A world whose observations or commands are not finite holds its last command; ``latest`` is the policy in
-    the loop with the worlds of the last batch, whose ``refusals`` tell of it.
+    The commands of an episode depend on the policy, the run seed, the episode's number and attempt, and the
+    observations. A world with non-finite observations or commands holds its last command. ``latest`` is the policy loop
+    with the worlds of the last batch; its ``refusals`` list such worlds.
 
     Args:
-        policy: what acts, an opened one or any that predicts.
-        task: what it should do.
-        twin: whose worlds they are; must be the task's.
-        units: of readings and commands; the twin's by default. They must be the policy's.
-        tracker: how the tracker of the scene errs.
-        photograph: takes the pictures, where the policy has cameras.
-        domain: name of the policy's domain token; its default without it.
-        watch: is shown every step, and changes nothing.
+        policy: an opened policy, or any object that predicts.
+        task: the task to perform.
+        twin: twin of the worlds; must be the task's.
+        units: units of readings and commands; by default the twin's. They must be the policy's.
+        tracker: errors of the scene tracker.
+        photograph: takes the images, if the policy has cameras.
+        domain: name of the policy's domain token; by default the policy's default.
+        watch: called at every step, without effect on the run.
 
     Raises:
-        InputError: the policy's contract does not fit; says every difference.
+        InputError: the policy's contract does not match; the message lists every difference.
     """
 
     policy: HashedPolicy
@@ -80,7 +80,7 @@ class PolicyActor:
 
     @property
     def name(self) -> str:
-        """The policy's hash, and what else its commands depend on."""
+        """Policy hash, with the other settings that affect its commands."""
         tracker = f"Tracker(noise={self.tracker.noise!r}, offset={self.tracker.offset!r})"  # as stored files have it
         more = "" if self.tracker == PERFECT else f", {tracker}"
         return f"policy {self.policy.hash}{'' if self.domain is None else f', domain {self.domain}'}{more}"

@@ -1,8 +1,8 @@
-"""Compute what a twin's inertial units, force sensors and servos report along an episode's physics steps.
+"""Compute the readings of a twin's inertial units, force sensors and servos along an episode.
 
-Ideal signals come from the episode's physics steps, made again (`rollout.substeps`); `sensors` makes readings of them.
-A sensor samples on its own clock between frames. Of each frame the dataset keeps the newest sample that had been
-delivered then, and beside the frames every sample that was taken.
+Ideal signals come from the episode's recomputed physics steps (`rollout.substeps`); `sensors` turns them into readings.
+A sensor samples on its own clock between frames. The dataset keeps for each frame the newest sample delivered by then,
+and in a side table every sample.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _SAME_MOMENT = 1e-9  # s; a clock's moments and the sums of physics steps differ
 
 @dataclass(frozen=True, kw_only=True)
 class SensedSignal:
-    """A signal along physics steps: at the moments ``(n + 1,)`` between them, as it arrives there and as it leaves.
+    """A signal at the ``(n + 1,)`` boundaries of physics steps, just before (``arrives``) and just after (``leaves``).
 
-    What follows from forces jumps where a command begins to act. Nobody can know at that moment what comes after it,
-    so that a sample of it is of what came before.
+    Signals that depend on forces jump when a command takes effect. A sample at such a moment takes the value before the
+    jump, because the value after it is not known yet.
     """
 
     arrives: NDArray[np.float64]
@@ -43,14 +43,14 @@ class SensedSignal:
 
     @classmethod
     def of_state(cls, values: NDArray[np.float64]) -> SensedSignal:
-        """A part of the state ``(n + 1, k)``, which does not jump."""
+        """Make a signal from a part of the state ``(n + 1, k)``, which does not jump."""
         return cls(arrives=values, leaves=values)
 
     @classmethod
     def of_record(cls, rows: NDArray[np.float64], ends: NDArray[np.float64], rest: NDArray[np.float64]) -> SensedSignal:
-        """What is computed at the beginning of physics steps ``(nstep, substeps, k)`` and at the end of the last.
+        """Make a signal from values at the start of physics steps ``(nstep, substeps, k)`` and at the end of the last.
 
-        ``ends`` is ``(nstep, k)``, and ``rest`` ``(k,)`` what was before the first.
+        ``ends`` is ``(nstep, k)``; ``rest`` ``(k,)`` is the value before the first step.
         """
         width = rows.shape[2:]
         leaves = np.concatenate([rows.reshape(rows.shape[0] * rows.shape[1], *width), ends[-1:]])
@@ -58,13 +58,13 @@ class SensedSignal:
         return cls(arrives=np.concatenate([rest[None], arrives]), leaves=leaves)
 
     def part(self, columns: slice | NDArray[np.intp]) -> SensedSignal:
-        """Some of its columns."""
+        """Return some of the columns."""
         return SensedSignal(arrives=self.arrives[:, columns], leaves=self.leaves[:, columns])
 
 
 @dataclass(frozen=True, kw_only=True)
 class SubstepMotion:
-    """An episode at its physics steps, ``time`` ``(n + 1,)``."""
+    """Motion of an episode at its physics steps, ``time`` ``(n + 1,)``."""
 
     time: NDArray[np.float64]
     qpos: SensedSignal
@@ -73,7 +73,7 @@ class SubstepMotion:
 
     @classmethod
     def of_steps(cls, made: PhysicsSteps, *, rest: Mapping[str, NDArray[np.float64]]) -> SubstepMotion:
-        """Of all control steps; ``rest`` is what each of their records was before the first."""
+        """Make the motion of all control steps; ``rest`` holds each record's value before the first."""
         return cls(
             time=_chained(made.time),
             qpos=SensedSignal.of_state(_chained(made.qpos)),
@@ -84,7 +84,7 @@ class SubstepMotion:
         )
 
     def sampled(self, signal: SensedSignal, clock: SampleClock, bandwidth: NDArray[np.float64]) -> NDArray[np.float64]:
-        """A signal filtered and taken at a clock's moments, linear along each physics step."""
+        """Filter a signal and sample it at a clock's times, linearly interpolated within each physics step."""
         smooth = low_pass(self.time[None], signal.leaves[None], bandwidth, ends=signal.arrives[None])[0]
         leaves = smooth if np.any(bandwidth > 0.0) else signal.leaves
         following = np.searchsorted(self.time, clock.taken - _SAME_MOMENT, side="left")
@@ -96,7 +96,7 @@ class SubstepMotion:
 
 
 def _chained(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Values ``(nstep, substeps + 1, …)`` of consecutive control steps as one row of physics steps."""
+    """Join values ``(nstep, substeps + 1, …)`` of consecutive control steps into one sequence of physics steps."""
     body = rows[:, :-1].reshape(-1, *rows.shape[2:])
     return np.concatenate([body, rows[-1:, -1]])
 
@@ -119,10 +119,10 @@ _COLUMNS = {
 
 @dataclass(frozen=True, kw_only=True)
 class SensorReading:
-    """What one sensor reported of one episode.
+    """Readings of one sensor in one episode.
 
     ``frames`` ``(T, k)`` is the newest sample delivered at each frame. ``time`` ``(n,)`` is when each sample was taken,
-    ``delivered`` ``(n,)`` when it arrived, both in s of true time, ``values`` ``(n, k)`` what it said.
+    ``delivered`` ``(n,)`` when it arrived, both in s of true time; ``values`` ``(n, k)`` are the samples.
     """
 
     frames: NDArray[np.float64]
@@ -132,14 +132,14 @@ class SensorReading:
 
 
 def reading_columns(twin: Twin, name: str) -> dict[str, str]:
-    """Columns of a sensor's readings by name, with their units.
+    """Return the columns of a sensor's readings by name, with their units.
 
     An inertial unit: ``gyro.x`` … ``accel.z``. A force/torque sensor: ``force.x`` … ``torque.z``. Servos:
     ``JOINT.velocity``, ``.current``, ``.load``, ``.voltage``, ``.temperature`` of each joint.
 
     Raises:
-        UnknownNameError: the twin carries no sensor of that name.
-        InputError: it is of a kind that gives pictures.
+        UnknownNameError: the twin has no sensor of that name.
+        InputError: the sensor gives images.
     """
     kind = _kind(twin, name)
     if kind != "servo":
@@ -148,14 +148,14 @@ def reading_columns(twin: Twin, name: str) -> dict[str, str]:
 
 
 def reporting_sensors(twin: Twin, asked: Sequence[str] | str) -> tuple[str, ...]:
-    """The sensors that are asked for, in the twin's order.
+    """Return the requested sensors in the twin's order.
 
     Args:
         asked: their names, or ``all``.
 
     Raises:
-        UnknownNameError: the twin carries no sensor of that name.
-        InputError: one gives pictures, or reports what is not known of the twin's motors.
+        UnknownNameError: the twin has no sensor of that name.
+        InputError: a sensor gives images, or needs motor constants that the twin does not have.
     """
     known = [name for name, device in twin.devices.items() if device.kind in KINDS]
     names = known if asked == "all" else [asked] if isinstance(asked, str) else list(asked)
@@ -166,24 +166,24 @@ def reporting_sensors(twin: Twin, asked: Sequence[str] | str) -> tuple[str, ...]
 
 
 class BodySensors:
-    """Some of a twin's sensors, with the model that computes what they feel; serves any number of episodes."""
+    """Some of a twin's sensors with the model that computes their signals; usable for any number of episodes."""
 
     def __init__(self, twin: Twin, names: Sequence[str] | str = "all") -> None:
-        """Raises: as `reporting_sensors`."""
+        """Raises: the errors of `reporting_sensors`."""
         self.twin, self.names = twin, reporting_sensors(twin, names)
         self.model, self._places = _felt_model(twin, self.names)
 
     def read(self, episode: SimEpisode) -> dict[str, SensorReading]:
-        """Their readings of an episode, by name: a function of its record alone.
+        """Return the sensors' readings of an episode by name; they depend only on its record.
 
         Raises:
-            InputError: the twin is not the one the episode was made with, a sensor's parameter changes at every
-                control step, or something happens by chance in an episode without seeds.
+            InputError: another twin made the episode, a sensor's parameter changes at every control step, or a random
+                effect needs seeds that the episode lacks.
         """
         return self.read_world(Restepper.of_episode(self.twin, episode, model=self.model))
 
     def read_world(self, world: Restepper) -> dict[str, SensorReading]:
-        """The same of one world whose record is at hand; it must run on this object's ``model``."""
+        """Return the readings of a world whose record is loaded; it must use this object's ``model``."""
         servos = any(self.twin.devices[name].kind == "servo" for name in self.names)
         record = ["sensordata", *(("actuator_force", VOLTAGE, TEMPERATURE) if servos else ())]
         made = world.run(record=record)
@@ -218,7 +218,7 @@ class BodySensors:
         self, name: str, values: dict[str, Any], params: ParamTable, motion: SubstepMotion, clock: SampleClock
     ) -> NDArray[np.float64]:
         sensor = force_torque.ForceTorque(**values)
-        # MuJoCo gives what holds up the bodies beyond the site; a sensor reports what they put on it.
+        # MuJoCo gives the force that supports the bodies beyond the site; a sensor reports the opposite force.
         held = motion.records["sensordata"].part(self._places[name])
         felt = -motion.sampled(held, clock, values["bandwidth"])
         chance, specimen = None, None
@@ -254,27 +254,27 @@ def _kind(twin: Twin, name: str) -> str:
     kind = twin.devices[name].kind
     if kind not in KINDS:
         raise InputError(
-            f"The sensor {name} of {twin.name} is a {kind}, which gives no rows of numbers. Sensors that do are of the "
+            f"The sensor {name} of {twin.name} is a {kind}, which gives no numeric readings. Use one of the "
             f"kinds {', '.join(KINDS)}."
         )
     return kind
 
 
 def _motors(twin: Twin, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Constant, resistance and nominal voltage of each joint's motor, ``(n,)`` each."""
+    """Return torque constant, resistance and nominal voltage of each joint's motor, ``(n,)`` each."""
     motors = [preset.motor if preset else None for preset in twin.servos]
     known = [motor for motor in motors if motor is not None]
     if len(known) < len(twin.robot.joints):
         raise InputError(
-            f"The sensor {name} of {twin.name} reports currents, which follow from constants of the motors that are "
-            "not known of every joint. Name a servo that has them: `robot: {servo: NAME}`."
+            f"The sensor {name} of {twin.name} reports currents, but the motor constants of some joints are "
+            "unknown. Name a servo that has them: `robot: {servo: NAME}`."
         )
     kt, resistance, voltage = zip(*((m.kt, m.resistance, m.voltage) for m in known), strict=True)
     return np.array(kt), np.array(resistance), np.array(voltage)
 
 
 def _motor_truth(twin: Twin, name: str, params: ParamTable, motion: SubstepMotion) -> SensedSignal:
-    """Speed, current, duty, voltage and temperature rise of each joint's servo side by side, ``(n + 1, 5 njoint)``."""
+    """Return speed, current, duty, voltage and temperature rise of each joint's servo, ``(n + 1, 5 njoint)``."""
     kt, cold, nominal = _motors(twin, name)
     voltage = twin.column(params, "actuator", "voltage", nominal)
     rise = twin.column(params, "actuator", "temperature_rise")
@@ -294,7 +294,7 @@ def _motor_truth(twin: Twin, name: str, params: ParamTable, motion: SubstepMotio
 
 
 def _felt_model(twin: Twin, names: Sequence[str]) -> tuple[mujoco.MjModel, dict[str, slice]]:
-    """The twin's model with MuJoCo's sensors at the sites of these, and where each lies in ``sensordata``."""
+    """Return the twin's model with MuJoCo sensors at the sensors' sites, and their slices of ``sensordata``."""
     felt = [name for name in names if twin.devices[name].kind in _MODEL_SENSORS]
     if not felt:
         return twin.model, {}
@@ -312,7 +312,7 @@ def _felt_model(twin: Twin, names: Sequence[str]) -> tuple[mujoco.MjModel, dict[
 
 
 def _chance(params: ParamTable, name: str, clock: SampleClock, size: int) -> NDArray[np.float64]:
-    """Standard normal numbers of each sample, ``(1, n, size)``: functions of episode, sensor and sample."""
+    """Return standard normal numbers of each sample, ``(1, n, size)``; they depend on episode, sensor and sample."""
     seeds = params.seed_path(f"Noise of sensor/{name} happens").take(np.zeros(len(clock.number), dtype=np.intp))
     return ndtri(seeds.uniforms(_STREAM.format(name), size=size, step=clock.number))[None]
 
@@ -321,5 +321,5 @@ def _check_steady(params: ParamTable, name: str) -> None:
     changing = [path for path in params.steps if path.startswith(f"sensor/{name}/")]
     if changing:
         raise InputError(
-            f"{changing[0]} changes at every control step, and the sensor samples between them. Draw it per episode."
+            f"{changing[0]} changes at every control step, but the sensor samples between them. Draw it per episode."
         )

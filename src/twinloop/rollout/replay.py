@@ -1,4 +1,4 @@
-"""The same states again, from recorded commands and parameters."""
+"""Recompute the states of an episode from recorded commands and parameters."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _BIT = mujoco.mjtState
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayStates:
-    """States of a replay beside the recorded ones, ``(T + 1, nstate)`` each."""
+    """Replayed and recorded states, ``(T + 1, nstate)`` each."""
 
     states: NDArray[np.float64]
     recorded: NDArray[np.float64]
 
     @property
     def identical(self) -> bool:
-        """Whether every bit agrees."""
+        """Whether all bits are equal."""
         return self.states.tobytes() == self.recorded.tobytes()
 
     @property
     def difference(self) -> float:
-        """Largest absolute difference of any state component at any step; infinite where one is not finite."""
+        """Largest absolute difference of any state component at any step; infinite if a value is not finite."""
         if self.states.shape != self.recorded.shape:
             return float("inf")
         finite = np.isfinite(self.states) & np.isfinite(self.recorded)
@@ -41,17 +41,17 @@ class ReplayStates:
 
 
 def initial_from_state(twin: Twin, state: ArrayLike, command: ArrayLike) -> InitialState:
-    """Worlds that begin in recorded states, ``(nstate,)`` or ``(nworld, nstate)``.
+    """Return initial states from recorded states, ``(nstate,)`` or ``(nworld, nstate)``.
 
     Args:
-        command: what the robot was told before, ``(nu,)`` or ``(nworld, nu)``; it fills the delays' histories.
+        command: command before the first step, ``(nu,)`` or ``(nworld, nu)``; it fills the delay histories.
 
-    The solver's warm start and the time begin at zero, as at a reset: from the first state of an episode the replay
-    is exact, from a later one it agrees to the solver's tolerance, and exactly as far as the delay reaches back only
-    if ``command`` had been held that long.
+    The solver's warm start and the time start at zero, as at a reset. From the first state of an episode the replay is
+    exact. From a later state it agrees to the solver's tolerance; within the delay it agrees only if ``command`` had
+    been held that long.
 
     Raises:
-        InputError: the states do not fit the twin, or carry actuator activations, which a beginning cannot hold.
+        InputError: the states do not match the twin, or have actuator activations, which an initial state cannot hold.
     """
     model = twin.model
     states = np.atleast_2d(np.asarray(state, dtype=np.float64))
@@ -63,7 +63,9 @@ def initial_from_state(twin: Twin, state: ArrayLike, command: ArrayLike) -> Init
         return states[:, state_columns(model, int(kind))]
 
     if part(_BIT.mjSTATE_ACT).any():
-        raise InputError(f"The state of {twin.name} carries actuator activations; only rest can be begun from.")
+        raise InputError(
+            f"The state of {twin.name} contains actuator activations; a replay can only start without them."
+        )
     return InitialState(
         qpos=part(_BIT.mjSTATE_QPOS),
         qvel=part(_BIT.mjSTATE_QVEL),
@@ -81,7 +83,7 @@ def replay(
     *,
     backend: Backend | None = None,
 ) -> NDArray[np.float64]:
-    """States ``(nworld, T + 1, nstate)`` under recorded commands ``(nworld, T, nu)``.
+    """Return states ``(nworld, T + 1, nstate)`` under recorded commands ``(nworld, T, nu)``.
 
     Commands ``(T, nu)`` of a single world give states ``(T + 1, nstate)``.
     """
@@ -93,7 +95,7 @@ def replay(
 
 
 def recorded_params(twin: Twin, provenance: Provenance) -> ParamTable:
-    """The parameters of an episode as a table of one row."""
+    """Return the parameters of an episode as a table with one row."""
     steps = {name: np.atleast_2d(rows) for name, rows in provenance.extra.get(STEP_PARAMS, {}).items()}
     run_seed, number, attempt = provenance.seed_path
     seeds = SeedPath.of(run_seed, [number], attempt)
@@ -101,10 +103,10 @@ def recorded_params(twin: Twin, provenance: Provenance) -> ParamTable:
 
 
 def replay_episode(twin: Twin, episode: SimEpisode, *, backend: Backend | None = None) -> ReplayStates:
-    """An episode again from its provenance, first state and commands.
+    """Replay an episode from its provenance, first state and commands.
 
     Raises:
-        InputError: the twin is not the one the episode was made with, or the episode lacks what a replay needs.
+        InputError: another twin made the episode, or the episode lacks required data.
     """
     provenance = episode.provenance
     if provenance.twin_hash != twin.hash:

@@ -1,4 +1,4 @@
-"""Compute what a robot reports of itself along recorded states, and at its latest step."""
+"""Compute a robot's joint readings along recorded states, and at its latest step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from twinloop.twin import Twin
 from twinloop.twin.quantities import find_kind, names_of_stage
 
 _STREAM = "rollout/readings"
-_PARTS = 8  # of a control step, between which a filtered position counts as linear: 4 ms at 30 Hz
+_PARTS = 8  # of a control step: intervals in which a filtered position is treated as linear, 4 ms at 30 Hz
 
 
 def joint_readings(
@@ -28,28 +28,28 @@ def joint_readings(
     qvel: NDArray[np.float64] | None = None,
     time: NDArray[np.float64] | None = None,
 ) -> NDArray[np.float64]:
-    """Joint positions as the robot reports them at each step, ``(nworld, nstep, n)`` in rad or m.
+    """Return the joint positions that the robot reports at each step, ``(nworld, nstep, n)`` in rad or m.
 
-    The reading of step t is the newest that had been taken and delivered when the command of step t was due: see
+    The reading of step t is the newest sample that was taken and delivered when the command of step t was due: see
     `sensors.sampling.newest_sample`. True positions between steps are interpolated, see `sensors.sampling.hermite`.
 
     Args:
-        qpos: true positions at the moment of each command, from the beginning of every world, ``(nworld, nstep, nq)``.
-        qvel: true velocities then, ``(nworld, nstep, nv)``.
-        time: true times since the world began, ``(nworld, nstep)`` in s. Both are needed where readings have a clock,
-            an age, a lag or noise of their own.
+        qpos: true positions at the time of each command, from the start of every world, ``(nworld, nstep, nq)``.
+        qvel: true velocities at these times, ``(nworld, nstep, nv)``.
+        time: true times since the start of the world, ``(nworld, nstep)`` in s. Both are needed if readings have their
+            own clock, latency, lag or noise.
 
     Raises:
-        InputError: they are needed and not given, there is noise in a table without seeds, or a filter's lag changes
-            at every control step.
+        InputError: they are needed and not given, there is noise in a table without seeds, or a filter's lag changes at
+            every control step.
     """
     true = qpos[..., twin.encoder_qpos]
     if not _has_history(twin, params):
         return _encoded(twin, params, true)
     if qvel is None or time is None:
         raise InputError(
-            "Readings with a clock, an age, a lag or noise of their own depend on what was before. Give velocities and "
-            "times of the whole episode."
+            "Readings with their own clock, latency, lag or noise depend on earlier states. Give velocities and times "
+            "of the whole episode."
         )
     taken, number = newest_sample(time, **_clock(params))
     positions = _filtered(time, true, qvel[..., twin.encoder_qvel], taken, _lag(twin, params))
@@ -57,7 +57,7 @@ def joint_readings(
 
 
 def _has_history(twin: Twin, params: ParamTable) -> bool:
-    """Whether readings depend on more than the state at the moment of each command."""
+    """Return whether readings depend on more than the state at the time of each command."""
     clock = _clock(params)
     clocked = bool(np.any(clock["rate"] > 0.0) or np.any(clock["delay"] > 0.0))
     return clocked or _noisy(twin, params) or bool(_lag(twin, params).any())
@@ -69,11 +69,13 @@ def _clock(params: ParamTable) -> dict[str, NDArray[np.float64]]:
 
 
 def _lag(twin: Twin, params: ParamTable) -> NDArray[np.float64]:
-    """Time constants of the encoders' filters, ``(nworld, n)`` in s."""
+    """Return time constants of the encoders' filters, ``(nworld, n)`` in s."""
     lags = [f"sensor/{joint}/lag" for joint in twin.robot.joints]
     changing = [name for name in params.steps if name in lags]
     if changing:
-        raise InputError(f"{changing[0]} changes at every control step, and a filter has a past. Draw it per episode.")
+        raise InputError(
+            f"{changing[0]} changes at every control step, but a filter needs a constant value. Draw it per episode."
+        )
     return twin.column(params, "sensor", "lag")
 
 
@@ -84,7 +86,7 @@ def _filtered(
     taken: NDArray[np.float64],
     lag: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """True positions when samples were taken, behind the encoders' low-passes, ``(nworld, nstep, n)``."""
+    """Return true positions at sample times after the encoders' low-pass filters, ``(nworld, nstep, n)``."""
     positions = hermite(time, true, slope, taken)
     if not lag.any():
         return positions
@@ -107,7 +109,7 @@ def _noisy(twin: Twin, params: ParamTable) -> bool:
 
 
 def _chance(twin: Twin, params: ParamTable, number: NDArray[np.int64]) -> NDArray[np.float64] | None:
-    """Standard normal numbers of each sample ``(nworld, nstep, n)``; a sample reported twice is the same reading."""
+    """Return standard normal noise of each sample ``(nworld, nstep, n)``, equal for a sample that is reported twice."""
     if not _noisy(twin, params):
         return None
     worlds = np.repeat(np.arange(len(number)), number.shape[1])
@@ -119,7 +121,7 @@ def _chance(twin: Twin, params: ParamTable, number: NDArray[np.int64]) -> NDArra
 def _encoded(
     twin: Twin, params: ParamTable, true: NDArray[np.float64], chance: NDArray[np.float64] | None = None
 ) -> NDArray[np.float64]:
-    """What the encoders make of true positions ``(nworld, nstep, n)``."""
+    """Return the encoder readings of true positions ``(nworld, nstep, n)``."""
     if not names_of_stage(params.steps, "encoder"):
         return _encoded_alike(twin, params, true, chance)
     parts = [
@@ -132,7 +134,7 @@ def _encoded(
 def _encoded_alike(
     twin: Twin, params: ParamTable, true: NDArray[np.float64], chance: NDArray[np.float64] | None
 ) -> NDArray[np.float64]:
-    """The same by encoders that stay as they are."""
+    """Return the same for encoders with constant parameters."""
     return encoder_reading(
         true,
         twin.column(params, "sensor", "offset"),
@@ -143,10 +145,10 @@ def _encoded_alike(
 
 
 class JointReadings:
-    """`rollout.sensing.joint_readings` step by step, for worlds that begin anew one by one.
+    """`rollout.sensing.joint_readings` step by step, for worlds that restart one by one.
 
-    Readings that are late, or differ by chance from step to step, need the episode's past: it is kept where the
-    parameters ask for it, at the cost of all stages over the whole past at every step.
+    Readings with latency or per-step noise need the episode's past. It is kept if the parameters need it; each step
+    then processes the whole past.
     """
 
     def __init__(self, twin: Twin, num_envs: int, nstep: int) -> None:
@@ -158,19 +160,21 @@ class JointReadings:
     def now(
         self, states: NDArray[np.float64], params: ParamTable, steps: NDArray[np.int64], envs: NDArray[np.intp]
     ) -> NDArray[np.float64]:
-        """Joint positions ``(k, n)`` as some robots report them at their ``steps``, one row of every argument each."""
+        """Return joint positions ``(k, n)`` that some robots report at their ``steps``, one row per argument each."""
         if not _remembers(params):
             return joint_readings(self._twin, params.at(steps), states[:, None, self._qpos])[:, 0]
         if self._past is None:
             self._past = np.zeros((*self._length, states.shape[1]))
         self._past[envs, steps] = states
-        until_now = np.minimum(np.arange(int(steps.max()) + 1), steps[:, None])  # what lies behind is of older episodes
+        until_now = np.minimum(
+            np.arange(int(steps.max()) + 1), steps[:, None]
+        )  # later entries belong to older episodes
         past = self._past[envs[:, None], until_now]
         qpos, qvel, time = past[..., self._qpos], past[..., self._qvel], past[..., self._time[0]]
         return joint_readings(self._twin, params, qpos, qvel=qvel, time=time)[np.arange(len(envs)), steps]
 
 
 def _remembers(params: ParamTable) -> bool:
-    """Whether a reading depends on more than the state at its step: on earlier ones, or on the number of the step."""
+    """Return whether a reading depends on earlier states or on the number of the step."""
     named = [name for name in params.names if (kind := find_kind(name)) is not None and kind.history]
     return any(bool(params[name].any()) or name in params.steps for name in named)

@@ -1,4 +1,4 @@
-"""Make the states between control steps again, a stored episode's physics steps, bit for bit."""
+"""Recompute the physics steps between the stored states of an episode, bit for bit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from twinloop.twin import Twin
 
 @dataclass(frozen=True, kw_only=True)
 class StepInputs:
-    """Controls ``(substeps, nu)``, wrenches ``(substeps, nbody, 6)`` or None, physics step in s or None: nominal."""
+    """Controls ``(substeps, nu)``, wrenches ``(substeps, nbody, 6)`` or None, physics step in s or None for nominal."""
 
     controls: NDArray[np.float64]
     wrenches: NDArray[np.float64] | None
@@ -36,11 +36,11 @@ class StepInputs:
 def step_inputs(
     twin: Twin, params: ParamTable, initial: NDArray[np.float64], commands: NDArray[np.float64]
 ) -> Iterator[StepInputs]:
-    """What acts in one control step after the other.
+    """Yield the inputs of one control step after the other.
 
     Args:
-        params: of the world, one row.
-        initial: what the robot was told before, ``(1, nu)``.
+        params: parameters of the world, one row.
+        initial: command before the first step, ``(1, nu)``.
         commands: ``(T, nu)``.
     """
     path, pushes = CommandPath(twin, params, initial), Pushes(twin, params)
@@ -51,25 +51,24 @@ def step_inputs(
         yield StepInputs(
             controls=np.broadcast_to(controls, (twin.substeps, twin.model.nu)),
             wrenches=None if wrenches is None else wrenches[0],
-            # A loop that keeps time has the model's own physics step, to the bit.
+            # Without timing errors the physics step equals the model's bit for bit.
             timestep=None if clock.steady else float(clock.timestep[0]),
         )
 
 
-VOLTAGE, TEMPERATURE = "voltage", "temperature_rise"  # recorded of the drives, beside MjData's fields
+VOLTAGE, TEMPERATURE = "voltage", "temperature_rise"  # recorded from the drives, in addition to MjData's fields
 _BIT = mujoco.mjtState
 Look: TypeAlias = Callable[[int, mujoco.MjModel, mujoco.MjData], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PhysicsSteps:
-    """The physics steps of some control steps of one episode.
+    """Physics steps of some control steps of one episode.
 
-    ``steps`` ``(n,)`` are the control steps, ``states`` ``(n, substeps + 1, nstate)`` what was true at the beginning of
-    each physics step and at the end of the last, which is the beginning of the next control step. ``records`` are what
-    MuJoCo computed of the states at the beginning of each physics step, ``(n, substeps, …)`` by name; ``ends`` what it
-    makes of the state at the end under the controls that led there, ``(n, …)``: all that can be known of that moment
-    before the next command.
+    ``steps`` ``(n,)`` are the control steps, ``states`` ``(n, substeps + 1, nstate)`` the states at the start of each
+    physics step and at the end of the last, which is the start of the next control step. ``records`` are MuJoCo's
+    results at the start of each physics step, ``(n, substeps, …)`` by name. ``ends`` are its results at the end, under
+    the last controls, ``(n, …)``: all that is known at that time before the next command.
     """
 
     model: mujoco.MjModel
@@ -79,12 +78,12 @@ class PhysicsSteps:
     ends: Mapping[str, NDArray[np.float64]]
 
     def part(self, component: int) -> NDArray[np.float64]:
-        """One component of the states (``mjtState`` bit)."""
+        """Return one component of the states (``mjtState`` bit)."""
         return self.states[..., state_columns(self.model, int(component))]
 
     @property
     def time(self) -> NDArray[np.float64]:
-        """True time since the world began, ``(n, substeps + 1)`` in s."""
+        """True time since the start of the world, ``(n, substeps + 1)`` in s."""
         return self.part(int(_BIT.mjSTATE_TIME))[..., 0]
 
     @property
@@ -99,12 +98,12 @@ class PhysicsSteps:
 
 
 class Restepper:
-    """Makes the physics steps of one stored episode again.
+    """Recomputation of the physics steps of one stored episode.
 
-    Every control step begins at its stored state, so that only those that are asked for cost anything, and what
-    another engine simulated (``warp``, float32) stays within one control step of what it recorded. What the state does
-    not hold is made anew: commands on their way and the clock from the commands since the beginning; bus voltage,
-    winding temperature and friction under load by stepping from the beginning, once, where a world has those.
+    Every control step starts from its stored state. So only the requested steps cost time, and an episode of another
+    engine (``warp``, float32) stays within one control step of its record. Quantities outside the state are recomputed:
+    delayed commands and the clock from the commands since the start; bus voltage, winding temperature and load friction
+    by stepping once from the start, if the world has them.
     """
 
     def __init__(
@@ -117,16 +116,16 @@ class Restepper:
         *,
         model: mujoco.MjModel | None = None,
     ) -> None:
-        """One world's record.
+        """Take the record of one world.
 
         Args:
-            params: its parameters, one row, with the seed path where something happens by chance.
+            params: its parameters, one row, with the seed path if there are random effects.
             states, commands: as stored, ``(T + 1, nstate)`` and ``(T, nu)``.
-            initial_command: what the robot was told before, ``(nu,)``.
+            initial_command: command before the first step, ``(nu,)``.
             model: a variant of the twin's model with the same state, such as one with more sensors.
 
         Raises:
-            InputError: they do not fit each other or the twin.
+            InputError: the shapes do not match each other or the twin.
         """
         self.twin, self.params = twin, params
         self.states = np.ascontiguousarray(states, dtype=np.float64)
@@ -142,10 +141,10 @@ class Restepper:
 
     @classmethod
     def of_episode(cls, twin: Twin, episode: SimEpisode, *, model: mujoco.MjModel | None = None) -> Restepper:
-        """The record of an episode and its provenance.
+        """Make the recomputation of an episode from its record and provenance.
 
         Raises:
-            InputError: the twin is not the one the episode was made with, or the episode lacks what is needed.
+            InputError: another twin made the episode, or the episode lacks required data.
         """
         provenance = episode.provenance
         if provenance.twin_hash != twin.hash:
@@ -162,24 +161,24 @@ class Restepper:
         return cls(twin, params, episode.states, episode.commands, command, model=model)
 
     def __len__(self) -> int:
-        """Control steps."""
+        """Number of control steps."""
         return len(self._commands)
 
     @property
     def time(self) -> NDArray[np.float64]:
-        """When each control step began and the last ended, ``(T + 1,)`` in s."""
+        """Start of each control step and end of the last, ``(T + 1,)`` in s."""
         return self.states[:, 0]
 
     def run(self, steps: ArrayLike | None = None, *, record: Sequence[str] = ()) -> PhysicsSteps:
-        """The physics steps of some control steps, or of all.
+        """Return the physics steps of some or all control steps.
 
         Args:
             steps: numbers of control steps, from 0, in any order.
             record: MjData fields by name (``sensordata``, ``qacc``, ``actuator_force``), and of the drives ``voltage``
-                and ``temperature_rise``, ``(nu,)`` in V and K, which are there where a supply sags or windings warm.
+                and ``temperature_rise``, ``(nu,)`` in V and K, available if the supply sags or windings warm.
 
         Raises:
-            InputError: a step that the episode does not have.
+            InputError: the episode does not have the step.
         """
         asked = self._asked(steps)
         done = {int(step): self._run(int(step), record) for step in np.unique(asked)}
@@ -195,7 +194,7 @@ class Restepper:
         )
 
     def before(self, record: Sequence[str]) -> dict[str, NDArray[np.float64]]:
-        """MjData fields, and what else `run` records, of the first state under what the robot was told before."""
+        """Return the recorded quantities of `run` in the first state under the initial command."""
         held = next(step_inputs(self.twin, self.params, self._initial, self._initial))
         control, drives = held.controls[0], DriveStages(self.twin, self.params)
         changes = self.twin.stepped_fields(self.params, [0])
@@ -210,27 +209,26 @@ class Restepper:
         return {name: np.array(value) for name, value in values.items() if value is not None}
 
     def look(self, see: Look, steps: ArrayLike | None = None) -> None:
-        """Show what MuJoCo computed at the beginning of control steps: forces, contacts, everything of an MjData.
+        """Pass MuJoCo's results at the start of control steps to a function: forces, contacts, all of MjData.
 
-        Bit for bit what the simulation had where it computed in float64, as in the first physics step of each.
+        They equal those of the simulation bit for bit if it computed in float64, as in the first physics step of each.
 
         Args:
-            see: called with the number of the step, the model with its fields then, and the data; both are written
-                again for the next step.
+            see: called with the number of the step, the model with its fields at that step, and the data; model and
+                data are overwritten for the next step.
             steps: numbers of control steps in ascending order; None for all.
 
         Raises:
-            InputError: a step that the episode does not have.
+            InputError: the episode does not have the step.
         """
         for step in self._asked(steps):
             self._run(int(step), (), see)
 
     def poses_at(self, times: ArrayLike) -> SceneStates:
-        """Where everything is at any times ``(k,)`` in s, on the way between two physics steps.
+        """Return poses at any times ``(k,)`` in s, interpolated between two physics steps.
 
-        Between physics steps velocities are constant, as they are for MuJoCo's integrators: joints move linearly, free
-        bodies turn about a fixed axis. Before the episode the world stood still at its first state, after it at its
-        last.
+        Between physics steps velocities are constant, as in MuJoCo's integrators: joints move linearly, free bodies
+        rotate about a fixed axis. Before the episode the world is at rest in its first state, after it in its last.
         """
         asked = np.clip(np.atleast_1d(np.asarray(times, dtype=np.float64)), self.time[0], self.time[-1])
         step = np.clip(np.searchsorted(self.time, asked, side="right") - 1, 0, max(len(self) - 1, 0))
@@ -238,11 +236,11 @@ class Restepper:
             states = self._run(missing, ())[0] if len(self) else self.states
             self._poses[missing] = (states[:, 0], state_poses(self._model, states)["qpos"])
         qpos = np.stack([self._between(*self._poses[int(s)], at) for s, at in zip(step, asked, strict=True)])
-        held = state_poses(self._model, self.states[step])  # a control step holds what is moved by hand
+        held = state_poses(self._model, self.states[step])  # mocap bodies do not move within a control step
         return SceneStates(qpos=qpos, mocap_pos=held["mocap_pos"], mocap_quat=held["mocap_quat"])
 
     def _between(self, time: NDArray[np.float64], qpos: NDArray[np.float64], at: float) -> NDArray[np.float64]:
-        """Positions at a time, from those at physics steps around it."""
+        """Return positions at a time, interpolated between physics steps."""
         last = int(np.clip(np.searchsorted(time, at, side="right") - 1, 0, max(len(time) - 2, 0)))
         if at == time[last] or len(time) == 1:
             return qpos[last]
@@ -269,7 +267,7 @@ class Restepper:
             )
 
     def _asked(self, steps: ArrayLike | None) -> NDArray[np.intp]:
-        """Numbers of control steps, checked."""
+        """Return checked numbers of control steps."""
         asked = np.arange(len(self)) if steps is None else np.atleast_1d(np.asarray(steps, dtype=np.intp))
         wrong = asked[(asked < 0) | (asked >= len(self))]
         if len(wrong):
@@ -279,7 +277,7 @@ class Restepper:
     def _run(
         self, step: int, record: Sequence[str], see: Look | None = None
     ) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
-        """One control step; where the drives remember, those before it that were not made yet."""
+        """Run one control step; if the drives have memory, first the earlier steps that were not run yet."""
         remembers = self._drives.active and self._drives.remembers
         if remembers:
             if step < self._next:
@@ -326,9 +324,9 @@ class Restepper:
         return states, rows
 
     def _computed(self, state: NDArray[np.float64]) -> mujoco.MjData:
-        """What follows from a state under the present controls and wrenches, in data of its own.
+        """Return the results of a state under the present controls and wrenches, in a separate MjData.
 
-        The drives read the forces of the physics step before in the data that is stepped.
+        The drives read the forces of the previous physics step in the MjData that is stepped.
         """
         data = self._seen
         mujoco.mj_setState(self._model, data, state, STATE_SPEC)
@@ -338,7 +336,7 @@ class Restepper:
 
     @staticmethod
     def _now(name: str, data: mujoco.MjData, drives: DriveStages) -> NDArray[np.float64] | None:
-        """A field as it is now, not a copy; of the drives, None where they have no supply."""
+        """Return a field without copying it; for the drives, None if they have no supply."""
         if name not in (VOLTAGE, TEMPERATURE):
             return np.asarray(getattr(data, name))
         supply = drives.supply

@@ -1,8 +1,8 @@
-"""Policies from data: the mixture, the loop, adaptation to a real robot.
+"""Train policies from data: mixture, training loop, fine-tuning for a real robot.
 
-`train.run.train` goes from a configuration to a policy's folder; it needs torch, which is loaded when it is called.
-What adaptation adds (``train/adapt.py``, ``train/align.py``, ``train/pixels.py``) comes in as `TrainingAdditions` of
-`train.run.train`; LeRobot's own policies are trained by ``train/lerobot.py``.
+`train.run.train` turns a configuration into a policy folder; it imports torch when it is called. Fine-tuning methods
+(``train/adapt.py``, ``train/align.py``, ``train/pixels.py``) are passed to `train.run.train` as `TrainingAdditions`.
+``train/lerobot.py`` trains LeRobot's own policies.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Adapt a policy: what of it moves, and what ``adapt``, ``align`` and ``pixels`` add to the loop."""
+"""Fine-tune a policy: choose the weights to train, and make the additions of ``adapt``, ``align`` and ``pixels``."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from twinloop.train.samples import SampleBatches
 
 
 class LowRank(nn.Module):
-    """W + up · down instead of a matrix W ``(out, in)`` that stays, with ``up`` ``(out, r)`` and ``down`` ``(r, in)``.
+    """Low-rank change W + up · down of a frozen matrix W ``(out, in)``; ``up`` is ``(out, r)``, ``down`` ``(r, in)``.
 
-    Hu et al., "LoRA: low-rank adaptation of large language models", ICLR 2022: ``up`` begins at zero, so that the
-    policy begins as it was. The product is not scaled further (their α equals r).
+    Hu et al., "LoRA: low-rank adaptation of large language models", ICLR 2022: ``up`` starts at zero, so the policy is
+    unchanged at the start. The product is not scaled further (their α equals r).
     """
 
     def __init__(self, weight: Tensor, rank: int, chance: torch.Generator) -> None:
@@ -36,15 +36,15 @@ class LowRank(nn.Module):
         self.up = nn.Parameter(weight.new_zeros(out, rank))
 
     def forward(self, weight: Tensor) -> Tensor:
-        """The changed matrix."""
+        """Return the changed matrix."""
         return weight + self.up @ self.down
 
 
 class L2Start(nn.Module):
-    """The term ½ · ``weight`` · ‖w - w₀‖² of the weights that move, w₀ being those at the start.
+    """Loss term ½ · ``weight`` · ‖w - w₀‖² of the trained weights w; w₀ are their values at the start.
 
-    L2-SP of Li, Grandvalet & Davoine, ICML 2018. Of a matrix with a low-rank change that change is meant. Checkpoints
-    need not hold w₀: a resumed run begins with the same policy.
+    L2-SP of Li, Grandvalet & Davoine, ICML 2018. For a matrix with a low-rank change, only the change counts.
+    Checkpoints do not need w₀, because a resumed run starts from the same policy.
     """
 
     def __init__(self, policy: Policy, weight: float) -> None:
@@ -53,7 +53,7 @@ class L2Start(nn.Module):
         self._start = {name: p.detach().clone() for name, p in policy.named_parameters() if p.requires_grad}
 
     def forward(self, policy: Policy, batch: Batch) -> Tensor:
-        """The term; it asks nothing of the batch."""
+        """Return the term; the batch is not used."""
         del batch
         changes = [module.up @ module.down for module in policy.modules() if isinstance(module, LowRank)]
         if not changes:
@@ -62,7 +62,10 @@ class L2Start(nn.Module):
 
 
 def choose(policy: Policy, method: str, rank: int, seed: int) -> list[nn.Parameter]:
-    """Leave only what a method moves with gradients, and return it; ``low_rank`` adds its products to the policy."""
+    """Enable gradients only for the weights that a method trains, and return them.
+
+    ``low_rank`` adds its products to the policy.
+    """
     policy.requires_grad_(False)
     if method == "low_rank":
         return _with_low_rank(policy, rank, seed)
@@ -72,7 +75,7 @@ def choose(policy: Policy, method: str, rank: int, seed: int) -> list[nn.Paramet
 
 
 def merged(policy: Policy) -> Policy:
-    """The policy with low-rank changes added to its matrices, so that it is like any other again."""
+    """Add the low-rank changes to the policy's matrices, so that it has the usual structure again."""
     for module in list(policy.modules()):
         if isinstance(module, nn.Linear) and parametrize.is_parametrized(module, "weight"):
             parametrize.remove_parametrizations(module, "weight", leave_parametrized=True)
@@ -94,10 +97,10 @@ Transform = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 
 
 def configured(policy: Policy, prepared: TrainingSetup) -> TrainingAdditions:
-    """What a run's configuration adds; the policy is the one at the start, and is made ready to be adapted.
+    """Return the additions of a configuration, and prepare the initial policy for fine-tuning.
 
     Raises:
-        InputError: there is nothing real or nothing simulated to align, or no picture to match.
+        InputError: real or simulated samples for alignment are missing, or there are no images to match.
     """
     config = prepared.config
     if config.adapt is None and config.align is None and config.pixels is None:
@@ -133,7 +136,7 @@ def configured(policy: Policy, prepared: TrainingSetup) -> TrainingAdditions:
 
 
 def _groups(moving: Sequence[nn.Parameter], terms: Mapping[str, Any], *, decays: bool) -> list[dict[str, Any]]:
-    """What the optimizer moves; weights that begin somewhere do not decay to zero."""
+    """Return the optimizer's parameter groups; fine-tuned weights have no weight decay."""
     groups: list[dict[str, Any]] = [{"params": list(moving), **({} if decays else {"weight_decay": 0.0})}]
     own = [p for term in terms.values() if isinstance(term, AlignmentTerm) for p in term.parameters()]
     return [*groups, {"params": own}] if own else groups
@@ -149,7 +152,7 @@ def _chained(transforms: Sequence[Transform]) -> Transform:
 
 
 def _tokens(policy: Policy, prepared: TrainingSetup) -> Transform:
-    """Tokens that the base knows for sources of those names; for others its default if they are real, else unknown."""
+    """Add each sample's domain token: its source's token if the base has it, else the default if real, else unknown."""
     settings = policy.settings
     names = [source.name if source.name in settings.domains else None if source.real else ""
              for source in prepared.data.sources]  # fmt: skip
@@ -162,7 +165,7 @@ def _tokens(policy: Policy, prepared: TrainingSetup) -> Transform:
 
 
 class _AdaptationRecord:
-    """The held-out errors and the alignment at the start, and what became of them."""
+    """Record of held-out errors and alignment before and after training."""
 
     def __init__(self, diagnosis: AlignmentDiagnosis | None, *, beginning: bool) -> None:
         self._diagnosis, self._beginning = diagnosis, beginning
@@ -178,11 +181,11 @@ class _AdaptationRecord:
         return facts | ({"held_out_before": self._before, "notes": self._grown(errors)} if self._beginning else {})
 
     def _grown(self, errors: Sequence[SourceError]) -> list[str]:
-        """A sentence for each real source on which the policy to go on from was better."""
+        """Return one sentence for each real source on which the base policy was better."""
         before = {row["source"]: row["scaled"] for row in self._before or ()}
         return [
             f"the held-out error on {error.source} grew from {before[error.source]:.3g} to {error.scaled:.3g} "
-            "deviations of its commands: the policy to go on from may be the better one"
+            "standard deviations of its commands: the base policy may be better"
             for error in errors
             if error.real and error.scaled > before[error.source]
         ]

@@ -1,8 +1,8 @@
-"""What adaptation adds to the loop: which weights move, what happens to a batch, further terms of the loss.
+"""Additions of a fine-tuning method to the loop: trained weights, a batch transform and extra loss terms.
 
-The loop knows these three places and nothing of methods. ``train/adapt.py`` (fine-tuning: full, head, low-rank,
-L2 to the start), ``train/align.py`` (feature alignment) and ``train/pixels.py`` (pixel statistics) make an
-`TrainingAdditions`; an adversarial or a progressive method needs no other place.
+The loop uses these three extension points and no details of the methods. ``train/adapt.py`` (fine-tuning: full, head,
+low-rank, L2 to the start), ``train/align.py`` (feature alignment) and ``train/pixels.py`` (pixel statistics) make a
+`TrainingAdditions`; an adversarial or a progressive method fits in the same way.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ Batch = Mapping[str, "torch.Tensor"]
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingAdditions:
-    """What a run does besides plain behaviour cloning.
+    """Steps of a run in addition to plain behaviour cloning.
 
     Attributes:
-        parameters: the groups for the optimizer, as torch takes them; all of the policy's by default.
-        transform: a batch in the dataset's units, with ``source`` ``(n,)``, before the policy sees it.
-        terms: by name, what is added to the loss of a batch, a number each, with gradients; called after the policy's
-            own loss. What a term learns itself (a discriminator) is given to ``parameters``; where the term is a
-            module, checkpoints hold it.
-        before_saving: makes the policy one that `open_policy` can open, such as by merging low-rank weights.
-        watch: looks at the policy, with its held-out errors, before the first step and after the last; what it returns
-            then is added to ``facts``.
-        facts: what is written into result.json.
+        parameters: returns the optimizer's parameter groups, as torch takes them; by default all parameters of the
+            policy.
+        transform: changes a batch in the dataset's units, with ``source`` ``(n,)``, before the policy gets it.
+        terms: loss terms by name, each a number with gradients, called after the policy's own loss. Give a term's own
+            trained parameters (a discriminator) to ``parameters``; checkpoints save a term that is a module.
+        before_saving: makes a policy that `open_policy` can open, for example by merging low-rank weights.
+        watch: called with the policy and its held-out errors before the first step and after the last; the result of
+            the last call is added to ``facts``.
+        facts: entries for result.json.
     """
 
     parameters: Callable[[Policy], Sequence[Any]] | None = None

@@ -1,4 +1,4 @@
-"""Require what folders of a training run must share: robot, rate, inputs, joints and every column's unit."""
+"""Check that the folders of a training run share robot, rate, inputs, joints and convertible units."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from twinloop.twin import load_twin
 UNKNOWN = "unknown"
 KNOWN = "deg, rad, range_m100_100, range_0_100"
 _LIKE = {RADIANS: (1.0, 0.0), METRES: (1.0, 0.0)}  # units whose meaning needs no calibration
-_ANOTHER_SCALE = 1e-6  # relative difference from which on two unit maps are two
+_ANOTHER_SCALE = 1e-6  # relative difference from which two scales count as different
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetColumns:
-    """One folder: its joint columns as they lie there, and what is known of their units."""
+    """Units of the action and state columns of one folder, in the folder's column order."""
 
     folder: Path
     action: UnitMap
@@ -34,7 +34,7 @@ class DatasetColumns:
 
 
 def side_of(reader: DatasetReader, said: Sequence[str] | str | None, with_state: bool) -> DatasetColumns:
-    """The units of a folder's columns; ``said`` is what a person says of a folder that does not say them."""
+    """Return the units of a folder's columns; ``said`` are the user's units for a folder without a unit map."""
     return DatasetColumns(
         folder=reader.path,
         action=_columns_units(reader, ACTION, said),
@@ -43,7 +43,7 @@ def side_of(reader: DatasetReader, said: Sequence[str] | str | None, with_state:
 
 
 def _columns_units(reader: DatasetReader, feature: str, said: Sequence[str] | str | None) -> UnitMap:
-    """A unit for every column of a feature: as the person says, else the folder's unit map, else unknown."""
+    """Return a unit for every column of a feature: the user's, else the folder's unit map, else unknown."""
     width = int(np.prod(reader.info["features"][feature]["shape"]))
     names = [name.removesuffix(".pos") for name in reader.feature_names(feature)]
     names = names if len(names) == width else [f"{feature}.{i}" for i in range(width)]
@@ -51,8 +51,8 @@ def _columns_units(reader: DatasetReader, feature: str, said: Sequence[str] | st
         if reader.units is not None:
             there = ", ".join(dict.fromkeys(unit.unit for unit in reader.units.joints))
             raise UnitsError(
-                f"{reader.path} says the units of its joints itself ({there}). Leave out `units:` beside it; if they "
-                "are wrong there, import the log again with --units."
+                f"{reader.path} already stores the units of its joints ({there}). Remove `units:` from this source. If "
+                "the stored units are wrong, import the log again with --units."
             )
         units = [said] * width if isinstance(said, str) else list(said)
         if len(units) != width:
@@ -64,7 +64,7 @@ def _columns_units(reader: DatasetReader, feature: str, said: Sequence[str] | st
 
 
 def _of_word(joint: str, unit: str) -> JointUnit:
-    """A joint in a unit that somebody names; degrees count from the joint's zero."""
+    """Return a joint with a unit given by name; degrees count from the joint's zero."""
     if unit not in KNOWN.split(", ") and unit != METRES:
         raise UnknownNameError("joint unit", unit, [*KNOWN.split(", "), METRES])
     scale, offset = (np.pi / 180, 0.0) if unit == DEGREES else _LIKE.get(unit, (None, None))
@@ -72,7 +72,10 @@ def _of_word(joint: str, unit: str) -> JointUnit:
 
 
 def as_first(side: DatasetColumns, first: DatasetColumns) -> DatasetColumns:
-    """Units that a person named mean what they mean in the first folder: a name says nothing of where zero is."""
+    """Replace units given by name with the first folder's units of the same name.
+
+    A unit name alone does not define the zero position of a joint.
+    """
 
     def like(mine: UnitMap | None, theirs: UnitMap | None) -> UnitMap | None:
         if mine is None or theirs is None:
@@ -86,18 +89,18 @@ def as_first(side: DatasetColumns, first: DatasetColumns) -> DatasetColumns:
 
 
 def check_units(first: DatasetColumns, side: DatasetColumns) -> None:
-    """Refuse a folder whose numbers cannot be made those of the first one.
+    """Raise an error if a folder's values cannot be converted to the units of the first folder.
 
     Raises:
-        InputError: it has other joints.
-        UnitsError: a unit is not said, or cannot be converted; the message is the question.
+        InputError: the folders have different joints.
+        UnitsError: a unit is missing or cannot be converted; the message asks the user for the missing fact.
     """
     for mine, theirs in ((first.action, side.action), (first.state, side.state)):
         if mine is None or theirs is None or mine is theirs:
             continue
         if sorted(mine.names) != sorted(theirs.names):
             raise InputError(
-                f"{first.folder} and {side.folder} have other joints: {', '.join(mine.names)} and "
+                f"{first.folder} and {side.folder} have different joints: {', '.join(mine.names)} and "
                 f"{', '.join(theirs.names)}. Train on one of the two."
             )
         units = {unit.joint: unit for unit in theirs.joints}
@@ -111,26 +114,26 @@ def _check_unit(mine: JointUnit, theirs: JointUnit, one: Path, other: Path) -> N
     for unit, folder, known, its in ((theirs, other, mine, one), (mine, one, theirs, other)):
         if unit.unit == UNKNOWN:
             raise UnitsError(
-                f"{folder} does not say the unit of {unit.joint}; {its} has it in {known.unit}. Which unit is it in? "
-                f"Say it with `units:` beside `data:` ({KNOWN}), or import the folder with --units first."
+                f"{folder} does not store the unit of {unit.joint}; {its} has it in {known.unit}. Which unit is it? "
+                f"Add `units:` to this source ({KNOWN}), or import the folder with --units first."
             )
     unknown, folder = (theirs, other) if not theirs.known else (mine, one)
     raise UnitsError(
-        f"{mine.joint} is in {mine.unit} in {one} and in {theirs.unit} in {other}, and nothing says what a unit of "
-        f"{folder} is in radians ({unknown.unit} without a calibration). Which range did the joint sweep? Import the "
-        "folder again with --calibration."
+        f"{mine.joint} is in {mine.unit} in {one} and in {theirs.unit} in {other}, but the conversion of "
+        f"{folder} to radians is unknown ({unknown.unit} without a calibration). Which range did the joint sweep? "
+        "Import the folder again with --calibration."
     )
 
 
 def equal(mine: JointUnit, theirs: JointUnit) -> bool:
-    """Whether the same number means the same position."""
+    """Return whether the same number means the same position in both units."""
     figures = np.array([[mine.scale, mine.offset], [theirs.scale, theirs.offset]], dtype=np.float64)  # None is NaN
     close = np.allclose(figures[0], figures[1], rtol=_ANOTHER_SCALE, atol=1e-9, equal_nan=True)
     return mine.unit == theirs.unit and bool(close)
 
 
 def same_units(mine: UnitMap, theirs: UnitMap) -> bool:
-    """Whether the same row of numbers means the same positions."""
+    """Return whether the same row of numbers means the same positions in both unit maps."""
     pairs = zip(mine.joints, theirs.joints, strict=True)
     return mine.names == theirs.names and all(equal(a, b) for a, b in pairs)
 
@@ -140,7 +143,7 @@ _INPUTS = {"state": STATE, "environment": ENVIRONMENT}
 
 @dataclass(frozen=True, kw_only=True)
 class CommonFeatures:
-    """What holds for all folders. ``keys`` are the features to read; pictures are not among them."""
+    """Contract and columns common to all folders. ``keys`` are the features to read, without images."""
 
     contract: Contract
     keys: tuple[str, ...]
@@ -149,7 +152,7 @@ class CommonFeatures:
     notes: tuple[str, ...]
 
     def converted(self, key: str, values: NDArray[np.float64], folder: Path) -> NDArray[np.float32]:
-        """A folder's numbers ``(T, n)`` in the contract's units and order of columns."""
+        """Convert a folder's values ``(T, n)`` to the contract's units and column order."""
         if key == ENVIRONMENT:
             return values[:, self.columns[folder]].astype(np.float32)
         mine, wanted = (
@@ -174,18 +177,18 @@ def agree(
     inputs: Sequence[str] | None = None,
     task: str = "",
 ) -> CommonFeatures:
-    """What the folders of all sources have in common, or why they cannot be trained on together.
+    """Find the features, units and contract common to the folders of all sources.
 
     Args:
-        sources: whose folders are meant.
-        readers: of the folders, in the order of the sources; the first decides units and order of columns.
+        sources: the sources whose folders are compared.
+        readers: readers of the folders, in the order of the sources; the first one sets units and column order.
         inputs: see `config.TrainConfig`.
         task: name of the task, for the contract.
 
     Raises:
-        UnitsError: units differ and nothing says how to convert them; the message is the question to answer.
+        UnitsError: units differ and cannot be converted; the message asks the user for the missing fact.
         InputError: robots, rates or joints differ.
-        UnknownNameError: an input that a folder does not have.
+        UnknownNameError: a folder lacks a requested input.
     """
     said = {episode.folder: source.config.units for source in sources for episode in source.episodes}
     keys, notes = _inputs(readers, inputs)
@@ -195,15 +198,15 @@ def agree(
     for folder in sides:
         if said[folder] is not None:
             sides[folder] = as_first(sides[folder], first)
-            notes += [f"units of {folder} as said; those of the same name are taken to mean the same"] * (
-                len(sides) > 1
-            )
+            notes += [
+                f"units of {folder} were given by the user; equal unit names are assumed to have the same zero"
+            ] * (len(sides) > 1)
     for side in sides.values():
         check_units(first, side)
     if any(unit.unit == UNKNOWN for unit in first.action.joints):
         notes.append(
-            "no folder says the units of its joints, so no robot can be held against the policy's contract. "
-            f"Say them: --units ({KNOWN})"
+            "no folder stores the units of its joints, so no robot can be checked against the policy's contract. "
+            f"Give them with --units ({KNOWN})"
         )
     reader = next(iter(readers.values()))
     environment = tuple(reader.feature_names(ENVIRONMENT)) if ENVIRONMENT in keys else ()
@@ -226,7 +229,7 @@ def agree(
 
 
 def _inputs(readers: Mapping[Path, DatasetReader], wanted: Sequence[str] | None) -> tuple[list[str], list[str]]:
-    """The features that a policy will observe, and what a person should know of the choice."""
+    """Return the features that the policy observes, and notes for the user about this choice."""
     present = {folder: list(reader.info["features"]) for folder, reader in readers.items()}
     if wanted is not None:
         keys = [_INPUTS.get(name, name if name.startswith(IMAGES) else IMAGES + name) for name in wanted]
@@ -246,8 +249,8 @@ def _inputs(readers: Mapping[Path, DatasetReader], wanted: Sequence[str] | None)
             notes.append(f"{ENVIRONMENT} is left out: {lacking[0]} does not have it")
         if not cameras:
             notes.append(
-                f"the policy sees joints alone: there is neither {ENVIRONMENT} nor a camera. Simulated data has the "
-                "first by `rollout: {environment_state: true}` in its generate file, the second by `twinloop render`"
+                f"the policy observes joints only: there is neither {ENVIRONMENT} nor a camera. For simulated data, "
+                "set `rollout: {environment_state: true}` in the generate file, or add images with `twinloop render`"
             )
     if not keys:
         raise InputError(
@@ -270,7 +273,9 @@ def _check_same(readers: Mapping[Path, DatasetReader]) -> None:
             ("frames per second", first.fps, reader.fps),
         ):
             if mine != theirs:
-                raise InputError(f"{one} and {folder} have other {what}: {mine} and {theirs}. Train on one of the two.")
+                raise InputError(
+                    f"{one} and {folder} have different {what}: {mine} and {theirs}. Train on one of the two."
+                )
 
 
 def _order(wanted: Sequence[str], present: Sequence[str], reader: DatasetReader) -> list[int]:
@@ -278,7 +283,7 @@ def _order(wanted: Sequence[str], present: Sequence[str], reader: DatasetReader)
     if missing:
         raise InputError(
             f"{reader.path}: {ENVIRONMENT} lacks {', '.join(missing)}; it has {', '.join(present) or 'no names'}. "
-            "Generate both with one task, or leave it out: `inputs: [state]`."
+            "Generate both with the same task, or train without it: `inputs: [state]`."
         )
     return [list(present).index(name) for name in wanted]
 
@@ -288,27 +293,27 @@ def _size(readers: Mapping[Path, DatasetReader], key: str) -> tuple[int, int]:
     for folder, reader in readers.items():
         entry: dict[str, Any] = reader.info["features"][key]
         height, width = (int(side) for side in entry["shape"][:2])
-        if width == 3 or height == 3:  # channels first, as some programs write it
+        if width == 3 or height == 3:  # some programs store the channels first
             height, width = (int(side) for side in entry["shape"][1:3])
         sizes.setdefault((height, width), folder)
     if len(sizes) > 1:
         said = ", ".join(f"{w}x{h} in {folder}" for (h, w), folder in sizes.items())
-        raise InputError(f"{key} has several sizes: {said}. Render one of them anew.")
+        raise InputError(f"{key} has several sizes: {said}. Render all with one size.")
     return next(iter(sizes))
 
 
 def _command(readers: Mapping[Path, DatasetReader]) -> Literal["position", "torque"]:
-    """What an action is: as the twin says that a folder was generated with, else a position, as LeRobot's are."""
+    """Return the kind of action: the control mode of a folder's twin if known, else position, as in LeRobot."""
     for reader in readers.values():
         generated = reader.spec.config.get("generate", {}) if reader.ours else {}
         if "twin" in generated:
-            with contextlib.suppress(TwinloopError, OSError):  # a twin of somebody's own, which is not here
+            with contextlib.suppress(TwinloopError, OSError):  # a user's twin that is not installed here
                 return load_twin(generated["twin"]).robot.control
     return "position"
 
 
 def _task(readers: Mapping[Path, DatasetReader]) -> str:
-    """The name of the task where all folders are generated for one."""
+    """Return the task name if all folders were generated for the same task, else an empty string."""
     configs = [reader.spec.config if reader.ours else {} for reader in readers.values()]
     names = {str(config.get("generate", {}).get("task", "")) for config in configs}
     return names.pop() if len(names) == 1 else ""

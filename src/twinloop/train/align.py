@@ -1,7 +1,7 @@
-"""Align features of real and simulated samples by terms of the loss, and say what that did to them.
+"""Align features of real and simulated samples by extra loss terms, and report the effect.
 
-"Aligned yet discernible" is what helps (arXiv 2604.13645): the distributions come near, and what distinguishes a real
-sample is still there. Where a probe is at chance and the real error has grown, features have collapsed.
+"Aligned yet discernible" features help (arXiv 2604.13645): the distributions move closer, but a real sample can still
+be distinguished. If a probe is at chance and the real error has grown, the features have collapsed.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from twinloop.train.holdout import SourceError
 from twinloop.train.prepared import TrainingSetup
 from twinloop.train.samples import SampleBatches
 
-_FEWEST = 2  # samples of a kind in a batch: one has no covariance and no pair
+_FEWEST = 2  # samples of a kind in a batch: a single sample has no covariance and no pair
 _WIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the median distance: powers of two as in Long et al., ICML 2015
 
 
 class Coral(nn.Module):
-    """‖C_real - C_sim‖² / (4 d²) of the covariances of features ``(n, d)``; Sun & Saenko, "Deep CORAL", ECCV 2016."""
+    """Loss ‖C_real - C_sim‖² / (4 d²) of feature covariances ``(d, d)``; Sun & Saenko, "Deep CORAL", ECCV 2016."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
         self.size = size
 
     def forward(self, features: Tensor, real: Tensor) -> Tensor:
-        """The term for features ``(n, d)``, of which those where ``real`` ``(n,)`` is true are real."""
+        """Return the loss of features ``(n, d)``; ``real`` ``(n,)`` marks the real samples."""
         return (_covariance(features[real]) - _covariance(features[~real])).square().sum() / (4 * self.size**2)
 
 
 class Mmd(nn.Module):
-    """The unbiased MMD² (Gretton et al., JMLR 13, 2012, Lemma 6), mean over Gaussian kernels of several widths.
+    """Unbiased MMD² (Gretton et al., JMLR 13, 2012, Lemma 6), averaged over Gaussian kernels of several widths.
 
-    The widths are a quarter to four times the median distance of the batch's features, through which no gradient goes.
-    About zero, and below it as often as above, where there is no difference.
+    The widths are a quarter to four times the median distance of the batch's features; no gradient flows through this
+    median. If the distributions are equal, the value scatters around zero and is negative about half of the time.
     """
 
     def __init__(self, size: int) -> None:
@@ -57,7 +57,7 @@ class Mmd(nn.Module):
         self.size = size
 
     def forward(self, features: Tensor, real: Tensor) -> Tensor:
-        """As `Coral.forward`."""
+        """Return the loss; see `Coral.forward`."""
         squares = _squares(features)
         apart = ~torch.eye(len(features), dtype=torch.bool, device=features.device)
         middle = squares.detach()[apart].median().clamp(min=torch.finfo(features.dtype).tiny)
@@ -68,10 +68,10 @@ class Mmd(nn.Module):
 
 
 class AlignmentTerm(nn.Module):
-    """A term of the loss that grows in: ``weight`` · min(1, step / warm-up) · method(features, real).
+    """Loss term with a warm-up: ``weight`` · min(1, step / warm-up) · method(features, real).
 
-    ``method`` is a module ``(features (n, d), real (n,) bool) -> number``; what it learns itself is trained with the
-    policy. The step is counted here, and checkpoints hold it.
+    ``method`` is a module ``(features (n, d), real (n,) bool) -> number``; its own parameters are trained with the
+    policy. The step counter is kept here and saved in checkpoints.
     """
 
     real: Tensor
@@ -84,7 +84,7 @@ class AlignmentTerm(nn.Module):
         self.register_buffer("step", torch.zeros((), dtype=torch.long))
 
     def forward(self, policy: Policy, batch: Batch) -> Tensor:
-        """The term; the policy sees the batch a second time, as it would when acting."""
+        """Return the term. It runs the policy a second time on the batch, as at inference."""
         features = policy(batch, domain=batch.get(DOMAIN))[1]
         self.step += 1
         share = min(1.0, float(self.step) / self.warmup) if self.warmup else 1.0
@@ -95,11 +95,11 @@ METHODS: Registry[Callable[[int], nn.Module]] = Registry("alignment", {"coral": 
 
 
 def aligned(policy: Policy, prepared: TrainingSetup, config: AlignConfig) -> AlignmentTerm:
-    """The term that a configuration asks for; weights of its own are drawn by the run's seed.
+    """Return the alignment term of a configuration; initial weights of its method are drawn with the run's seed.
 
     Raises:
-        InputError: batches hold less than two real or simulated samples, or a class of the user cannot be made.
-        UnknownNameError: no such method or file.
+        InputError: batches hold fewer than two real or two simulated samples, or a user's class cannot be created.
+        UnknownNameError: the method or file does not exist.
     """
     data, batch = prepared.data, prepared.config.batch
     real = torch.tensor([source.real for source in data.sources])
@@ -107,14 +107,14 @@ def aligned(policy: Policy, prepared: TrainingSetup, config: AlignConfig) -> Ali
         kinds = {data.episodes[place].real for place in (data.source_of == number).nonzero()[0]}
         if len(kinds) > 1:
             raise InputError(
-                f"align needs to know which samples are real, and {source.name} holds both kinds. Split it."
+                f"align needs sources of one kind, but {source.name} has real and simulated episodes. Split it."
             )
     for name, mine in (("real", real.numpy()), ("simulated", ~real.numpy())):
         if int(batch * prepared.share[mine].sum()) < _FEWEST:
             raise InputError(
-                f"align compares real with simulated samples of a batch, and a batch of {batch} holds "
-                f"{batch * prepared.share[mine].sum():.3g} {name} ones. Give both kinds of data, and each two samples "
-                "at least, with --sim-fraction or --batch."
+                f"align compares real and simulated samples of a batch, but a batch of {batch} has "
+                f"{batch * prepared.share[mine].sum():.3g} {name} samples. Give both kinds of data, and set "
+                "--sim-fraction or --batch so that each kind has at least two samples."
             )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(prepared.config.seed)
@@ -128,10 +128,10 @@ def _method(name: str, size: int) -> nn.Module:
     try:
         made = found(size)
     except Exception as error:  # whatever the user's class raises
-        raise InputError(f"{name}({size}) cannot be made: {raised(error)}") from error
+        raise InputError(f"{name}({size}) cannot be created: {raised(error)}") from error
     if not isinstance(made, nn.Module):
         raise InputError(
-            f"{name} is not a torch.nn.Module. It is called with features (n, d), real (n,): docs/guides/training.md."
+            f"{name} is not a torch.nn.Module. Its inputs are features (n, d) and real (n,): docs/guides/training.md."
         )
     return made
 
@@ -158,13 +158,13 @@ def _covariance(rows: Tensor) -> Tensor:
 
 
 def _squares(rows: Tensor) -> Tensor:
-    """Squared distances ``(n, n)``; torch's own have no gradient at zero."""
+    """Return squared distances ``(n, n)``; `torch.cdist` has no gradient at zero."""
     norms = rows.square().sum(dim=1)
     return (norms[:, None] + norms - 2 * rows @ rows.T).clamp(min=0)
 
 
 Floats = NDArray[np.float64]
-_PER_EPISODE = 40  # frames: neighbours in time tell little that is new
+_PER_EPISODE = 40  # frames: neighbouring frames add little information
 _MOST_EPISODES = 100  # of a kind
 _AT_ONCE = 256
 _PAIR = 2
@@ -172,10 +172,10 @@ _RESAMPLES = 500
 
 
 class AlignmentDiagnosis:
-    """Called before the first step and after the last; the second time it returns ``{"alignment": …}``.
+    """Comparison of alignment before the first and after the last step; the second call returns ``{"alignment": …}``.
 
-    ``before`` and ``after`` hold MMD² of held-out features and the area under the curve of a linear probe, with
-    intervals over episodes, the CORAL distance as a share of the covariances, and the held-out real error.
+    ``before`` and ``after`` hold the MMD² of held-out features and the area under the curve of a linear probe, both
+    with intervals over episodes, the CORAL distance as a share of the covariances, and the held-out real error.
     """
 
     def __init__(self, prepared: TrainingSetup) -> None:
@@ -185,11 +185,11 @@ class AlignmentDiagnosis:
         self._before: dict[str, Any] | None = None
 
     def __call__(self, policy: Policy, samples: SampleBatches, errors: Sequence[SourceError]) -> Mapping[str, Any]:
-        """See the class."""
+        """Measure the alignment; see the class."""
         if min(len(self._real), len(self._sim)) < _PAIR:
             why = (
-                f"not known: {len(self._real)} real and {len(self._sim)} simulated episodes are held out, and two of "
-                "each are the least that can be compared"
+                f"unknown: {len(self._real)} real and {len(self._sim)} simulated episodes are held out; a comparison "
+                "needs at least two of each"
             )
             return {"alignment": {"case": "unknown", "verdict": why}}
         now = self._measured(policy, samples)
@@ -217,19 +217,20 @@ class AlignmentDiagnosis:
 
 
 def verdict(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, str]:
-    """Which case it is, ``case`` and ``verdict``, of two measurements.
+    """Classify two measurements; return ``case`` and a sentence ``verdict``.
 
-    ``collapsed``: the probe is at chance, and the held-out real error has grown. ``discernible``: the distance fell
-    and the probe still tells. ``aligned``: it fell, the probe does not tell, and the error has not grown. ``apart``:
-    the distance did not fall. At chance means that the interval of the area reaches one half.
+    ``collapsed``: the probe is at chance, and the held-out real error has grown. ``discernible``: the distance fell,
+    and the probe still separates real from simulated. ``aligned``: the distance fell, the probe is at chance, and the
+    error has not grown. ``apart``: the distance did not fall. At chance means that the interval of the area includes
+    one half.
     """
     chance = after["probe_auc"]["low"] <= 1 / 2
     fell = after["mmd"]["estimate"] < before["mmd"]["estimate"]
     errors = before["real_error"], after["real_error"]
     grew = None not in errors and errors[1] > errors[0]
     figures = (
-        f"MMD² {before['mmd']['estimate']:.3g} before and {after['mmd']['estimate']:.3g} after; a linear probe tells "
-        f"held-out real from simulated features with an area of {after['probe_auc']['estimate']:.3g} "
+        f"MMD² {before['mmd']['estimate']:.3g} before and {after['mmd']['estimate']:.3g} after; a linear probe "
+        f"separates held-out real and simulated features with an area of {after['probe_auc']['estimate']:.3g} "
         f"[{after['probe_auc']['low']:.3g}, {after['probe_auc']['high']:.3g}]"
     )
     if chance and grew:
@@ -237,21 +238,21 @@ def verdict(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, st
     elif not fell:
         case, said = "apart", "not aligned: the distance did not fall"
     elif chance:
-        case, said = "aligned", "aligned, and the probe does not tell; the real error did not grow"
+        case, said = "aligned", "aligned, the probe is at chance, and the real error did not grow"
     else:
         case, said = "discernible", "aligned yet discernible"
     return {"case": case, "verdict": f"{said} ({figures})"}
 
 
 def coral_share(real: Floats, sim: Floats) -> float:
-    """‖C_real - C_sim‖ / (‖C_real‖ + ‖C_sim‖), 0 to 1: the distance of CORAL without the features' scale."""
+    """Return ‖C_real - C_sim‖ / (‖C_real‖ + ‖C_sim‖), 0 to 1: the CORAL distance without the scale of the features."""
     one, other = (np.atleast_2d(np.cov(rows, rowvar=False)) for rows in (real, sim))
     whole = np.linalg.norm(one) + np.linalg.norm(other)
     return float(np.linalg.norm(one - other) / whole) if whole > 0 else 0.0
 
 
 def _features(policy: Policy, samples: SampleBatches, data: TrainingFrames, episodes: Ints) -> tuple[Floats, Ints]:
-    """Features of frames spread over episodes ``(n, d)``, and whose each is ``(n,)``."""
+    """Return features ``(n, d)`` of frames spread over episodes, and the episode ``(n,)`` of each frame."""
     spread = [np.linspace(data.first[e], data.last[e], _PER_EPISODE).round().astype(np.int64) for e in episodes]
     frames = np.concatenate([np.unique(mine) for mine in spread])
     policy.eval()

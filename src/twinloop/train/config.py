@@ -1,10 +1,10 @@
-"""What to train, on what, and how: one record that a YAML file and the command line's flags both make.
+"""Configuration of a training run: one record, made from a YAML file and command-line flags.
 
 ::
 
     policy: mlp                                     # act, flow, or lerobot:NAME
     sources:
-      - data: data/sim                              # a LeRobot v3.0 folder, a frozen dataset, or SELECT …
+      - data: data/sim                              # a LeRobot v3.0 folder, a dataset version, or SELECT …
       - {data: data/real, units: deg}
     sim_fraction: 0.9
     steps: 20000
@@ -23,8 +23,8 @@ from twinloop.core.files import sha256_json
 from twinloop.core.yaml_documents import load_yaml
 from twinloop.twin.spec import describe
 
-CHECKPOINT = "checkpoint.safetensors"  # in the policy's folder while a run goes on
-RESULT = "result.json"  # in the policy's folder once it is done
+CHECKPOINT = "checkpoint.safetensors"  # in the policy's folder during a run
+RESULT = "result.json"  # in the policy's folder after the run
 _SECTIONS = {"adapt", "align", "pixels"}
 
 
@@ -33,13 +33,13 @@ class _Strict(BaseModel):
 
 
 class SourceConfig(_Strict):
-    """Where some of the samples come from.
+    """One source of training samples.
 
-    ``data`` is a LeRobot v3.0 folder, a frozen dataset of the workspace (``NAME``, ``NAME@VERSION``), or a statement
-    ``SELECT episode_id …`` over it. ``weight`` is its share of every batch relative to the others'; left out
-    everywhere, each source counts by its frames. ``episodes`` are the ``episode_index`` of a folder to use, by default
-    all. ``units`` says what a folder does not: one unit for all joints, or one each. ``kind`` says whether a folder
-    whose episodes do not say it is ``real`` or ``sim``.
+    ``data`` is a LeRobot v3.0 folder, a dataset version of the workspace (``NAME``, ``NAME@VERSION``), or a query
+    ``SELECT episode_id …`` over the workspace. ``weight`` is its share of every batch relative to the other weights; if
+    no source has a weight, each counts by its number of frames. ``episodes`` are the ``episode_index`` values of a
+    folder to use, by default all. ``units`` gives the units of a folder that does not store them: one for all joints,
+    or one per joint. ``kind``, ``real`` or ``sim``, applies to a folder whose episodes do not store it.
     """
 
     data: str
@@ -51,11 +51,11 @@ class SourceConfig(_Strict):
 
 
 class CurriculumConfig(_Strict):
-    """Weakly randomized episodes first: those among the ``begin`` share nearest to nominal, growing to all of them.
+    """Curriculum over randomization strength: from the ``begin`` share of episodes nearest to nominal, growing to all.
 
-    All are in from ``until`` on, a share of the steps. The pace is linear (Bengio et al., "Curriculum learning", ICML
-    2009; Hacohen & Weinshall, "On the power of curriculum learning", ICML 2019, whose linear and stepped paces do not
-    differ much).
+    All episodes are included from ``until`` on, a share of the steps. The pace is linear (Bengio et al., "Curriculum
+    learning", ICML 2009; Hacohen & Weinshall, "On the power of curriculum learning", ICML 2019, whose linear and
+    stepped paces give similar results).
     """
 
     begin: float = Field(default=0.2, gt=0, le=1)
@@ -63,22 +63,22 @@ class CurriculumConfig(_Strict):
 
 
 class DomainConfig(_Strict):
-    """A policy that is told where a sample comes from, and with probability ``dropout`` is not.
+    """Input token that gives the policy each sample's source; it is replaced by "unknown" with probability ``dropout``.
 
-    Without dropout it would know no answer to "unknown" (as in classifier-free guidance, Ho & Salimans 2022, which
-    drops the condition in 10 to 20 % of samples).
+    Without dropout the policy would never be trained on "unknown" (as in classifier-free guidance, Ho & Salimans 2022,
+    which drops the condition in 10 to 20 % of samples).
     """
 
     dropout: float = Field(default=0.1, ge=0, lt=1)
 
 
 class AdaptConfig(_Strict):
-    """A policy to go on from, ``from``, and what of it moves; see `train.adapt`.
+    """Fine-tuning: the policy to start from (``from``) and the weights to train; see `train.adapt`.
 
-    ``full`` moves all weights, ``head`` those from the latent to the commands, ``low_rank`` adds a product of rank
+    ``full`` trains all weights, ``head`` those from the latent to the commands, ``low_rank`` adds a product of rank
     ``rank`` to every matrix (Hu et al., "LoRA", ICLR 2022, where 4 to 8 are enough). ``l2_start`` is the weight of the
-    squared distance to the weights at the start (Li et al., "Explicit inductive bias for transfer learning with
-    convolutional networks", ICML 2018, who take 1e-2 where nothing is tuned); 0 for none.
+    squared distance to the initial weights (Li et al., "Explicit inductive bias for transfer learning with
+    convolutional networks", ICML 2018, who use 1e-2 without tuning); 0 for none.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
@@ -90,10 +90,10 @@ class AdaptConfig(_Strict):
 
 
 class AlignConfig(_Strict):
-    """A term that draws the features of real and simulated samples of a batch together; see `train.align`.
+    """Loss term that aligns the features of real and simulated samples in a batch; see `train.align`.
 
-    ``method`` is ``coral``, ``mmd``, or ``path/to/file.py:Class`` for one of your own. ``weight`` is that of the term
-    once it has grown from zero over ``warmup``, a share of the steps.
+    ``method`` is ``coral``, ``mmd``, or ``path/to/file.py:Class`` for a class of the user. ``weight`` is the weight of
+    the term after it has grown from zero over ``warmup``, a share of the steps.
     """
 
     method: str = "coral"
@@ -102,11 +102,11 @@ class AlignConfig(_Strict):
 
 
 class PixelsConfig(_Strict):
-    """What simulated pictures are given of the real ones' statistics; see `train.pixels`.
+    """Change of simulated images to match statistics of real images; see `train.pixels`.
 
-    ``moments``: mean and deviation of each channel. ``fda``: the amplitudes of the lowest frequencies, up to ``beta``
-    of the shorter side (Yang & Soatto, "FDA", CVPR 2020, who take 0.01 to 0.09). Statistics are of ``pictures``
-    training frames of each kind and camera.
+    ``moments`` matches mean and deviation of each channel. ``fda`` replaces the amplitudes of the lowest frequencies,
+    up to ``beta`` of the shorter side (Yang & Soatto, "FDA", CVPR 2020, who use 0.01 to 0.09). The statistics are
+    measured on ``pictures`` training frames of each kind and camera.
     """
 
     method: Literal["moments", "fda"] = "moments"
@@ -115,17 +115,36 @@ class PixelsConfig(_Strict):
 
 
 class TrainConfig(_Strict):
-    """A training run.
+    """Configuration of a training run.
 
-    Steps of the optimizer, ``batch`` samples each, at a learning rate that rises for ``warmup`` (a share of the steps)
-    and then falls to zero along a cosine; 0 is what the kind's recipe says (`RECIPES`). ``settings`` are the
-    policy's own. ``inputs`` are of ``state``, ``environment`` and names of cameras; by default the state, and the
-    environment where every source has it, else all cameras that every source has. ``holdout`` is the share of each
-    source's episodes that is not trained on. ``patience`` is how many evaluations in a row without a better held-out
-    error end the run; 0 for never.
-    ``normalization`` is ``pooled`` (all sources by their shares) or the name of the source whose statistics are used.
-    ``keep`` is which weights become the policy: those of the ``best`` evaluation, or the ``last``. ``ema`` is the decay
-    of the weights' running mean, None for none. With ``adapt`` kind, settings, inputs and normalization are the base's.
+    Attributes:
+        policy: kind of policy: mlp, act, flow, or ``lerobot:TYPE``.
+        settings: settings of the policy.
+        sources: data to train on.
+        sim_fraction: share of all simulated sources in every batch; None to use the sources' weights.
+        inputs: ``state``, ``environment`` or camera names; by default the state, and the environment if every source
+            has it, else all cameras that every source has.
+        task: name of the task, for the policy's contract.
+        steps: steps of the optimizer; 0 for the value in the policy kind's recipe (`RECIPES`).
+        batch: samples per step; 0 for the value in the recipe.
+        lr: highest learning rate; 0 for the value in the recipe. The rate rises during ``warmup``, then falls to zero
+            along a cosine.
+        weight_decay: weight decay of the optimizer.
+        warmup: duration of the rise of the learning rate, as a share of the steps.
+        clip: largest norm of the gradient.
+        ema: decay of the weights' running mean; None for none.
+        seed: run seed.
+        device: torch device.
+        threads: threads of torch; 0 for 1.
+        holdout: share of each source's episodes that is held out.
+        evaluations: number of evaluations in the run.
+        patience: number of consecutive evaluations without a better held-out error after which the run ends; 0 for
+            never.
+        keep: weights to save: those of the ``best`` evaluation, or the ``last``.
+        keep_failures: whether to train on failed episodes too.
+        normalization: ``pooled`` (all sources by their shares) or the name of the source whose statistics are used.
+        curriculum, domain_token, align, pixels: see their classes; None for none.
+        adapt: fine-tuning; kind, settings, inputs and normalization are then those of the base policy.
     """
 
     policy: str = "mlp"
@@ -158,10 +177,10 @@ class TrainConfig(_Strict):
 
     @classmethod
     def of(cls, value: Any, *, where: str = "The training configuration") -> Self:
-        """The configuration of plain values.
+        """Return the configuration of plain values.
 
         Raises:
-            InputError: a key or value is wrong; names it.
+            InputError: a key or value is wrong; the message names it.
         """
         try:
             return cls.model_validate(value)
@@ -170,35 +189,35 @@ class TrainConfig(_Strict):
 
     @property
     def hash(self) -> str:
-        """Names the configuration."""
+        """SHA-256 of the configuration."""
         return sha256_json(self.model_dump(mode="json"))
 
 
 def read_config(path: Path | None, **flags: Any) -> TrainConfig:
-    """The configuration of a YAML file, with what the command line says instead of it.
+    """Read the configuration of a YAML file; command-line flags override its values.
 
     Args:
-        path: the file; None for none.
-        flags: fields of `TrainConfig`, None where nothing was said. Folders in the file are looked up beside it.
+        path: the file, or None for flags only.
+        flags: fields of `TrainConfig`, None if not given. Folders in the file are relative to the file's folder.
 
     Raises:
-        InputError: a key or value is wrong, or nothing is said of what to train on.
+        InputError: a key or value is wrong, or no training data is given.
     """
     value = {} if path is None else mark_foreign(load_yaml(path), path)
     where = "The command line" if path is None else str(path)
     if not isinstance(value, dict):
-        raise InputError(f"{where} holds no settings. It needs at least sources: [{{data: FOLDER}}].")
+        raise InputError(f"{where} has no settings. It needs at least sources: [{{data: FOLDER}}].")
     said = {key: item for key, item in flags.items() if item is not None}
-    for key in _SECTIONS & said.keys():  # a flag says one key of a section
+    for key in _SECTIONS & said.keys():  # a flag sets one key of a section
         said[key] = {**(value.get(key) or {}), **said[key]}
     from_file = isinstance(value.get("adapt"), dict) and "from" not in (flags.get("adapt") or {})
     value = {**value, **said}
     if not value.get("sources"):
-        raise InputError(f"{where} does not say what to train on. Give --data FOLDER, or sources: in a YAML file.")
+        raise InputError(f"{where} names no training data. Give --data FOLDER, or sources: in a YAML file.")
     if isinstance(adapt := value.get("adapt"), dict) and "from" not in adapt:
         raise InputError(
-            f"{where} says how to go on from a policy ({', '.join(adapt) or 'adapt'}), and not from which. Give "
-            "--adapt FOLDER, or adapt: {from: FOLDER} in a YAML file."
+            f"{where} has fine-tuning settings ({', '.join(adapt) or 'adapt'}), but names no policy to start from. "
+            "Give --adapt FOLDER, or adapt: {from: FOLDER} in a YAML file."
         )
     config = TrainConfig.of(value, where=where)
     if config.align is not None:

@@ -1,4 +1,4 @@
-"""Read episodes of all sources as arrays in one unit map, and take the statistics that a policy normalizes by."""
+"""Read the episodes of all sources as arrays in one unit map, and compute the policy's normalization statistics."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _SUCCESS = "next.success"
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingFrames:
-    """Every frame of every episode, one after the other.
+    """All frames of all episodes, concatenated.
 
-    ``columns`` holds ``action`` ``(N, k)`` and what the policy is to see of ``observation.state`` ``(N, k)`` and
-    ``observation.environment_state`` ``(N, m)``, float32, in the units of ``contract``. ``first`` and ``last``
-    ``(E,)`` are the frames between which episode e lies, both included; ``source_of`` ``(E,)`` says whose it is.
+    ``columns`` holds ``action`` ``(N, k)`` and, if the policy uses them, ``observation.state`` ``(N, k)`` and
+    ``observation.environment_state`` ``(N, m)``, float32, in the units of ``contract``. ``first`` and ``last`` ``(E,)``
+    are the first and last frame of each episode, inclusive; ``source_of`` ``(E,)`` is the index of its source.
     """
 
     columns: Mapping[str, Floats]
@@ -46,20 +46,20 @@ class TrainingFrames:
 
     @property
     def frames(self) -> int:
-        """How many there are."""
+        """Number of frames."""
         return int(self.last[-1]) + 1
 
     def episode_of(self, frames: Ints) -> Ints:
-        """The episode of each frame."""
+        """Return the episode of each frame."""
         return np.searchsorted(self.last, frames, side="left")
 
     def frames_of(self, episodes: Sequence[int] | Ints) -> Ints:
-        """All frames of some episodes, episode by episode."""
+        """Return all frames of the given episodes, episode by episode."""
         spans = [np.arange(self.first[e], self.last[e] + 1) for e in episodes]
         return np.concatenate(spans) if spans else np.empty(0, dtype=np.int64)
 
     def named(self, frame: int) -> str:
-        """Which frame it is, for people: episode, source and file."""
+        """Describe a frame for messages: episode, frame within it, source and file."""
         episode = int(self.episode_of(np.array([frame]))[0])
         listed, source = self.episodes[episode], self.sources[int(self.source_of[episode])]
         within = frame - int(self.first[episode])
@@ -67,7 +67,7 @@ class TrainingFrames:
 
 
 def data_file(listed: ListedEpisode) -> Path:
-    """The file that an episode's frames lie in."""
+    """Return the file that contains an episode's frames."""
     reader = DatasetReader(listed.folder)
     row = reader.row(listed.index)
     where = {"chunk_index": row["data/chunk_index"], "file_index": row["data/file_index"]}
@@ -81,18 +81,18 @@ def load(
     task: str = "",
     keep_failures: bool = False,
 ) -> TrainingFrames:
-    """Read the frames of all sources into memory; pictures stay where they lie.
+    """Read the frames of all sources into memory, without images.
 
     Args:
         sources: see `sources.open_sources`.
         inputs: ``state``, ``environment``, names of cameras; see `config.TrainConfig`.
         task: name of the task, for the contract.
-        keep_failures: keep episodes whose last frame says that they failed.
+        keep_failures: keep episodes whose last frame records a failure.
 
     Raises:
-        UnitsError: the sources' units are not the same and cannot be made so; the message is the question.
-        InputError: robots, rates, columns or inputs do not agree.
-        DatasetError: a folder is damaged, or holds a number that is not finite; names episode and frame.
+        UnitsError: the sources' units differ and cannot be converted; the message asks for the missing fact.
+        InputError: robots, rates, columns or inputs differ.
+        DatasetError: a folder is damaged or has a non-finite number; the message names episode and frame.
     """
     readers = {folder: DatasetReader(folder) for folder in dict.fromkeys(e.folder for s in sources for e in s.episodes)}
     agreed = agree(sources, readers, inputs=inputs, task=task)
@@ -127,13 +127,13 @@ def _require_each(sources: Sequence[TrainingSource], source_of: Sequence[int]) -
     for number, source in enumerate(sources):
         if number not in source_of:
             raise InputError(
-                f"All episodes of {source.name} failed, by next.success of their last frames. Take failures too with "
+                f"All episodes of {source.name} failed (next.success of their last frames). Include failures with "
                 "--keep-failures, or give other data."
             )
 
 
 class _FolderFrames:
-    """The frames of one folder; a data file is read once, though it holds many episodes."""
+    """Frames of one folder; a data file with several episodes is read once."""
 
     def __init__(self, reader: DatasetReader, keys: Sequence[str]) -> None:
         self._reader, self._keys = reader, tuple(keys)
@@ -142,7 +142,7 @@ class _FolderFrames:
         self._open: tuple[Path, pa.Table, NDArray[np.int64]] | None = None
 
     def episode(self, listed: ListedEpisode) -> tuple[dict[str, NDArray[np.float64]], bool | None]:
-        """The features of an episode ``(T, n)``, and whether its last frame says that it succeeded."""
+        """Return the features of an episode ``(T, n)``, and the success stored in its last frame, or None."""
         chunk, file, length = self._places[listed.index]
         path = layout.inside(
             self._reader.path, self._reader.info["data_path"], {"chunk_index": chunk, "file_index": file}
@@ -152,7 +152,7 @@ class _FolderFrames:
         stop = int(np.searchsorted(of, listed.index, side="right"))
         if stop - start != length or not length or (of[start:stop] != listed.index).any():
             raise DatasetError(
-                f"{path} holds {stop - start} frames of episode {listed.index}, the episode table says {length}. "
+                f"{path} has {stop - start} frames of episode {listed.index}, but the episode table states {length}. "
                 "Export the dataset again."
             )
         rows = table.slice(start, stop - start)
@@ -167,7 +167,7 @@ class _FolderFrames:
             table = read_table(path, columns)
             of = table["episode_index"].to_numpy().astype(np.int64)
             if (np.diff(of) < 0).any():
-                raise DatasetError(f"{path}: its episodes are not one after the other. Export the dataset again.")
+                raise DatasetError(f"{path}: its episodes are not in order. Export the dataset again.")
             self._open = (path, table, of)
         return self._open[1:]
 
@@ -180,14 +180,14 @@ class _FolderFrames:
             names = self._reader.feature_names(key)
             name = names[column] if column < len(names) else f"column {column}"
             raise DatasetError(
-                f"{where} is {values[frame, column]} in {name} at frame {frame} ({len(bad)} such values). Leave the "
-                "episode out (`episodes:` beside `data:`), or mend it: `twinloop curate` names all that are broken."
+                f"{where} is {values[frame, column]} in {name} at frame {frame} ({len(bad)} such values). Exclude the "
+                "episode with `episodes:` in its source, or repair it. `twinloop curate` lists all damaged episodes."
             )
         return values
 
 
 def _places(reader: DatasetReader) -> dict[int, tuple[int, int, int]]:
-    """Chunk, file and number of frames of every episode; `DatasetReader.row` reads the drawn parameters too."""
+    """Return chunk, file and length of every episode; `DatasetReader.row` would read the drawn parameters too."""
     columns = ["episode_index", "data/chunk_index", "data/file_index", "length"]
     found: dict[int, tuple[int, int, int]] = {}
     for path in sorted((reader.path / "meta" / "episodes").glob("chunk-*/file-*.parquet")):
@@ -199,23 +199,23 @@ def _places(reader: DatasetReader) -> dict[int, tuple[int, int, int]]:
 
 POOLED = "pooled"
 _TAILS = (0.01, 0.99)  # as `policies.statistics`
-_MOST_CHUNKS = 20_000  # frames whose relative chunks are measured: quantiles of 1 % then rest on 200
+_MOST_CHUNKS = 20_000  # frames whose relative chunks are measured: 200 frames beyond each 1 % quantile
 
 
 def measure(
     data: TrainingFrames, episodes: Ints, share: ArrayLike, settings: Settings, *, whose: str = POOLED
 ) -> Statistics:
-    """The statistics of what is trained on.
+    """Return the normalization statistics of the training data.
 
     Args:
         data: all frames.
-        episodes: those that are trained on.
-        share: of each source, see `mixture.shares`; each frame of a source counts alike.
-        settings: of the policy, which say whether its actions are relative and whether it sees the last command.
-        whose: ``pooled``, or the name of the source that alone counts.
+        episodes: the training episodes.
+        share: share of each source, see `mixture.shares`; all frames of a source have the same weight.
+        settings: policy settings, which define whether actions are relative and whether the last command is an input.
+        whose: ``pooled``, or the name of the only source to use.
 
     Raises:
-        UnknownNameError: no such source.
+        UnknownNameError: the source does not exist.
     """
     names = [source.name for source in data.sources]
     if whose != POOLED and whose not in names:
@@ -238,9 +238,9 @@ def measure(
 
 
 def weighted_statistics(values: ArrayLike, weight: ArrayLike) -> ColumnStatistics:
-    """Statistics of rows ``(n, k)`` that count by ``weight`` ``(n,)``.
+    """Return statistics of rows ``(n, k)`` with weights ``(n,)``.
 
-    A quantile is the smallest value that at least so much of the weight does not exceed.
+    A quantile is the smallest value whose cumulative weight reaches the quantile's level.
     """
     rows, weights = np.asarray(values, dtype=np.float64), np.asarray(weight, dtype=np.float64)
     weights = weights / weights.sum()
@@ -265,7 +265,7 @@ def _weights(data: TrainingFrames, frames: Ints, share: NDArray[np.float64]) -> 
 
 
 def _relative(data: TrainingFrames, frames: Ints, share: NDArray[np.float64], chunk: int) -> ColumnStatistics:
-    """Of the commands of chunks relative to the newest readings; those beyond an episode's end do not count."""
+    """Return statistics of chunk commands relative to the current state, without steps beyond the episode's end."""
     frames = frames[:: max(1, len(frames) // _MOST_CHUNKS)]
     ahead = frames[:, None] + np.arange(chunk)
     inside = ahead <= data.last[data.episode_of(frames)][:, None]

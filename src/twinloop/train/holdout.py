@@ -1,4 +1,4 @@
-"""Episodes that are not trained on, and how far from their commands a policy's are."""
+"""Choose held-out episodes, and measure a policy's action error on them."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from twinloop.train.samples import SampleBatches
 
 _FEW = 5  # episodes that a source needs for one of them to be held out
-_MOST_FRAMES = 2000  # of a source that are scored: neighbours in time tell little that is new
+_MOST_FRAMES = 2000  # scored frames per source: neighbouring frames add little information
 _AT_ONCE = 256
 _RESAMPLES, _LEVEL = 2000, 0.95  # of intervals
 _PAIR = 2
 
 
 def split(data: TrainingFrames, holdout: float, seed: int) -> tuple[Ints, Ints]:
-    """Episodes to train on and episodes held out.
+    """Return the training episodes and the held-out episodes.
 
-    Of each source the share ``holdout`` is held out, two at least so that there is an interval, but never more than
-    one in five; of fewer than five, none. Which they are depends on the seed and their content alone, so that an
-    episode that two sources have is on one side.
+    The share ``holdout`` of each source is held out: at least two episodes, for an interval, but this minimum never
+    takes more than one in five; with fewer than five episodes it is zero. The choice depends only on the seed and the
+    episode ids, so an episode in two sources is on the same side in both.
     """
     names = [episode.episode_id for episode in data.episodes]
     rank = np.array([int.from_bytes(hashlib.blake2b(f"{seed}/{n}".encode(), digest_size=6).digest()) for n in names])
@@ -52,11 +52,11 @@ def split(data: TrainingFrames, holdout: float, seed: int) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceError:
-    """How far a policy's commands are from those of one source's held-out episodes.
+    """Action error of a policy on one source's held-out episodes.
 
     ``errors`` ``(episodes, k)`` are mean absolute differences by episode and joint, in the dataset's units, over the
-    steps of a chunk that would be carried out. ``scaled`` is their mean after each joint was divided by the
-    deviation of its commands, so that joints of different units add up.
+    steps of a chunk that would be executed. ``scaled`` is their mean after each joint was divided by the standard
+    deviation of its commands, so that joints with different units can be combined.
     """
 
     source: str
@@ -68,11 +68,11 @@ class SourceError:
     scaled: float
 
     def means(self) -> dict[str, float]:
-        """The mean over the joints of each unit."""
+        """Return the mean over the joints of each unit."""
         return {unit: float(np.average(values, weights=self.frames)) for unit, values in self._by_unit().items()}
 
     def by_unit(self) -> dict[str, dict[str, Any]]:
-        """`means` with intervals over episodes, where there are two at least."""
+        """Return `means`, with intervals over episodes if there are at least two."""
         found = {}
         for unit, values in self._by_unit().items():
             entry: dict[str, Any] = {"estimate": self.means()[unit], "joints": self.units.count(unit)}
@@ -84,12 +84,12 @@ class SourceError:
         return found
 
     def _by_unit(self) -> dict[str, NDArray[np.float64]]:
-        """Of each episode the mean over the joints of a unit ``(episodes,)``, by unit."""
+        """Return each episode's mean over the joints of a unit ``(episodes,)``, by unit."""
         columns = np.array(self.units)
         return {unit: self.errors[:, columns == unit].mean(axis=1) for unit in dict.fromkeys(self.units)}
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
+        """Return a JSON-compatible dictionary."""
         joints = np.average(self.errors, axis=0, weights=self.frames).tolist()
         return {
             "source": self.source,
@@ -103,12 +103,12 @@ class SourceError:
 
 
 class Holdout:
-    """The held-out episodes of a run.
+    """Held-out episodes of a run.
 
     Args:
         data: all frames.
-        episodes: those held out.
-        scale: deviation of each joint's commands ``(k,)`` in the training data.
+        episodes: the held-out episodes.
+        scale: standard deviation of each joint's commands ``(k,)`` in the training data.
     """
 
     def __init__(self, data: TrainingFrames, episodes: Ints, scale: NDArray[np.float64]) -> None:
@@ -121,17 +121,17 @@ class Holdout:
 
     @property
     def judges(self) -> tuple[str, ...]:
-        """The sources whose error decides when to stop and what to keep: real ones, or all where none is real."""
+        """Sources whose error decides when to stop and what to keep: the real ones, or all if none is real."""
         sources = [self._data.sources[number] for number in self._frames]
         real = [source.name for source in sources if source.real]
         return tuple(real or [source.name for source in sources])
 
     def errors(self, policy: Policy, samples: SampleBatches) -> list[SourceError]:
-        """The error on each source that has held-out episodes."""
+        """Return the error on each source that has held-out episodes."""
         return [self._of_source(policy, samples, number, frames) for number, frames in self._frames.items()]
 
     def figure(self, errors: Sequence[SourceError]) -> float:
-        """The number that is to go down: the mean of the judges' scaled errors."""
+        """Return the metric to minimize: the mean of the scaled errors of the sources in `judges`."""
         return float(np.mean([error.scaled for error in errors if error.source in self.judges]))
 
     def _of_source(self, policy: Policy, samples: SampleBatches, number: int, frames: Ints) -> SourceError:
@@ -159,7 +159,7 @@ class Holdout:
 
 
 def _differences(policy: Policy, samples: SampleBatches, frames: Ints) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Of each frame the summed absolute differences ``(n, k)`` over the steps carried out, and how many they are."""
+    """Return each frame's summed absolute differences ``(n, k)`` over the executed steps, and the number of steps."""
     import torch  # pyright: ignore[reportMissingImports]
 
     from twinloop.policies.policy import IS_PAD

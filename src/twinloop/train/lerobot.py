@@ -1,8 +1,8 @@
-"""LeRobot's own policies (ACT, diffusion, SmolVLA, π0 and the rest), trained by LeRobot's own program.
+"""Train LeRobot policies (ACT, diffusion, SmolVLA, π0 and others) with ``lerobot-train``.
 
-The mixture is written as one LeRobot v3.0 folder, and ``lerobot-train`` (0.4.4, the last for Python 3.11) runs on it,
-in this environment or in another one. What comes of it is a policy like others, which LeRobot runs
-(`train.lerobot_policy`). Data and checkpoints on the way stand beside the policy's folder, in ``FOLDER.lerobot``.
+The mixture is written as one LeRobot v3.0 folder. ``lerobot-train`` (0.4.4, the last version for Python 3.11) trains on
+it, in this environment or another one. The result is a policy folder like any other, which LeRobot runs
+(`train.lerobot_policy`). Data and checkpoints are kept next to the policy's folder, in ``FOLDER.lerobot``.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ PREFIX = "lerobot:"
 DATASET, RUN = "dataset", "run"
 STEPS = 100_000  # lerobot-train's own
 _CHECKPOINTS = 5  # as lerobot-train has with its own steps and save_freq
-_POINTS = 100  # of the loss curve
+_POINTS = 100  # points of the loss curve
 
 # lerobot-train logs "step:1K smpl:8K ep:3 epch:0.12 loss:2.345 grdn:…" every log_freq steps, large numbers shortened.
 _LINE = re.compile(r"step:\S+ .*?loss:([-+.\deE]+|nan|inf)")
 
-# What of a configuration lerobot-train has no place for.
+# Fields of a configuration that lerobot-train does not support.
 _NOT_THERE = ("curriculum", "domain_token", "adapt", "align", "pixels", "ema", "lr", "patience")
 
 
 def train_words(config: TrainConfig, kind: str, output: Path) -> list[str]:
-    """The arguments of ``lerobot-train`` for a new run of the policy in ``output``."""
+    """Return the arguments of ``lerobot-train`` for a new run of the policy in ``output``."""
     settings = {"device": config.device, "push_to_hub": False, **config.settings}
     path = settings.pop("path", None)
     steps, work = config.steps or STEPS, work_folder(output)
@@ -71,10 +71,10 @@ def train_words(config: TrainConfig, kind: str, output: Path) -> list[str]:
 
 
 def resume_words(work: Path, config: TrainConfig) -> list[str]:
-    """The arguments of ``lerobot-train`` that go on from the last checkpoint; the rest stands in its own file.
+    """Return the arguments of ``lerobot-train`` to resume from the last checkpoint; its file holds the other settings.
 
     Raises:
-        InputError: there is none.
+        InputError: there is no checkpoint.
     """
     file = work / RUN / "checkpoints" / "last" / "pretrained_model" / "train_config.json"
     if not file.is_file():
@@ -83,31 +83,31 @@ def resume_words(work: Path, config: TrainConfig) -> list[str]:
 
 
 def parsed(line: str) -> float | None:
-    """The loss of a line that ``lerobot-train`` logs, None of any other."""
+    """Return the loss in a log line of ``lerobot-train``, or None if the line has no loss."""
     found = _LINE.search(line)
     return None if found is None else float(found[1])
 
 
 def checked_kind(config: TrainConfig) -> str:
-    """The policy's type as LeRobot calls it."""
+    """Return LeRobot's name of the policy type; raise InputError for settings that ``lerobot-train`` lacks."""
     kind = config.policy.removeprefix(PREFIX)
     if not re.fullmatch(r"[a-z0-9_]+", kind):
         raise InputError(f"--policy {config.policy}: write lerobot:TYPE with LeRobot's name, such as lerobot:act.")
     plain = TrainConfig(sources=config.sources)
     said = [name for name in _NOT_THERE if getattr(config, name) != getattr(plain, name)]
     if said:
-        extra = " Say the rate with --set optimizer_lr=…" if "lr" in said else ""
+        extra = " Set the rate with --set optimizer_lr=…" if "lr" in said else ""
         raise InputError(f"lerobot-train has no {', '.join(said)}. Leave it out, or train mlp, act or flow.{extra}")
     return kind
 
 
 def every(config: TrainConfig) -> int:
-    """Steps between two lines of its log."""
+    """Return the number of steps between two log lines."""
     return max(1, (config.steps or STEPS) // _POINTS)
 
 
 def work_folder(output: Path) -> Path:
-    """Where the mixture and LeRobot's own run of a policy's folder lie."""
+    """Return the folder of the mixture and of LeRobot's run for a policy folder."""
     return output.with_name(f"{output.name}.lerobot")
 
 
@@ -116,7 +116,7 @@ _LAST_LINES = 12  # of the program's output, in a message
 
 @dataclass(frozen=True, kw_only=True)
 class LeRobotTrainingResult:
-    """A policy's folder, LeRobot's last checkpoint, the figures of ``result.json``, where each episode lies, by id."""
+    """Policy folder, LeRobot's last checkpoint, metrics of ``result.json``, and each episode's dataset folder by id."""
 
     folder: Path
     checkpoint: Path
@@ -132,22 +132,23 @@ def train_lerobot(
     workspace: Path | None = None,
     resume: bool = False,
 ) -> LeRobotTrainingResult:
-    """Write the mixture, run ``lerobot-train`` on it, and make a policy of its last checkpoint.
+    """Write the mixture, run ``lerobot-train`` on it, and save its last checkpoint as a policy.
 
-    The mixture lies in ``OUTPUT.lerobot/dataset``, LeRobot's own run in ``OUTPUT.lerobot/run``; once there is a policy,
-    they are needed to resume only.
+    The mixture is written to ``OUTPUT.lerobot/dataset`` and LeRobot's run to ``OUTPUT.lerobot/run``. Once the policy is
+    saved, both are needed only to resume.
 
     Args:
-        config: ``policy`` is ``lerobot:TYPE``; ``settings`` are LeRobot's of that policy (``path`` is a pretrained one
-            to go on from). Steps, batch, seed and device go to LeRobot where they are said; nothing is held out.
-        output: the policy's folder.
+        config: ``policy`` is ``lerobot:TYPE``; ``settings`` are LeRobot's settings of that policy (``path`` is a
+            pretrained policy to start from). Steps, batch size, seed and device are passed to LeRobot if given; nothing
+            is held out.
+        output: folder of the new policy.
         python: interpreter of the environment that has LeRobot; see `lerobot_policy.require_lerobot`.
-        workspace: where frozen datasets and statements are looked up.
-        resume: go on from LeRobot's last checkpoint in ``output``.
+        workspace: workspace to search for dataset versions and SQL queries.
+        resume: continue from LeRobot's last checkpoint in ``output``.
 
     Raises:
-        MissingDependencyError: LeRobot is not there.
-        InputError: the configuration asks for what ``lerobot-train`` does not do, or the data make no mixture.
+        MissingDependencyError: LeRobot is not installed.
+        InputError: ``lerobot-train`` does not support a setting, or the data cannot be mixed.
         CheckFailedError: the program failed; the message ends with its last lines.
     """
     output = Path(output).absolute()
@@ -190,13 +191,13 @@ def train_lerobot(
         "sources": list(mixture.rows),
         "versions": {"twinloop": __version__, "lerobot": version},
         "notes": [
-            "nothing is held out: lerobot-train 0.4.4 measures no error on episodes of its own",
+            "no episodes are held out: lerobot-train 0.4.4 measures no held-out error",
             *mixture.notes,
         ],
     }
     texts = list(Opened(work / DATASET).tasks.values())
     if len(texts) > 1:
-        figures["notes"].append(f"the data have {len(texts)} task texts, so the policy is told none when it acts")
+        figures["notes"].append(f"the data have {len(texts)} task texts, so the policy gets no task text at inference")
     said = texts[0] if len(texts) == 1 else ""
     figures["hash"] = save_lerobot(
         checkpoint, output, contract, instruction=said, card=_card(output.name, figures, version)
@@ -207,7 +208,7 @@ def train_lerobot(
 
 
 def _contract(sources: Sequence[TrainingSource], config: TrainConfig) -> Contract:
-    """What the policy will see and command: as for our own kinds, by what the sources have in common."""
+    """Return the policy's contract, from the features common to all sources, as for our own policy kinds."""
     folders = dict.fromkeys(episode.folder for source in sources for episode in source.episodes)
     readers = {folder: DatasetReader(folder) for folder in folders}
     return agree(sources, readers, inputs=config.inputs, task=config.task).contract
@@ -216,7 +217,7 @@ def _contract(sources: Sequence[TrainingSource], config: TrainConfig) -> Contrac
 def _trained(
     interpreter: str, words: Sequence[str], config: TrainConfig, work: Path, *, resume: bool
 ) -> list[tuple[int, float]]:
-    """Run the program; of a run that failed before its first checkpoint nothing is left, so that it may be repeated."""
+    """Run the program; delete the work folder if it fails before the first checkpoint, so that it can be repeated."""
     try:
         return _run(interpreter, words, config.steps or STEPS, _pace(work, config, resume=resume))
     except CheckFailedError:
@@ -237,7 +238,7 @@ def _card(name: str, figures: Mapping[str, Any], version: str) -> PolicyCard:
 
 
 def _pace(work: Path, config: TrainConfig, *, resume: bool) -> tuple[int, int]:
-    """The step that a run begins at, and how many lie between two lines of its log."""
+    """Return the first step of a run and the number of steps between two log lines."""
     last = work / RUN / "checkpoints" / "last"
     if not resume:
         return 0, every(config)
@@ -246,7 +247,7 @@ def _pace(work: Path, config: TrainConfig, *, resume: bool) -> tuple[int, int]:
 
 
 def _run(interpreter: str, words: Sequence[str], steps: int, pace: tuple[int, int]) -> list[tuple[int, float]]:
-    """Run the program, show how far it is, and return its loss curve."""
+    """Run the program, show its progress, and return its loss curve."""
     begun, every = pace
     losses: list[tuple[int, float]] = []
     last: deque[str] = deque(maxlen=_LAST_LINES)
@@ -273,14 +274,14 @@ def _run(interpreter: str, words: Sequence[str], steps: int, pace: tuple[int, in
 
 
 def _checkpoint(work: Path) -> Path:
-    """The folder of the last checkpoint's policy.
+    """Return the policy folder of the last checkpoint.
 
     Raises:
-        CheckFailedError: the program left none.
+        CheckFailedError: the program saved no checkpoint.
     """
     found = _checkpoints(work)
     if not found:
-        raise CheckFailedError(f"lerobot-train ended and left no checkpoint in {work / RUN / 'checkpoints'}.")
+        raise CheckFailedError(f"lerobot-train ended without a checkpoint in {work / RUN / 'checkpoints'}.")
     return found[-1]
 
 
@@ -290,10 +291,10 @@ def _checkpoints(work: Path) -> list[Path]:
 
 
 def report_rows(figures: Mapping[str, Any]) -> list[str]:
-    """What came of a run, for people."""
+    """Return the summary lines of a run for the terminal."""
     rows = [
         f"{row['name']}: {row['episodes']} episodes as {row['written']}, {row['share_realized']:.4g} of the frames "
-        f"(asked for {row['share']:.4g}), {row['share_episodes']:.4g} of the episodes"
+        f"(requested {row['share']:.4g}), {row['share_episodes']:.4g} of the episodes"
         for row in figures["sources"]
     ]
     last = f", loss {figures['losses'][-1][1]:.4g}" if figures["losses"] else ""

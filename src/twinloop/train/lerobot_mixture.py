@@ -1,4 +1,4 @@
-"""A mixture as one folder: whole episodes of all sources, repeated where a share is larger than its data."""
+"""Write a mixture as one folder: whole episodes of all sources, repeated if a share exceeds a source's data."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _OBSERVATION = "observation."
 
 @dataclass(frozen=True, kw_only=True)
 class MaterializedDataset:
-    """What was written: a row by source, the episodes' names with how often each is there, and what to know."""
+    """Summary of the written dataset: one row per source, the number of copies of each episode id, and notes."""
 
     rows: tuple[dict[str, Any], ...]
     episodes: dict[str, int]
     notes: tuple[str, ...] = ()
 
     def write(self, output: Path) -> None:
-        """Keep it in a run's folder for `read`."""
+        """Save the summary in a run's folder, for `read`."""
         write_json(output / _FILE, {"rows": self.rows, "episodes": self.episodes, "notes": self.notes})
 
     @classmethod
     def read(cls, output: Path) -> Self:
-        """What an earlier run wrote.
+        """Read the summary of an earlier run.
 
         Raises:
             InputError: there is none.
@@ -58,22 +58,22 @@ def materialize(
     seed: int = 0,
     observed: Collection[str] | None = None,
 ) -> MaterializedDataset:
-    """Write one LeRobot v3.0 folder whose frames have the sources' shares as nearly as whole episodes allow.
+    """Write one LeRobot v3.0 folder whose frames match the sources' shares as closely as whole episodes allow.
 
-    The source that has most frames for its share is there once; of the others whole rounds, and of the next round
-    episodes in an order drawn by the seed, as long as each brings the frames nearer to their share. A trainer that
-    draws frames evenly then draws from each source by its share. Features that not all folders have are left out.
+    The source with the most frames for its share is written once. The others are repeated: whole rounds, then single
+    episodes in an order drawn with the seed, as long as each one brings the frames closer to the share. A trainer that
+    draws frames uniformly then draws from each source by its share. Features that some folders lack are left out.
 
     Args:
         sources: see `sources.open_sources`.
         output: an absent or empty folder.
-        sim_fraction: as in `config.TrainConfig`.
-        seed: which episodes are repeated once more.
+        sim_fraction: see `config.TrainConfig`.
+        seed: seed of the choice of episodes that are repeated once more.
         observed: the ``observation.…`` features to write; by default all.
 
     Raises:
-        UnitsError: the folders' units differ, or not all say theirs.
-        InputError: shares that cannot be, or features that have one name and differ.
+        UnitsError: the folders' units differ, or some folders have none.
+        InputError: the shares are impossible, or features with the same name differ.
         DatasetError: a source is damaged, the output exists, or the disk is full.
     """
     opened = {folder: Opened(folder) for folder in dict.fromkeys(e.folder for s in sources for e in s.episodes)}
@@ -105,7 +105,7 @@ def materialize(
 
 
 def repeats(lengths: NDArray[np.int64], wanted: float, chance: np.random.Generator) -> NDArray[np.int64]:
-    """How often each episode is there, so that the frames come near to ``wanted``; none of 0 are."""
+    """Return the number of copies of each episode for about ``wanted`` frames in total; 0 if ``wanted`` is 0."""
     rounds = int(wanted // lengths.sum() + 1e-9)
     times = np.full(len(lengths), rounds, dtype=np.int64)
     left = wanted - rounds * float(lengths.sum())

@@ -1,8 +1,8 @@
-"""A checkpoint of LeRobot's as one of our policies: a folder with contract, card and hash, that LeRobot itself runs.
+"""Use a LeRobot checkpoint as a twinloop policy: a folder with contract, card and hash, run by LeRobot itself.
 
-The folder holds our ``config.json`` and ``README.md``, and LeRobot's files as they are in ``pretrained_model``. It is
-opened by `policies.open_policy`, by the entry point ``lerobot`` of the group ``twinloop.policies``. The interpreter
-that has LeRobot keeps the checkpoint open, and is asked over pipes.
+The folder holds our ``config.json`` and ``README.md``, and LeRobot's files unchanged in ``pretrained_model``.
+`policies.open_policy` opens it through the entry point ``lerobot`` of the group ``twinloop.policies``. The Python
+interpreter that has LeRobot keeps the checkpoint open and exchanges messages with this process over pipes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from twinloop.train.lerobot_side import ACTION, FEATURES, SEEDS, receive, send
 from twinloop.twin.spec import describe
 
 VARIABLE = "TWINLOOP_LEROBOT_PYTHON"
-# -P: the folder of the file, where `lerobot.py` lies, is no place to import from.
+# -P: do not import from the script's folder, which contains `lerobot.py`.
 SIDE = ("-P", str(Path(__file__).with_name("lerobot_side.py")))
 _REMEDY = f"pip install lerobot, or sh scripts/lerobot_env.sh DIR and then export {VARIABLE}=DIR/bin/python"
 _ASK = "import importlib.metadata as m; print(m.version('lerobot'))"
@@ -47,13 +47,13 @@ _PATIENCE_S = 120.0
 
 
 def require_lerobot(python: Path | None = None) -> tuple[str, str]:
-    """The interpreter that has LeRobot, and LeRobot's version.
+    """Find the Python interpreter that has LeRobot; return its path and LeRobot's version.
 
     Args:
-        python: the one to take; by default that which the variable ``TWINLOOP_LEROBOT_PYTHON`` names, else this one.
+        python: the interpreter; by default the one in the variable ``TWINLOOP_LEROBOT_PYTHON``, else this one.
 
     Raises:
-        MissingDependencyError: it has none; says both ways to get it.
+        MissingDependencyError: the interpreter has no LeRobot; the message gives both ways to install it.
     """
     named = python or (Path(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None)
     if named is None and find_spec("lerobot") is None:
@@ -64,31 +64,31 @@ def require_lerobot(python: Path | None = None) -> tuple[str, str]:
             [interpreter, "-c", _ASK], capture_output=True, text=True, timeout=_PATIENCE_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        said = getattr(error, "strerror", None) or "it does not answer"
+        said = getattr(error, "strerror", None) or "no answer"
         raise MissingDependencyError(f"{interpreter} does not start ({said}).", remedy=_REMEDY) from error
     if done.returncode != 0:
         raise MissingDependencyError(f"{interpreter} has no LeRobot.", remedy=_REMEDY)
     return interpreter, done.stdout.strip()
 
 
-_LAST_LINES = 12  # of what the program said, in a message
-_ENDING_S = 5.0  # a process that was told to end and has not by then is killed; ending takes it a tenth of a second
+_LAST_LINES = 12  # of the program's output, in a message
+_ENDING_S = 5.0  # a process that has not ended after this time is killed; normally it ends in a tenth of a second
 
 
 class LeRobotEndedError(CheckFailedError):
-    """LeRobot's interpreter ended, or could not open the checkpoint, or its policy raised."""
+    """LeRobot's interpreter ended, could not open the checkpoint, or its policy raised an error."""
 
 
 class LeRobotProcess:
-    """LeRobot's interpreter with one checkpoint open, until this object is gone or closed.
+    """Process of LeRobot's interpreter with one checkpoint open, until this object is closed or deleted.
 
     Args:
-        interpreter: which has LeRobot.
-        folder: of the checkpoint.
-        device: where it computes.
+        interpreter: path of the Python interpreter that has LeRobot.
+        folder: folder of the checkpoint.
+        device: torch device for the policy.
 
     Raises:
-        LeRobotEndedError: LeRobot cannot open the checkpoint; says what LeRobot says.
+        LeRobotEndedError: LeRobot cannot open the checkpoint; the message contains LeRobot's error.
     """
 
     def __init__(self, interpreter: str, folder: Path, device: str) -> None:
@@ -108,10 +108,10 @@ class LeRobotProcess:
             raise
 
     def predict(self, arrays: Mapping[str, NDArray[Any]], task: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Chunks ``(n, chunk, k)`` and features ``(n, d)``; see `lerobot_side.Served.chunk`.
+        """Return chunks ``(n, chunk, k)`` and features ``(n, d)``; see `lerobot_side.ServedCheckpoint.chunk`.
 
         Raises:
-            LeRobotEndedError: the process ended, or the policy raised.
+            LeRobotEndedError: the process ended, or the policy raised an error.
         """
         with self._lock:
             try:
@@ -136,7 +136,7 @@ class LeRobotProcess:
         self._said.seek(0)
         said = "\n".join(self._said.read().decode(errors="replace").splitlines()[-_LAST_LINES:])
         return LeRobotEndedError(
-            f"LeRobot's interpreter, which ran {self._folder}, ended (code {self._process.poll()}). Its last lines:"
+            f"LeRobot's interpreter for {self._folder} ended (code {self._process.poll()}). Its last lines:"
             f"\n{said or '(none)'}"
         )
 
@@ -163,16 +163,16 @@ def _end(process: subprocess.Popen[bytes], said: IO[bytes]) -> None:
 KIND = "lerobot"
 CHECKPOINT = "pretrained_model"
 DEVICE = "TWINLOOP_LEROBOT_DEVICE"
-_BESIDE = ("train_config.json", "README.md")  # of a checkpoint, which decide nothing
-_DETERMINISTIC = ("act",)  # types that draw nothing when they act; ACT's latent is zero then
+_BESIDE = ("train_config.json", "README.md")  # files of a checkpoint that do not affect the commands
+_DETERMINISTIC = ("act",)  # types that do not sample at inference; ACT's latent is zero then
 _MODES = {"MEAN_STD": "mean_std", "MIN_MAX": "min_max", "QUANTILES": "quantile", "QUANTILE10": "quantile10"}
-# Rows that go through a network at once, always as many: see `policies.policy`. With pictures one, because a robot
-# waits for one: of a ResNet18 four take four times as long.
+# Rows per forward pass, always the same number: see `policies.policy`. One row if there are images, because a robot
+# asks for one: with a ResNet18 four rows take four times as long.
 _TILE, _TILE_PICTURES = 16, 1
 
 
 class LeRobotSettings(CommonSettings):
-    """What LeRobot's own ``config.json`` says, in our words. ``instruction`` is the task as it is told to a policy."""
+    """Settings from LeRobot's ``config.json`` in our terms. ``instruction`` is the task text given to the policy."""
 
     kind: Literal["lerobot"] = "lerobot"
     type: str
@@ -181,19 +181,19 @@ class LeRobotSettings(CommonSettings):
 
 
 class LeRobotPolicy:
-    """A saved policy of LeRobot's; see `policies.Predicts`.
+    """A saved LeRobot policy; see `policies.Predicts`.
 
-    Its processors, which normalize, are LeRobot's. Where a policy draws by chance, what it draws is a function of the
-    noise that it is given: an episode is the same alone and in company.
+    LeRobot's own processors normalize. If a policy samples at random, its samples depend on the given noise alone, so
+    an episode gives the same commands alone and in a batch.
 
     Args:
-        folder: of the policy.
-        config: what stands in its ``config.json``.
+        folder: folder of the policy.
+        config: content of its ``config.json``.
 
     Raises:
-        InputError: its files are not those that its hash names.
-        MissingDependencyError: no interpreter with LeRobot is there; says how to get one.
-        LeRobotEndedError: LeRobot cannot open it.
+        InputError: the files do not match the stored hash.
+        MissingDependencyError: no interpreter with LeRobot was found; the message explains how to get one.
+        LeRobotEndedError: LeRobot cannot open the checkpoint.
     """
 
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
@@ -202,7 +202,7 @@ class LeRobotPolicy:
         found = content_hash(folder / CHECKPOINT, self.contract, self.settings)
         if found != self.hash:
             raise InputError(
-                f"{folder} says its hash is {self.hash}, and its content has {found}: the checkpoint, settings or "
+                f"{folder} stores the hash {self.hash}, but its content has {found}: the checkpoint, settings or "
                 f"contract were changed after it was saved. {RESTORE}"
             )
         require_registered_steps(folder / CHECKPOINT)
@@ -212,30 +212,32 @@ class LeRobotPolicy:
 
     @property
     def kind(self) -> str:
-        """``lerobot``."""
+        """Kind of policy, ``lerobot``."""
         return KIND
 
     @property
     def noise_size(self) -> int:
-        """1 where it draws by chance: a number that seeds its draws."""
+        """Noise values per sample: 1 if the policy samples at random (the value seeds its draws), else 0."""
         return 0 if self.settings.type in _DETERMINISTIC else 1
 
     @property
     def observation_keys(self) -> tuple[str, ...]:
-        """What must be given: keys of rows, then of pictures."""
+        """Required keys of an observation: vectors first, then images."""
         return (*self._sizes, *(IMAGES + name for name in self.contract.cameras))
 
     def predict_with_features(
         self, observation: Mapping[str, NDArray], noise: NDArray | None = None, domain: str | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Chunks ``(n, chunk_size, k)`` in the dataset's units and features ``(n, d)``: ACT's latent, else none.
+        """Return chunks ``(n, chunk_size, k)`` in the dataset's units and features ``(n, d)``.
+
+        The features are ACT's latent; for other types d is 0.
 
         Raises:
-            InputError: an observation has another shape or type; names it.
-            LeRobotEndedError: LeRobot raised, or its interpreter ended.
+            InputError: an observation has a wrong shape or type; the message names it.
+            LeRobotEndedError: LeRobot raised an error, or its interpreter ended.
         """
         if domain is not None:
-            raise InputError(f"LeRobot's policies know no domains, and {domain!r} is asked for. Leave it out.")
+            raise InputError(f"LeRobot's policies have no domains, but domain {domain!r} was given. Leave it out.")
         self._check(observation)
         count = len(observation[self.observation_keys[0]])
         tile = count if self.noise_size else _TILE_PICTURES if self.contract.cameras else _TILE
@@ -253,11 +255,11 @@ class LeRobotPolicy:
     def predict(
         self, observation: Mapping[str, NDArray], noise: NDArray | None = None, domain: str | None = None
     ) -> NDArray[np.float64]:
-        """Chunks alone; see `predict_with_features`."""
+        """Return the chunks only; see `predict_with_features`."""
         return self.predict_with_features(observation, noise, domain)[0]
 
     def close(self) -> None:
-        """End LeRobot's interpreter; it also ends with this object."""
+        """End LeRobot's interpreter. This also happens when the object is deleted."""
         self._child.close()
 
     def _check(self, observation: Mapping[str, NDArray]) -> None:
@@ -268,37 +270,37 @@ class LeRobotPolicy:
             one = (*self.contract.cameras[key.removeprefix(IMAGES)], 3) if picture else (self._sizes[key],)
             wanted, shape = (self.settings.n_obs_steps, *one), np.shape(observation[key])
             if shape[1:] != wanted:
-                raise InputError(f"{key} has shape {shape}; the policy wants (n, {', '.join(map(str, wanted))}).")
+                raise InputError(f"{key} has shape {shape}; the policy needs (n, {', '.join(map(str, wanted))}).")
             if picture and observation[key].dtype != np.uint8:
-                raise InputError(f"{key} is {observation[key].dtype}; the policy wants pictures in uint8, 0 to 255.")
+                raise InputError(f"{key} is {observation[key].dtype}; the policy needs images in uint8, 0 to 255.")
 
     def _checked(self, chunk: NDArray[np.float64]) -> NDArray[np.float64]:
         size, wanted = self.settings.chunk_size, len(self.contract.action.names)
         if chunk.ndim != 3 or chunk.shape[1] < size or chunk.shape[2] != wanted:
             raise LeRobotEndedError(
-                f"LeRobot's {self.settings.type} gave commands of shape {chunk.shape}, where (n, {size}, {wanted}) "
-                "belongs. This type of policy cannot be run here."
+                f"LeRobot's {self.settings.type} gave commands of shape {chunk.shape} instead of (n, {size}, {wanted})."
+                " This type of policy cannot be run here."
             )
         return chunk[:, :size]
 
 
 def open_lerobot(folder: Path) -> LeRobotPolicy:
-    """The policy of LeRobot's that is saved in a folder; see `LeRobotPolicy`."""
+    """Open the LeRobot policy saved in a folder; see `LeRobotPolicy`."""
     return LeRobotPolicy(folder, read_config(folder))
 
 
 def save_lerobot(checkpoint: Path, folder: Path, contract: Contract, *, instruction: str = "", card: PolicyCard) -> str:
-    """Make a policy's folder of a checkpoint of LeRobot's; returns the policy's hash.
+    """Save a LeRobot checkpoint as a policy folder; return the policy's hash.
 
     Args:
-        checkpoint: LeRobot's folder ``pretrained_model``, which is copied.
-        folder: the policy's.
-        contract: what the data that trained it hold.
-        instruction: the task as it was told to the policy.
+        checkpoint: LeRobot's folder ``pretrained_model``; it is copied.
+        folder: folder of the new policy.
+        contract: contract of the training data.
+        instruction: task text that the policy was trained with.
         card: see `policies.Card`.
 
     Raises:
-        InputError: the checkpoint has no ``config.json`` of LeRobot's.
+        InputError: the checkpoint has no LeRobot ``config.json``.
     """
     settings = _settings_of(checkpoint, instruction)
     place = folder / CHECKPOINT
@@ -320,26 +322,26 @@ def save_lerobot(checkpoint: Path, folder: Path, contract: Contract, *, instruct
 
 
 def content_hash(checkpoint: Path, contract: Contract, settings: LeRobotSettings) -> str:
-    """SHA-256 over what decides the commands: LeRobot's files, settings and contract.
+    """Return a SHA-256 over everything that determines the commands: LeRobot's files, settings and contract.
 
     Raises:
         InputError: the checkpoint is missing.
     """
     if not (checkpoint / CONFIG).is_file():
-        raise InputError(f"{checkpoint} holds no checkpoint of LeRobot's: it has no {CONFIG}. {RESTORE}")
+        raise InputError(f"{checkpoint} is not a LeRobot checkpoint: it has no {CONFIG}. {RESTORE}")
     paths = [path for path in sorted(checkpoint.rglob("*")) if path.is_file() and path.name not in _BESIDE]
     files = {path.relative_to(checkpoint).as_posix(): sha256_file(path) for path in paths}
     return sha256_json([KIND, settings.model_dump(mode="json"), contract.to_json(), files])
 
 
 def require_registered_steps(checkpoint: Path) -> None:
-    """Refuse a checkpoint whose processors are anything but steps that LeRobot registers by name.
+    """Raise an error if a checkpoint's processors contain anything except steps that LeRobot registers by name.
 
-    LeRobot imports the module of a step that is named by its ``class`` and calls what it finds there with the step's
-    ``config`` (0.4.4 and 0.6.1, ``processor/pipeline.py``): any program could be started that way.
+    LeRobot imports the module of a step given by its ``class`` and calls that class with the step's ``config`` (0.4.4
+    and 0.6.1, ``processor/pipeline.py``). A checkpoint could therefore start any program.
 
     Raises:
-        InputError: a step names a class, or a file is a pickle; names the file and the step.
+        InputError: a step names a class, or a file is a pickle; the message names the file and the step.
     """
     for path in sorted(checkpoint.rglob("*")):
         if path.suffix in PICKLE_SUFFIXES:
@@ -349,8 +351,8 @@ def require_registered_steps(checkpoint: Path) -> None:
         for where, owner in _objects(read_json(path)):
             if "class" in owner and "registry_name" not in owner:
                 raise InputError(
-                    f"{path}: {where} names the class {owner['class']!r} instead of a step that LeRobot registers. A "
-                    "class by its path could be any program, so the checkpoint was not opened. Save the processor with "
+                    f"{path}: {where} names the class {owner['class']!r} instead of a step that LeRobot registers. "
+                    "Such a class could run any program, so the checkpoint was not opened. Save the processor with "
                     "registered steps."
                 )
 
@@ -366,13 +368,13 @@ def _objects(value: Any, where: str = "") -> Iterator[tuple[str, Mapping[str, An
 
 def _settings_of(checkpoint: Path, instruction: str) -> LeRobotSettings:
     if not (checkpoint / CONFIG).is_file():
-        raise InputError(f"{checkpoint} holds no checkpoint of LeRobot's: it has no {CONFIG}. Train again.")
+        raise InputError(f"{checkpoint} is not a LeRobot checkpoint: it has no {CONFIG}. Train again.")
     said = read_json(checkpoint / CONFIG)
     steps = said.get("n_action_steps")
-    # A diffusion policy gives only those commands of its horizon that are to be carried out.
+    # A diffusion policy returns only the commands of its horizon that will be executed.
     whole = said.get("chunk_size") or said.get("action_chunk_size") or steps
     if not whole:
-        raise InputError(f"{checkpoint / CONFIG} does not say how many commands a {said.get('type')} policy gives.")
+        raise InputError(f"{checkpoint / CONFIG} does not state the chunk size of its {said.get('type')} policy.")
     mode = str((said.get("normalization_mapping") or {}).get("ACTION", ""))
     made = {
         "type": str(said["type"]),
@@ -401,7 +403,7 @@ def _described(config: Mapping[str, Any], *, where: Path) -> tuple[Contract, LeR
 
 
 def _parameters(checkpoint: Path) -> int:
-    """Numbers in a checkpoint's weights, by the header of the file (8 bytes of length, then JSON)."""
+    """Count the numbers in a checkpoint's weights, from the file's header (8 bytes of length, then JSON)."""
     path = checkpoint / "model.safetensors"
     with open_regular(path) as file:
         length = int.from_bytes(file.read(8), "little")
@@ -417,6 +419,6 @@ def _travelling(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _seeds(noise: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Eight bytes ``(n, 8)`` that are a function of each row of noise."""
+    """Return eight bytes ``(n, 8)`` per row of noise, computed from that row alone."""
     rows = np.ascontiguousarray(noise, dtype=np.float64)
     return np.stack([np.frombuffer(hashlib.sha256(row.tobytes()).digest()[:8], np.uint8) for row in rows])

@@ -1,12 +1,12 @@
-"""LeRobot's side, run by the interpreter that has LeRobot, which need not have twinloop: one file, numpy and torch.
+"""Run LeRobot in the interpreter that has it; this file needs numpy and torch, but not twinloop.
 
 ::
 
     python lerobot_side.py train --policy.type=act …    LeRobot's own lerobot-train
     python lerobot_side.py serve FOLDER DEVICE          a checkpoint's predictions over standard input and output
 
-Messages between both sides are those of our policy server (``release/serve_wire.py``): the header's length, a JSON
-header, raw arrays; never pickles.
+Messages have the format of our policy server (``release/serve_wire.py``): the header's length, a JSON header, raw
+arrays; never pickles.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def send(stream: BinaryIO, kind: str, arrays: Arrays | None = None, message: str = "") -> None:
-    """Write a message, its arrays in C order and little-endian."""
+    """Write a message; arrays are sent in C order and little-endian."""
     given = {name: np.asarray(array) for name, array in (arrays or {}).items()}
     rows = [{"name": name, "dtype": a.dtype.name, "shape": list(a.shape)} for name, a in given.items()]
     header = {"protocol": PROTOCOL, "kind": kind, "arrays": rows} | ({"message": message} if message else {})
@@ -42,10 +42,10 @@ def send(stream: BinaryIO, kind: str, arrays: Arrays | None = None, message: str
 
 
 def receive(stream: BinaryIO) -> tuple[str, dict[str, NDArray[Any]], str]:
-    """The next message: its kind, its arrays and its text.
+    """Read the next message; return its kind, arrays and text.
 
     Raises:
-        EOFError: the other side is gone.
+        EOFError: the other process closed the stream.
     """
     (length,) = _LENGTH.unpack(_exactly(stream, _LENGTH.size))
     header = json.loads(_exactly(stream, length))
@@ -60,16 +60,16 @@ def receive(stream: BinaryIO) -> tuple[str, dict[str, NDArray[Any]], str]:
 def _exactly(stream: BinaryIO, count: int) -> bytes:
     data = stream.read(count)
     if len(data) < count:
-        raise EOFError(f"{count - len(data)} bytes of a message are missing: the other side is gone.")
+        raise EOFError(f"{count - len(data)} bytes of a message are missing: the other process closed the stream.")
     return data
 
 
 class ServedCheckpoint:
-    """A checkpoint of LeRobot's with its own processors, which predicts chunks of commands.
+    """A LeRobot checkpoint with its own processors, which predicts chunks of commands.
 
     Args:
-        folder: of the checkpoint (``pretrained_model``).
-        device: cpu, cuda.
+        folder: folder of the checkpoint (``pretrained_model``).
+        device: cpu or cuda.
     """
 
     def __init__(self, folder: str, device: str) -> None:
@@ -82,7 +82,9 @@ class ServedCheckpoint:
         config = PreTrainedConfig.from_pretrained(folder)
         config.device, config.pretrained_path = device, Path(folder)
         if hasattr(config, "pretrained_backbone_weights"):
-            config.pretrained_backbone_weights = None  # the checkpoint has them; else they are fetched first
+            config.pretrained_backbone_weights = (
+                None  # the checkpoint contains them; otherwise they would be downloaded
+            )
         self.policy = get_policy_class(config.type).from_pretrained(folder, config=config)
         self.policy.eval()
         self.before, self.after = make_pre_post_processors(
@@ -94,9 +96,9 @@ class ServedCheckpoint:
             head.register_forward_pre_hook(self._look)
 
     def chunk(self, arrays: Arrays, task: str) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Commands ``(n, chunk, k)`` and features ``(n, d)`` for histories ``(n, steps, …)``.
+        """Return commands ``(n, chunk, k)`` and features ``(n, d)`` for histories ``(n, steps, …)``.
 
-        Where there are ``seeds`` ``(n, 8)``, each row is predicted by itself with chance of its own.
+        With ``seeds`` ``(n, 8)``, each row is predicted separately with its own seed.
         """
         import torch  # pyright: ignore[reportMissingImports]
 
@@ -125,7 +127,7 @@ class ServedCheckpoint:
         return command, np.empty((len(command), 0)) if self._latent is None else self._latent
 
     def _chunk(self, batches: Sequence[dict[str, Any]]) -> Any:
-        """What the policy says of a history; some keep it in queues, which are filled as LeRobot fills them."""
+        """Predict a chunk from a history. For policies with observation queues, fill the queues as LeRobot does."""
         import torch  # pyright: ignore[reportMissingImports]
         from lerobot.policies.utils import populate_queues  # pyright: ignore[reportMissingImports]
 
@@ -142,14 +144,14 @@ class ServedCheckpoint:
         return self.policy.predict_action_chunk({key: v for key, v in stacked.items() if key != ACTION})
 
     def _look(self, _: Any, inputs: tuple[Any, ...]) -> None:
-        """The latent before ACT's head, averaged over the chunk."""
+        """Store the latent before ACT's head, averaged over the chunk."""
         import torch  # pyright: ignore[reportMissingImports]
 
         self._latent = inputs[0].mean(dim=1).to("cpu", torch.float64).numpy()
 
 
 def _batch(seen: Arrays, task: str) -> dict[str, Any]:
-    """Observations as LeRobot's own loop hands them to a policy (``lerobot/policies/utils.py``)."""
+    """Convert observations to the form of LeRobot's own loop (``lerobot/policies/utils.py``)."""
     import torch  # pyright: ignore[reportMissingImports]
 
     batch: dict[str, Any] = {}
@@ -163,7 +165,7 @@ def _batch(seen: Arrays, task: str) -> dict[str, Any]:
 
 
 def serve(folder: str, device: str, reading: BinaryIO, writing: BinaryIO) -> None:
-    """Answer requests until the other side is gone; whatever a policy raises is an answer too."""
+    """Answer requests until the stream is closed; errors of the policy are sent as answers."""
     try:
         served = ServedCheckpoint(folder, device)
     except Exception as error:  # noqa: BLE001 - LeRobot's, told to the other side
@@ -183,9 +185,9 @@ def serve(folder: str, device: str, reading: BinaryIO, writing: BinaryIO) -> Non
 
 
 def let_torchvision_in() -> None:
-    """A torchvision built for CUDA asks for operators that torch for the CPU lacks; declared, they let it be imported.
+    """Make a torchvision built for CUDA importable with a torch for the CPU, by declaring the missing operators.
 
-    Their library must live as long as they do.
+    The library object must be kept alive as long as the operators are used.
     """
     import torch  # pyright: ignore[reportMissingImports]
 
@@ -214,7 +216,7 @@ def _main(words: Sequence[str]) -> None:
     import torch  # pyright: ignore[reportMissingImports]
 
     writing = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what LeRobot prints must not come between messages
+    os.dup2(2, 1)  # LeRobot's prints must not mix with messages
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
     serve(words[1], words[2], sys.stdin.buffer, writing)
 

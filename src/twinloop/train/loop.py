@@ -1,6 +1,6 @@
-"""The loop: batches, losses, learning rate, steps, evaluations, checkpoints; the same weights on one device.
+"""Training loop: batches, losses, learning rate, steps, evaluations and checkpoints; deterministic on one device.
 
-A checkpoint is one file that is replaced whole: weights, optimizer, best so far, and the record.
+A checkpoint is one file, replaced atomically: weights, optimizer, best weights so far, and progress.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _KEY = "twinloop"
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingCheckpoint:
-    """``tensors`` by name and ``facts`` in plain values."""
+    """Content of a checkpoint: ``tensors`` by name and ``facts`` as plain values."""
 
     tensors: Mapping[str, Tensor]
     facts: Mapping[str, Any]
 
     def group(self, name: str) -> dict[str, Tensor]:
-        """The tensors whose names begin with ``NAME/``, without it."""
+        """Return the tensors whose names begin with ``NAME/``, without this prefix."""
         prefix = f"{name}/"
         return {key.removeprefix(prefix): value for key, value in self.tensors.items() if key.startswith(prefix)}
 
@@ -53,7 +53,7 @@ def write_checkpoint(folder: Path, groups: Mapping[str, Mapping[str, Tensor]], f
     """Replace the folder's checkpoint.
 
     Raises:
-        DatasetError: the disk is full; the checkpoint before is still there.
+        DatasetError: the disk is full; the previous checkpoint is kept.
     """
     tensors = {
         f"{group}/{name}": value.detach().to("cpu").contiguous()
@@ -65,16 +65,16 @@ def write_checkpoint(folder: Path, groups: Mapping[str, Mapping[str, Tensor]], f
 
 
 def read_checkpoint(folder: Path) -> TrainingCheckpoint:
-    """The folder's checkpoint.
+    """Read the folder's checkpoint.
 
     Raises:
-        InputError: there is none, or it is damaged, or of a newer version.
+        InputError: there is no checkpoint, or it is damaged, or from a newer version.
     """
     path = folder / CHECKPOINT
     if (folder / RESULT).is_file():
         raise InputError(
-            f"{folder} holds a finished run: nothing is left to resume. `--adapt {folder}` with another --output "
-            "trains on from its weights."
+            f"{folder} holds a finished run, which cannot be resumed. `--adapt {folder}` with another --output "
+            "continues training from its weights."
         )
     if not path.is_file():
         raise InputError(f"{folder} holds no run to resume: {CHECKPOINT} is missing. Train without --resume.")
@@ -85,8 +85,8 @@ def read_checkpoint(folder: Path) -> TrainingCheckpoint:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
     except (safetensors.SafetensorError, OSError, KeyError, ValueError) as error:
         raise InputError(
-            f"{path} ({path.stat().st_size} bytes) is no whole checkpoint ({error}). Put a copy of it back, "
-            "or train anew."
+            f"{path} ({path.stat().st_size} bytes) is not a complete checkpoint ({error}). Restore a copy of it, "
+            "or train again."
         ) from error
     if facts.get("schema") != _SCHEMA:
         raise InputError(f"{path} has schema {facts.get('schema')}, this version reads {_SCHEMA}. Update twinloop.")
@@ -94,7 +94,7 @@ def read_checkpoint(folder: Path) -> TrainingCheckpoint:
 
 
 def learning_rate(step: int, *, steps: int, peak: float, warmup: float) -> float:
-    """Rises linearly over the share ``warmup`` of the steps, then falls along half a cosine to zero.
+    """Return the learning rate: a linear rise over the share ``warmup`` of the steps, then half a cosine to zero.
 
     Loshchilov & Hutter, "SGDR: stochastic gradient descent with warm restarts", ICLR 2017, equation 5 without restarts.
     ``step`` counts from 0.
@@ -105,13 +105,13 @@ def learning_rate(step: int, *, steps: int, peak: float, warmup: float) -> float
     return peak * 0.5 * (1 + math.cos(math.pi * (step - rising) / max(1, steps - rising)))
 
 
-_EVERY_S = 60.0  # a checkpoint at least so often: what a crash costs
+_EVERY_S = 60.0  # a checkpoint at least this often, which bounds the loss by a crash
 _NAMED = 5  # frames that a message names
 
 
 @dataclass
 class TrainingProgress:
-    """What has happened so far, in plain values; a checkpoint holds all of it."""
+    """Progress of a run as plain values, saved in every checkpoint."""
 
     step: int = 0
     losses: list[tuple[int, float]] = field(default_factory=list)
@@ -126,18 +126,18 @@ class TrainingProgress:
 
 
 class TrainingLoop:
-    """One training run, from wherever it stands to its end.
+    """One training run, from its current step to its end.
 
     Args:
-        policy: what is trained, in place, on the device of ``samples``.
+        policy: policy to train, in place, on the device of ``samples``.
         data: all frames.
-        samples: batches of them.
-        mixture: which frames make each batch.
-        holdout: what is not trained on; None where nothing is held out.
-        config: how to train.
-        folder: gets the checkpoint.
-        facts: what a checkpoint must agree with when it is resumed: hashes of the configuration and the data.
-        additions: what adaptation adds.
+        samples: batches of the frames.
+        mixture: chooses the frames of each batch.
+        holdout: held-out episodes, or None.
+        config: training settings.
+        folder: folder of the checkpoint.
+        facts: hashes of configuration and data, which must match when a checkpoint is resumed.
+        additions: additions of the adaptation.
     """
 
     def __init__(
@@ -169,10 +169,11 @@ class TrainingLoop:
         self._every = max(1, config.steps // config.evaluations)
 
     def run(self) -> None:
-        """Train to the end; afterwards the policy has the weights that are kept.
+        """Train to the end; afterwards the policy has the weights to keep.
 
         Raises:
-            CheckFailedError: a loss or a gradient is not finite; names the batch. The checkpoint before it is kept.
+            CheckFailedError: a loss or a gradient is not finite; the message names the worst samples. The previous
+                checkpoint is kept.
         """
         began, before = time.perf_counter(), self.progress.seconds
         saved = began
@@ -206,16 +207,16 @@ class TrainingLoop:
         write_checkpoint(self._folder, groups, facts)
 
     def restore(self, checkpoint: TrainingCheckpoint) -> None:
-        """Go on from a checkpoint.
+        """Continue from a checkpoint.
 
         Raises:
-            InputError: it is of another configuration or other data; says what differs.
+            InputError: it belongs to another configuration or other data; the message names the difference.
         """
         for name, value in self._facts.items():
             if checkpoint.facts.get(name) != value:
                 raise InputError(
-                    f"{self._folder / CHECKPOINT} is of a run with another {name}. Resume with the same settings and "
-                    "data, or train into another --output."
+                    f"{self._folder / CHECKPOINT} belongs to a run with another {name}. Resume with the same settings "
+                    "and data, or train into another --output."
                 )
         self.policy.load_state_dict(checkpoint.group("policy"))
         self._mean, self._best = checkpoint.group("mean"), checkpoint.group("best")
@@ -231,7 +232,7 @@ class TrainingLoop:
         self.mixture.restore(checkpoint.facts["mixture"])
 
     def errors(self) -> list[SourceError]:
-        """The held-out errors of the policy as it is."""
+        """Return the held-out errors of the policy with its current weights."""
         return [] if self.holdout is None else self.holdout.errors(self.policy, self.samples)
 
     def _step(self) -> None:
@@ -300,7 +301,7 @@ class TrainingLoop:
             )
 
     def _settle(self) -> None:
-        """Give the policy the weights that are kept."""
+        """Load the weights to keep into the policy."""
         if self._mean:
             self.policy.load_state_dict(self._mean)
         if self._best and (self.config.keep == "best" or self.progress.stopped):
@@ -309,7 +310,7 @@ class TrainingLoop:
 
     @contextmanager
     def _shown(self) -> Iterator[None]:
-        """The policy with the running mean of its weights, where there is one."""
+        """Load the running mean of the weights, if there is one, within the context."""
         if not self._mean:
             yield
             return
@@ -321,7 +322,7 @@ class TrainingLoop:
             self.policy.load_state_dict(own)
 
     def _broken(self, what: str, frames: Ints, each: Tensor) -> CheckFailedError:
-        """The error for a batch that cannot be learned from; the worst samples are named."""
+        """Return the error for a batch with a non-finite loss or gradient; it names the worst samples."""
         values = each.detach().cpu().numpy()
         bad = np.flatnonzero(~np.isfinite(values))
         worst = bad if len(bad) else np.argsort(-values)[:_NAMED]
@@ -342,7 +343,7 @@ def _copied(policy: Policy) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def _follow(mean: dict[str, Tensor], policy: Policy, decay: float) -> None:
-    """One step of the running mean of the weights."""
+    """Update the running mean of the weights by one step."""
     for name, value in policy.state_dict().items():
         if value.is_floating_point():
             mean[name].lerp_(value, 1 - decay)
@@ -351,13 +352,13 @@ def _follow(mean: dict[str, Tensor], policy: Policy, decay: float) -> None:
 
 
 def _seed(run_seed: int, step: int) -> int:
-    """The seed of all chance in one step, so that none has to be remembered between steps."""
+    """Return the seed of one step, so that no random state has to be saved between steps."""
     low, high = stream_key(run_seed, f"train/step/{step}")
     return low | (high << 31)
 
 
 def _seeded(device: str, seed: int) -> torch.Generator:
-    """The device's own generator at the beginning of its numbers for a seed; dropout takes from no other."""
+    """Seed the device's default generator, which dropout uses too, and return it."""
     own = torch.default_generator.manual_seed(seed)
     if device == "cpu":
         return own

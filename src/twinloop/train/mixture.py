@@ -1,9 +1,9 @@
-"""Choose which samples make each batch: exact shares of sources, nearly nominal episodes first if asked for.
+"""Choose the samples of each batch: exact shares of sources, with an optional curriculum from nominal episodes.
 
-After t batches of B samples a source of share w has had t·B·w of them to within one, and in any window of batches to
-within two. The whole part of B·w is in every batch; what is left over goes, place by place, to the source whose next
-sample is due first (Tijdeman, "The chairman assignment problem", Discrete Mathematics 32, 1980, whose theorem bounds
-the deviation of n sources by 1 - 1/(2n - 2)).
+After t batches of B samples, a source of share w has had t·B·w samples to within one, and in any window of batches to
+within two. The whole part of B·w is in every batch. Each remaining place goes to the source whose next sample is due
+first (Tijdeman, "The chairman assignment problem", Discrete Mathematics 32, 1980, whose theorem bounds the deviation of
+n sources by 1 - 1/(2n - 2)).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from twinloop.twin import load_twin
 
 
 def strengths(episodes: Sequence[ListedEpisode]) -> NDArray[np.float64]:
-    """Of each episode ``(E,)``, from 0 (nominal) to 1: the root mean square over the parameters that vary.
+    """Return each episode's randomization strength ``(E,)``, from 0 (nominal) to 1, an RMS over the varied parameters.
 
-    Each parameter counts by its distance from nominal as a share of the largest such distance among the episodes of the
-    same twin. Where the twin is not at hand, the median of what was drawn stands for nominal. An episode of which
-    nothing was drawn, such as a recorded one, has strength 0.
+    Each parameter counts by its distance from nominal, divided by the largest such distance among the episodes of the
+    same twin. If the twin cannot be loaded, the median of the drawn values replaces the nominal value. An episode
+    without drawn parameters, such as a recorded one, has strength 0.
     """
     made = np.zeros(len(episodes))
     groups: dict[tuple[str, frozenset[str]], list[int]] = {}
@@ -54,28 +54,28 @@ def _nominal(twin: str, names: Sequence[str], values: NDArray[np.float64]) -> ND
     return np.array([params[n].nominal if n in params else m for n, m in zip(names, nominal, strict=True)])
 
 
-_STAGES = 10  # steps in which a curriculum widens
+_STAGES = 10  # number of increments of a curriculum
 _ROUND_OFF = 1e-9  # of a sample: shares such as 1/3 are not exact in float64
 
 
 def shares(sources: Sequence[TrainingSource], sim_fraction: float | None, frames: ArrayLike) -> NDArray[np.float64]:
-    """Each source's share of every batch, ``(S,)``, adding up to 1.
+    """Return each source's share of every batch, ``(S,)``; the shares sum to 1.
 
-    Weights that are given count; without any, frames do. ``sim_fraction`` is what all simulated sources have together.
+    Shares follow the given weights, or the numbers of frames if no weights are given. ``sim_fraction`` is the total
+    share of all simulated sources.
 
     Args:
-        sources: in the order of the shares.
-        sim_fraction: None for whatever the weights come to.
-        frames: of each source that may be drawn, ``(S,)``.
+        sources: the sources, in the order of the shares.
+        sim_fraction: None to use the weights unchanged.
+        frames: frames of each source that may be drawn, ``(S,)``.
 
     Raises:
-        InputError: weights are given for some sources only, or there is nothing simulated, or nothing real, to give
-            its fraction to.
+        InputError: only some sources have weights, or a fraction is set for simulated or real sources and none exists.
     """
     given = [source.config.weight for source in sources]
     if any(weight is not None for weight in given) and any(weight is None for weight in given):
         names = ", ".join(s.name for s, weight in zip(sources, given, strict=True) if weight is None)
-        raise InputError(f"{names} has no weight and other sources have. Give each source a weight, or none.")
+        raise InputError(f"{names} has no weight, but other sources do. Give a weight to every source or to none.")
     weight = np.asarray(frames if given[0] is None else given, dtype=np.float64)
     if sim_fraction is None:
         return weight / weight.sum()
@@ -83,9 +83,9 @@ def shares(sources: Sequence[TrainingSource], sim_fraction: float | None, frames
     for name, group, part in (("simulated", ~real, sim_fraction), ("real", real, 1 - sim_fraction)):
         if not group.any() and part > 0:
             raise InputError(
-                f"sim_fraction {sim_fraction:g} leaves {part:.0%} to {name} sources, and there is none: "
-                f"{', '.join(source.name for source in sources)}. Give one, or leave sim_fraction out. "
-                "A folder that does not say what it is counts as real; `kind: sim` beside `data:` says otherwise."
+                f"sim_fraction {sim_fraction:g} assigns {part:.0%} to {name} sources, but there are none: "
+                f"{', '.join(source.name for source in sources)}. Add one, or leave sim_fraction out. "
+                "A folder without this information counts as real; add `kind: sim` to the source if it is simulated."
             )
     made = np.zeros(len(weight))
     for group, part in ((~real, sim_fraction), (real, 1 - sim_fraction)):
@@ -95,11 +95,11 @@ def shares(sources: Sequence[TrainingSource], sim_fraction: float | None, frames
 
 
 class BatchShares:
-    """How many samples of each source are in the next batch.
+    """Numbers of samples per source in successive batches.
 
     Args:
-        share: ``(S,)``, adding up to 1.
-        batch: samples in each.
+        share: ``(S,)``, sums to 1.
+        batch: samples per batch.
     """
 
     def __init__(self, share: ArrayLike, batch: int) -> None:
@@ -111,19 +111,19 @@ class BatchShares:
         self._had = np.zeros(len(exact), dtype=np.int64)
 
     def next(self) -> NDArray[np.int64]:
-        """Counts ``(S,)`` of the next batch."""
+        """Return the counts ``(S,)`` of the next batch."""
         counts = self._whole.copy()
         for _ in range(self._left):
             counts[self._due()] += 1
         return counts
 
     def skip(self, batches: int) -> None:
-        """Go on as if so many batches had been made."""
+        """Advance as if this many batches had been made."""
         for _ in range(batches * self._left):
             self._due()
 
     def _due(self) -> int:
-        """The source that gets the next place."""
+        """Return the source that gets the next place."""
         owed = (self._had.sum() + 1) * self._weights - self._had
         slack = 1.0 / (2 * max(len(owed), 2) - 2)
         may = (owed >= slack - _ROUND_OFF) & (self._weights > 0)
@@ -134,17 +134,17 @@ class BatchShares:
 
 
 class FrameMixture:
-    """Frames that make each batch: each source's in an order of chance, every one before any comes again.
+    """Frames of each batch. Each source's frames are drawn in random order, all of them once before any repeats.
 
     Args:
         data: the frames.
-        share: of each source, see `shares`.
-        batch: samples in each.
-        seed: run seed; batch t is a function of it, of the data and of t alone.
-        episodes: which may be drawn; by default all.
-        strength: of each episode's randomization ``(E,)``, see `strengths`; only a curriculum asks for it.
+        share: share of each source, see `shares`.
+        batch: samples per batch.
+        seed: run seed; batch t depends only on the seed, the data and t.
+        episodes: episodes that may be drawn; by default all.
+        strength: randomization strength of each episode ``(E,)``, see `strengths`; used only by a curriculum.
         curriculum: see `config.CurriculumConfig`.
-        steps: batches of the whole run, which a curriculum is a share of.
+        steps: number of batches in the whole run, for the curriculum's schedule.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class FrameMixture:
         ]
 
     def next(self) -> Ints:
-        """The frames ``(batch,)`` of the next batch, source by source."""
+        """Return the frames ``(batch,)`` of the next batch, source by source."""
         counts = self._shares.next()
         stage = self._stage()
         self._at += 1
@@ -179,11 +179,11 @@ class FrameMixture:
         return np.concatenate([pool.take(int(n), stage) for pool, n in zip(self._pools, counts, strict=True)])
 
     def state(self) -> dict[str, Any]:
-        """Where it stands, as plain values."""
+        """Return the current position as plain values."""
         return {"at": self._at, "drawn": self.drawn.tolist(), "pools": [pool.state() for pool in self._pools]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state`, as if never interrupted."""
+        """Continue from `state`, as if the run had not been interrupted."""
         self._at = int(state["at"])
         self._shares.skip(self._at)
         self.drawn = np.array(state["drawn"], dtype=np.int64)
@@ -191,7 +191,7 @@ class FrameMixture:
             pool.restore(said)
 
     def _stage(self) -> float:
-        """The share of each source's episodes that is in now, the nearest to nominal ones."""
+        """Return the share of each source's episodes in use now; those nearest to nominal are used first."""
         if self._curriculum is None:
             return 1.0
         begin, until = self._curriculum.begin, self._curriculum.until
@@ -200,7 +200,7 @@ class FrameMixture:
 
 
 class _ShuffledFrames:
-    """One source's frames, dealt like cards: shuffled, dealt to the end, shuffled again."""
+    """Frames of one source in random order; they are shuffled again after each pass."""
 
     def __init__(
         self, data: TrainingFrames, episodes: Ints, strength: NDArray[np.float64], seed: int, number: int
@@ -211,7 +211,7 @@ class _ShuffledFrames:
         self._cards = np.empty(0, dtype=np.int64)
 
     def take(self, count: int, stage: float) -> Ints:
-        """The next ``count`` frames; a new stage brings new cards."""
+        """Return the next ``count`` frames; a new stage shuffles the frames of its episodes."""
         if not count:
             return np.empty(0, dtype=np.int64)
         if stage != self._stage:

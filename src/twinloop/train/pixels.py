@@ -1,7 +1,7 @@
-"""Simulated pictures with statistics of real ones, before the policy sees them; real pictures stay as they are.
+"""Change simulated images so that their pixel statistics match real ones; real images stay unchanged.
 
-All in the stored RGB values of the pictures, 0 to 255, as the policy reads them: neither linear light nor another
-space, so that what is measured equal is what the network gets.
+All methods work on the stored RGB values, 0 to 255, as the policy reads them, not in linear light. Statistics that are
+equal here are therefore also equal at the network's input.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from twinloop.train.data import Ints
 from twinloop.train.prepared import TrainingSetup
 from twinloop.train.samples import open_caches
 
-_EPISODES = 32  # of a kind whose pictures are measured: each is decoded whole
+_EPISODES = 32  # most episodes of a kind that are measured: each is decoded completely
 
 
 class PixelMethod(Protocol):
-    """Pictures ``(n, t, h, w, 3)`` in float32, 0 to 255, made like others."""
+    """A method that changes images ``(n, t, h, w, 3)``, float32, 0 to 255, to resemble the target images."""
 
     def __call__(self, pictures: Tensor) -> Tensor:
-        """The pictures, not yet clipped or rounded."""
+        """Return the changed images, not yet clipped or rounded."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class MomentMatching:
-    """Each channel shifted and scaled so that mean and deviation, ``(3,)`` each, go from the simulated to the real.
+    """Shift and scale of each channel that map the simulated mean and deviation, ``(3,)`` each, to the real ones.
 
-    The channelwise part of Reinhard et al., "Color transfer between images", 2001, with the statistics of all pictures
-    together: differences between simulated pictures, such as of light, stay.
+    This is the channelwise part of Reinhard et al., "Color transfer between images", 2001. The statistics are computed
+    over all images together, so differences between simulated images, such as lighting, remain.
     """
 
     sim: tuple[Tensor, Tensor]
@@ -47,23 +47,23 @@ class MomentMatching:
 
     @classmethod
     def of(cls, real: Tensor, sim: Tensor) -> MomentMatching:
-        """Measured on pictures ``(…, 3)``."""
+        """Measure the statistics on images ``(…, 3)``."""
         return cls(sim=_moments(sim), real=_moments(real))
 
     def __call__(self, pictures: Tensor) -> Tensor:
-        """See `PixelMethod`."""
+        """Return the changed images; see `PixelMethod`."""
         (mean, deviation), (wanted, spread) = self.sim, self.real
         return (pictures - mean.to(pictures)) / deviation.to(pictures) * spread.to(pictures) + wanted.to(pictures)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FourierAdaptation:
-    """The amplitudes of low frequencies from a real picture drawn at random; phases and all else stay.
+    """Replacement of low-frequency amplitudes by those of a randomly drawn real image; phases stay unchanged.
 
-    Yang & Soatto, "FDA: Fourier domain adaptation for semantic segmentation", CVPR 2020. Low are those with fewer than
-    ``beta`` · min(h, w) periods in either direction: the m places ``low`` ``(h, w // 2 + 1)`` of a spectrum.
-    ``amplitudes`` ``(K, 3, m)`` are the real pictures'. Which picture each sample gets follows from torch's generator,
-    which the loop seeds anew for every step.
+    Source: Yang & Soatto, "FDA: Fourier domain adaptation for semantic segmentation", CVPR 2020. A frequency is low if
+    it has fewer than ``beta`` · min(h, w) periods in both directions. ``low`` ``(h, w // 2 + 1)`` marks the m low
+    entries of a spectrum; ``amplitudes`` ``(K, 3, m)`` are those of the real images. Torch's generator, which the
+    training loop reseeds at every step, chooses the real image for each sample.
     """
 
     amplitudes: Tensor
@@ -71,7 +71,7 @@ class FourierAdaptation:
 
     @classmethod
     def of(cls, real: Tensor, beta: float) -> FourierAdaptation:
-        """Measured on pictures ``(K, h, w, 3)``."""
+        """Measure the amplitudes of real images ``(K, h, w, 3)``."""
         height, width = real.shape[1:3]
         most = beta * min(height, width)
         rows, columns = torch.fft.fftfreq(height) * height, torch.fft.rfftfreq(width) * width
@@ -80,7 +80,7 @@ class FourierAdaptation:
         return cls(amplitudes=torch.stack(found), low=low)
 
     def __call__(self, pictures: Tensor) -> Tensor:
-        """See `PixelMethod`."""
+        """Return the changed images; see `PixelMethod`."""
         spectrum, low = torch.fft.rfft2(pictures.movedim(-1, 2)), self.low.to(pictures.device)
         drawn = self.amplitudes[torch.randint(len(self.amplitudes), (len(pictures),))].to(pictures.device)
         before = spectrum[..., low]
@@ -89,14 +89,14 @@ class FourierAdaptation:
 
 
 def like_real(prepared: TrainingSetup, config: PixelsConfig) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
-    """The transform of batches that a configuration asks for, with statistics of training pictures, drawn by the seed.
+    """Return the batch transform of a configuration, with statistics of training images drawn with the run's seed.
 
     Raises:
-        InputError: the policy sees no pictures, or one kind of them is missing.
+        InputError: the policy uses no images, or real or simulated images are missing.
     """
     data = prepared.data
     if not data.contract.cameras:
-        raise InputError("pixels changes pictures, and the policy sees none. Name cameras with --inputs.")
+        raise InputError("pixels changes images, but the policy uses none. Name cameras with --inputs.")
     simulated = torch.tensor([not source.real for source in data.sources])
     frames = {kind: _frames(prepared, config.pictures, real=kind == "real") for kind in ("real", "sim")}
     methods: dict[str, PixelMethod] = {}
@@ -109,7 +109,7 @@ def like_real(prepared: TrainingSetup, config: PixelsConfig) -> Callable[[dict[s
 
 
 def changed(methods: Mapping[str, PixelMethod], simulated: Tensor) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
-    """A transform that applies a method for each camera to pictures of sources where ``simulated`` ``(S,)`` is true."""
+    """Return a transform that applies each camera's method to sources where ``simulated`` ``(S,)`` is true."""
 
     def run(batch: dict[str, Tensor]) -> dict[str, Tensor]:
         rows = simulated.to(batch[SOURCE].device)[batch[SOURCE]]
@@ -125,9 +125,9 @@ def changed(methods: Mapping[str, PixelMethod], simulated: Tensor) -> Callable[[
 
 
 def _moments(pictures: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and deviation by channel; a channel that does not vary counts as varying by one grey level."""
+    """Return mean and deviation per channel; the deviation of a constant channel is set to one grey level."""
     mean, square = torch.zeros(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
-    for picture in pictures:  # one at a time, because all of them in float64 are gigabytes
+    for picture in pictures:  # one at a time, because all images in float64 need gigabytes
         rows = picture.to(torch.float64).reshape(-1, 3)
         mean += rows.mean(dim=0) / len(pictures)
         square += rows.square().mean(dim=0) / len(pictures)
@@ -136,7 +136,7 @@ def _moments(pictures: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _frames(prepared: TrainingSetup, count: int, *, real: bool) -> Ints:
-    """Training frames of one kind, spread over some of its episodes."""
+    """Choose training frames of one kind, spread over at most `_EPISODES` episodes."""
     data = prepared.data
     mine = np.array(
         [place for place in prepared.training if data.sources[data.source_of[place]].real == real], dtype=int
@@ -144,7 +144,7 @@ def _frames(prepared: TrainingSetup, count: int, *, real: bool) -> Ints:
     name = "real" if real else "simulated"
     if not len(mine):
         raise InputError(
-            f"pixels compares real with simulated pictures, and no {name} one is trained on. Add a source."
+            f"pixels needs real and simulated images, but there are no {name} training images. Add a source."
         )
     chance = generator(prepared.config.seed, f"train/pixels/{name}")
     chosen = chance.permutation(mine)[:_EPISODES]

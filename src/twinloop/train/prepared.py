@@ -1,4 +1,4 @@
-"""Prepare a training run: its data and mixture, the recipe of its policy's kind, the policy it goes on from."""
+"""Prepare a training run: data, mixture, recipe of the policy kind, and the base policy of a fine-tuning."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ from twinloop.train.sources import open_sources
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRecipe:
-    """Steps, samples in each, the highest learning rate, and settings of the policy that differ from its own.
+    """Default steps, batch size, peak learning rate, and settings that differ from the policy's defaults.
 
-    Where the policy sees pictures, ``batch_pictures`` samples are in each: they weigh a hundred times as much.
+    Policies that use images train with ``batch_pictures`` samples per batch, because images need a hundred times as
+    much memory.
     """
 
     steps: int
@@ -35,8 +36,8 @@ class TrainingRecipe:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-# Absolute errors and long pieces of a chunk: the scripted expert waits at times, and a policy that soon looks again
-# does not know that it has waited. Chosen by success on one task, pick and place with the SO-101.
+# L1 loss and many executed steps per chunk: the scripted expert sometimes waits, and a policy that replans soon cannot
+# observe that it has waited. Chosen by success on one task, pick and place with the SO-101.
 RECIPES: Mapping[str, TrainingRecipe] = {
     "mlp": TrainingRecipe(
         steps=5000, batch=256, lr=1e-3, settings={"loss": "l1", "chunk_size": 32, "n_action_steps": 24}
@@ -47,21 +48,21 @@ RECIPES: Mapping[str, TrainingRecipe] = {
 
 
 def recipe(kind: str) -> TrainingRecipe:
-    """The recipe of a kind; of one that is not ours, the regression's without its settings."""
+    """Return the recipe of a policy kind; an unknown kind gets that of ``mlp`` without its settings."""
     return RECIPES.get(kind, TrainingRecipe(steps=5000, batch=256, lr=1e-3))
 
 
-# A tenth of the rate of a new policy, and few steps: of ten demonstrations more make the held-out error grow, whatever
-# moves (docs/guides/training.md).
+# A tenth of the rate of a new policy, and few steps: with ten demonstrations, more steps increase the held-out error
+# for every method (docs/guides/training.md).
 _SLOWER = 0.1
 _STEPS = 100
 
 
 def on_base(config: TrainConfig, adapt: AdaptConfig) -> TrainConfig:
-    """The configuration with kind, settings and inputs of the policy that it goes on from, and rates that fit it.
+    """Return the configuration of a fine-tuning: kind, settings and inputs of the base policy, and suitable rates.
 
     Raises:
-        InputError: the folder is no policy, or the configuration says something else than its policy is.
+        InputError: the folder is not a policy, or the configuration contradicts the base policy.
     """
     folder = Path(adapt.base)
     described = read_config(folder)
@@ -73,11 +74,12 @@ def on_base(config: TrainConfig, adapt: AdaptConfig) -> TrainConfig:
     settings.pop("kind", None)
     _require_same(config, folder, kind, settings)
     if adapt.method != "low_rank" and adapt.rank != AdaptConfig.model_fields["rank"].default:
-        raise InputError(f"adapt: rank belongs to method low_rank, and the method is {adapt.method}. Leave it out.")
+        raise InputError(
+            f"adapt: rank is a setting of method low_rank, but the method is {adapt.method}. Leave it out."
+        )
     if config.align is not None and adapt.method == "head":
         raise InputError(
-            "align moves the features, and with method head they stay as they are. Choose full or low_rank, or leave "
-            "align out."
+            "align changes the features, but method head keeps them fixed. Choose full or low_rank, or leave align out."
         )
     usual = recipe(kind)
     return config.model_copy(
@@ -94,28 +96,28 @@ def on_base(config: TrainConfig, adapt: AdaptConfig) -> TrainConfig:
 def _require_same(config: TrainConfig, folder: Path, kind: str, settings: Mapping[str, Any]) -> None:
     if "policy" in config.model_fields_set and config.policy != kind:
         raise InputError(
-            f"{folder} is a policy of kind {kind}, not {config.policy}. Leave --policy out to go on from it."
+            f"{folder} is a policy of kind {kind}, not {config.policy}. Leave --policy out to start from it."
         )
     for name, value in config.settings.items():
         if name not in settings or settings[name] != value:
             there = f"{name}={settings[name]}" if name in settings else f"no {name}"
             raise InputError(
-                f"{folder} has {there}, and a policy to go on from keeps its settings; {name}={value} was asked for. "
+                f"{folder} has {there}, and fine-tuning keeps the settings of a policy; {name}={value} was given. "
                 "Leave it out, or train a new policy."
             )
     if config.domain_token is not None:
-        raise InputError(f"domain_token makes new tokens, and {folder} keeps those it has. Leave it out.")
+        raise InputError(f"domain_token makes new tokens, but {folder} keeps its tokens. Leave it out.")
 
 
 def _inputs(contract: Contract) -> tuple[str, ...]:
-    """What the policy observes, as `config.TrainConfig` names it."""
+    """Return the policy's inputs, named as in `config.TrainConfig`."""
     rows = (("state", contract.state is not None), ("environment", bool(contract.environment)))
     return (*(name for name, there in rows if there), *contract.cameras)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSetup:
-    """What a run is made of before its first step. Episodes are places in ``data.episodes``."""
+    """Data and configuration of a run before its first step. Episodes are indices into ``data.episodes``."""
 
     config: TrainConfig
     data: TrainingFrames
@@ -125,17 +127,17 @@ class TrainingSetup:
 
     @property
     def training_ids(self) -> list[str]:
-        """Names of the episodes that are trained on."""
+        """Ids of the training episodes, sorted and unique."""
         return sorted({self.data.episodes[place].episode_id for place in self.training})
 
 
 def resolved(config: TrainConfig) -> TrainConfig:
-    """The configuration with what the kind's recipe says filled in, and the policy's settings checked and complete.
+    """Fill in the recipe's values, and check and complete the policy's settings.
 
-    Only the size of a batch is left open where nobody said it: it depends on what the policy sees.
+    Only an unset batch size stays open: it depends on the policy's inputs.
 
     Raises:
-        InputError: a setting is wrong, or is not as the policy to go on from has it.
+        InputError: a setting is wrong, or differs from the base policy's.
     """
     if config.adapt is not None:
         return on_base(config, config.adapt)
@@ -146,7 +148,7 @@ def resolved(config: TrainConfig) -> TrainConfig:
 
 
 def _with_recipe(usual: TrainingRecipe, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The recipe's settings with those given; pieces of a chunk are no longer than a chunk that was asked for."""
+    """Merge the recipe's settings with the given ones; ``n_action_steps`` is at most the given ``chunk_size``."""
     made = {**usual.settings, **given}
     if "n_action_steps" not in given and isinstance(given.get("chunk_size"), int) and "n_action_steps" in made:
         made["n_action_steps"] = min(made["n_action_steps"], given["chunk_size"])
@@ -154,7 +156,7 @@ def _with_recipe(usual: TrainingRecipe, given: Mapping[str, Any]) -> dict[str, A
 
 
 def prepare(config: TrainConfig, workspace: Path | None = None) -> TrainingSetup:
-    """Read the data of a resolved configuration and divide it; raises as `train.run.train`."""
+    """Read and split the data of a resolved configuration; raises the same errors as `train.run.train`."""
     sources = open_sources(config.sources, workspace=workspace, keep_failures=config.keep_failures)
     data = load(sources, inputs=config.inputs, task=config.task, keep_failures=config.keep_failures)
     training, held_out = split(data, config.holdout, config.seed)

@@ -1,4 +1,4 @@
-"""Train from a configuration to a policy's folder, with the run's figures and the policy's card."""
+"""Train a policy from a configuration; write the policy folder, the run's metrics and the policy's card."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from twinloop.train.mixture import FrameMixture, strengths
 from twinloop.train.prepared import TrainingSetup, prepare, resolved
 from twinloop.train.samples import SampleBatches, open_caches
 
-_NO_SCORE = "nothing is held out, so no error is known and nothing can stop early"
+_NO_SCORE = "no episodes are held out, so there is no held-out error and no early stopping"
 
 
 def figures_of(
@@ -44,21 +44,21 @@ def figures_of(
     errors: Sequence[SourceError],
     additions: TrainingAdditions,
 ) -> dict[str, Any]:
-    """What ``result.json`` holds.
+    """Return the content of ``result.json``.
 
     Args:
-        prepared: what the run was made of.
-        policy: as it is kept.
-        loop: as it ended.
-        errors: of the kept policy on what was held out.
-        additions: what adaptation added.
+        prepared: data and configuration of the run.
+        policy: the policy that is kept.
+        loop: the finished loop.
+        errors: held-out errors of the kept policy.
+        additions: additions of the adaptation.
     """
     config, data, progress = prepared.config, prepared.data, loop.progress
     notes = [*data.notes, *([progress.stopped] if progress.stopped else []), *additions.facts.get("notes", ())]
     if loop.holdout is None:
         notes.append(_NO_SCORE)
     elif not any(error.real for error in errors):
-        notes.append(f"no real episode is held out: the error that decides is that of {', '.join(loop.holdout.judges)}")
+        notes.append(f"no real episode is held out: the deciding error is that of {', '.join(loop.holdout.judges)}")
     return {
         "schema": 1,
         "verb": "train",
@@ -114,7 +114,7 @@ def _sources(prepared: TrainingSetup, drawn: NDArray[np.int64]) -> list[dict[str
 
 
 def card_of(name: str, figures: Mapping[str, Any]) -> PolicyCard:
-    """The model card of a policy, from the figures of its run."""
+    """Return the model card of a policy, from the metrics of its run."""
     columns = ("name", "hash", "episodes", "held_out", "frames", "real", "share_realized")
     metrics = {
         f"held-out action error, {row['source']}": ", ".join(
@@ -138,20 +138,20 @@ def card_of(name: str, figures: Mapping[str, Any]) -> PolicyCard:
 
 
 def said_error(unit: str, row: Mapping[str, Any]) -> str:
-    """An error with its interval and unit, in words."""
+    """Format an error with its interval and unit."""
     between = f" [{row['low']:.3g}, {row['high']:.3g}]" if "low" in row else ""
     return f"{row['estimate']:.3g}{between} {unit}"
 
 
 def data_hash(data: TrainingFrames) -> str:
-    """Names what is trained on: episodes by source, and the columns that are read of them."""
+    """Return a SHA-256 of the training data: episode ids by source, column names and number of frames."""
     names = [(data.sources[int(s)].name, e.episode_id) for s, e in zip(data.source_of, data.episodes, strict=True)]
     return sha256_json([names, sorted(data.columns), data.frames])
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingResult:
-    """A policy that was trained, the folder it lies in, and the figures of ``result.json``."""
+    """A trained policy, its folder, and the metrics of ``result.json``."""
 
     policy: Policy
     folder: Path
@@ -171,21 +171,21 @@ def train(
     """Train a policy and write it, with ``result.json``, into a folder.
 
     Args:
-        config: what to train, on what, and how.
-        output: the folder. While the run goes on it holds a checkpoint.
-        workspace: where frozen datasets and statements are looked up; by default the nearest one from here.
-        resume: go on from the checkpoint in ``output``; the result is the same as of an unbroken run.
-        prepared: what `prepare` made of this very configuration, where that was done already.
-        base: a policy to go on from, which keeps its settings and normalization and stays as it is; by default the
-            one that the configuration's ``adapt`` names, or a new one.
-        additions: what adaptation adds to the loop, made once policy and data are known; by default what ``adapt``,
-            ``align`` and ``pixels`` of the configuration ask for.
+        config: data, policy and training settings.
+        output: the folder. It holds a checkpoint during the run.
+        workspace: workspace for dataset versions and queries; by default the nearest one above the current folder.
+        resume: continue from the checkpoint in ``output``; the result equals that of an uninterrupted run.
+        prepared: result of `prepare` for this configuration, if it was computed already.
+        base: policy to start from, which is not changed; its settings and normalization are kept. By default the policy
+            of the configuration's ``adapt``, or a new one.
+        additions: makes the additions to the loop from policy and data; by default those of ``adapt``, ``align`` and
+            ``pixels`` in the configuration.
 
     Raises:
-        InputError: configuration or data cannot be trained with; says why.
-        UnitsError: the sources' units are not the same and cannot be made so.
-        CheckFailedError: a loss is not finite; the checkpoint before it is kept.
-        MissingDependencyError: torch or the device is not there.
+        InputError: the configuration or data cannot be used; the message gives the reason.
+        UnitsError: the sources' units differ and cannot be converted.
+        CheckFailedError: a loss is not finite; the previous checkpoint is kept.
+        MissingDependencyError: torch or the device is not available.
         DatasetLockedError: another process trains into the folder.
     """
     output = Path(output)
@@ -222,7 +222,7 @@ def _policy(prepared: TrainingSetup, base: Policy | None) -> Policy:
     if base is not None:
         unlike = base.contract.differences(data.contract)
         if unlike:
-            raise InputError("The policy to go on from does not fit the data. " + "; ".join(unlike) + ".")
+            raise InputError("The policy to start from does not match the data. " + "; ".join(unlike) + ".")
         return copy.deepcopy(base)
     given = dict(config.settings)
     if config.domain_token is not None:
@@ -267,24 +267,22 @@ def _loop(
 
 def _check_output(output: Path, *, resume: bool) -> None:
     if (output / RESULT).exists():
-        raise InputError(f"{output} holds a finished run. Choose another --output, or move that one away.")
+        raise InputError(f"{output} holds a finished run. Choose another --output, or move this folder.")
     if (output / CHECKPOINT).exists() and not resume:
-        raise InputError(
-            f"{output} holds a run that was stopped. Go on with it by --resume, or choose another --output."
-        )
+        raise InputError(f"{output} holds an interrupted run. Continue it with --resume, or choose another --output.")
     if output.exists() and not output.is_dir():
         raise InputError(f"{output} is a file. Name a folder with --output.")
 
 
 @contextmanager
 def _settings(config: TrainConfig) -> Iterator[None]:
-    """Torch as a run wants it: as many threads as asked for, and algorithms that give the same bytes every time."""
+    """Set torch's number of threads and deterministic algorithms for a run; restore both afterwards."""
     kind = config.device.partition(":")[0]
     if kind not in ("cpu", "cuda"):
         raise InputError(f"--device {config.device}: give cpu, cuda, or cuda:NUMBER.")
     if kind == "cuda" and not torch.cuda.is_available():
         raise MissingDependencyError(
-            f"Torch sees no CUDA device ({config.device}); --device cpu needs none.",
+            f"Torch finds no CUDA device ({config.device}). Use --device cpu instead.",
             remedy="a GPU with its driver and a torch built for it",
         )
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS needs to be deterministic

@@ -1,6 +1,6 @@
-"""Samples: a history of observations and the chunk of commands that followed, never across episodes.
+"""Build training samples: an observation history and the chunk of commands that follows, within one episode.
 
-Pictures are decoded once, then read from a file that memory maps.
+Images are decoded once into a memory-mapped file and then read from it.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _AT_ONCE = 256  # frames decoded at a time, 60 MB of 240x320
 
 
 class ImageCache:
-    """One camera's pictures of all frames of a `TrainingFrames`, ``(N, height, width, 3)`` uint8 in a file.
+    """Images of one camera for all frames of a `TrainingFrames`, ``(N, height, width, 3)`` uint8 in a file.
 
-    An episode is decoded when one of its frames is first asked for; from then on its pictures are read from the file,
-    which the operating system keeps in memory as far as there is room.
+    An episode is decoded when one of its frames is first read. Later reads use the file, which the operating system
+    keeps in memory while there is room.
 
     Args:
-        data: whose frames.
-        camera: as in ``observation.images.CAMERA``.
+        data: all training frames.
+        camera: the name in ``observation.images.CAMERA``.
         size: (height, width) in pixels.
 
     Raises:
-        InputError: the file would not fit on the disk.
+        InputError: the disk has too little space for the file.
     """
 
     def __init__(self, data: TrainingFrames, camera: str, size: tuple[int, int]) -> None:
@@ -50,22 +50,22 @@ class ImageCache:
             with tempfile.TemporaryFile(prefix="twinloop-pictures-") as file:
                 os.posix_fallocate(
                     file.fileno(), 0, max(1, int(np.prod(shape)))
-                )  # a map of a full disk ends the process
+                )  # writing to a memory map on a full disk would kill the process
                 self._pictures: NDArray[np.uint8] = np.memmap(file, dtype=np.uint8, mode="r+", shape=shape)
         except OSError as error:
             weight = np.prod(shape) / 2**30
             raise InputError(
-                f"The pictures of {camera} take {weight:.1f} GiB of disk and there is not as much ({error.strerror}). "
-                "Name a roomier folder with TMPDIR, or render smaller pictures."
+                f"The images of {camera} need {weight:.1f} GiB of disk space, which is not free ({error.strerror}). "
+                "Set TMPDIR to a folder with more space, or render smaller images."
             ) from error
         self._there = np.zeros(len(data.episodes), dtype=np.bool_)
         self._sets: dict[Path, Mapping[str, Callable[[Sequence[int]], Pictures]]] = {}
 
     def read(self, frames: Ints) -> Pictures:
-        """Pictures ``(…, height, width, 3)`` of frames ``(…)``.
+        """Return images ``(…, height, width, 3)`` of frames ``(…)``.
 
         Raises:
-            DatasetError: pictures are missing, damaged, or of another size; names the episode.
+            DatasetError: images are missing, damaged or of another size; the message names the episode.
         """
         for episode in np.unique(self._data.episode_of(frames)):
             if not self._there[episode]:
@@ -73,7 +73,7 @@ class ImageCache:
         return self._pictures[frames]
 
     def fill(self) -> None:
-        """Decode whatever is not there yet, with a bar."""
+        """Decode all episodes that are not decoded yet, with a progress bar."""
         for episode in track(np.flatnonzero(~self._there).tolist(), label=f"decoding {self._camera}"):
             self._decode(episode)
 
@@ -86,7 +86,7 @@ class ImageCache:
             pictures = read(list(rows))
             if pictures.shape != (len(rows), *self._size, 3):
                 raise DatasetError(
-                    f"{IMAGES}{self._camera} of {listed.where} is {pictures.shape}, and should be "
+                    f"{IMAGES}{self._camera} of {listed.where} has shape {pictures.shape}, but should have "
                     f"{(len(rows), *self._size, 3)}. Render the dataset again."
                 )
             self._pictures[first + start : first + start + len(rows)] = pictures
@@ -100,24 +100,24 @@ class ImageCache:
 
 
 def open_caches(data: TrainingFrames) -> dict[str, ImageCache]:
-    """A cache for each camera of the data's contract; empty where the policy sees no pictures."""
+    """Return one image cache per camera of the data's contract; empty if the policy uses no images."""
     return {camera: ImageCache(data, camera, size) for camera, size in data.contract.cameras.items()}
 
 
 class SampleBatches:
-    """Batches of samples by the frames that they are of, as tensors on one device.
+    """Batches of samples as tensors on one device, selected by frame.
 
-    Before an episode begins, its first observation stands; after it ends, its last command, marked in
-    ``action_is_pad``.
+    Before the start of an episode, its first observation is repeated. After its end, its last command is repeated and
+    marked in ``action_is_pad``.
 
     Args:
         data: all frames; its columns are copied to the device once.
-        n_obs_steps: observations of a sample, the newest last.
-        chunk_size: commands of a sample, the first issued at its frame.
-        last_command: whether a sample has ``observation.last_command`` ``(n, k)``: what was issued the step before, at
-            an episode's first frame the joints' readings, as if they were held.
-        pictures: by camera, where the policy sees any.
-        device: where the tensors are.
+        n_obs_steps: observations per sample, the newest last.
+        chunk_size: commands per sample, the first one issued at the sample's frame.
+        last_command: whether a sample has ``observation.last_command`` ``(n, k)``, the command of the previous step. At
+            the first frame of an episode it is the measured joint positions, as if they were held.
+        pictures: image cache per camera, if the policy uses images.
+        device: torch device of the tensors.
     """
 
     def __init__(
@@ -139,11 +139,11 @@ class SampleBatches:
         self._pictures, self._last_command, self.device = dict(pictures or {}), last_command, device
 
     def batch(self, frames: Ints) -> dict[str, Tensor]:
-        """The samples of frames ``(n,)``.
+        """Return the samples of frames ``(n,)``.
 
         Returns:
             Each observation ``(n, n_obs_steps, …)`` by its key, ``action`` ``(n, chunk, k)`` and ``action_is_pad``
-            ``(n, chunk)``; float32 in the dataset's units, pictures ``(n, n_obs_steps, h, w, 3)`` uint8.
+            ``(n, chunk)``; float32 in the dataset's units, images ``(n, n_obs_steps, h, w, 3)`` uint8.
         """
         at = torch.from_numpy(np.ascontiguousarray(frames)).to(self.device)
         first, last = self._first[at], self._last[at]

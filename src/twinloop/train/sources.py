@@ -1,4 +1,4 @@
-"""Which episodes to train on: those of folders, of frozen datasets, or that a query chooses."""
+"""Select the episodes to train on, from folders, dataset versions or SQL queries."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _COLUMNS = ["episode_id", "episode_index", "source", "success", "valid", "twin",
 
 @dataclass(frozen=True, kw_only=True)
 class ListedEpisode:
-    """One episode that may be trained on, of which no frame is read yet.
+    """One episode available for training, before its frames are read.
 
-    ``success`` is None where nobody said. ``params`` are the parameters that were drawn for it, in SI.
+    ``success`` is None if unknown. ``params`` are the parameter values drawn for the episode, in SI units.
     """
 
     folder: Path
@@ -42,13 +42,13 @@ class ListedEpisode:
 
     @property
     def where(self) -> str:
-        """Which episode it is, for people."""
+        """Description of the episode for messages."""
         return f"episode {self.index} of {self.folder}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSource:
-    """Episodes that share a weight, under a name; ``units`` are what the person said of them."""
+    """Named group of episodes that share a weight; ``config.units`` are the units that the user gave for them."""
 
     name: str
     config: SourceConfig
@@ -56,23 +56,24 @@ class TrainingSource:
 
     @property
     def real(self) -> bool:
-        """Whether any of it was recorded on a robot."""
+        """Whether any episode was recorded on a robot."""
         return any(episode.real for episode in self.episodes)
 
 
 def open_sources(
     configs: Sequence[SourceConfig], *, workspace: Path | None = None, keep_failures: bool = False
 ) -> list[TrainingSource]:
-    """The episodes of each source: valid ones, and those not known to have failed unless they are asked for.
+    """List the episodes of each source: valid ones that are not known to have failed.
 
     Args:
-        configs: what to open.
-        workspace: folder of the workspace for frozen datasets and statements; by default the nearest one from here.
-        keep_failures: take failed episodes too.
+        configs: the sources to open.
+        workspace: workspace folder for dataset versions and queries; by default the nearest one above the current
+            folder.
+        keep_failures: include failed episodes.
 
     Raises:
-        InputError: a source has no episode left, or two have one name.
-        UnknownNameError: no such folder or frozen dataset.
+        InputError: a source has no usable episode, or two sources have the same name.
+        UnknownNameError: the folder or dataset version does not exist.
         DatasetError: a folder is damaged.
     """
     made = []
@@ -83,7 +84,7 @@ def open_sources(
             failed = sum(e.success is False for e in listed)
             raise InputError(
                 f"{config.data} has no episode to train on: of {len(listed)}, {failed} failed and "
-                f"{sum(not e.valid for e in listed)} are invalid. Take failures too with --keep-failures, or give "
+                f"{sum(not e.valid for e in listed)} are invalid. Include failures with --keep-failures, or give "
                 "other data."
             )
         made.append(TrainingSource(name=config.name or _name(config.data), config=config, episodes=kept))
@@ -95,12 +96,12 @@ def _name(data: str) -> str:
 
 
 def _distinct(sources: list[TrainingSource]) -> list[TrainingSource]:
-    """Sources with a name each: those given alike are counted, those named alike refused."""
+    """Make source names unique: number repeated default names, and reject repeated names that the user gave."""
     names = [source.name for source in sources]
     named = [source.config.name for source in sources if source.config.name]
     twice = sorted({name for name in named if named.count(name) > 1})
     if twice:
-        raise InputError(f"Two sources are called {twice[0]}. Give each a name of its own: `name:` beside `data:`.")
+        raise InputError(f"Two sources are called {twice[0]}. Give each source a different `name:`.")
     counts = [names[:place].count(name) for place, name in enumerate(names)]
     return [
         replace(source, name=f"{source.name}-{same + 1}") if same else source
@@ -114,27 +115,27 @@ def _listed(config: SourceConfig, workspace: Path | None) -> list[ListedEpisode]
         return _chosen(_of_folder(folder, config.kind), config)
     statement = bool(_STATEMENT.match(data))
     if not statement and (folder.exists() or "/" in data):
-        DatasetReader(folder)  # says what it lacks
+        DatasetReader(folder)  # raises an error that names the missing file
     if config.episodes is not None:
-        raise InputError(f"episodes: are those of a folder, and {data} is none. Choose with SQL instead.")
+        raise InputError(f"episodes: needs a dataset folder, but {data} is not one. Select episodes with SQL instead.")
     if workspace is None and Workspace.find(Path.cwd()) is None:
-        what = "A statement chooses" if statement else f"{data!r} is no folder here, and any other word chooses"
+        what = "An SQL query" if statement else f"{data!r} is not a folder here, and a dataset version"
         raise InputError(
-            f"{what} among episodes of a workspace, and there is none here. Give the folder of a dataset, or make a "
+            f"{what} needs a workspace, but there is none here. Give the folder of a dataset, or create a "
             "workspace: `twinloop init FOLDER`."
         )
     with Workspace.open(workspace) as held:
         try:
             ids = _selected(held, data) if statement else list(held.frozen(data).episode_ids)
         except UnknownNameError as error:
-            raise InputError(f"{data!r} is no folder here, and no frozen dataset either. {error}") from error
+            raise InputError(f"{data!r} is neither a folder nor a dataset version. {error}") from error
         return _of_workspace(held, ids)
 
 
 def _selected(held: Workspace, sql: str) -> list[str]:
     ids = sorted(selected(held, sql))
     if not ids:
-        raise InputError(f"{sql!r} selects no episode. Look what there is with `twinloop query`.")
+        raise InputError(f"{sql!r} selects no episode. List the episodes with `twinloop query`.")
     return ids
 
 
@@ -180,7 +181,7 @@ def _by_episode(params: pa.Table) -> dict[str, dict[str, float]]:
 
 
 def _of_workspace(held: Workspace, ids: Sequence[str]) -> list[ListedEpisode]:
-    """Episodes by name, in the order of the names; what a label says of their success comes first."""
+    """Return episodes in the order of the ids. A success label takes precedence over the recorded success."""
     chosen = {"ids": list(ids)}
     among = "WHERE episode_id IN (SELECT unnest($ids))"
     columns = ", ".join(_COLUMNS)
@@ -195,5 +196,7 @@ def _of_workspace(held: Workspace, ids: Sequence[str]) -> list[ListedEpisode]:
         found.setdefault(name, _one(folders[row["batch"]], row, params, said.get(name)))
     missing = [name for name in ids if name not in found]
     if missing:
-        raise InputError(f"Episode {missing[0][:16]} lies in no dataset of {held.root}. `twinloop add` its dataset.")
+        raise InputError(
+            f"Episode {missing[0][:16]} is in no dataset of {held.root}. Add its dataset with `twinloop add`."
+        )
     return [found[name] for name in ids]

@@ -1,1 +1,1 @@
-"""Checks of how a demonstration was given: smoothness, path, hesitation, gripper, actions, copies, outcome."""
+"""Checks of demonstrations: smoothness, path, hesitation, gripper, actions, copies, outcome."""

@@ -1,9 +1,9 @@
-"""Whether a demonstration does in a state what the others do in like states: a learner cannot follow both.
+"""Check whether a demonstration acts like the others in similar states; a policy cannot learn contradictory actions.
 
-What an action is: how far the command lies from where the arm is, and how far those of the next half second do. Like
-states are the nearest ones, by position and velocity of all joints, among sampled frames of the task's other episodes.
-The figure is how far an action lies from the middle of theirs, in standard deviations of all actions (local action
-variance, as in Belkhale, Cui & Sadigh, "Data quality in imitation learning", NeurIPS 2023, but of single episodes).
+An action is the difference of command and arm position, now and averaged over the next half second. Similar states are
+the nearest ones, by position and velocity of all joints, among sampled frames of the task's other episodes. The value
+is the distance of an action from the median of theirs, in standard deviations of all actions (local action variance, as
+in Belkhale, Cui & Sadigh, "Data quality in imitation learning", NeurIPS 2023, but of single episodes).
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from twinloop.curate.demonstration.movement import Array, Movement, movement
 from twinloop.curate.demonstration.peers import MetricKind, PeerCheck, by_group
 from twinloop.curate.recording import RecordedEpisode
 
-_FRAMES = 40  # of an episode that are looked at, evenly apart
-_AHEAD_S = 0.5  # of commands that make an action: what chunked policies are trained on, at least
+_FRAMES = 40  # sampled frames of an episode, evenly spaced
+_AHEAD_S = 0.5  # duration of the commands in an action: at least a chunk of chunked policies
 _NEIGHBOURS = 8
-_MOST = 20_000  # frames among which neighbours are sought
-_FAR = 2.0  # times the usual distance of neighbours: such a frame has none that are like it (our choice)
-_WORST = 0.75  # quantile of frames that counts: a quarter of them disagree more
-_NONE = "Nothing is commanded in positions, so there is no action to compare."
+_MOST = 20_000  # frames to search for neighbours
+_FAR = 2.0  # times the usual distance of neighbours: frames beyond this have no similar states (our choice)
+_WORST = 0.75  # quantile over frames: a quarter of them differ more
+_NONE = "There are no position commands, so there is no action to compare."
 
 
 class ActionConsistency(PeerCheck):
-    """Actions against those of other episodes in the nearest states."""
+    """Actions compared with those of other episodes in the nearest states."""
 
     name = "demonstration/actions"
     meaning = "distance of actions from those of the task's other episodes in the nearest states"
-    # A quarter of a standard deviation of all actions is no conflict (our choice).
+    # Differences below a quarter of the standard deviation of all actions do not matter (our choice).
     kinds: Mapping[str, MetricKind] = {
         "*": MetricKind(worse="high", unit="1", least=0.25, words="Its actions differ by")
     }
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """See `MeasuringCheck`: sampled states and actions."""
+        """Sample states and actions; see `MeasuringCheck`."""
         motion = movement(recording)
         if motion.command is None:
             return [Measurement(value=None, said=_NONE)]
@@ -64,9 +64,9 @@ class ActionConsistency(PeerCheck):
 
 
 def conflicts(facts: Sequence[Mapping[str, NDArray]]) -> list[tuple[float, int]]:
-    """Of each episode how far its actions lie from those of the others in like states, and where the most.
+    """Return each episode's distance from the others' actions in similar states, and the sample with the largest one.
 
-    NaN where no state of the episode is like any of the others'.
+    NaN if no state of the episode is similar to a state of the others.
     """
     episode = np.repeat(np.arange(len(facts)), [len(fact["states"]) for fact in facts])
     states = _standardized(np.concatenate([fact["states"] for fact in facts]))
@@ -92,7 +92,7 @@ def conflicts(facts: Sequence[Mapping[str, NDArray]]) -> list[tuple[float, int]]
 
 
 def _sampled(motion: Movement, command: Array) -> tuple[Array, Array, NDArray[np.intp]]:
-    """States ``(m, 2 n)``, actions ``(m, 2 n)`` and their frames."""
+    """Return states ``(m, 2 n)``, actions ``(m, 2 n)`` and their frames."""
     ahead = max(1, round(_AHEAD_S * motion.rate_hz))
     last = max(1, len(motion) - ahead)
     frames = np.unique(np.linspace(0, last - 1, _FRAMES).round().astype(np.intp))
@@ -121,7 +121,7 @@ def _of(apart: Array) -> tuple[float, int]:
 
 def _figure(found: Measurement, value: float, place: int) -> Measurement:
     if not np.isfinite(value):
-        return Measurement(value=None, said="No other episode comes near any of its states.")
+        return Measurement(value=None, said="No other episode has a similar state.")
     frame = int(found.facts["frames"][place])
-    said = f" standard deviations from those of other episodes in like states (most at frame {frame})"
+    said = f" standard deviations from those of other episodes in similar states (most at frame {frame})"
     return replace(found, value=value, said=said, first_frame=frame, last_frame=frame, facts={})

@@ -1,8 +1,8 @@
-"""Episodes that are copies of another one: exact, shifted or cut in time, played at another pace, with noise added.
+"""Find episodes that are copies of another one: exact, shifted or cut in time, at another speed, or with noise.
 
-Each episode leaves a trace of a few kilobytes. Candidates are the nearest traces in four arrangements, of which every
-kind of copy leaves one nearly alone: along the whole episode (pace), from its beginning and from its end (cuts), and
-poses at the joints' extremes (shifts). Candidates are then laid over each other. See `stats.near_duplicates`.
+Each episode is reduced to a trace of a few kilobytes. Candidates are the nearest traces in four arrangements; every
+kind of copy leaves one of them almost unchanged: along the whole episode (speed), from its start and from its end
+(cuts), and poses at the joints' extremes (shifts). Candidates are then aligned in time. See `stats.near_duplicates`.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _MOST = 256  # frames of a trace: 32 s of an episode; what comes later is not co
 _POINTS = 32  # of an episode's course at its own pace
 _ENDS_S = 6.0  # of the beginning and of the end
 _NEIGHBOURS = 4  # candidates of each episode in each arrangement
-# Two episodes are copies where they differ by less than a tenth of what two episodes of the task usually differ by. Of
-# forty recorded and 128 simulated pick-and-place episodes the most alike differ by 0.22 of it or more; of copies only
-# those stay above that are less like the original than another episode is (measured; docs/evidence/curation.md).
+# Two episodes are copies if they differ by less than a tenth of the usual difference of two episodes of the task. Of
+# forty recorded and 128 simulated pick-and-place episodes the most similar differ by at least 0.22 of it. Only copies
+# that are less similar to the original than another episode are above the limit (measured; docs/evidence/curation.md).
 LIMIT = 0.1
-_TYPICAL = 512  # pairs drawn by chance that say what is usual
+_TYPICAL = 512  # randomly drawn pairs that define the usual distance
 
 
 @dataclass(frozen=True, kw_only=True)
 class DuplicateOf:
-    """``other`` is the place of the episode that this one is most like; ``how`` says in words what was done."""
+    """Most similar episode: ``other`` is its index, ``how`` describes the relation of the two."""
 
     other: int
     distance: float
@@ -46,10 +46,10 @@ class DuplicateOf:
 
 
 class NearDuplicates(MeasuringCheck):
-    """Copies and near copies, and of which episode; of each pair the later one is called the copy."""
+    """Copies and near copies, with the original episode; the later episode of a pair counts as the copy."""
 
     name = "demonstration/near_duplicates"
-    meaning = "distance to the most similar other episode, laid over each other, in that of two usual ones"
+    meaning = "distance to the most similar other episode after time alignment, relative to the usual distance"
     unit = "1"
 
     @property
@@ -58,7 +58,7 @@ class NearDuplicates(MeasuringCheck):
         return {"limit": LIMIT}
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """See `MeasuringCheck`: the trace, and a hash of the content."""
+        """Return the trace and a hash of the content; see `MeasuringCheck`."""
         episode = recording.episode
         motion = Movement.of(episode)
         time = np.arange(len(motion)) / motion.rate_hz
@@ -74,7 +74,7 @@ class NearDuplicates(MeasuringCheck):
     def judge(
         self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
     ) -> Iterator[CheckScore]:
-        """See `MeasuringCheck`: every kind of robot and task by itself, across batches and sources."""
+        """Judge each robot and task separately, across batches and sources; see `MeasuringCheck`."""
         for places in _comparable(recordings, measured).values():
             known = [place for place in places if measured[place][0].value is not None]
             copies = find_copies([measured[place][0].facts for place in known])
@@ -108,7 +108,7 @@ class NearDuplicates(MeasuringCheck):
 
 
 def find_copies(facts: Sequence[Mapping[str, Any]], *, seed: int = 0) -> list[DuplicateOf | None]:
-    """Of each episode's facts (see `NearDuplicates.measure`) the other episode that it is most like; None if alone."""
+    """Return each episode's most similar other episode, from facts of `NearDuplicates.measure`; None if alone."""
     if len(facts) < 2:
         return [None] * len(facts)
     lengths = np.array([len(fact["trace"]) for fact in facts])
@@ -124,7 +124,7 @@ def find_copies(facts: Sequence[Mapping[str, Any]], *, seed: int = 0) -> list[Du
 
 
 def _scaled(facts: Sequence[Mapping[str, Any]], lengths: NDArray[np.intp]) -> tuple[Array, Array]:
-    """Traces ``(n, T, k)`` and courses ``(n, 32, k)`` about their mean, in each joint's standard deviation."""
+    """Center traces ``(n, T, k)`` and courses ``(n, 32, k)``, and scale them by each joint's standard deviation."""
     every = np.concatenate([np.asarray(fact["course"], dtype=np.float64) for fact in facts])
     mean, sd = every.mean(axis=0), every.std(axis=0)
     sd = np.where(sd <= 1e-9 * (1e-12 + np.abs(every).max(axis=0)), np.inf, sd)
@@ -136,7 +136,7 @@ def _scaled(facts: Sequence[Mapping[str, Any]], lengths: NDArray[np.intp]) -> tu
 
 
 def _arrangements(traces: Array, courses: Array, lengths: NDArray[np.intp]) -> Iterator[Array]:
-    """Rows in which a copy of some kind lies next to its original."""
+    """Yield arrangements of rows, in one of which a copy of some kind is next to its original."""
     n = len(traces)
     yield courses.reshape(n, -1)
     step = np.arange(0, round(_ENDS_S * _RATE_HZ), 4)
@@ -156,7 +156,7 @@ def _course_distance(courses: Array, pairs: NDArray[np.intp]) -> Array:
 
 
 def _usual(traces: Array, courses: Array, lengths: NDArray[np.intp], seed: int) -> tuple[float, float]:
-    """Median distances of pairs drawn by chance; the smallest number where all episodes are one."""
+    """Return median distances of randomly drawn pairs; at least the float32 epsilon."""
     rng = generator(seed, "curate/near-duplicates")
     first = rng.integers(0, len(traces), _TYPICAL)
     second = (first + rng.integers(1, len(traces), _TYPICAL)) % len(traces)
@@ -173,7 +173,7 @@ def _best(
     shift: NDArray[np.intp],
     lengths: NDArray[np.intp],
 ) -> list[DuplicateOf | None]:
-    """For every episode the pair of the least distance; among equals the earliest other one."""
+    """Return for every episode its pair with the smallest distance; among equals the earliest other one."""
     least = relative.min(axis=0)
     found: list[DuplicateOf | None] = [None] * len(contents)
     for place in np.argsort(least, kind="stable"):
@@ -187,11 +187,11 @@ def _best(
 
 
 def _how(relative: Array, shift: int, lengths: NDArray[np.intp]) -> str:
-    """What makes the one the other, in words."""
+    """Describe the relation of two episodes."""
     laid_over, paced = relative
     if paced < laid_over:
         ratio = (lengths[0] - 1) / max(1, lengths[1] - 1)
-        return f"the same course in {ratio:.2f} times the time" if abs(ratio - 1) > 0.02 else "the same course in time"
+        return f"the same path in {ratio:.2f} times the time" if abs(ratio - 1) > 0.02 else "the same path in time"
     if shift:
         return f"the same movement, {abs(shift) / _RATE_HZ:.1f} s {'earlier' if shift > 0 else 'later'}"
     return "the same movement at the same time"
@@ -200,7 +200,7 @@ def _how(relative: Array, shift: int, lengths: NDArray[np.intp]) -> str:
 def _comparable(
     recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
 ) -> dict[tuple[object, ...], list[int]]:
-    """Places by robot, task and number of joints: copies are looked for across batches and sources."""
+    """Return indices by robot, task and number of joints; copies are searched across batches and sources."""
     found: dict[tuple[object, ...], list[int]] = {}
     for (_, robot, _, task), places in by_group(recordings).items():
         for place in places:

@@ -1,4 +1,4 @@
-"""Check what a gripper does in an episode, beside the task's other episodes: how often and how steadily it closes."""
+"""Check a gripper's use against the task's other episodes: number of closings, flutter, and grasp."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from twinloop.curate.recording import RecordedEpisode
 
 # Closed below the one share of its range, open above the other, as in `encoders.trajectory`.
 CLOSED, OPEN = 0.35, 0.65
-_SWING = 0.1  # of the range: smaller movements are no flutter (our choice)
-_QUICK_S = 0.5  # two turns within half a second; a person opens and closes a gripper on purpose in about a second
+_SWING = 0.1  # of the range: smaller movements do not count as flutter (our choice)
+_QUICK_S = 0.5  # between two turns; a person opens and closes a gripper deliberately in about a second
 _SETTLED_S = 0.3  # a servo's gripper has closed by then
 
 
 @dataclass(frozen=True, kw_only=True)
 class GripperEvent:
-    """The gripper closes, or opens, at a frame."""
+    """One closing or opening of the gripper."""
 
     frame: int
     closes: bool
@@ -31,12 +31,12 @@ class GripperEvent:
 
 @dataclass(frozen=True, kw_only=True)
 class GripEvents:
-    """``changes`` in order; ``turns`` frames of quick reversals; ``gap`` what is left between command and position.
+    """Gripper events of one movement: ``changes`` in order, frames ``turns`` of quick reversals, and remaining gaps.
 
-    ``span`` is the range that the gripper went through, in the movement's unit. ``gap`` is the largest over all
-    closings, as a share of that range: what is held keeps a gripper from where it was told to close to. ``last_gap`` is
-    that at the end of the last closing. Both are None where nothing is commanded or the gripper never closes after it
-    was open.
+    ``span`` is the range of the gripper's command (without commands, of its position) in the movement's unit. ``gap``
+    is the distance between command and position of the closed gripper, the largest over all closings, as a share of
+    ``span``: a held object keeps the gripper open. ``last_gap`` is the gap at the end of the last closing. Both are
+    None without commands, or if the gripper never closes after it was open.
     """
 
     changes: tuple[GripperEvent, ...]
@@ -47,7 +47,7 @@ class GripEvents:
 
 
 def grip_events(motion: Movement) -> GripEvents | None:
-    """Of a movement; None without a gripper, or where it stays as it is."""
+    """Return the gripper events of a movement; None without a gripper, or if its command is constant."""
     if motion.gripper is None:
         return None
     position = motion.position[:, motion.gripper]
@@ -69,14 +69,14 @@ def grip_events(motion: Movement) -> GripEvents | None:
 
 
 def _closed(share: Array) -> NDArray[np.bool_]:
-    """Closed or not: falls below the one mark, stays so until it rises above the other."""
+    """Return whether the gripper is closed, with hysteresis between the thresholds `CLOSED` and `OPEN`."""
     told = np.where(share <= CLOSED, 1, np.where(share >= OPEN, 0, -1))
     last = np.maximum.accumulate(np.where(told >= 0, np.arange(len(told)), -1))
     return np.where(last >= 0, told[np.maximum(last, 0)] == 1, share < 0.5)
 
 
 def _turns(share: Array, rate_hz: float) -> NDArray[np.intp]:
-    """Frames of extremes that come quickly after the one before."""
+    """Return the frames of extremes that follow the previous extreme within half a second."""
     padded = np.concatenate([share[:1], share, share[-1:]])
     found = [scipy.signal.find_peaks(side, prominence=_SWING)[0] - 1 for side in (padded, -padded)]
     frames = np.sort(np.concatenate(found))
@@ -86,7 +86,7 @@ def _turns(share: Array, rate_hz: float) -> NDArray[np.intp]:
 def _gaps(
     left: Array, closed: NDArray[np.bool_], frames: NDArray[np.intp], rate_hz: float
 ) -> list[tuple[float, float]]:
-    """Distance between command and position over every closing that follows an opening: all of it, and its end."""
+    """Return the median gap of every closing, over the whole closing and at its end."""
     settled = round(_SETTLED_S * rate_hz)
     ends = [*frames[1:], len(closed)]
     return [
@@ -97,24 +97,22 @@ def _gaps(
 
 
 EVENTS, FLUTTER, HOLD = "events", "flutter", "hold"
-# The median gap of a task's episodes, as a share of the gripper's range, from which on closing means holding: a servo
-# that holds nothing stops within a hundredth or two of its command (dead band and play; our choice).
+# Median gap of a task's episodes, as a share of the gripper's range, above which the gripper holds an object when
+# closed: without an object a servo stops within 1 or 2 % of its command (dead band and play; our choice).
 _HOLDS = 0.04
 _LESS = 0.3  # of the task's usual range: a gripper that moves less does not close or open at all (our choice)
 
 
 class GripperUse(PeerCheck):
-    """Closings and openings against the task's usual number, flutter, and closing on nothing."""
+    """Number of closings and openings against the task's usual number, flutter, and closing without an object."""
 
     name = "demonstration/gripper"
-    meaning = "closings and openings, quick reversals, and what is left between command and position when closed"
+    meaning = "closings and openings, quick reversals, and the gap between command and position when closed"
     kinds: Mapping[str, MetricKind] = {
-        # One more closing and opening is a second try, which people make.
+        # One more closing and opening is a normal second attempt.
         EVENTS: MetricKind(worse="high", unit="1", least=2.0, words="Closings and openings:", show="{:.0f}"),
         FLUTTER: MetricKind(worse="high", unit="1", least=2.0, words="Reversals within half a second:", show="{:.0f}"),
-        HOLD: MetricKind(
-            worse="low", unit="1", least=0.02, words="When closed, the share of its range it is held off is"
-        ),
+        HOLD: MetricKind(worse="low", unit="1", least=0.02, words="When closed, the gap as a share of its range is"),
     }
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
@@ -132,17 +130,15 @@ class GripperUse(PeerCheck):
         return [replace(changes, facts={"span": events.span}), turns, _hold(events)]
 
     def comparable(self, channel: str, values: Sequence[float]) -> str:
-        """A gap says something where the task's episodes have one."""
+        """Return why gaps cannot be compared: most episodes of the task have none."""
         if channel == HOLD and float(np.median(values)) < _HOLDS:
-            return (
-                "the gripper closes as far as it is told in most episodes of this task, so nothing shows what it holds"
-            )
+            return "the gripper reaches its command in most episodes of this task, so a grasp cannot be detected"
         return ""
 
     def judge(
         self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
     ) -> Iterator[CheckScore]:
-        """As `PeerCheck`, but that what hardly moves beside the others counts as not moving, and stands out."""
+        """Judge as `PeerCheck`, but mark a gripper that moves much less than in other episodes as bad."""
         still: dict[str, float] = {}
         adjusted = [list(found) for found in measured]
         for places in by_group(recordings).values():
@@ -158,7 +154,7 @@ class GripperUse(PeerCheck):
         for score in super().judge(recordings, adjusted):
             share = still.get(score.episode_id)
             if share is not None and score.channel == EVENTS and score.verdict == "good":
-                much = f"{100 * share:.0f} % of what is usual in this task"
+                much = f"{100 * share:.0f} % of the usual range in this task"
                 reason = f"The gripper moves by {much}: it neither closes nor opens."
                 yield replace(score, verdict="bad", reason=reason)
             else:
@@ -176,7 +172,7 @@ def _unmoved(found: Measurement) -> Measurement:
 
 
 def _counted(channel: str, frames: Sequence[int], motion: Movement) -> Measurement:
-    """The number of things that happen at some frames."""
+    """Return the number of events and their frames."""
     return Measurement(
         value=float(len(frames)),
         channel=channel,

@@ -1,4 +1,4 @@
-"""Read positions of an episode at an even rate, and where the hand is by the twin's kinematics."""
+"""Resample an episode's joint positions to a constant rate, and compute the hand position with a twin's kinematics."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
 LEAST_FRAMES = 8  # as for a clip: three differences, and a spectrum of a few lines
-# Slower than so much of the 90th percentile of one's own speed is standing still: onsets and ends of movements are
-# put at 5 % of the peak speed (the usual mark in studies of reaching; Balasubramanian et al. 2015, "Methods").
+# Below this share of the 90th percentile of the episode's speed the arm is at rest: movements start and end at 5 % of
+# the peak speed (the usual threshold in studies of reaching; Balasubramanian et al. 2015, "Methods").
 STILL = 0.05
 PAUSE_S = 0.3  # a glance and a decision: simple reaction times are 0.2 to 0.3 s
-_LEAST_S = 0.4  # the quickest reach of a person lasts about so long; what is shorter is a twitch
-_UNEVEN = 0.1  # of a step: steps that differ by more are put on an even grid
+_LEAST_S = 0.4  # about the duration of a person's quickest reach; shorter movements are ignored
+_UNEVEN = 0.1  # of a step: if steps differ by more, the episode is resampled to a constant rate
 
 
 @dataclass(frozen=True, kw_only=True)
 class Movement:
-    """Joint positions ``(T, n)`` at ``rate_hz``, in rad and m where ``si``, else in the log's own unit.
+    """Joint positions ``(T, n)`` at ``rate_hz``, in rad and m if ``si``, else in the log's own unit.
 
-    ``command`` ``(T, n)`` are commanded positions, None where there are none. ``arm`` are the columns of the arm,
-    ``gripper`` that of its gripper, None without one: lower is taken to be more closed. ``frames`` ``(T,)`` says which
-    recorded frame each lies nearest to.
+    ``command`` ``(T, n)`` are commanded positions, None without commands. ``arm`` are the columns of the arm,
+    ``gripper`` is the gripper's column or None; lower means more closed. ``frames`` ``(T,)`` is the nearest recorded
+    frame of each row.
     """
 
     position: Array
@@ -57,20 +57,20 @@ class Movement:
 
     @property
     def speed(self) -> Array:
-        """Speed of the arm ``(T − 1,)``: 1 m of a slide counts as 1 rad."""
+        """Speed of the arm ``(T − 1,)``; 1 m of a slide joint counts as 1 rad."""
         return np.sqrt(np.sum(self.velocity**2, axis=1))
 
     @classmethod
     def of(cls, episode: Episode, units: UnitMap | None = None) -> Movement:
-        """Of a checked episode, by its own units or those given.
+        """Make the movement of a checked episode, with its own or the given units.
 
         Raises:
             LogError: too few frames, or no joints.
         """
         if len(episode) < LEAST_FRAMES or not episode.joints:
             raise LogError(
-                f"Episode {episode.index} has {len(episode)} frames of {len(episode.joints)} joints; how it moves is "
-                f"told of {LEAST_FRAMES} frames or more."
+                f"Episode {episode.index} has {len(episode)} frames of {len(episode.joints)} joints; at least "
+                f"{LEAST_FRAMES} frames are needed to measure its motion."
             )
         steps = np.diff(episode.time)
         step = float(np.median(steps))
@@ -100,28 +100,28 @@ class Movement:
 
 
 def movement(recording: RecordedEpisode) -> Movement:
-    """The movement of a recording.
+    """Return the movement of a recording.
 
     Raises:
-        LogError: it cannot be told; says why.
+        LogError: the episode cannot be read or is too short; the message gives the reason.
     """
     return Movement.of(recording.episode)
 
 
 def still(motion: Movement) -> NDArray[np.bool_]:
-    """Where the arm stands still, by its own speed, ``(T − 1,)``."""
-    speed = np.convolve(motion.speed, np.ones(3) / 3, mode="same")  # one repeated reading is no standstill
+    """Return where the arm is at rest, relative to its own speed, ``(T − 1,)``."""
+    speed = np.convolve(motion.speed, np.ones(3) / 3, mode="same")  # a single repeated reading does not count as rest
     moving = speed[speed > 0]
     return speed < STILL * float(np.quantile(moving, 0.9)) if len(moving) else np.ones(len(speed), dtype=bool)
 
 
 def stretches(flags: NDArray[np.bool_], least: float) -> list[tuple[int, int]]:
-    """First place and end of each run of at least so many that are true."""
+    """Return first index and end of each run of at least ``least`` true values."""
     return [(begin, end) for begin, end in runs(flags) if end - begin >= least]
 
 
 def movements(motion: Movement) -> list[tuple[int, int]]:
-    """First frame and end of each stretch between two pauses, as slices of velocities."""
+    """Return first frame and end of each stretch between two pauses, as slices of velocities."""
     moving = np.ones(len(motion) - 1, dtype=bool)
     for begin, end in stretches(still(motion), PAUSE_S * motion.rate_hz):
         moving[begin:end] = False
@@ -129,9 +129,9 @@ def movements(motion: Movement) -> list[tuple[int, int]]:
 
 
 def units_by_twin(episode: Episode, twin: Twin) -> UnitMap | None:
-    """The units of an episode; where the log does not say what they are in rad, by the twin's joint ranges.
+    """Return the units of an episode; if their size in rad is unknown, use the twin's joint ranges.
 
-    None where joints or units do not fit the twin.
+    None if joints or units do not match the twin.
     """
     joints, said = list(twin.robot.joints), [unit.unit for unit in episode.units.joints]
     if not set(episode.joints) <= set(joints) or (not episode.units.known and "unknown" in said):
@@ -143,10 +143,10 @@ def units_by_twin(episode: Episode, twin: Twin) -> UnitMap | None:
 
 
 class ToolPositions:
-    """The tool sites of the twins of episodes, each twin read once.
+    """Tool positions of episodes; each twin is read once.
 
     Args:
-        twins: the twin of an episode; None where there are none, and no hand is known.
+        twins: returns the twin of an episode; None if there are no twins and hand positions are unknown.
     """
 
     def __init__(self, twins: EpisodeTwins | None = None) -> None:
@@ -154,13 +154,13 @@ class ToolPositions:
         self._read: dict[str, tuple[mujoco.MjModel, mujoco.MjData]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what each process reads for itself."""
+        """Pickle without the models, which each process reads again."""
         return {"_twins": self._twins, "_read": {}}
 
     def positions(self, recording: RecordedEpisode) -> Array | None:
-        """The hand in the world ``(T, 3)``, m; None without a twin, a tool site, or joints and units that fit it.
+        """Return hand positions in the world frame ``(T, 3)``, m; None without a twin, tool site or matching joints.
 
-        A log whose ±100 has no calibration is read by the twin's joint ranges, as everywhere.
+        A log in ±100 units without calibration is converted with the twin's joint ranges, as everywhere.
         """
         if self._twins is None:
             return None

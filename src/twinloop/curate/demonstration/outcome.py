@@ -1,10 +1,9 @@
-"""Predict from a demonstration how it ended, and find outcomes that do not fit what happened.
+"""Predict the outcome of a demonstration, and find stated outcomes that contradict the motion.
 
-That a classifier learned from rollouts with known outcomes says which demonstrations are worth keeping is the idea of
-Demo-SCORE (Chen, Lessing, Liu & Finn, "Curating demonstrations using online experience", 2025, arXiv:2503.03707), which
-learns from policies' observations. Ours sees two dozen named numbers of the whole episode and is linear in them, so
-that it says why; it is judged by episodes that it did not see, and says nothing where that judgement is no better than
-a coin's.
+Using a classifier trained on rollouts with known outcomes to select demonstrations is the idea of Demo-SCORE (Chen,
+Lessing, Liu & Finn, "Curating demonstrations using online experience", 2025, arXiv:2503.03707), which uses policies'
+observations. Ours uses about two dozen named features of the whole episode and is linear, so that it can give reasons.
+It is tested on episodes that it was not trained on, and makes no prediction if this test is no better than chance.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _END_S = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class OutcomeFeature:
-    """One number of an episode: its name, what it means, and its unit (``u`` is the log's own)."""
+    """One feature of an episode: name, meaning, unit (``u`` is the log's own) and value."""
 
     name: str
     meaning: str
@@ -41,7 +40,7 @@ class OutcomeFeature:
 
 
 def outcome_features(motion: Movement) -> tuple[OutcomeFeature, ...]:
-    """The numbers of one movement; the same names for episodes of the same joints."""
+    """Return the features of one motion; episodes with the same joints have the same feature names."""
     rows = (*_course(motion), *_grip(motion), *_places(motion))
     return tuple(OutcomeFeature(name=n, meaning=m, unit=u, value=v) for n, m, u, v in rows)
 
@@ -60,8 +59,8 @@ def _course(motion: Movement) -> tuple[Row, ...]:
     unit = "rad" if motion.si else "u"
     return (
         ("duration", "duration", "s", len(motion) / rate),
-        ("way", "way of the joints", unit, float(taken.sum())),
-        ("efficiency", "straight way over way taken", "1", float(straight.sum() / max(taken.sum(), 1e-12))),
+        ("way", "path length of the joints", unit, float(taken.sum())),
+        ("efficiency", "straight distance over path length", "1", float(straight.sum() / max(taken.sum(), 1e-12))),
         ("top_speed", "95th percentile of speed", f"{unit}/s", float(np.quantile(speed, 0.95))),
         ("smoothness", "median spectral arc length", "1", float(np.median(arc))),
         ("jerk", "median log dimensionless jerk", "1", float(np.median(jerk))),
@@ -78,7 +77,7 @@ def _tracking(motion: Movement) -> float:
 
 
 def _grip(motion: Movement) -> tuple[Row, ...]:
-    """What the gripper did; zeros where it did nothing, none without a gripper."""
+    """Return the gripper features; zeros without gripper motion, empty without a gripper."""
     if motion.gripper is None:
         return ()
     events = grip_events(motion)
@@ -89,11 +88,16 @@ def _grip(motion: Movement) -> tuple[Row, ...]:
         ("grip/flutter", "quick reversals of the gripper", "1", 0.0 if events is None else float(len(events.turns))),
         (
             "grip/gap",
-            "share of its range that the gripper is held off when closed",
+            "gap of the closed gripper, as a share of its range",
             "1",
             _or_zero(events and events.gap),
         ),
-        ("grip/kept", "the same at the end of its last closing", "1", _or_zero(events and events.last_gap)),
+        (
+            "grip/kept",
+            "gap at the end of its last closing, as a share of its range",
+            "1",
+            _or_zero(events and events.last_gap),
+        ),
         ("grip/first", "time of the first closing", "s", first),
     )
 
@@ -103,27 +107,27 @@ def _or_zero(value: float | None) -> float:
 
 
 def _places(motion: Movement) -> tuple[Row, ...]:
-    """Where each joint ends."""
+    """Return the last position of each joint."""
     unit = "rad" if motion.si else "u"
     ends = [(motion.joints[column], float(motion.position[-1, column])) for column in motion.arm]
     return tuple((f"end/{joint}", f"last position of {joint}", unit, end) for joint, end in ends)
 
 
-LEAST_LABELS, LEAST_OF_EACH = 20, 8  # fewer give no interval of the area under the curve worth the name (our choice)
-# A stated outcome is suspect where its chance, by other episodes, is below this, or below what the other outcome's own
-# episodes have on average, which outcomes that are wrong drive up (as in confident learning: Northcutt, Jiang & Chuang,
-# J. Artif. Intell. Res. 70, 2021), up to the second one. Both are our choice.
+LEAST_LABELS, LEAST_OF_EACH = 20, 8  # fewer give no useful interval of the area under the curve (our choice)
+# A stated outcome is suspect if its predicted chance is below the first number, or below the mean chance that episodes
+# with the other outcome get (as in confident learning: Northcutt, Jiang & Chuang, J. Artif. Intell. Res. 70, 2021).
+# Wrong outcomes raise this mean, so the second number limits it. Both numbers are our choice.
 LIMIT, _MOST = 0.1, 0.15
 _BAD = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutcomePrediction:
-    """Chances of success of episodes ``(n,)`` in the order given, and how they are made.
+    """Probabilities of success of episodes ``(n,)``, in the given order, and their model.
 
-    ``probability`` of labelled ones is by fits that did not see them, of others by ``model``; NaN of what could not be
-    read. ``auc`` is how well successes are ranked above failures, held out. ``refused`` says why nothing is predicted;
-    then the other fields are empty or None.
+    ``probability`` of labelled episodes comes from fits that excluded them, of others from ``model``; it is NaN for
+    unreadable episodes. ``auc`` is the held-out probability that a success is ranked above a failure. ``refused`` is
+    the reason if nothing is predicted; the other fields are then empty or None.
     """
 
     probability: Array
@@ -135,22 +139,22 @@ class OutcomePrediction:
     refused: str
 
     def coefficients(self) -> list[tuple[str, float]]:
-        """Features in words with the log odds that a standard deviation more of each adds, the largest first."""
+        """Return each feature's meaning with its change of log odds per standard deviation, the largest first."""
         if self.model is None:
             return []
         order = np.argsort(-np.abs(self.model.coefficients))
         return [(self.features[i].meaning, float(self.model.coefficients[i])) for i in order]
 
     def words(self, most: int = 5) -> tuple[str, ...]:
-        """What speaks for success and what against it, one sentence each."""
+        """Describe the features that increase or decrease the chance of success, one sentence each."""
         return tuple(
-            f"More of '{meaning}' speaks {'for' if weight > 0 else 'against'} success ({weight:+.2f} log odds a "
+            f"More of '{meaning}' is evidence {'for' if weight > 0 else 'against'} success ({weight:+.2f} log odds per "
             "standard deviation)."
             for meaning, weight in self.coefficients()[:most]
         )
 
     def because(self, place: int, *, success: bool, most: int = 2) -> str:
-        """Which features of an episode speak most against an outcome, in words."""
+        """Describe the features of an episode that contradict an outcome most."""
         if self.model is None:
             return ""
         parts = self.model.parts(self.rows[[place]])[0] * (-1.0 if success else 1.0)
@@ -162,7 +166,7 @@ class OutcomePrediction:
         )
 
     def limit(self, success: bool) -> float:
-        """The chance of a stated outcome below which it is suspect: see `LIMIT`."""
+        """Return the chance of a stated outcome below which it is suspect; see `LIMIT`."""
         other = [
             float(chance if success else 1.0 - chance)
             for chance, label in zip(self.probability, self.labels, strict=True)
@@ -171,7 +175,7 @@ class OutcomePrediction:
         return LIMIT if not other else float(np.clip(np.mean(other), LIMIT, _MOST))
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
+        """Return a JSON-compatible dictionary."""
         return {
             "auc": None if self.auc is None else self.auc.to_json(),
             "refused": self.refused,
@@ -187,16 +191,16 @@ def predict_outcomes(
     level: float = 0.95,
     seed: int = 0,
 ) -> OutcomePrediction:
-    """Learn from the episodes whose outcome is known how the others end.
+    """Predict outcomes with a model trained on the episodes with known outcome.
 
     Args:
-        recordings: of one robot and task; others are told apart by where they stand, not by how they end.
-        labels: outcomes by name of the episode; by default what the recordings say of themselves.
-        level: of the interval of the area under the curve; where it reaches down to ½ nothing is predicted.
-        seed: of the folds.
+        recordings: episodes of one robot and task; otherwise the model would separate tasks, not outcomes.
+        labels: outcomes by episode id; by default the success of the recordings.
+        level: level of the interval of the area under the curve; if it includes ½, nothing is predicted.
+        seed: seed of the folds.
 
     Raises:
-        InputError: recordings of different joints.
+        InputError: the recordings have different joints.
     """
     features: list[tuple[OutcomeFeature, ...] | None] = []
     for recording in recordings:
@@ -216,7 +220,7 @@ def predict_from_features(
     level: float = 0.95,
     seed: int = 0,
 ) -> OutcomePrediction:
-    """As `predict_outcomes`, of numbers that are known already; None where an episode could not be read."""
+    """Predict outcomes from given features, None for unreadable episodes; see `predict_outcomes`."""
     names = {tuple(feature.name for feature in row) for row in features if row is not None}
     if len(names) > 1:
         raise InputError("The episodes have different joints. Predict outcomes of one robot at a time.")
@@ -234,7 +238,7 @@ def predict_from_features(
         ranked, low = 100 * float(found.auc.estimate), 100 * float(found.auc.low)
         refused = (
             f"held-out successes are ranked above failures {ranked:.0f} % of the time, and the {100 * level:.0f} % "
-            f"interval begins at {low:.0f} %: no better than a coin"
+            f"interval begins at {low:.0f} %: no better than chance"
         )
     probability = np.full(len(rows), np.nan)
     if found is not None and not refused:
@@ -252,7 +256,7 @@ def predict_from_features(
 
 
 class OutcomeConsistency(MeasuringCheck):
-    """Whether the outcome that is stated fits what the episode is like; where none is, whether it looks failed."""
+    """Check whether the stated outcome fits the episode; without a stated outcome, whether it looks failed."""
 
     name = "demonstration/outcome"
     meaning = "chance of the stated outcome by a classifier that did not see the episode"
@@ -287,9 +291,13 @@ class OutcomeConsistency(MeasuringCheck):
         fits, limit = chance if stated else 1.0 - chance, made.limit(stated)
         verdict = "bad" if label is not None and fits < _BAD else "suspect" if fits < limit else "good"
         word = "success" if stated else "failure"
-        what = f"No outcome is stated; the chance of {word}" if label is None else f"Stated is {word}, the chance of it"
+        what = (
+            f"No outcome is stated; the chance of {word}"
+            if label is None
+            else f"The stated outcome is {word}; its chance"
+        )
         why = made.because(here, success=stated) if verdict != "good" else ""
-        ranked = f"{100 * float(made.auc.low):.0f}–{100 * float(made.auc.high):.0f} % of pairs are ranked right"
+        ranked = f"{100 * float(made.auc.low):.0f}–{100 * float(made.auc.high):.0f} % of pairs are ranked correctly"
         reason = f"{what} is {fits:.2f}{': ' + why if why else ''} (held out, {ranked})."
         return self.of(recording, Measurement(value=fits), verdict, limit=limit, reason=reason)
 
@@ -299,12 +307,13 @@ def _refused(outcome: NDArray[np.bool_]) -> str:
     if yes + no >= LEAST_LABELS and min(yes, no) >= LEAST_OF_EACH:
         return ""
     return (
-        f"{yes} successes and {no} failures are stated; it takes {LEAST_LABELS} outcomes, {LEAST_OF_EACH} of each kind"
+        f"{yes} successes and {no} failures are stated; at least {LEAST_LABELS} outcomes are needed, {LEAST_OF_EACH} "
+        "of each kind"
     )
 
 
 def _filled(rows: Array, known: NDArray[np.bool_]) -> Array:
-    """Rows with the mean of the known ones where a number is not told."""
+    """Replace missing features by the mean over episodes with known outcome."""
     counts = np.isfinite(rows[known]).sum(axis=0)
     sums = np.where(np.isfinite(rows[known]), rows[known], 0.0).sum(axis=0)
     return np.where(np.isfinite(rows), rows, sums / np.maximum(counts, 1))

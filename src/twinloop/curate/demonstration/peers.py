@@ -1,7 +1,7 @@
-"""The form of most checks of demonstrations: a figure of each episode, judged by the others of the same task.
+"""Base of most checks of demonstrations: a value per episode, judged against other episodes of the same task.
 
-Nothing says how smooth a demonstration has to be; what is known is how smooth the others are. Figures are fenced
-(`stats.outlying`) within batch, robot, source and task: up to a quarter of the episodes may be poor on the same side.
+There is no absolute limit for the smoothness of a demonstration, but other episodes show what is usual. Values have
+fences (`stats.outlying`) within batch, robot, source and task; up to a quarter of the episodes may be poor on one side.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Group = tuple[str, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class MetricKind:
-    """What a figure is: which side of it is poor, its unit, and the least difference that matters.
+    """Description of a measured value: the poor side, its unit, and the smallest difference that matters.
 
-    ``words`` say what stands out, as in "it pauses for …"; ``show`` is a format of the figure. ``stretch`` moves the
-    fence away where one of many channels would be outside by chance.
+    ``words`` introduce the value in a reason, as in "it pauses for …"; ``show`` is the value's format. ``stretch``
+    widens the fence for checks with many channels, of which one would be outside by chance.
     """
 
     worse: Literal["low", "high"]
@@ -37,12 +37,12 @@ class MetricKind:
 
 
 def group_of(recording: RecordedEpisode) -> Group:
-    """Episodes that may be measured against each other: of one batch, robot, source and task."""
+    """Return the key of comparable episodes: batch, robot, source and task."""
     return (*recording.group, recording.task)
 
 
 def by_group(recordings: Sequence[RecordedEpisode]) -> dict[Group, list[int]]:
-    """Places of the recordings of each group, in order."""
+    """Return the indices of the recordings of each group, in order."""
     found: defaultdict[Group, list[int]] = defaultdict(list)
     for place, recording in enumerate(recordings):
         found[group_of(recording)].append(place)
@@ -50,9 +50,9 @@ def by_group(recordings: Sequence[RecordedEpisode]) -> dict[Group, list[int]]:
 
 
 class PeerCheck(MeasuringCheck):
-    """A check whose figures are judged by those of the task's other episodes; subclasses measure, and set ``kinds``.
+    """A check whose values are judged by the task's other episodes; subclasses measure, and set ``kinds``.
 
-    ``kinds`` is by channel; ``*`` stands for all channels that are not named.
+    ``kinds`` maps channels to kinds; ``*`` is the kind of all other channels.
     """
 
     kinds: Mapping[str, MetricKind]
@@ -60,7 +60,7 @@ class PeerCheck(MeasuringCheck):
     def judge(
         self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
     ) -> Iterator[CheckScore]:
-        """See `MeasuringCheck`: the fence of every channel of every group, and each figure against it."""
+        """Judge each value by the fence of its channel and group; see `MeasuringCheck`."""
         for places in by_group(recordings).values():
             fences = self._fences([found for place in places for found in measured[place]])
             for place in places:
@@ -68,7 +68,7 @@ class PeerCheck(MeasuringCheck):
                     yield self._scored(recordings[place], found, fences.get(found.channel))
 
     def comparable(self, channel: str, values: Sequence[float]) -> str:
-        """Why figures of a channel say nothing in this group; empty where they do."""
+        """Return why a channel's values cannot be judged in this group, or an empty string."""
         del channel, values
         return ""
 
@@ -76,7 +76,7 @@ class PeerCheck(MeasuringCheck):
         return self.kinds[channel] if channel in self.kinds else self.kinds["*"]
 
     def _fences(self, found: Sequence[Measurement]) -> dict[str, ValueFence | str]:
-        """By channel the fence, or why there is none."""
+        """Return each channel's fence, or the reason there is none."""
         values: defaultdict[str, list[float]] = defaultdict(list)
         for figure in found:
             if figure.value is not None and np.isfinite(figure.value):
@@ -85,8 +85,8 @@ class PeerCheck(MeasuringCheck):
         for channel, known in values.items():
             if len(known) < LEAST_VALUES:
                 fences[channel] = (
-                    f"only {len(known)} episode{'s' * (len(known) != 1)} of this task can be compared; what is usual "
-                    f"shows from {LEAST_VALUES} on"
+                    f"only {len(known)} episode{'s' * (len(known) != 1)} of this task can be compared; a limit needs "
+                    f"at least {LEAST_VALUES}"
                 )
             else:
                 kind = self._kind(channel)
@@ -115,5 +115,5 @@ class PeerCheck(MeasuringCheck):
 
 
 def unit_words(unit: str) -> str:
-    """A unit as it follows a number; nothing of a number without one."""
+    """Return a unit with a leading space; empty for the unit ``1``."""
     return "" if unit == "1" else f" {unit}"

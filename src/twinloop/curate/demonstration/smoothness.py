@@ -1,11 +1,10 @@
-"""Check how smoothly and directly a demonstration moves: pauses, path length, spectral arc length, jerk.
+"""Check how smooth and direct a demonstration is: pauses, path length, spectral arc length, jerk.
 
-Of the hand both are lengths in space. Of the joints they are sums over joints of how far each turns: joints that turn
-at different times, as those of many arms do, bend the way in joint space and are no detour, but a joint that turns back
-is one.
+Path lengths of the hand are lengths in space. Path lengths of the joints are sums over the joints' rotations: moving
+joints one after the other, as many arms do, is then no detour, but a joint that turns back makes one.
 
-Both measures are of one movement. An episode is cut into movements where the arm stands still; the figure is the mean
-of its movements, each weighted by how long it lasts.
+Spectral arc length and jerk are defined for one movement. An episode is split into movements where the arm is at rest;
+the value is the mean over movements, weighted by duration.
 """
 
 from __future__ import annotations
@@ -36,19 +35,19 @@ from twinloop.curate.recording import RecordedEpisode
 from twinloop.curate.registry import EpisodeTwins
 from twinloop.stats.series import log_dimensionless_jerk, spectral_arc_length
 
-_GRIP_S = 0.5  # standing still while the gripper moves, and so long about it, is no hesitation
-_ENDS = 0.02  # of the way: what lies before and after is the beginning and the end, and no middle (our choice)
+_GRIP_S = 0.5  # rest within this time of a gripper motion is no hesitation
+_ENDS = 0.02  # share of the path at each end that does not count as the middle (our choice)
 TIME, COUNT = "", "pauses"
 
 
 class Hesitation(PeerCheck):
-    """How long and how often the arm stands still between its first and last movement, the gripper at rest too."""
+    """Total duration and number of pauses between the first and the last movement, with the gripper at rest too."""
 
     name = "demonstration/hesitation"
-    meaning = "seconds and number of pauses in the middle, the gripper at rest too"
+    meaning = "total duration and number of pauses in the middle, with the gripper at rest too"
     kinds: Mapping[str, MetricKind] = {
-        # A second in all, or two pauses more than usual, is what anybody may do (our choice).
-        TIME: MetricKind(worse="high", unit="s", least=1.0, words="It stands still in the middle for"),
+        # One second in total, or two pauses more than usual, is acceptable (our choice).
+        TIME: MetricKind(worse="high", unit="s", least=1.0, words="It pauses in the middle for"),
         COUNT: MetricKind(worse="high", unit="1", least=2.0, words="Pauses in the middle:", show="{:.0f}"),
     }
 
@@ -71,14 +70,14 @@ class Hesitation(PeerCheck):
 
 
 def pauses(motion: Movement) -> list[tuple[int, int]]:
-    """First and last frame of every pause between the first and the last fiftieth of the way."""
+    """Return the first and last frame of every pause, without the first and the last fiftieth of the path."""
     way = np.cumsum(motion.speed) / np.sum(motion.speed)
     paused = still(motion) & ~_gripping(motion) & (way > _ENDS) & (way < 1.0 - _ENDS)
     return stretches(paused, PAUSE_S * motion.rate_hz)
 
 
 def _gripping(motion: Movement) -> NDArray[np.bool_]:
-    """Frames ``(T − 1,)`` at which, or shortly about which, the gripper moves or is told to."""
+    """Return the frames ``(T − 1,)`` near motions or commands of the gripper."""
     near = np.zeros(len(motion) - 1, dtype=bool)
     if motion.gripper is None:
         return near
@@ -92,24 +91,24 @@ def _gripping(motion: Movement) -> NDArray[np.bool_]:
     return np.convolve(near, np.ones(2 * reach + 1), mode="same") > 0
 
 
-_STEP_S = 0.2  # the way is measured between points so far apart, so that noise and tremor do not lengthen it
-_RETURNS = 0.3  # of its furthest: a piece that ends nearer to its beginning went there and came back (our choice)
+_STEP_S = 0.2  # path length is measured between points this far apart, so that noise and tremor do not add to it
+_RETURNS = 0.3  # of its largest distance: a piece that ends nearer to its start went out and came back (our choice)
 JOINTS, HAND = "joints", "hand"
 
 
 class PathEfficiency(PeerCheck):
-    """Straight way over way taken, in joint space and, with a twin, of the hand.
+    """Path efficiency: straight distance divided by path length, of the joints and, with a twin, of the hand.
 
-    The way is cut where the gripper closes or opens, and a piece that ends where it began where it is furthest from
-    there; straight ways are summed over the pieces.
+    The path is split where the gripper closes or opens. A piece that ends near its start is split again at its furthest
+    point. Straight distances are summed over the pieces.
 
     Args:
-        twins: whose kinematics say where the hand is; without them joints alone are judged.
+        twins: twins whose kinematics give the hand position; without them only joints are judged.
     """
 
     name = "demonstration/path"
-    meaning = "straight way over way taken between gripper events: in joint space, and of the hand"
-    # A twentieth longer is not worth a word (our choice).
+    meaning = "straight distance over path length between gripper events: in joint space, and of the hand"
+    # A path that is 5 % longer is acceptable (our choice).
     kinds: Mapping[str, MetricKind] = {
         "*": MetricKind(worse="low", unit="1", least=0.05, words="Its path efficiency is")
     }
@@ -130,7 +129,7 @@ class PathEfficiency(PeerCheck):
 def path_pieces(
     points: Array, cuts: Sequence[int], rate_hz: float, *, norm: Literal[1, 2] = 2
 ) -> tuple[Array, Array, NDArray[np.intp]]:
-    """Straight ways and ways taken of the pieces of a path ``(T, k)``, and the first frame of each and the last.
+    """Return straight distance and length of each piece of a path ``(T, k)``, and the frames that bound the pieces.
 
     ``norm`` is 2 for lengths in space and 1 for sums over columns.
     """
@@ -158,24 +157,24 @@ def _of(channel: str, points: Array, cuts: Sequence[int], rate_hz: float) -> Mea
         return Measurement(value=None, channel=channel, said="It does not move.")
     worst = int(np.argmax(taken - straight))
     first, last = int(bounds[worst]), int(bounds[worst + 1])
-    said = f" (most is lost between {first / rate_hz:.1f} and {last / rate_hz:.1f} s)"
+    said = f" (the longest detour is between {first / rate_hz:.1f} and {last / rate_hz:.1f} s)"
     value = float(straight.sum() / taken.sum())
     return Measurement(value=value, channel=channel, said=said, first_frame=first, last_frame=last)
 
 
-# Joints are many, and some move little: a fence half as far again leaves as few of them outside as of whole arms
-# (measured on recorded and simulated pick-and-place; docs/evidence/curation.md).
+# There are many joints, and some move little. A fence 1.5 times as wide gives as few false alarms for joints as for
+# whole arms (measured on recorded and simulated pick-and-place; docs/evidence/curation.md).
 _JOINTS = 1.5
-# Of the arm's speed: a joint that is slower in a movement moves by its noise and its steps (our choice).
+# Of the arm's speed: the motion of a slower joint is mostly noise and resolution steps (our choice).
 _OF_ARM = 0.3
 ARM = ""
 
 
 class _Smoothness(PeerCheck):
-    """What both measures share: the movements, and which of them count.
+    """Base of both smoothness checks: selects the movements.
 
     Args:
-        twins: whose kinematics say where the hand is; without them joints alone are judged.
+        twins: twins whose kinematics give the hand position; without them only joints are judged.
     """
 
     def __init__(self, twins: EpisodeTwins | None = None) -> None:
@@ -183,10 +182,10 @@ class _Smoothness(PeerCheck):
 
     @abstractmethod
     def smoothness(self, velocity: Array, rate_hz: float) -> float:
-        """Of one movement's velocities ``(T, k)``; more is smoother."""
+        """Return the smoothness of one movement's velocities ``(T, k)``; larger is smoother."""
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """See `MeasuringCheck`: the arm, its joints, the hand."""
+        """Measure the arm, its joints and the hand; see `MeasuringCheck`."""
         motion = movement(recording)
         parts = movements(motion)
         if not parts:
@@ -213,7 +212,7 @@ class _Smoothness(PeerCheck):
         return Measurement(
             value=float(np.average(values[known], weights=lasts[known])),
             channel=channel,
-            said=f" (where it is roughest, from {begin / rate_hz:.1f} to {end / rate_hz:.1f} s, {values[worst]:.2f})",
+            said=f" (least smooth from {begin / rate_hz:.1f} to {end / rate_hz:.1f} s, {values[worst]:.2f})",
             first_frame=begin,
             last_frame=end,
         )
@@ -229,11 +228,11 @@ def _kinds(*, least: float, words: str) -> Mapping[str, MetricKind]:
 
 
 class Smoothness(_Smoothness):
-    """Spectral arc length: tremor, submovements and stops between 0 and 10 Hz."""
+    """Spectral arc length: sensitive to tremor, submovements and stops between 0 and 10 Hz."""
 
     name = "demonstration/smoothness"
     meaning = "spectral arc length (SPARC) of movements: arm, joints, hand"
-    # Two reaches that flow into each other without a standstill count as one movement, less smooth by so much.
+    # Two reaches without rest between them count as one movement, which is less smooth by this amount.
     kinds: Mapping[str, MetricKind] = _kinds(least=0.6, words="Its spectral arc length is")
 
     def smoothness(self, velocity: Array, rate_hz: float) -> float:
@@ -242,7 +241,7 @@ class Smoothness(_Smoothness):
 
 
 class DimensionlessJerk(_Smoothness):
-    """Log dimensionless jerk: what is faster than a hand's tremor too."""
+    """Log dimensionless jerk: sensitive also to motion faster than the tremor of a hand."""
 
     name = "demonstration/jerk"
     meaning = "log dimensionless jerk (LDLJ) of movements: arm, joints, hand"

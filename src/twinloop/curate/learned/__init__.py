@@ -1,1 +1,1 @@
-"""Discriminators learned from the episodes themselves: simulated against real ones, and what no real data supports."""
+"""Learned checks: discriminators of simulated and real episodes, and support by real data."""

@@ -1,4 +1,4 @@
-"""Describe clips of an episode in named numbers: how it moves, and what its pictures are like."""
+"""Describe clips of an episode by named features of motion and of camera images."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _KINDS = (
     ("tone", "contrast", "standard deviation of brightness"),
     ("colour", "saturation", "mean difference of the strongest and the weakest colour"),
     ("colour", "warmth", "mean of red − blue"),
-    ("noise", "grain", "noise within a picture (Immerkær)"),
-    ("noise", "flicker", "median change of a pixel from one picture to the next"),
-    ("noise", "unchanged", "share of pixels that are exactly the same in the next picture"),
+    ("noise", "grain", "noise within an image (Immerkær)"),
+    ("noise", "flicker", "median change of a pixel from one image to the next"),
+    ("noise", "unchanged", "share of pixels that are exactly the same in the next image"),
     ("sharpness", "edges", "mean brightness step between neighbouring pixels"),
 )
 
 
 def picture_numbers(recording: RecordedEpisode, frames: Sequence[int]) -> tuple[tuple[ClipFeature, ...], Array]:
-    """Numbers ``(len(frames), d)`` of the pictures at frames and the ones after them, of every camera.
+    """Return features ``(len(frames), d)`` of every camera's images at the given frames and the next ones.
 
-    A camera whose pictures cannot be read has none.
+    A camera with unreadable images has no features.
     """
     features: list[ClipFeature] = []
     columns = [np.empty((len(frames), 0))]
@@ -54,12 +54,12 @@ def picture_numbers(recording: RecordedEpisode, frames: Sequence[int]) -> tuple[
 
 
 def _numbers(picture: NDArray[np.uint8], following: NDArray[np.uint8]) -> list[float]:
-    """In the order of `_KINDS`, of two pictures ``(h, w, 3)``."""
+    """Return the features of two successive images ``(h, w, 3)``, in the order of `_KINDS`."""
     grey = picture.astype(np.float32) @ _LUMA
     colour = picture.astype(np.int16)
     change = np.abs(colour - following.astype(np.int16))
-    # Immerkær, "Fast noise variance estimation", Comput. Vis. Image Underst. 64, 1996: what a difference of two
-    # Laplacians leaves, which knows no constant, slope or edge along an axis.
+    # Immerkær, "Fast noise variance estimation", Comput. Vis. Image Underst. 64, 1996: the difference of two
+    # Laplacians, which is zero for constants, slopes and edges along an axis.
     rows = grey[:-2] - 2 * grey[1:-1] + grey[2:]
     left = rows[:, :-2] - 2 * rows[:, 1:-1] + rows[:, 2:]
     return [
@@ -74,14 +74,14 @@ def _numbers(picture: NDArray[np.uint8], following: NDArray[np.uint8]) -> list[f
     ]
 
 
-CLIP_S = 2.0  # a movement or two of an arm, as for clips of the gap
-_MOST = 8  # clips of an episode, evenly apart: pictures are read for each
+CLIP_S = 2.0  # one or two movements of an arm, as for clips of the gap
+_MOST = 8  # clips per episode, evenly spaced: images are read for each
 _REAL = ("real", "human-in-the-loop")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClipFeatures:
-    """Clips of some episodes as rows ``(n, d)``; ``episode`` ``(n,)`` places, ``first`` ``(n,)`` their first frames."""
+    """Features of clips ``(n, d)``; ``episode`` ``(n,)`` is each clip's episode, ``first`` ``(n,)`` its first frame."""
 
     features: tuple[ClipFeature, ...]
     rows: Array
@@ -89,7 +89,7 @@ class ClipFeatures:
     first: NDArray[np.int64]
 
     def of(self, places: Sequence[int]) -> ClipFeatures:
-        """Those of some episodes."""
+        """Select the clips of some episodes."""
         chosen = np.isin(self.episode, places)
         return ClipFeatures(
             features=self.features, rows=self.rows[chosen], episode=self.episode[chosen], first=self.first[chosen]
@@ -97,12 +97,12 @@ class ClipFeatures:
 
 
 def is_real(recording: RecordedEpisode) -> bool:
-    """Whether an episode was recorded rather than simulated."""
+    """Return whether an episode was recorded, not simulated."""
     return recording.source in _REAL
 
 
 def clip_facts(recording: RecordedEpisode, twins: EpisodeTwins | None) -> Mapping[str, Any]:
-    """What checks keep of an episode: rows of numbers of at most eight clips, their names, and first frames.
+    """Return the features, their names and first frames of at most eight clips of an episode.
 
     Raises:
         LogError: the episode is shorter than a clip, or cannot be read.
@@ -110,7 +110,7 @@ def clip_facts(recording: RecordedEpisode, twins: EpisodeTwins | None) -> Mappin
     motion = _movement(recording, twins)
     nframe = round(CLIP_S * motion.rate_hz)
     if len(motion) < nframe or nframe < LEAST_FRAMES:
-        raise LogError(f"It lasts {len(motion) / motion.rate_hz:.1f} s, and clips of {CLIP_S:g} s are compared.")
+        raise LogError(f"It lasts {len(motion) / motion.rate_hz:.1f} s; a clip needs {CLIP_S:g} s.")
     count = min(_MOST, len(motion) // nframe)
     first = np.linspace(0, len(motion) - nframe, count).round().astype(np.int64)
     cut = first[:, None] + np.arange(nframe)
@@ -140,9 +140,9 @@ def clip_facts(recording: RecordedEpisode, twins: EpisodeTwins | None) -> Mappin
 def comparable(
     recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
 ) -> list[tuple[list[int], ClipFeatures | str]]:
-    """Episodes of one robot, and their clips; or why they cannot be compared. Unreadable ones are left out.
+    """Group readable episodes by robot type; return each group with its clips, or with the reason they differ.
 
-    Tasks are not told apart: what is asked is whether reality has anything like it.
+    Tasks are not separated: the question is whether any real data is similar.
     """
     groups: dict[str, list[int]] = {}
     for place, (recording, found) in enumerate(zip(recordings, measured, strict=True)):
@@ -152,12 +152,12 @@ def comparable(
 
 
 def in_words(feature: ClipFeature) -> str:
-    """What a feature is of and what it means."""
+    """Return a feature's channel and meaning."""
     return f"{feature.channel}: {feature.meaning}"
 
 
 def _movement(recording: RecordedEpisode, twins: EpisodeTwins | None) -> Movement:
-    """In SI where the log says so, or a twin of the same joints can stand in."""
+    """Return the motion, in SI units if the log's units are known or a twin with the same joints gives them."""
     episode = recording.episode
     if episode.units.known or twins is None:
         return Movement.of(episode)
@@ -176,12 +176,12 @@ def _repeated(joint: str) -> ClipFeature:
 def _stacked(facts: Sequence[Mapping[str, Any]], places: Sequence[int]) -> ClipFeatures | str:
     if len({bool(fact["si"]) for fact in facts}) > 1:
         return (
-            "some positions are in rad and others in units that nothing says the size of; give the calibration, or a "
-            "twin whose joint ranges can stand in"
+            "some positions are in rad and others in units of unknown size; give the calibration, or a twin with "
+            "joint ranges"
         )
     rates = np.array([fact["rate_hz"] for fact in facts])
     if rates.max() > 1.02 * rates.min():
-        return f"rates differ ({rates.min():.3g} to {rates.max():.3g} Hz), and noise and jerk with them; resample one"
+        return f"rates differ ({rates.min():.3g} to {rates.max():.3g} Hz), which changes noise and jerk; resample one"
     common = [f for f in facts[0]["features"] if all(f in fact["features"] for fact in facts[1:])]
     columns = [[list(fact["features"]).index(feature) for feature in common] for fact in facts]
     if not common:

@@ -1,16 +1,14 @@
-"""Check simulated episodes by learned models: can they be told from real ones, does real data support them.
+"""Check simulated episodes with learned models: can they be separated from real ones, and does real data support them?
 
-A discriminator learns from some episodes and scores the others, so that no clip is scored by a model that saw its
-episode. An episode's score is the mean of its clips'; how often real episodes look as simulated, held out, is its
-p-value, adjusted over all episodes (Benjamini & Hochberg). Few real episodes certify nothing about a few odd ones among
-many, so that what lies beyond the fence of real episodes' own scores is told too, without that promise.
+A discriminator is trained on some episodes and scores the others, so that no clip is scored by a model trained on its
+episode. An episode's score is the mean over its clips.
 
-P-values are conformal, of whole episodes against held-out real ones (`stats.novelty`), and adjusted over all episodes
-that are judged: of those whose adjusted p-value is at most the level, no more than that share are like real ones in
-truth. With n real episodes no p-value is below 1 / (n + 1), so that one odd episode among m can be certified from
-m / level − 1 real ones on; one that lies beyond the fence of real episodes' own distances is flagged without that
-promise. To lie where nobody has recorded yet is no fault, so that the worst verdict is ``suspect``; the reason says
-which of the two it is.
+P-values are conformal, of whole episodes against held-out real ones (`stats.novelty`), and adjusted over all judged
+episodes (Benjamini & Hochberg): among episodes with an adjusted p-value at or below the level, at most that share is in
+truth like real ones. With n real episodes no p-value is below 1 / (n + 1). One odd episode among m can therefore be
+certified only with at least m / level − 1 real ones. An episode beyond the fence of the real episodes' own scores is
+flagged too, without this guarantee. Data outside the recorded region is not an error, so the worst verdict is
+``suspect``; the reason states which of the two cases applies.
 """
 
 from __future__ import annotations
@@ -34,16 +32,16 @@ from twinloop.stats.interval import benjamini_hochberg
 from twinloop.stats.novelty import Kind, NoveltyScores, ValueFence, fence, novelty
 
 LEVEL = 0.05
-LEAST_EPISODES = 20  # of each side; with fewer no p-value gets below 0.05 held out in folds
-# Held-out scores of the side that is judged spread more than those of the side that a score's unit is of: a fence half
-# as far again leaves as few good ones outside (measured; docs/evidence/curation.md).
+LEAST_EPISODES = 20  # real episodes; with fewer, no held-out p-value is below 0.05
+# Held-out scores of the judged side spread more than those of the side that defines the score's unit. A fence 1.5
+# times as wide keeps the number of false alarms low (measured; docs/evidence/curation.md).
 _FAR = 1.5
-_TOLD = 3  # features that are named
-_OUTSIDE = 0.5  # of an episode's clips beyond every real clip in one feature: told by that alone (our choice)
+_TOLD = 3  # number of features in a reason
+_OUTSIDE = 0.5  # share of clips outside the range of all real clips; then one feature is enough (our choice)
 
 
 class _LearnedCheck(MeasuringCheck):
-    """Measures numbers of clips, and judges the episodes of each robot together."""
+    """Base of checks that compare the clips of all episodes of each robot."""
 
     def __init__(self, twins: EpisodeTwins | None = None, *, level: float = LEVEL) -> None:
         self._twins, self.level = twins, level
@@ -54,7 +52,7 @@ class _LearnedCheck(MeasuringCheck):
         return {"level": self.level}
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """See `MeasuringCheck`: numbers of clips."""
+        """Return the features of the episode's clips; see `MeasuringCheck`."""
         return [Measurement(value=0.0, facts=clip_facts(recording, self._twins))]
 
     def judge(
@@ -80,22 +78,22 @@ class _LearnedCheck(MeasuringCheck):
     def _group(
         self, recordings: Sequence[RecordedEpisode], real: Sequence[int], sim: Sequence[int], table: ClipFeatures | str
     ) -> Iterator[CheckScore]:
-        """Scores of the real and the simulated episodes of one robot; ``table`` is why they cannot be compared."""
+        """Yield scores of one robot's episodes; if ``table`` is a string, it is the reason they cannot be compared."""
 
 
 class SimulatedLookingEpisodes(_LearnedCheck):
-    """Simulated episodes that a discriminator tells from real ones, with the features that give them away.
+    """Simulated episodes that a discriminator separates from real ones, with the features that differ.
 
-    Looking simulated is a difference, no fault: it may be another task. So the worst verdict is ``suspect``. Its reason
-    says whether a single feature gives an episode away: in half of its clips it lies where no real clip does.
+    A difference is not an error: it may be another task. The worst verdict is therefore ``suspect``. Its reason states
+    whether a single feature is enough: in half of the clips it is outside the range of all real clips.
 
     Args:
-        twins: whose joint ranges stand in where a real log has no calibration.
-        level: share of false alarms among those that stand out for certain.
+        twins: twins whose joint ranges replace a missing calibration of a real log.
+        level: share of false alarms among the certified episodes.
     """
 
     name = "learned/fake"
-    meaning = "held-out score of looking simulated, in standard deviations of real clips, and what gives it away"
+    meaning = "held-out score of looking simulated, in standard deviations of real clips, and the features that differ"
     unit = "sd"
 
     def _group(
@@ -119,16 +117,16 @@ class SimulatedLookingEpisodes(_LearnedCheck):
         p = benjamini_hochberg(conformal_p_values(usual, score))
         auc = auc_interval(np.concatenate([score, usual]), np.arange(len(score) + len(usual)) < len(score))
         limit = fence(usual, stretch=_FAR).high
-        ranked = f"of pairs of held-out episodes {100 * float(auc.estimate):.0f} % are told apart"
+        ranked = f"{100 * float(auc.estimate):.0f} % of pairs of held-out episodes are separated"
         for here, place in enumerate(names):
             rows = np.flatnonzero(of == here)
             measured = Measurement(value=float(score[here]))
             if p[here] > self.level and score[here] <= limit:
-                reason = f"It does not stand out from real episodes (adjusted p = {p[here]:.2g}; {ranked})."
+                reason = f"It does not differ from real episodes (adjusted p = {p[here]:.2g}; {ranked})."
                 yield self.of(recordings[place], measured, "good", limit=limit, reason=reason)
                 continue
             words, alone = given_away(real, sim, found, rows)
-            by = "one feature alone gives it away" if alone else "what gives it away"
+            by = "one feature is enough" if alone else "by these features"
             reason = f"It looks simulated, {by}: {words} (adjusted p = {p[here]:.2g}; {ranked})."
             yield self.of(recordings[place], measured, "suspect", limit=limit, reason=reason)
 
@@ -136,7 +134,7 @@ class SimulatedLookingEpisodes(_LearnedCheck):
 def given_away(
     real: ClipFeatures, sim: ClipFeatures, found: CrossFittedScores, rows: NDArray[np.intp]
 ) -> tuple[str, bool]:
-    """Which features give clips ``rows`` of the simulated side away, in words, and whether one of them does alone."""
+    """Describe the features by which simulated clips ``rows`` differ; also return whether one is enough."""
     parts = found.sim_parts[rows].mean(axis=0)
     low, high = real.rows.min(axis=0), real.rows.max(axis=0)
     span = 1e-6 * np.maximum(np.abs(low), np.abs(high))
@@ -149,7 +147,7 @@ def given_away(
         middle = float(np.median(sim.rows[rows, column]))
         few, many = np.quantile(real.rows[:, column], (0.05, 0.95))
         unit = unit_words(feature.unit)
-        said.append(f"{in_words(feature)} is {middle:.3g}{unit}, nine of ten real clips have {few:.3g} to {many:.3g}")
+        said.append(f"{in_words(feature)} is {middle:.3g}{unit}, 90 % of real clips have {few:.3g} to {many:.3g}")
     return "; ".join(said), bool(alone.any())
 
 
@@ -157,8 +155,8 @@ def _too_few(real: Sequence[int], sim: Sequence[int]) -> str:
     if len(real) >= LEAST_EPISODES and len(sim) >= LEAST_EPISODES // 2:
         return ""
     return (
-        f"{len(real)} real and {len(sim)} simulated episodes of this robot are too few to learn from; it takes "
-        f"{LEAST_EPISODES} real and {LEAST_EPISODES // 2} simulated ones"
+        f"{len(real)} real and {len(sim)} simulated episodes of this robot are too few for training; at least "
+        f"{LEAST_EPISODES} real and {LEAST_EPISODES // 2} simulated ones are needed"
     )
 
 
@@ -173,15 +171,15 @@ _WORDS: Mapping[Kind, str] = {
 
 
 class OutOfSupport(_LearnedCheck):
-    """Episodes that lie where no real episode does, with the nearest real clip.
+    """Episodes far from all real episodes, with the nearest real clip.
 
     Args:
-        twins: whose joint ranges stand in where a real log has no calibration.
-        level: share of false alarms among those called certain, of each of the two measures half of it.
+        twins: twins whose joint ranges replace a missing calibration of a real log.
+        level: share of false alarms among the certified episodes; each of the two measures gets half.
     """
 
     name = "learned/support"
-    meaning = "how far clips lie from real ones: neighbours and density, conformal p-values of whole episodes"
+    meaning = "distance of clips from real ones: neighbours and density, conformal p-values of whole episodes"
     unit = "log"
 
     def _group(
@@ -226,7 +224,7 @@ class OutOfSupport(_LearnedCheck):
             first = None
             if odd:
                 first, nearest = _nearest(recordings, known, given, found, int(place), scale)
-                sure = "No real data supports it" if certain else "Hardly any real data supports it"
+                sure = "No real data supports it" if certain else "Little real data supports it"
                 reason = f"{sure}: {reason[0].lower()}{reason[1:-1]}; {nearest}."
             measured = Measurement(value=float(found.scores[here]), channel=kind, first_frame=first)
             yield self.of(recordings[place], measured, "suspect" if odd else "good", limit=usual.high, reason=reason)
@@ -247,7 +245,7 @@ def _nearest(
     place: int,
     scale: Array,
 ) -> tuple[int, str]:
-    """First frame of an episode's clip that is furthest out, and the real clip nearest to it, in words."""
+    """Return the first frame of an episode's most distant clip, and a description of the nearest real clip."""
     rows = np.flatnonzero(given.episode == place)
     worst = rows[int(np.argmax(found.row_scores[rows]))]
     _, near = found.space.neighbours(_tamed(given.rows[[worst]], scale), 1)
@@ -258,13 +256,13 @@ def _nearest(
 
 
 def _scales(rows: Array) -> Array:
-    """Of columns without negative values a tenth of the median, NaN of others: see `_tamed`."""
+    """Return a tenth of the median of columns without negative values, NaN for other columns; see `_tamed`."""
     middle = np.median(rows, axis=0)
     return np.where((rows.min(axis=0) >= 0) & (middle > 0), 0.1 * middle, np.nan)
 
 
 def _tamed(rows: Array, scale: Array) -> Array:
-    """Logarithms of sizes (speeds, ranges, noise), so that a factor counts alike wherever it is; others as they are."""
+    """Return logarithms of nonnegative columns (speeds, ranges, noise), so that ratios count; others unchanged."""
     sizes = np.isfinite(scale)
     return np.where(sizes, np.log(np.maximum(rows, 0.0) + np.where(sizes, scale, 1.0)), rows)
 
@@ -272,4 +270,4 @@ def _tamed(rows: Array, scale: Array) -> Array:
 def _too_few_real(count: int) -> str:
     if count >= LEAST_EPISODES:
         return ""
-    return f"{count} real episodes of this robot are too few to say where reality ends; it takes {LEAST_EPISODES}"
+    return f"{count} real episodes of this robot are too few; at least {LEAST_EPISODES} are needed"

@@ -1,1 +1,1 @@
-"""Checks of physics: whether a robot with these drives, and things of this weight, can have moved so."""
+"""Checks of physics: whether this robot with its drives, and these objects, could have moved as recorded."""

@@ -1,4 +1,4 @@
-"""Check how fast and how far joints move, and what torque the motion asks of the drives."""
+"""Check speed, range, acceleration and jerk of joints, and the drive torque that the motion needs."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
 
-_SMOOTH_S = 0.17  # over which positions are a cubic: five frames of 30 Hz; arms move below 5 Hz
-_TOO_SHORT = "The longest stretch without a gap is too short to tell how it moves."
+_SMOOTH_S = 0.17  # window of the cubic fit to positions: five frames at 30 Hz; arms move below 5 Hz
+_TOO_SHORT = "The longest stretch without a gap is too short to estimate its motion."
 
 
 @dataclass(frozen=True, kw_only=True)
 class SmoothedKinematics:
-    """The longest unbroken stretch of an episode, smoothed: ``(N, n)`` each, in ``unit`` and seconds.
+    """Smoothed motion of the longest stretch without gaps: arrays ``(N, n)``, in ``unit`` and seconds.
 
-    ``frame`` is the frame at which it begins. ``units`` maps the log's columns to rad or m, None where nothing does.
+    ``frame`` is the first frame of the stretch. ``units`` maps the log's columns to rad or m, None if unknown.
     """
 
     joints: tuple[str, ...]
@@ -46,15 +46,15 @@ class SmoothedKinematics:
 
     @property
     def unit(self) -> str:
-        """Of positions: rad (of a slide m), or the log's own where nothing says what that is in rad."""
+        """Unit of positions: rad (m for a slide joint), or the log's unit if its conversion is unknown."""
         return "rad" if self.units is not None else "of the log's unit"
 
 
 def kinematics_of(recording: RecordedEpisode, twin: Twin | None) -> SmoothedKinematics:
-    """How a recording's joints move.
+    """Compute the smoothed joint motion of a recording.
 
     Raises:
-        InputError: too little of it is unbroken.
+        InputError: the longest stretch without gaps is too short.
     """
     raw = recording.raw
     series = prepare(raw)
@@ -77,7 +77,7 @@ def kinematics_of(recording: RecordedEpisode, twin: Twin | None) -> SmoothedKine
 
 
 def _units(units: UnitMap, twin: Twin | None) -> UnitMap | None:
-    """The log's map to SI; with the twin's ranges where a calibration is missing."""
+    """Return the log's map to SI units; if a calibration is missing, use the twin's joint ranges."""
     if units.known:
         return units
     if twin is None or set(units.names) != set(twin.robot.joints):
@@ -91,7 +91,7 @@ def _units(units: UnitMap, twin: Twin | None) -> UnitMap | None:
 
 
 def robot_twin(recording: RecordedEpisode, twins: EpisodeTwins) -> Twin | None:
-    """The recording's twin where there is one and it has its joints."""
+    """Return the recording's twin if there is one and it has all recorded joints, else None."""
     try:
         twin = twins(recording)
         return twin if set(recording.raw.joints) <= set(twin.robot.joints) else None
@@ -100,13 +100,13 @@ def robot_twin(recording: RecordedEpisode, twins: EpisodeTwins) -> Twin | None:
 
 
 def params_of(recording: RecordedEpisode, twin: Twin) -> ParamTable | None:
-    """The parameters that were drawn for a simulated episode, None where it was not made with this twin."""
+    """Return the drawn parameters of a simulated episode, or None if another twin made it."""
     record = recording.provenance
     return recorded_params(twin, record) if record is not None and record.twin_hash == twin.hash else None
 
 
 class JointCheck(UsualLimitCheck):
-    """A check of moving joints, with the twin's limits where there is a twin, else what is usual."""
+    """A check of joint motion, with the twin's limits if there is a twin, else with the usual values."""
 
     reads = frozenset({"raw"})
 
@@ -114,19 +114,19 @@ class JointCheck(UsualLimitCheck):
         self._twins = twins
 
     def twin(self, recording: RecordedEpisode) -> Twin | None:
-        """The twin with the robot of the recording, or None."""
+        """Return the twin with the recording's joints, or None."""
         return robot_twin(recording, self._twins)
 
 
 class _ColumnPeak(JointCheck):
-    """The maximum over time of a column of `SmoothedKinematics`; the check is named after the series."""
+    """Maximum over time of one array of `SmoothedKinematics`; the check's name selects the array."""
 
     spread = 0.15
     floor = 0.0
     quantity: str
 
     def limits(self, _twin: Twin, _joint: str) -> MetricLimit | None:
-        """What the twin says."""
+        """Return the limit from the twin, or None."""
         return None
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
@@ -147,15 +147,15 @@ class _ColumnPeak(JointCheck):
 
 
 class JointVelocityCheck(_ColumnPeak):
-    """Joints that are faster than their servo without load, or than usual where no data sheet tells."""
+    """Joints faster than their servo's no-load speed, or than usual if there is no data sheet."""
 
     name = "physics/velocity"
-    meaning = "a joint is faster than its servo can turn, or than it is in the other episodes"
+    meaning = "a joint is faster than its servo can turn, or than in the other episodes"
     quantity = "a velocity"
     unit = "1/s"
 
     def limits(self, twin: Twin, joint: str) -> MetricLimit | None:
-        """The no-load speed of the joint's servo."""
+        """Return the limit from the no-load speed of the joint's servo."""
         servo = twin.servos[twin.robot.joints.index(joint)] if twin.servos else None
         if servo is None or servo.no_load_speed is None:
             return None
@@ -173,7 +173,7 @@ class JointAccelerationCheck(_ColumnPeak):
 
 
 class JointJerkCheck(_ColumnPeak):
-    """Joints whose acceleration changes faster than in the other episodes."""
+    """Joints with more jerk than in the other episodes."""
 
     name = "physics/jerk"
     meaning = "a joint's acceleration changes far faster than in the other episodes"
@@ -182,7 +182,7 @@ class JointJerkCheck(_ColumnPeak):
 
 
 class JointRangeCheck(JointCheck):
-    """Joints beyond their range: of the twin, with a margin for calibrations by hand; else beyond what is usual."""
+    """Joints beyond the twin's range, with a margin for manual calibration; without a twin, beyond the usual range."""
 
     name = "physics/joint_range"
     meaning = "a joint is beyond its range"
@@ -219,24 +219,24 @@ class JointRangeCheck(JointCheck):
         return made or [Measurement(value=None, said=f"No joint of {twin.name} has a range.")]
 
 
-_RANGE_SIM = MetricLimit(value=0.03, bad=0.08, source="the twin's range; a soft stop gives way by a hundredth")
-_RANGE_REAL = MetricLimit(value=0.1, bad=0.25, source="the twin's range; calibrations by hand are off by up to a tenth")
+_RANGE_SIM = MetricLimit(value=0.03, bad=0.08, source="the twin's range; a soft stop yields by about 1 %")
+_RANGE_REAL = MetricLimit(value=0.1, bad=0.25, source="the twin's range; manual calibrations are off by up to 10 %")
 
 
 class TorqueCheck(KnownLimitCheck):
-    """Motions that ask for more torque than the drives have, by the twin's inverse dynamics in free space.
+    """Motions that need more torque than the drives have, by the twin's inverse dynamics in free space.
 
-    The figure is the torque over the drive's limit, at the frame where it is largest. What is carried or pushed asks
-    for more yet, and is not counted.
+    The value is the torque divided by the drive's limit, at the frame of its maximum. Loads and contact forces would
+    need more torque; they are not included.
     """
 
     reads = frozenset({"raw"})
 
     name = "physics/torque"
-    meaning = "the motion asks for more torque than the drives have (inverse dynamics in the twin)"
+    meaning = "the motion needs more torque than the drives have (inverse dynamics in the twin)"
     unit = "of the limit"
     limit, bad = 1.15, 1.5
-    source = "the drive's force range; smoothing and friction err by some per cent"
+    source = "the drive's force range; smoothing and friction add errors of a few per cent"
 
     def __init__(self, twins: EpisodeTwins) -> None:
         self._twins = twins
@@ -245,14 +245,16 @@ class TorqueCheck(KnownLimitCheck):
         """See `MeasuringCheck`."""
         twin = self._twins(recording)
         if robot_twin(recording, self._twins) is None or set(twin.robot.joints) != set(recording.raw.joints):
-            return [Measurement(value=None, said=f"{twin.name} has other joints than the recording.")]
+            return [Measurement(value=None, said=f"{twin.name} and the recording have different joints.")]
         if twin.robot.gears is not None:
             return [
-                Measurement(value=None, said=f"With the play of {twin.name}'s gears torque is no function of motion.")
+                Measurement(
+                    value=None, said=f"{twin.name} has gear play, so the torque does not follow from the motion."
+                )
             ]
         moved = kinematics_of(recording, twin)
         if moved.units is None:
-            raise UnitsError("Nothing says what its columns are in rad, so no torque follows from them.")
+            raise UnitsError("The conversion of its columns to rad is unknown, so torque cannot be computed.")
         order = [moved.joints.index(joint) for joint in twin.robot.joints]
         inverse = InverseDynamics(twin, params_of(recording, twin))
         asked = np.abs(inverse(moved.position[:, order], moved.velocity[:, order], moved.acceleration[:, order]))
@@ -273,7 +275,7 @@ class TorqueCheck(KnownLimitCheck):
 
 
 def force_limits(twin: Twin, model: mujoco.MjModel) -> Array:
-    """The most force of each robot joint's drive in N·m or N, infinite where nothing limits it, ``(n,)``."""
+    """Return the force limit of each robot joint's drive in N·m or N, ``(n,)``; infinite without a limit."""
     limits = np.full(len(twin.robot.joints), np.inf)
     for place, name in enumerate(twin.robot.actuator_names):
         actuator = model.actuator(name)

@@ -1,4 +1,4 @@
-"""Check how late joints answer their commands, and how well a twin predicts the episode, beside the other episodes."""
+"""Check the delay of joints after their commands, and the prediction error of a twin, against other episodes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from twinloop.twin import Twin
 
 
 class CommandLag(MeasuringCheck):
-    """Joints that answer their commands later or earlier than in the other episodes."""
+    """Joints that follow their commands later or earlier than in the other episodes."""
 
     reads = frozenset({"raw"})
 
     name = "physics/lag"
-    meaning = "joints answer their commands later or earlier than in the other episodes"
+    meaning = "joints follow their commands later or earlier than in the other episodes"
     unit = "s"
-    frames = 1.5  # that every episode may differ by, and of single joints twice as many
+    frames = 1.5  # frames by which an episode may differ; twice as many for a single joint
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """See `MeasuringCheck`."""
@@ -37,7 +37,9 @@ class CommandLag(MeasuringCheck):
         pair = None if series is None else response_pair(raw, series)
         found = [] if pair is None else [answer for answer in answers(pair) if abs(answer.correlation) > 0.8]
         if series is None or not found:
-            return [Measurement(value=None, said="No joint follows a command clearly, so no delay can be told.")]
+            return [
+                Measurement(value=None, said="No joint follows a command clearly, so the delay cannot be measured.")
+            ]
         rows = [Measurement(value=answer.lag_s, channel=answer.joint, facts={"dt": series.dt}) for answer in found]
         return [Measurement(value=float(np.median([a.lag_s for a in found])), facts={"dt": series.dt}), *rows]
 
@@ -57,36 +59,38 @@ class CommandLag(MeasuringCheck):
         if row.value is None:
             return self.of(recording, row, "unknown")
         what = row.channel or "The median joint"
-        said = f"{what} answers after {1e3 * row.value:.0f} ms"
+        said = f"{what} follows after {1e3 * row.value:.0f} ms"
         if len(others) < LEAST:
-            told = f"{said}. Only {len(others)} episodes are alike; from {LEAST} on it is known what is usual."
+            told = f"{said}. Only {len(others)} episodes are comparable; a limit needs at least {LEAST}."
             return self.of(recording, row, "unknown", reason=told)
         usual = float(np.median(others))
         spread = 1.4826 * float(np.median(np.abs(np.asarray(others) - usual)))
         limit = max((2 if row.channel else 1) * self.frames * row.facts["dt"], 6 * spread)
         apart = abs(row.value - usual)
-        told = f"{said}, in the median episode after {1e3 * usual:.0f} ms. Limit {1e3 * limit:.0f} ms apart: "
-        told += "a frame and a half (of one joint three), or six spreads of the other episodes."
+        told = (
+            f"{said}, in the median episode after {1e3 * usual:.0f} ms. Limit of the difference {1e3 * limit:.0f} ms: "
+        )
+        told += "1.5 frames (3 for a single joint), or six spreads of the other episodes."
         verdict = "bad" if apart > 2 * limit else "suspect" if apart > limit else "good"
         scored = Measurement(value=apart, channel=row.channel)
         return self.of(recording, scored, verdict, limit=limit, reason=told)
 
 
-_WINDOW_S = 0.5  # long enough for a servo to answer (0.17 s), short enough that errors are of the moment
-_NOISE = 0.01  # of a joint's travel: play in the gears and stiction, which move a joint although no twin foretells it
+_WINDOW_S = 0.5  # long enough for a servo to respond (0.17 s), short enough for local errors
+_NOISE = 0.01  # of a joint's travel: motion by gear play and stiction, which a twin cannot predict
 
 
 class ReplayResidual(UsualLimitCheck):
-    """The replay's error over the movement in windows of half a second, joint by joint.
+    """Error of the replay divided by the motion, in windows of half a second, joint by joint.
 
-    A twin that was not fitted errs in every episode; only an episode in which it errs far more than in the others is
+    A twin that was not fitted has errors in every episode; only an episode with much larger errors than the others is
     suspect.
     """
 
     reads = frozenset({"raw"})
 
     name = "physics/replay"
-    meaning = "the twin foretells this episode far worse than the others: its dynamics were not the same"
+    meaning = "the twin predicts this episode far worse than the others: its dynamics were different"
     unit = "of the movement"
     floor, spread = 0.25, 0.15
 
@@ -121,13 +125,15 @@ def _residuals(twin: Twin, recording: RecordedEpisode) -> list[Measurement]:
         value = rms / (movement + least) if movement + least > 0 else 0.0
         worst = int(np.argmax(np.nanmean(error**2, axis=1)))
         frame = int(np.searchsorted(episode.time, logs.begins[worst] - 1e-9))
-        said = f"The replay of {channel.name} errs by {100 * value:.0f} % of its movement, most from frame {frame} on."
+        said = (
+            f"The replay error of {channel.name} is {100 * value:.0f} % of its movement, largest from frame {frame} on."
+        )
         made.append(Measurement(value=value, channel=channel.name, said=said, first_frame=frame))
     return made
 
 
 def _travel(twin: Twin, logs: ReplayLogs) -> dict[str, float]:
-    """Return how far each joint with ends can move, by the name of its channel and in its unit."""
+    """Return the range of each limited joint, by channel name and in the channel's unit."""
     joints = [twin.model.joint(name) for name in twin.robot.joints]
     low, high = logs.units.from_si(np.array([joint.range for joint in joints]).T)
     return {

@@ -26,15 +26,15 @@ _NO_STATES = "It was not simulated here: it has no states of the whole world."
 
 @dataclass(frozen=True, kw_only=True)
 class StateAccount:
-    """T control steps of one episode, computed with the parameters that were drawn for it; SI, world axes.
+    """T control steps of one episode, computed with its drawn parameters; SI units, world axes.
 
     ``time`` ``(T + 1,)``. ``depth`` ``(T,)`` is the deepest contact at each step in m, ``norm`` ``(T,)`` the depth at
-    which that contact is as stiff as it gets, ``pair`` the two bodies. ``energy`` ``(T + 1,)`` is kinetic and potential
-    energy in J, ``work`` ``(T,)`` the most that drives and pushes can have added in each step. ``objects`` are the free
-    bodies, ``position`` and ``velocity`` ``(T + 1, k, 3)`` theirs, ``touched`` ``(T, k)`` whether each touches a thing,
-    ``fall`` ``(3,)`` the acceleration of gravity. ``miss`` ``(T,)`` is by how much the state after each step differs
-    from the one that follows from the state before it, in rad or m, velocities times the step's duration;
-    ``miss_joint`` is what differs most.
+    which that contact reaches its full stiffness, ``pair`` the two bodies. ``energy`` ``(T + 1,)`` is kinetic and
+    potential energy in J, ``work`` ``(T,)`` the maximal work of drives and applied forces in each step. ``objects`` are
+    the free bodies, ``position`` and ``velocity`` ``(T + 1, k, 3)`` theirs, ``touched`` ``(T, k)`` whether each has a
+    contact, ``fall`` ``(3,)`` the acceleration of gravity. ``miss`` ``(T,)`` is the largest difference between the
+    stored next state and the one recomputed from the stored state, in rad or m, velocities times the step's duration;
+    ``miss_joint`` is the joint with this difference.
     """
 
     time: Array
@@ -53,10 +53,10 @@ class StateAccount:
 
 
 def account_of(recording: RecordedEpisode, twins: EpisodeTwins) -> StateAccount:
-    """The account of a simulated episode.
+    """Return the step data of a simulated episode.
 
     Raises:
-        InputError: it has no states, there is no twin, or the twin is not the one that it was made with.
+        InputError: it has no states, there is no twin, or another twin made the episode.
     """
     return recording.fact("account", lambda asked: _account(asked, twins))
 
@@ -93,7 +93,7 @@ def _account(recording: RecordedEpisode, twins: EpisodeTwins) -> StateAccount:
 
 
 class _StepRecord:
-    """What is seen of each step."""
+    """Data recorded at each step."""
 
     def __init__(self, twin: Twin, steps: int) -> None:
         model = twin.model
@@ -106,7 +106,7 @@ class _StepRecord:
         self.touched = np.zeros((steps, len(self.free)), dtype=np.bool_)
 
     def see(self, step: int, model: mujoco.MjModel, data: mujoco.MjData) -> None:
-        """See `rollout.substeps.Look`."""
+        """Record one step; see `rollout.substeps.Look`."""
         mujoco.mj_energyPos(model, data)
         mujoco.mj_energyVel(model, data)
         self.energy[step] = data.energy.sum()
@@ -133,9 +133,9 @@ def _energy(model: mujoco.MjModel, state: Array) -> float:
 
 
 def _work(model: mujoco.MjModel, qvel: Array, time: Array, pushed: Array) -> Array:
-    """The most that drives, at their force limits, and pushes can do in each step, ``(T,)`` in J.
+    """Return the maximal work of drives, at their force limits, in each step, ``(T,)`` in J.
 
-    Infinite where a drive has no limit, or something is pushed: nothing then bounds what is added.
+    Infinite if a drive has no limit or an external force is applied, because the work is then unbounded.
     """
     rates = np.maximum(np.abs(qvel[1:]), np.abs(qvel[:-1]))
     power = np.zeros(len(rates))
@@ -151,7 +151,7 @@ def _work(model: mujoco.MjModel, qvel: Array, time: Array, pushed: Array) -> Arr
 
 
 def _misses(stepper: Restepper, qpos: Array, qvel: Array, time: Array) -> tuple[Array, tuple[str, ...]]:
-    """How far each next state is from the one that follows, and which joint is furthest off."""
+    """Return the distance of each stored next state from the recomputed one, and the joint that differs most."""
     steps = stepper.run()
     model, spans = steps.model, np.diff(time)
     places, speeds = steps.qpos[:, -1], steps.qvel[:, -1]
@@ -167,12 +167,12 @@ def _misses(stepper: Restepper, qpos: Array, qvel: Array, time: Array) -> tuple[
     return apart, tuple(worst)
 
 
-_FALLS = 0.5  # of g: less of it in the velocity's change, and something holds it up
-_BEFORE_MM = 30.0  # a step of a logged pose that follows steps so long is a fast motion
+_FALLS = 0.5  # of g: an object with less downward acceleration is supported
+_BEFORE_MM = 30.0  # allowance for logged poses without velocities: a fast motion may change speed by this much
 
 
 class StateCheck(KnownLimitCheck):
-    """A check of the whole world's states, made with the episode's own drawn parameters."""
+    """A check of the full simulator states, with the episode's own drawn parameters."""
 
     reads = frozenset({"states"})
 
@@ -185,14 +185,14 @@ class StateCheck(KnownLimitCheck):
 
 
 class Penetration(StateCheck):
-    """Bodies that lie deeper within each other than their contact gives way.
+    """Bodies that penetrate more than their contact stiffness allows.
 
-    A MuJoCo contact stiffens over the ``width`` of its ``solimp`` and is as stiff as it gets from there on. The figure
-    is the deepest contact in widths.
+    A MuJoCo contact stiffens over the ``width`` of its ``solimp`` and has constant stiffness beyond it. The value is
+    the depth of the deepest contact in widths.
     """
 
     name = "physics/penetration"
-    meaning = "bodies lie within each other deeper than a soft contact gives way"
+    meaning = "bodies penetrate each other deeper than a soft contact allows"
     unit = "widths"
     limit, bad = 4.0, 8.0
     source = "widths of the contact's solimp; a firm grasp takes one or two (docs/guides/curation.md)"
@@ -202,32 +202,34 @@ class Penetration(StateCheck):
         found = self.account(recording)
         ratio = found.depth / np.maximum(found.norm, 1e-6)
         if not found.depth.any():
-            return [Measurement(value=0.0, said="Nothing touches.")]
+            return [Measurement(value=0.0, said="There is no contact.")]
         at = int(np.argmax(ratio))
         said = (
-            f"{found.pair[at]} lie {1e3 * found.depth[at]:.2f} mm within each other at frame {at}, {ratio[at]:.2f} "
+            f"{found.pair[at]} penetrate each other by {1e3 * found.depth[at]:.2f} mm at frame {at}, {ratio[at]:.2f} "
             "times the contact's width."
         )
         return [Measurement(value=float(ratio[at]), said=said, first_frame=at, last_frame=at)]
 
 
 class EnergyJumps(StateCheck):
-    """Mechanical energy that rises faster than drives at their force limits can have worked.
+    """Mechanical energy that rises by more than the work of drives at their force limits.
 
-    The figure is the rise in one control step that no drive explains, over the episode's range of energy.
+    The value is the rise in one control step that no drive explains, in J.
     """
 
     name = "physics/energy"
     meaning = "mechanical energy rises faster than the drives can work"
     unit = "J"
     limit, bad = 0.01, 0.05
-    source = "what soft contacts give back stays below (docs/guides/curation.md)"
+    source = "energy returned by soft contacts is below this (docs/guides/curation.md)"
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """See `MeasuringCheck`."""
         found = self.account(recording)
         if not np.isfinite(found.work).any():
-            return [Measurement(value=None, said="A drive without a force limit, or pushes, could add any energy.")]
+            return [
+                Measurement(value=None, said="A drive without a force limit, or applied forces, could add any energy.")
+            ]
         excess = np.diff(found.energy) - found.work
         at = int(np.argmax(excess))
         said = (
@@ -238,20 +240,20 @@ class EnergyJumps(StateCheck):
 
 
 class Teleports(StateCheck):
-    """Objects that go further in one step than their speed before or after it, and a fall, carry them."""
+    """Objects that move further in one step than their speed before or after it, plus free fall, allows."""
 
     name = "physics/teleport"
-    meaning = "an object goes further in one step than its speed and gravity carry it"
+    meaning = "an object moves further in one step than its speed and gravity allow"
     unit = "mm"
     limit, bad = 3.0, 10.0
-    source = "further than the faster of its two speeds and a free fall carry it"
+    source = "the distance beyond the larger of its two speeds plus free fall"
     reads = KnownLimitCheck.reads  # poses of a log too
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """See `MeasuringCheck`."""
         made = [self._row(name, _steps(p), None, _gravity(t)) for name, t, p in _logged(recording)]
         if recording.states is None:
-            return made or [Measurement(value=None, said="It holds neither states nor poses of objects.")]
+            return made or [Measurement(value=None, said="It has neither states nor poses of objects.")]
         found = self.account(recording)
         speed = np.linalg.norm(found.velocity, axis=2)
         for place, name in enumerate(found.objects):
@@ -261,21 +263,21 @@ class Teleports(StateCheck):
 
     @staticmethod
     def _row(name: str, gone: Array, carried: Array | None, falls: Array) -> Measurement:
-        if carried is None:  # no speeds were logged: the steps before and after tell them
+        if carried is None:  # no speeds were logged: estimate them from the steps before and after
             wide = np.concatenate([gone[:1], gone, gone[-1:]])
             carried = np.maximum(wide[:-2], wide[2:]) + _BEFORE_MM * 1e-3
         excess = gone - carried - falls
         at = int(np.argmax(excess)) if len(excess) else 0
         value = max(float(excess[at]), 0.0) if len(excess) else 0.0
         said = (
-            f"{name} goes {1e3 * gone[at]:.1f} mm after frame {at}, {1e3 * value:.1f} mm further than its speed and "
-            "gravity carry it."
+            f"{name} moves {1e3 * gone[at]:.1f} mm after frame {at}, {1e3 * value:.1f} mm further than its speed and "
+            "gravity allow."
         )
         return Measurement(value=1e3 * value, channel=name, said=said, first_frame=at, last_frame=at + 1)
 
 
 def _logged(recording: RecordedEpisode) -> list[tuple[str, Array, Array]]:
-    """Poses of bodies that a log holds: name, times and positions."""
+    """Return name, times and positions of the body poses in a log."""
     signals = recording.raw.signals.items()
     return [(n.removeprefix("pose/"), s.time, s.values[:, :3]) for n, s in signals if n.startswith("pose/") and len(s)]
 
@@ -316,9 +318,9 @@ class Floating(StateCheck):
 
 
 class NextState(StateCheck):
-    """States that do not follow from those before them under the recorded commands and the drawn parameters.
+    """States that do not follow from the previous ones under the recorded commands and the drawn parameters.
 
-    Every control step is made again from its stored state, and compared with the next stored one.
+    Every control step is simulated again from its stored state and compared with the next stored state.
     """
 
     name = "physics/next_state"

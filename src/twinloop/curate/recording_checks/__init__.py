@@ -1,1 +1,1 @@
-"""Checks of the recording itself: clocks, frames, cameras, units, places of columns, and how an episode ends."""
+"""Checks of the recording itself: clocks, frames, cameras, units, column order, and the end of an episode."""

@@ -1,4 +1,4 @@
-"""Cameras that stand still, see nothing, see less sharply than usual, or see what another camera should."""
+"""Check for cameras that freeze, are covered, are blurred, or are exchanged."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from twinloop.curate.motion import longest, motion_of
 from twinloop.curate.recording import RecordedEpisode
 from twinloop.curate.recording_checks.frames import PixelArray, camera_repeats, looks_of, seen_together
 
-_DARK, _WHITE, _PLAIN = 10.0, 245.0, 6.0  # mean level below or above, and contrast below which nothing is seen
-_GONE = 0.1  # of its range, by which the fastest joint moves meanwhile: less, a camera may not see
+_DARK, _WHITE, _PLAIN = 10.0, 245.0, 6.0  # mean level of dark and white images, and contrast of empty ones
+_GONE = 0.1  # of its range, moved by the fastest joint meanwhile: less motion may be invisible to the camera
 _MOMENT = 5  # frames: a sixth of a second at 30 Hz
 _NO_CAMERA = (Measurement(value=None, said="The recording has no camera."),)
 
 
 class FrozenCamera(KnownLimitCheck):
-    """A picture that stays the same while the robot moves."""
+    """A camera image that does not change while the robot moves."""
 
     name = "recording/frozen_camera"
-    meaning = "a camera gives one and the same picture for a while in which the robot moves"
+    meaning = "a camera image does not change for a while in which the robot moves"
     unit = "s"
     limit, bad = 0.2, 0.5
-    source = "a stall of a USB camera is shorter, a person reacts after as long"
+    source = "a stall of a USB camera is shorter; a person's reaction time is this long"
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """See `MeasuringCheck`."""
@@ -37,7 +37,7 @@ class FrozenCamera(KnownLimitCheck):
         motion = motion_of(recording)
         same, moving = seen_together(camera_repeats(recording, camera), motion.brisk)
         if not moving.any():
-            return Measurement(value=None, channel=camera, said="Nothing moves, so a frozen picture cannot be told.")
+            return Measurement(value=None, channel=camera, said="Nothing moves, so a frozen image cannot be detected.")
         first, stop = longest(same)
         frames, gone = int(moving[first:stop].sum()), float(motion.speed[first:stop].sum())
         if frames < 2 or gone < _GONE:
@@ -45,20 +45,20 @@ class FrozenCamera(KnownLimitCheck):
         return Measurement(
             value=frames * motion.dt,
             channel=camera,
-            said=f"{camera} shows the picture of frame {first} until frame {stop} while the robot moves.",
+            said=f"{camera} repeats the image of frame {first} until frame {stop} while the robot moves.",
             first_frame=first,
             last_frame=stop,
         )
 
 
 class BlackCamera(KnownLimitCheck):
-    """Pictures that are black, white or of one colour."""
+    """Images that are black, white or of one colour."""
 
     name = "recording/black_camera"
-    meaning = "a camera's pictures are black, white or of one colour"
+    meaning = "a camera's images are black, white or of one colour"
     unit = "of frames"
     limit, bad = 0.0, 0.05
-    source = "a picture shows something"
+    source = "no image should be empty"
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """See `MeasuringCheck`."""
@@ -68,14 +68,14 @@ class BlackCamera(KnownLimitCheck):
             dark, white = looks.level < _DARK, looks.level > _WHITE
             blind = np.flatnonzero((dark | white) & (looks.contrast < _PLAIN) | (looks.contrast < 1.0))
             if not len(blind):
-                made.append(Measurement(value=0.0, channel=camera, said=f"{camera} shows something in every picture."))
+                made.append(Measurement(value=0.0, channel=camera, said=f"{camera} has no empty image."))
                 continue
             how = "black" if dark[blind[0]] else "white" if white[blind[0]] else "of one colour"
             made.append(
                 Measurement(
                     value=len(blind) / len(looks.level),
                     channel=camera,
-                    said=f"{len(blind)} of {len(looks.level)} pictures of {camera} are {how}, first frame {blind[0]}.",
+                    said=f"{len(blind)} of {len(looks.level)} images of {camera} are {how}, first frame {blind[0]}.",
                     first_frame=int(blind[0]),
                     last_frame=int(blind[-1]),
                 )
@@ -84,10 +84,10 @@ class BlackCamera(KnownLimitCheck):
 
 
 class Blur(UsualLimitCheck):
-    """Pictures that are less sharp than the camera's others, in the whole episode or for a moment.
+    """Images less sharp than the camera's other images, in the whole episode or for a moment.
 
-    The figure is how much weaker brightness steps are from pixel to pixel, beside those over four pixels, than the
-    sharpest that the camera usually is: a factor, so that light, contrast and texture play little part.
+    Sharpness is the size of brightness steps between neighbouring pixels relative to steps over four pixels. The value
+    is the factor by which it is below the camera's usual best, so that light, contrast and texture have little effect.
     """
 
     name = "recording/blur"
@@ -103,7 +103,7 @@ class Blur(UsualLimitCheck):
         sharp = looks_of(recording, camera).sharpness
         middle = float(np.median(sharp))
         yield Measurement(
-            value=float(np.exp(-middle)), channel=camera, said=f"{camera} is {np.exp(-middle):.2f} times as soft."
+            value=float(np.exp(-middle)), channel=camera, said=f"{camera} is {np.exp(-middle):.2f} times as blurred."
         )
         if len(sharp) < 2 * _MOMENT:
             return
@@ -113,24 +113,24 @@ class Blur(UsualLimitCheck):
         yield Measurement(
             value=softer,
             channel=f"{camera}/moment",
-            said=f"From frame {at} to {at + _MOMENT - 1} {camera} is {softer:.2f} times as soft as in the rest.",
+            said=f"From frame {at} to {at + _MOMENT - 1} {camera} is {softer:.2f} times as blurred as in the rest.",
             first_frame=at,
             last_frame=at + _MOMENT - 1,
         )
 
 
 class SwappedCameras(MeasuringCheck):
-    """Two cameras that see what the other one sees in the other episodes."""
+    """Two cameras whose images match each other's images in the other episodes."""
 
     name = "recording/swapped_cameras"
-    meaning = "two cameras have changed places against the other episodes"
+    meaning = "two cameras are exchanged, compared with the other episodes"
     unit = "times"
-    ratio = 1.3  # mean distances of own pictures to exchanged ones, from which on they are exchanged
+    ratio = 1.3  # distance from the own usual images, divided by that from the exchanged ones
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """See `MeasuringCheck`."""
         if len(recording.cameras) < 2:
-            return [Measurement(value=None, said="There are no two cameras that could be exchanged.")]
+            return [Measurement(value=None, said="The recording has fewer than two cameras.")]
         thumbs = {camera: _standard(looks_of(recording, camera).thumb) for camera in recording.cameras}
         return [Measurement(value=0.0, facts={"thumbs": thumbs})]
 
@@ -145,7 +145,7 @@ class SwappedCameras(MeasuringCheck):
         for recording, (row, *_) in zip(recordings, measured, strict=True):
             others = groups.get(recording.group, [])
             if row.value is None or len(others) < LEAST:
-                said = row.said or f"Only {len(others)} episodes are alike; from {LEAST} on they tell what is usual."
+                said = row.said or f"Only {len(others)} episodes are comparable; a comparison needs at least {LEAST}."
                 yield self.of(recording, row, "unknown", reason=said)
             else:
                 yield from shortened(list(self._pairs(recording, row.facts["thumbs"], others)))
@@ -160,14 +160,14 @@ class SwappedCameras(MeasuringCheck):
             ratio = kept / max(changed, 1e-9)
             row = Measurement(value=ratio, channel=f"{one}/{other}")
             said = (
-                f"The pictures of {one} and {other} are {ratio:.2f} times as far from those of the other episodes as "
-                "they would be exchanged."
+                f"The images of {one} and {other} are {ratio:.2f} times as far from those of the other episodes as "
+                "after an exchange."
             )
             yield self.of(recording, row, "bad" if ratio > self.ratio else "good", limit=self.ratio, reason=said)
 
 
 def _standard(thumb: PixelArray) -> PixelArray:
-    """A mean picture without light and contrast."""
+    """Normalize a mean image to zero mean and unit deviation."""
     return (thumb - thumb.mean()) / max(float(thumb.std()), 1e-6)
 
 

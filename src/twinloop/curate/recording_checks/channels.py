@@ -1,4 +1,4 @@
-"""Check columns that say nothing, commands that the robot does not follow, and how an episode ends."""
+"""Check for dead columns, commands that the robot does not follow, and faulty ends of episodes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from twinloop.curate.judging import UsualLimitCheck
 from twinloop.curate.motion import filled, motion_of
 from twinloop.curate.recording import RecordedEpisode
 
-_NEVER = 1e6  # times less than usual, of a column that does not move at all
+_NEVER = 1e6  # value of a column that does not move at all
 
 
 class DeadChannel(UsualLimitCheck):
-    """Joints, commands and signals that do not move where they move in the other episodes.
+    """Columns that do not change, though they change in the other episodes.
 
-    The figure is how many times less a column moves than the widest one beside it: what never moves anywhere is usual.
+    The value is the range of the table's widest column divided by the range of this one. A column that never changes in
+    any episode is usual.
     """
 
     reads = frozenset({"raw"})
@@ -42,29 +43,27 @@ class DeadChannel(UsualLimitCheck):
             widest = float(reach.max(initial=0.0))
             for column, own in zip(columns, reach, strict=False):
                 times = widest / own if own > widest / _NEVER else _NEVER
-                said = (
-                    f"{prefix}{column} moves by {own:.3g} in the whole episode, the widest beside it by {widest:.3g}."
-                )
+                said = f"{prefix}{column} moves by {own:.3g} in the whole episode, the widest column by {widest:.3g}."
                 made.append(Measurement(value=times if widest else _NEVER, channel=prefix + column, said=said))
         return made or [Measurement(value=None, said="There is no column.")]
 
 
 class Saturation(UsualLimitCheck):
-    """How far joints stay behind their commands: a joint that cannot follow, or commands beyond what it can do."""
+    """Distance of joints from their commands: the joint cannot follow, or the command is beyond its limits."""
 
     reads = frozenset({"raw"})
 
     name = "recording/saturation"
-    meaning = "a joint stays far from its command for longer than usual: it cannot follow, or is told what it cannot do"
+    meaning = "a joint stays far from its command for longer than usual: the command is too fast or out of reach"
     unit = "of its range"
     floor, spread = 0.1, 0.2
-    part = 0.75  # quantile over the frames: what holds for a quarter of the episode
+    part = 0.75  # quantile over the frames: exceeded in a quarter of the episode
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """See `MeasuringCheck`."""
         raw = recording.raw
         if raw.command != "position" or raw.action.shape != raw.state.shape:
-            return [Measurement(value=None, said="Commands are no positions of these joints.")]
+            return [Measurement(value=None, said="Commands are not positions of these joints.")]
         state, action = filled(raw.state), filled(raw.action)
         apart = np.abs(action - state)
         reach = np.maximum(np.ptp(state, axis=0), np.ptp(action, axis=0))
@@ -80,23 +79,23 @@ class Saturation(UsualLimitCheck):
         return made
 
 
-_SAME = 0.01  # of a joint's range: closer to its last value it has arrived
+_SAME = 0.01  # of a joint's range: closer to its last value, the joint counts as at rest
 _END_S = 0.2
-_MOST_FAIL = 0.2  # of a task's episodes: where more fail, failing is no sign of a recording that broke off
+_MOST_FAIL = 0.2  # of a task's episodes: if more fail, a failure does not indicate a truncated recording
 
 
 class StaticTail(UsualLimitCheck):
-    """Seconds at the end in which neither joints nor commands move."""
+    """Seconds at the end without motion of joints or commands."""
 
     reads = frozenset({"raw"})
 
     name = "recording/static_tail"
-    meaning = "the episode goes on long after everything has come to rest"
+    meaning = "the episode continues long after all motion has stopped"
     unit = "s"
     floor, spread, linear = 1.0, 0.1, True
 
     def key(self, recording: RecordedEpisode) -> tuple[str, ...]:
-        """Tasks end unlike."""
+        """Compare episodes of the same task only, because tasks end differently."""
         return (*recording.group, recording.task)
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
@@ -118,7 +117,7 @@ class StaticTail(UsualLimitCheck):
 
 
 class Truncated(UsualLimitCheck):
-    """Episodes that break off: in full motion, much earlier than others of their task, or before any success."""
+    """Truncated episodes: they end in full motion, much earlier than others of the task, or before success."""
 
     reads = frozenset({"raw"})
 
@@ -128,7 +127,7 @@ class Truncated(UsualLimitCheck):
     floor, spread, linear = 1.5, 0.05, True
 
     def key(self, recording: RecordedEpisode) -> tuple[str, ...]:
-        """Tasks take unlike times."""
+        """Compare episodes of the same task only, because tasks have different durations."""
         return (*recording.group, recording.task)
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
@@ -148,7 +147,7 @@ class Truncated(UsualLimitCheck):
     def judge(
         self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
     ) -> Iterator[CheckScore]:
-        """See `UsualLimitCheck`; durations in parts of the median of their task, and success beside the others'."""
+        """Judge durations relative to the task's median, and success relative to other episodes."""
         usual = defaultdict(list)
         for recording, rows in zip(recordings, measured, strict=True):
             usual[self.key(recording)] += [row.value for row in rows if row.channel == "duration" and row.value]

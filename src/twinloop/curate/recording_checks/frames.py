@@ -1,4 +1,4 @@
-"""Check for frames that are missing and frames that are there twice, by a few numbers a frame that are read once."""
+"""Check for missing and repeated frames; the images are reduced once to a few numbers per frame."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from twinloop.encoders.pictures import block_means, sharpness
 PixelArray = NDArray[np.floating[Any]]
 
 _CHUNK = 64  # frames in memory at a time: 55 MB of 640 × 480
-_BLOCKS = 24  # rows of the grid on which change is seen: blocks average an encoder's and a sensor's noise away
+_BLOCKS = 24  # rows of the grid on which change is measured: blocks average out encoder and sensor noise
 _THUMB = 8  # rows and columns of the mean picture
 _GREY = np.full(3, 1 / 3, dtype=np.float32)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CameraFrames:
-    """One camera of one episode.
+    """Image statistics of one camera in one episode.
 
-    ``level`` ``(T,)`` is the mean brightness of each picture, ``contrast`` ``(T,)`` the standard deviation within it,
-    both 0 to 255; ``change`` ``(T − 1,)`` by how much the block of a grid that changed most did; ``sharpness`` ``(T,)``
-    the logarithm of the energy of brightness steps from pixel to pixel over that over four pixels, which light and
-    contrast do not move; ``thumb`` ``(8, 8, 3)`` the mean picture.
+    ``level`` ``(T,)`` is each image's mean brightness, ``contrast`` ``(T,)`` its standard deviation, both 0 to 255;
+    ``change`` ``(T − 1,)`` is the largest change of a block mean between frames; ``sharpness`` ``(T,)`` is the
+    logarithm of the energy of brightness steps between neighbouring pixels over that of steps over four pixels, which
+    does not depend on light and contrast; ``thumb`` ``(8, 8, 3)`` is the mean image.
     """
 
     level: PixelArray
@@ -42,10 +42,10 @@ class CameraFrames:
 
 
 def looks_of(recording: RecordedEpisode, camera: str) -> CameraFrames:
-    """What a camera saw.
+    """Return the image statistics of a camera.
 
     Raises:
-        TwinloopError: the pictures cannot be read.
+        TwinloopError: the images cannot be read.
     """
     return recording.fact(f"looks/{camera}", lambda asked: _looks(asked, camera))
 
@@ -68,7 +68,7 @@ def _looks(recording: RecordedEpisode, camera: str) -> CameraFrames:
 
 
 def _thumb(mean: PixelArray) -> PixelArray:
-    """A picture ``(h, w, 3)`` in few rows and columns; what is left over at the edges is cut off."""
+    """Reduce an image ``(h, w, 3)`` to few rows and columns; remaining pixels at the edges are cut off."""
     tall, wide = (max(1, size // _THUMB) for size in mean.shape[:2])
     rows, columns = min(_THUMB, mean.shape[0] // tall), min(_THUMB, mean.shape[1] // wide)
     cut = mean[: rows * tall, : columns * wide]
@@ -77,21 +77,21 @@ def _thumb(mean: PixelArray) -> PixelArray:
 
 Array = NDArray[np.float64]
 
-SAME = 1.5  # grey levels of the block that changes most: codecs leave less of two equal pictures, a moving arm more
-_LONG = 1.7  # usual steps, from which one counts as a missing frame
-_STEADY = 0.5  # of the usual step, by which those around it differ from it at most
-_ALIKE = 0.97  # cosine between a step of all joints and those around it: the same movement goes on
-_AROUND = 3  # steps on either side that say what is usual
+SAME = 1.5  # grey levels of the largest block change: codecs change equal images less, a moving arm changes them more
+_LONG = 1.7  # usual steps; a step this long counts as a missing frame
+_STEADY = 0.5  # of the usual step: largest deviation of the steps around
+_ALIKE = 0.97  # cosine between a step of all joints and the steps around it: the same movement continues
+_AROUND = 3  # steps on either side that define the usual step
 _FEWEST_JOINTS = 2
 
 
 class DroppedFrames(UsualLimitCheck):
-    """Frames that were lost: by the clock, or by joints that all go several usual steps at once."""
+    """Lost frames: by the clock, or by a step in which all joints move several usual steps."""
 
     reads = frozenset({"raw"})
 
     name = "recording/dropped_frames"
-    meaning = "frames are missing: steps of time, or of all joints at once, are several usual ones long"
+    meaning = "frames are missing: a time step, or the step of all joints, is several times the usual one"
     unit = "frames"
     floor, spread, linear = 0.9, 0.1, True
 
@@ -101,16 +101,16 @@ class DroppedFrames(UsualLimitCheck):
         steps = np.diff(raw.time[np.isfinite(raw.time)])
         forward = steps[steps > 0]
         if not len(forward):
-            return [Measurement(value=None, said="Time does not run, so nothing tells what is missing.")]
+            return [Measurement(value=None, said="Time does not increase, so missing frames cannot be detected.")]
         usual = float(np.median(forward))
         lost = np.maximum(np.round(steps / usual) - 1, 0)
         rows = [_row("clock", lost, usual, "by the clock")]
         if len(raw.state) > 1:
-            rows.append(_row("motion", _jumps(motion_of(recording)), usual, "by how far all joints go in one step"))
+            rows.append(_row("motion", _jumps(motion_of(recording)), usual, "by the step size of all joints"))
         return rows
 
 
-_BY_CLOCK = MetricLimit(value=0.5, bad=2.5, source="a clock that is logged counts them")
+_BY_CLOCK = MetricLimit(value=0.5, bad=2.5, source="the logged clock counts them")
 
 
 def _row(channel: str, lost: Array, dt: float, how: str) -> Measurement:
@@ -130,7 +130,7 @@ def _row(channel: str, lost: Array, dt: float, how: str) -> Measurement:
 
 
 def _jumps(motion: NormalizedMotion) -> Array:
-    """How many frames are missing after each, ``(T − 1,)``: a step along the usual one, but several times as long."""
+    """Return the number of missing frames after each frame, ``(T − 1,)``: usual direction, several times the length."""
     steps = motion.steps
     lost = np.zeros(len(steps))
     if steps.shape[1] < _FEWEST_JOINTS or len(steps) < 2 * _AROUND + 1:
@@ -142,7 +142,7 @@ def _jumps(motion: NormalizedMotion) -> Array:
         usual = around.mean(axis=0)
         expected = float(np.linalg.norm(usual))
         along = float(steps[row] @ usual) / max(expected, 1e-12)
-        # Those around go one way at one speed, or the step may be a start, a stop, or a frame that was read late.
+        # The steps around must have one direction and speed, or the step may be a start, a stop, or a late frame.
         steady = np.linalg.norm(around - usual, axis=1).max() < _STEADY * expected
         if expected > brisk / 2 and steady and along > _LONG * expected and along > _ALIKE * size[row]:
             lost[row] = round(along / expected) - 1
@@ -150,10 +150,10 @@ def _jumps(motion: NormalizedMotion) -> Array:
 
 
 class DuplicateFrames(KnownLimitCheck):
-    """Frames that repeat the one before while the robot moves: of the joints, and of each camera."""
+    """Frames that repeat the previous one while the robot moves: of the joints, and of each camera."""
 
     name = "recording/duplicate_frames"
-    meaning = "frames repeat the one before while the robot moves: the recorder was faster than the robot or a camera"
+    meaning = "frames repeat the previous one while the robot moves: the recorder was faster than the robot or a camera"
     unit = "of frames in motion"
     limit, bad = 0.02, 0.2
     source = "one frame in fifty; a camera at half the rate repeats every second one"
@@ -169,26 +169,26 @@ class DuplicateFrames(KnownLimitCheck):
 
 
 def camera_repeats(recording: RecordedEpisode, camera: str) -> NDArray[np.bool_]:
-    """Between which frames a camera's picture stays the same, ``(T − 1,)``."""
+    """Return between which frames a camera's image does not change, ``(T − 1,)``."""
     return looks_of(recording, camera).change < SAME
 
 
 def seen_together(one: NDArray[np.bool_], other: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Two series as far as both go: a video may have more frames than the table, or fewer."""
+    """Cut two series to their common length; a video may have more or fewer frames than the table."""
     common = min(len(one), len(other))
     return one[:common], other[:common]
 
 
 def _repeated(channel: str, rows: NDArray[np.intp], moving: int) -> Measurement:
     if not moving:
-        return Measurement(value=None, channel=channel, said="Nothing moves, so repeated frames cannot be told.")
+        return Measurement(value=None, channel=channel, said="Nothing moves, so repeated frames cannot be detected.")
     if not len(rows):
-        return Measurement(value=0.0, channel=channel, said=f"No frame of {moving} in motion repeats the one before.")
-    what = f"pictures of {channel}" if channel else "readings"
+        return Measurement(value=0.0, channel=channel, said=f"No frame of {moving} in motion repeats the previous one.")
+    what = f"images of {channel}" if channel else "readings"
     return Measurement(
         value=len(rows) / moving,
         channel=channel,
-        said=f"{len(rows)} {what} of {moving} in motion repeat the one before, first at frame {rows[0]}.",
+        said=f"{len(rows)} {what} of {moving} in motion repeat the previous one, first at frame {rows[0]}.",
         first_frame=int(rows[0]),
         last_frame=int(rows[-1]),
     )

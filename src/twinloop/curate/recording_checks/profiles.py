@@ -1,4 +1,4 @@
-"""Check each column of an episode against the same columns of the others, and turn findings in logs into scores."""
+"""Compare each column of an episode with the same columns of other episodes; turn log findings into scores."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ VERDICT = "verdict"
 
 
 class FindingCheck(MeasuringCheck):
-    """Findings of some kinds in one episode. An error makes it bad, a warning suspect.
+    """Log findings of some kinds in one episode. An error makes the episode bad, a warning suspect.
 
-    The value is the first figure that a finding of the kind gives under ``figure``, else 1; none found is 0.
+    The value is the first number that a finding gives under a name in ``figure``, else 1; without a finding it is 0.
     """
 
     reads = frozenset({"raw"})
@@ -41,7 +41,7 @@ class FindingCheck(MeasuringCheck):
 
     @staticmethod
     def findings(raw: RawEpisode, /) -> Iterable[LogFinding]:
-        """What the log's checks say of it."""
+        """Return the findings of the log checks."""
         raise NotImplementedError
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
@@ -70,13 +70,13 @@ class FindingCheck(MeasuringCheck):
 
 
 def responses(raw: RawEpisode) -> Iterable[LogFinding]:
-    """How measurements answer their commands; none where nothing is commanded or too little moves."""
+    """Return findings on how measurements follow commands; empty without commands or with too little motion."""
     pair = _pair(raw)
     return () if pair is None else check_response(raw, pair)
 
 
 def drifts(raw: RawEpisode) -> Iterable[LogFinding]:
-    """How the delay between commands and measurements changes; none where nothing tells it."""
+    """Return findings on changes of the delay from command to measurement; empty if it cannot be measured."""
     pair = _pair(raw)
     return () if pair is None else check_drift(raw.index, pair, answers(pair))
 
@@ -87,24 +87,24 @@ def _pair(raw: RawEpisode) -> CommandPair | None:
 
 
 class ClockJumps(FindingCheck):
-    """Times that go back, repeat, are no numbers, or leave a gap."""
+    """Timestamps that go back, repeat, are not finite, or leave a gap."""
 
     name = "recording/clock_jump"
-    meaning = "the clock of frames, commands or signals goes back, repeats, stops or skips"
+    meaning = "timestamps of frames, commands or signals go back, repeat, stop or leave gaps"
     kinds = frozenset({"time_backwards", "time_duplicate", "time_not_finite", "gap", "time_unit"})
     figure = ("longest_s", "jump_s", "count")
-    nothing = "Time runs on evenly"
+    nothing = "Timestamps are regular"
     findings = staticmethod(check_timing)
 
 
 class ClockDrift(FindingCheck):
-    """Commands and measurements whose delay changes within the episode: two clocks, or one that stepped."""
+    """Delay from command to measurement that changes within the episode: two clocks, or one clock that stepped."""
 
     name = "recording/clock_drift"
-    meaning = "measurements answer commands ever later, or later from some moment on: their clocks differ"
+    meaning = "the delay from command to measurement grows or jumps: their clocks differ"
     kinds = frozenset({"clock_drift", "clock_step"})
     figure = ("total_s", "step_s")
-    nothing = "Measurements answer commands after the same time throughout,"
+    nothing = "The delay from command to measurement is constant"
     findings = staticmethod(drifts)
 
 
@@ -114,66 +114,66 @@ class NotFinite(FindingCheck):
     name = "recording/not_finite"
     meaning = "measurements, commands or signals hold NaN or infinity"
     kinds = frozenset({"not_finite"})
-    nothing = "Every value is a number"
+    nothing = "Every value is finite"
     findings = staticmethod(check_numbers)
 
 
 class Spikes(FindingCheck):
-    """Single values that no joint reaches: lost packets, and readings that wrap around."""
+    """Single values outside a joint's possible motion: lost packets, and readings that wrap around."""
 
     name = "recording/spikes"
-    meaning = "single readings lie far from their neighbours, or wrap around"
+    meaning = "single readings are far from their neighbours, or wrap around"
     kinds = frozenset({"spike", "wraps"})
-    nothing = "No reading lies far from its neighbours"
+    nothing = "No reading is far from its neighbours"
     findings = staticmethod(check_jumps)
 
 
 class SignConsistency(FindingCheck):
-    """Measurements that move against their commands."""
+    """Measurements that move opposite to their commands."""
 
     name = "recording/sign"
-    meaning = "a joint moves against its command: a sign is wrong"
+    meaning = "a joint moves opposite to its command: a sign is wrong"
     kinds = frozenset({"wrong_sign"})
     figure = ("correlation",)
-    nothing = "No joint moves against its command"
+    nothing = "No joint moves opposite to its command"
     findings = staticmethod(responses)
 
 
 class Standstill(FindingCheck):
-    """Joints that read one value while their command moves."""
+    """Joints whose reading is constant while their command moves."""
 
     name = "recording/frozen_joint"
-    meaning = "a joint's reading stands still, for a while or throughout, while its command moves"
+    meaning = "a joint's reading is constant, for a while or throughout, while its command moves"
     kinds = frozenset({"constant", "frozen"})
     figure = ("lasts_s",)
-    nothing = "No reading stands still under a moving command"
+    nothing = "No reading is constant while its command moves"
     findings = staticmethod(check_standstill)
 
 
 Array = NDArray[np.float64]
 
 _TABLES = ("state", "action")
-_MOVES = 0.02  # of the widest joint's range: a joint that moves less tells no unit
+_MOVES = 0.02  # share of the widest joint's range; joints that move less are not used to check units
 _SIDES = (("left", "right"), ("l", "r"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnProfile:
-    """A table's columns ``(n,)`` each: where they begin, lie and end; ``reach`` is from the 5th to the 95th percentile.
+    """Profile of a table's n columns: first value and percentiles; ``reach`` is the 5th to the 95th percentile.
 
-    ``shape`` ``(n, 4)`` is first value, 5th, 50th and 95th percentile.
+    ``shape`` ``(n, 4)`` holds the first value and the 5th, 50th and 95th percentile.
     """
 
     shape: Array
 
     @property
     def reach(self) -> Array:
-        """Range without the outermost tenth, ``(n,)``."""
+        """Distance from the 5th to the 95th percentile, ``(n,)``."""
         return self.shape[:, 3] - self.shape[:, 1]
 
 
 def profiles_of(recording: RecordedEpisode) -> dict[str, ColumnProfile]:
-    """The profiles of states and commands; commands only where they are positions of the joints."""
+    """Return the profiles of states and commands; commands only if they are joint positions."""
     return recording.fact("profiles", _profiles)
 
 
@@ -190,7 +190,7 @@ def _profiles(recording: RecordedEpisode) -> dict[str, ColumnProfile]:
 
 
 class _ProfileCheck(MeasuringCheck):
-    """Measures profiles, and judges them against those of episodes with the same joints."""
+    """Base of checks that compare profiles with those of episodes with the same joints."""
 
     reads = frozenset({"raw"})
 
@@ -201,13 +201,13 @@ class _ProfileCheck(MeasuringCheck):
         return [Measurement(value=0.0, facts=facts)]
 
     def within(self, raw: RawEpisode) -> Iterator[tuple[str, str]]:
-        """What one episode tells by itself: column and reason."""
+        """Yield column and reason of errors that the episode shows without a comparison."""
         raise NotImplementedError
 
     def beside(
         self, joints: Sequence[str], own: ColumnProfile, others: Sequence[ColumnProfile]
     ) -> Iterator[tuple[str, float, str]]:
-        """What a table tells beside the others': column, figure and reason, the figure beyond ``limit`` if wrong."""
+        """Yield column, value and reason from a comparison of a table with other episodes; above ``limit`` is bad."""
         raise NotImplementedError
 
     limit: float
@@ -237,7 +237,7 @@ class _ProfileCheck(MeasuringCheck):
             others = groups[table]
             if len(others) < LEAST:
                 said = (
-                    f"{self.nothing} by itself. Only {len(others)} episodes are alike; from {LEAST} on they tell more."
+                    f"{self.nothing}. Only {len(others)} episodes are comparable; a comparison needs at least {LEAST}."
                 )
                 scores.append(self.of(recording, Measurement(value=0.0), "good", reason=said))
                 continue
@@ -250,16 +250,16 @@ class _ProfileCheck(MeasuringCheck):
 
 
 class UnitConsistency(_ProfileCheck):
-    """Values in another unit than they are said to be in, or than the other episodes are in.
+    """Values in another unit than declared, or than in the other episodes.
 
-    By itself an episode tells values that no joint reaches, and measurements that move by a known factor times their
-    command. Beside others it tells columns that reach several times as far, or part of it.
+    One episode alone shows values outside every joint's range, and measurements that move by a known factor times their
+    command. The comparison with others shows columns whose range is several times larger or smaller.
     """
 
     name = "recording/units"
-    meaning = "values are in another unit than the map says, their commands are, or the other episodes are"
+    meaning = "values are in another unit than the unit map, their commands or the other episodes"
     unit = "times"
-    limit = 6.0  # between motions of one task, which differ by 3, and radians for anything else, at least 57
+    limit = 6.0  # motions of one task differ by up to 3; radians taken for another unit differ by at least 57
     nothing = "No unit looks wrong"
 
     def within(self, raw: RawEpisode) -> Iterator[tuple[str, str]]:
@@ -281,32 +281,33 @@ class UnitConsistency(_ProfileCheck):
             return
         factor = np.divide(own.reach, usual, out=np.ones_like(usual), where=moves)
         size = np.abs(np.log(factor))
-        # One joint that moves less than usual is a motion; most of them by one factor, or one by 40, are a unit.
+        # One joint that moves less than usual is normal motion. Most joints with one factor, or one joint with a
+        # factor of 40, indicate another unit.
         common = float(np.median(np.log(factor[moves])))
         alike = np.sum(np.abs(np.log(factor[moves]) - common) < math.log(3)) >= 0.6 * moves.sum()
         if moves.sum() > 1 and alike and abs(common) > math.log(self.limit):
-            said = f"the joints reach {math.exp(common):.3g} times as far as in the other episodes: another unit."
+            said = f"the joints' range is {math.exp(common):.3g} times that of the other episodes: another unit."
             yield "", math.exp(abs(common)), said
             return
         for column in np.flatnonzero(moves).tolist():
             far = float(np.exp(size[column]))
-            said = f"{joints[column]} reaches {factor[column]:.3g} times as far as in the other episodes."
+            said = f"{joints[column]} has {factor[column]:.3g} times the range of the other episodes."
             larger = factor[column] > 1
             yield joints[column], far if larger and far > 40 else min(far, self.limit), said
 
 
 class SwappedColumns(_ProfileCheck):
-    """Columns that stand in each other's place.
+    """Columns that are exchanged.
 
-    By itself an episode tells a measurement that follows another's command; beside others it tells columns, or all of
-    the left and the right arm, that are like each other's there.
+    One episode alone shows a measurement that follows another joint's command. The comparison with others shows
+    columns, or a whole left and right arm, that match each other's usual profiles.
     """
 
     name = "recording/swapped"
-    meaning = "joints, or left and right arm, have changed places"
+    meaning = "joints, or left and right arm, are exchanged"
     unit = "times"
-    limit = 2.0  # distance of own columns from their places, over that from each other's
-    least = 4.0  # spreads between episodes that a column lies from its own place
+    limit = 2.0  # distance of columns from their own usual profile, divided by that from each other's
+    least = 4.0  # smallest distance from the own usual profile, in spreads between episodes
     nothing = "No column follows another's command"
 
     def within(self, raw: RawEpisode) -> Iterator[tuple[str, str]]:
@@ -326,19 +327,19 @@ class SwappedColumns(_ProfileCheck):
         if (best != keep).any():
             moved = [joints[i] for i in np.flatnonzero(best != keep).tolist()]
             exchanges.append((" and ".join(moved), best))
-        worst = ("", 1.0, "every column is most like its own in the other episodes.")
+        worst = ("", 1.0, "every column is most similar to the same column of the other episodes.")
         for what, order in exchanges:
             moved = order != keep
             before, after = float(cost[keep, keep][moved].mean()), float(cost[keep, order][moved].mean())
             ratio = before / max(after, 0.5) if before > self.least else 1.0
             if ratio > worst[1]:
-                said = f"{what} lie {before:.3g} spreads from their own places and {after:.3g} from each other's."
+                said = f"{what}: {before:.3g} spreads from their own usual profile, {after:.3g} from each other's."
                 worst = (what.replace(" and ", "/") if len(what) < 60 else "several", ratio, said)
         yield worst
 
 
 def _distances(own: ColumnProfile, others: Sequence[ColumnProfile]) -> Array:
-    """How far each column ``i`` lies from the usual column ``j``, ``(n, n)``, in spreads of column j."""
+    """Return the distance of each column ``i`` from the usual column ``j``, ``(n, n)``, in spreads of column j."""
     shapes = np.array([profile.shape for profile in others])  # (episodes, n, 4)
     usual = np.median(shapes, axis=0)
     spread = 1.4826 * np.median(np.abs(shapes - usual), axis=0)
@@ -348,7 +349,7 @@ def _distances(own: ColumnProfile, others: Sequence[ColumnProfile]) -> Array:
 
 
 def _sides(joints: Sequence[str]) -> Iterator[NDArray[np.intp]]:
-    """The order of columns with the left arm's and the right arm's exchanged, where names tell them apart."""
+    """Yield the column order with left and right arm exchanged, if the joint names distinguish them."""
     for left, right in _SIDES:
         words = [re.split(r"([_./\-\s]+)", joint.lower()) for joint in joints]
         names = ["".join(word) for word in words]
@@ -360,5 +361,5 @@ def _sides(joints: Sequence[str]) -> Iterator[NDArray[np.intp]]:
 
 
 def bimanual(joints: Sequence[str]) -> list[tuple[int, int]]:
-    """Columns of the left and the right arm that belong together; none where names tell no sides."""
+    """Return column pairs of the left and the right arm; empty if the names have no sides."""
     return [(i, int(j)) for order in _sides(joints) for i, j in enumerate(order) if i < j]

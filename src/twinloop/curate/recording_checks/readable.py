@@ -1,4 +1,4 @@
-"""Whether all of an episode can be read: every file, every column, every camera. What cannot is judged by no check."""
+"""Check that an episode can be read: every file, column and camera. No check judges an unreadable episode."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _IMAGES = "observation.images."
 
 
 class Readable(MeasuringCheck):
-    """Reads frames, states, commands and log of an episode; of its videos every packet, and the frames at both ends."""
+    """Reads frames, states, commands and log of an episode; of its videos every packet and the first and last frame."""
 
     name = READABLE
-    meaning = "files, columns or pictures that cannot be read"
+    meaning = "files, columns or images that cannot be read"
     reads = frozenset[str]()
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """Return one figure: how many parts of the episode cannot be read."""
+        """Return one value: the number of unreadable parts of the episode."""
         parts: list[Callable[[RecordedEpisode], None]] = [
             _frames,
             _exact,
@@ -37,7 +37,7 @@ class Readable(MeasuringCheck):
         reasons = [reason for part in parts if (reason := _reason(part, recording))]
         if reasons:
             return [Measurement(value=float(len(reasons)), said=" ".join(dict.fromkeys(reasons)), unreadable=True)]
-        return [Measurement(value=0.0, said="Everything of it can be read.")]
+        return [Measurement(value=0.0, said="All of its data can be read.")]
 
     def judge(
         self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
@@ -56,10 +56,10 @@ def _reason(part: Callable[[RecordedEpisode], None], recording: RecordedEpisode)
 
 
 def _frames(recording: RecordedEpisode) -> None:
-    """Read every column of numbers."""
+    """Read every numeric column."""
     reader, index = recording.reader, recording.index
     if recording.frames < 1:
-        raise DatasetError(f"{reader.path}: the episode table says that episode {index} has no frames.")
+        raise DatasetError(f"{reader.path}: according to the episode table, episode {index} has no frames.")
     features = {key: entry for key, entry in reader.info["features"].items() if entry["dtype"] not in _NO_NUMBERS}
     table = reader.frames_table(index, list(features))
     row = reader.row(index)
@@ -70,15 +70,15 @@ def _frames(recording: RecordedEpisode) -> None:
         values = numbers(table[key], where=of)
         width, declared = values.size // len(values), int(np.prod(entry["shape"]))
         if width != declared:
-            raise DatasetError(f"{of} has rows of {width} values; {layout.INFO} says {declared}. Export it again.")
+            raise DatasetError(f"{of} has rows of {width} values; {layout.INFO} declares {declared}. Export it again.")
         _require_counted(key, values, of)
 
 
 def _require_counted(key: str, values: Any, of: str) -> None:
-    """Refuse a time or a number of a frame that is none."""
+    """Raise an error if a time or index of a frame is not finite."""
     wrong = np.flatnonzero(~np.isfinite(values))
     if key in INDEX_FEATURES and len(wrong):
-        raise DatasetError(f"{of} is {values[wrong[0]]} at frame {wrong[0]}. Nothing tells when the frame was.")
+        raise DatasetError(f"{of} is {values[wrong[0]]} at frame {wrong[0]}. The time of the frame is unknown.")
 
 
 def _exact(recording: RecordedEpisode) -> None:
@@ -98,14 +98,14 @@ def _exact(recording: RecordedEpisode) -> None:
 
 
 def _require_pictures(cells: pa.ChunkedArray) -> None:
-    """Refuse a column of pictures with an empty cell."""
+    """Raise an error if an image column has an empty cell."""
     empty = sum(not (isinstance(cell, dict) and cell.get("bytes")) for cell in cells.to_pylist())
     if empty:
-        raise DatasetError(f"{empty} of {len(cells)} cells hold no picture.")
+        raise DatasetError(f"{empty} of {len(cells)} cells contain no image.")
 
 
 def _camera(camera: str) -> Callable[[RecordedEpisode], None]:
-    """Return what reads one camera: of a video the times of all frames; the first and the last picture."""
+    """Return a function that reads one camera: all frame times of a video, and the first and the last image."""
 
     def read(recording: RecordedEpisode) -> None:
         reader, index = recording.reader, recording.index
