@@ -48,7 +48,7 @@ def test_the_numbers_of_the_page_are_those_of_the_code():
         assert shown[key] == getattr(defaults, key)
     assert tuple(shown["thresholds"]) == defaults.thresholds
     assert f"the counts of {MARGINAL_CELLS} parts" in PAGE
-    assert f"which of {PAIR_CELLS} × {PAIR_CELLS} cells" in PAGE
+    assert f"the {PAIR_CELLS} × {PAIR_CELLS} cells" in PAGE
     assert " × ".join([str(TRIPLE_CELLS)] * 3) in PAGE
     assert f"up to {MOST_BALL_AXES} parameters" in PAGE
     assert f"below {LEAST_ACCEPTED * 100:.0f} % a run does not start" in PAGE

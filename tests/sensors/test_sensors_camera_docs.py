@@ -23,11 +23,11 @@ def named(cell):
 
 
 def test_every_camera_stands_in_the_table():
-    assert {named(row[0])[0] for row in rows("| device | what it is |")} == set(CAMERAS)
+    assert {named(row[0])[0] for row in rows("| device | description |")} == set(CAMERAS)
 
 
 def test_the_stages_are_those_of_the_page_in_its_order_and_so_is_what_they_take():
-    table = rows("| stage | what happens | parameters |")
+    table = rows("| stage | effect | parameters |")
     model = preset("uvc_webcam", dust_count=1.0)
     assert [named(row[0])[0] for row in table[:-1]] == [stage.name for stage in stages(model)]
     assert set(named(table[-1][1])) | {"none"} == set(CHOICES["codec"])
