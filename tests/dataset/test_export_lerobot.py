@@ -345,7 +345,7 @@ def test_the_command_verifies_and_says_what_it_did(tmp_path, capsys):
     assert answer["episodes"] == 3
     assert answer["verification"]["accepted"]
     assert main(["export", "lerobot-v2", str(source), "--json"]) == 2
-    assert "give --output" in json.loads(capsys.readouterr().out.splitlines()[-1])["message"]
+    assert "with --output" in json.loads(capsys.readouterr().out.splitlines()[-1])["message"]
 
 
 def test_the_command_verifies_what_came_without_videos(legacy, tmp_path, capsys):

@@ -439,7 +439,7 @@ def test_an_episode_on_which_a_check_raises_is_not_good(folder, observed, tmp_pa
         "a check of the user's that raises when it judges all episodes", expected="refused; nothing is scored")),
     pytest.param("Verdict", "gave the verdict 'GOOD'", marks=pytest.mark.attack(
         "a check of the user's with a verdict that there is not", expected="refused; nothing is scored")),
-    pytest.param("Stranger", "of the episode 'ffff", marks=pytest.mark.attack(
+    pytest.param("Stranger", "for the episode 'ffff", marks=pytest.mark.attack(
         "a check of the user's that scores an episode it was not asked about", expected="refused; nothing is scored")),
 ])  # fmt: skip
 def test_a_check_that_says_what_cannot_be_is_refused(folder, observed, tmp_path, kind, message):

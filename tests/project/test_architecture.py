@@ -128,7 +128,7 @@ CEILINGS = {
     "tasks": 2_700,
     "train": 4_250,
     "twin": 6_800,
-    "workflows": 18_250,
+    "workflows": 18_150,
 }
 SLACK = 150
 

@@ -93,5 +93,5 @@ def test_a_wrong_file_of_devices_is_named_with_its_key(tmp_path, rows, message):
 @pytest.mark.parametrize("wrong", [{"baseline": -0.05}, {"unit": 0.0}, {"max_depth": 0.0}, {"subpixel": -1}])
 def test_a_depth_camera_with_too_small_a_setting_is_refused(tmp_path, wrong):
     twin = load(tmp_path, {"sensors": {"eye": {"device": "d435", "camera": "front", "settings": wrong}}})
-    with pytest.raises(InputError, match=f"The device of eye: {next(iter(wrong))} = .* Give more"):
+    with pytest.raises(InputError, match=f"The device of eye: {next(iter(wrong))} = .* Give a larger value"):
         depth_model(twin, twin.table(), "eye")
