@@ -1,1 +1,1 @@
-"""What turns pictures and clips of trajectories into numbers that can be compared."""
+"""Encoders from images and clips of trajectories to comparable feature vectors."""

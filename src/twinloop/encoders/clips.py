@@ -1,9 +1,7 @@
-"""Turn clips of episodes into numbers, behind one protocol: motion, pictures, or both.
+"""Encode clips of episodes as feature vectors, behind one protocol: motion, images, or both.
 
-An encoder sees one clip at a time as far as its numbers go: they do not depend on which other clips there are, so that
-rows made today can be compared with rows made tomorrow under the same hash.
-
-Every number is of one clip alone; see `encoders.clips`.
+The features of a clip do not depend on the other clips, so that rows computed at different times are comparable under
+the same hash.
 """
 
 from __future__ import annotations
@@ -42,10 +40,10 @@ FRAMES = 4  # pictures of a clip that are looked at, evenly apart: two a second 
 
 @dataclass(frozen=True, kw_only=True)
 class ClipBatch:
-    """Clips of one episode: ``motion`` in SI or the log's unit, and where its frames lie in the episode.
+    """Clips of one episode: ``motion`` in SI or the log's unit, and their frames in the episode.
 
-    ``first`` and ``last`` ``(nclip,)`` are frames of the episode as it was recorded. ``pictures`` reads frames of the
-    episode's camera ``(n, h, w, 3)``; None where there is no camera.
+    ``first`` and ``last`` ``(nclip,)`` are frames of the recorded episode. ``pictures`` reads frames of the episode's
+    camera ``(n, h, w, 3)``; None without a camera.
     """
 
     motion: ClipArrays
@@ -58,7 +56,7 @@ class ClipBatch:
 
 
 class ClipEncoder(Protocol):
-    """Clips to numbers. ``needs`` says what must be there: joint positions and commands, or pictures."""
+    """An encoder of clips. ``needs`` is its required input: joint positions and commands, or images."""
 
     @property
     def name(self) -> str:
@@ -82,9 +80,9 @@ class ClipEncoder(Protocol):
 
 @dataclass(frozen=True)
 class ImageClipEncoder:
-    """Any encoder of pictures, of the frames of a clip: their mean, and how far they lie apart.
+    """A clip encoder from any image encoder: mean and standard deviation over the frames of a clip.
 
-    ``FRAMES`` pictures evenly apart; mean and standard deviation over them, in a row.
+    It uses ``FRAMES`` evenly spaced images; the row is the mean followed by the standard deviation.
     """
 
     encoder: ImageEncoder
@@ -96,7 +94,7 @@ class ImageClipEncoder:
 
     @property
     def needs(self) -> Literal["motion", "pictures"]:
-        """Pictures."""
+        """Required input: images."""
         return "pictures"
 
     @property
@@ -105,10 +103,10 @@ class ImageClipEncoder:
         return sha256_json({"pictures": self.encoder.hash, "frames": FRAMES, "put together": "mean and sd"})
 
     def encode(self, clips: ClipBatch) -> Array:
-        """See `ClipEncoder`.
+        """Return the features of clips, see `ClipEncoder`.
 
         Raises:
-            InputError: the clips have no pictures.
+            InputError: the clips have no images.
         """
         if clips.pictures is None:
             raise InputError(
@@ -139,18 +137,18 @@ CLIP_ENCODERS: Registry[Callable[[], ClipEncoder]] = Registry(
 
 
 def open_clip_encoder(reference: str) -> ClipEncoder:
-    """An encoder of clips by what the user writes.
+    """Open an encoder of clips by its name or file.
 
     Args:
-        reference: ``trajectory`` (documented features), ``waypoints`` (where the joints are along the clip),
+        reference: ``trajectory`` (documented features), ``waypoints`` (joint positions along the clip),
             ``convolutions`` (random kernels); ``classical``, ``onnx:FILE``, ``torch:FILE``, ``policy:FOLDER`` or
-            ``pictures:FILE.py:CLASS`` of pictures (`open_encoder`); ``FILE.py:CLASS``, a class without arguments that
-            is a `ClipEncoder`.
+            ``pictures:FILE.py:CLASS`` for images (`open_encoder`); ``FILE.py:CLASS``, a `ClipEncoder` class without
+            constructor arguments.
 
     Raises:
-        UnknownNameError: none of these.
+        UnknownNameError: the name is unknown.
         InputError: the class lacks a part; the file is missing.
-        MissingDependencyError: what runs it is not installed.
+        MissingDependencyError: the package that runs it is not installed.
     """
     kind, _, rest = reference.partition(":")
     if kind in _PICTURES and (rest or kind == "classical"):
@@ -205,7 +203,9 @@ def _checked(made: Any, reference: str) -> ClipEncoder:
 
 
 def space_hash(encoder: ClipEncoder, settings: dict[str, Any]) -> str:
-    """Names the space that rows lie in: the encoder and what its clips are (length, rate, channels, units, camera)."""
+    """Return a hash of the feature space: the encoder and the settings of its clips (length, rate, channels, units,
+    camera).
+    """
     return sha256_json({"encoder": encoder.hash, "clips": settings})
 
 

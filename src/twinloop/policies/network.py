@@ -21,8 +21,8 @@ from twinloop.policies.statistics import LAST_COMMAND, action_size, vector_sizes
 class NetworkInputs:
     """Normalized inputs of a network for n samples.
 
-    ``vectors`` by key ``(n, d)``, with flattened histories, oldest first; ``pictures`` by camera ``(n, t, 3, h, w)`` in
-    [-1, 1]; ``domain`` ``(n,)`` is the index of each sample's domain token, 0 if unknown.
+    ``vectors`` by key ``(n, d)``, with flattened histories, oldest first; ``pictures`` are the images by camera
+    ``(n, t, 3, h, w)`` in [-1, 1]; ``domain`` ``(n,)`` is the index of each sample's domain token, 0 if unknown.
     """
 
     vectors: Mapping[str, Tensor]

@@ -1,11 +1,9 @@
-"""Measure how much of the parameter space was visited, axis by axis and pair by pair.
+"""Measure the visited part of the parameter space, axis by axis and pair by pair, and find the largest holes.
 
-Where the largest holes are.
-
-Values are mapped to their cumulative probability, so that under the declared distributions every equal part of the
-unit cube is as likely, and what was visited can be held against what independent draws would visit: a cell of
-probability p is hit by n draws with probability 1 - (1 - p)^n. Counting is streamed: memory does not grow with the
-number of episodes.
+Values are mapped to their cumulative probability, so that under the declared distributions all equal parts of the unit
+cube have the same probability. The visited part is compared with that of independent draws: n draws hit a cell of
+probability p with probability 1 - (1 - p)^n. Counting is incremental: memory does not grow with the number of
+episodes.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ _PROBES = 512  # centres of candidate balls; our choice: more cost time in every
 
 
 def longest_gap(axis: MarginAxis, hit: NDArray[np.bool_], count: int) -> dict[str, Any]:
-    """The widest part of one axis that no point lies in, from which parts of it were hit.
+    """Return the widest gap of one axis without a point, from the parts that were hit.
 
     ``expected`` is the mean widest gap of as many independent draws: the mean of the largest of n + 1 uniform spacings
     is the (n+1)-th harmonic number over n + 1.
@@ -73,9 +71,9 @@ def pair_hole(
 
 
 class EmptyBall:
-    """The largest ball around one of some evenly spread centres that no point lies in, for few axes.
+    """The largest ball without a point around one of some evenly distributed centres, for few axes.
 
-    Distances are in cumulative probability; the ball may stick out of the cube.
+    Distances are in cumulative probability; the ball may extend beyond the cube.
     """
 
     def __init__(self, axes: int) -> None:
@@ -84,7 +82,7 @@ class EmptyBall:
 
     @classmethod
     def of(cls, axes: int) -> EmptyBall | None:
-        """A ball for so many axes; None where there are none or too many."""
+        """Return a ball for this number of axes; None without axes or with too many."""
         return cls(axes) if 0 < axes <= MOST_BALL_AXES else None
 
     def add(self, u: NDArray[np.float64]) -> None:
@@ -186,7 +184,7 @@ class CoverageCounter:
             self._ball.add(u)
 
     def result(self) -> dict[str, Any]:
-        """The figures, in a plain form for files; fractions, and SI values of what they speak of."""
+        """Return the results as a JSON-compatible dictionary; fractions, and SI values of parameters."""
         figures: dict[str, Any] = {"episodes": self.count, "marginals": self._marginals()}
         if len(self.axes) > 1 and self.count:
             figures["pairs"] = self._pair_figures()

@@ -1,7 +1,7 @@
-"""Sampling designs: where in the unit cube an episode's independent draws lie, as a function of its number alone.
+"""Sampling designs: position of an episode's independent draws in the unit cube, as a function of its number alone.
 
-A design places the first draw of an episode. What is drawn again, by a second attempt or because a constraint
-refused it, is independent: the distribution stays the declared one, the even spacing is given up for those alone.
+A design places the first draw of an episode. A repeated draw, for a second attempt or after a constraint refused the
+first, is independent: it has the declared distribution, but not the even spacing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MOST_CELLS = 2**31  # cells are permuted as 32-bit words; one bit is spare
 
 
 class Design(Protocol):
-    """Where episodes lie in the unit cube."""
+    """Positions of episodes in the unit cube."""
 
     kind: ClassVar[str]
 
@@ -96,7 +96,7 @@ class Stratified:
     """``strata`` equally probable strata of each parameter, each visited once per ``strata`` episodes.
 
     With ``names``, their strata are crossed: each of ``strata ** k`` cells is visited once per as many episodes, in
-    random order, and the other parameters are independent. Where in its stratum a value lies is random.
+    random order, and the other parameters are independent. The position within a stratum is random.
     """
 
     kind: ClassVar[str] = "stratified"

@@ -1,4 +1,4 @@
-"""What is drawn: parameters on their own or tied, and correlated ones together."""
+"""Draws of parameters: independent or tied ones, and jointly distributed ones."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _MAX_REJECTIONS = 1000  # a distribution with a part in a thousand within bounds
 
 @dataclass(frozen=True, kw_only=True)
 class Draw:
-    """One independent draw: ``names`` get ``op`` of a value of ``distribution``, each its own unless ``tied``.
+    """One independent draw: ``names`` get ``op`` of a value of ``distribution``, separate values unless ``tied``.
 
-    ``scale`` and ``add`` are relative to each parameter's nominal value. ``source`` says where the range is from.
-    With a ``proposal``, values come from there, and weights say how to read them as draws from ``distribution``.
+    ``scale`` and ``add`` are relative to each parameter's nominal value. ``source`` is the origin of the range. With a
+    ``proposal``, values are drawn from it, with importance weights towards ``distribution``.
     """
 
     names: tuple[str, ...]
@@ -166,7 +166,7 @@ class JointDraw:
         )
 
     def acceptance(self, twin: Twin) -> float:
-        """The part of candidates that lie inside all physical bounds, by a probe that no episode's draw is part of."""
+        """Return the share of candidates within all physical bounds, from test draws that no episode uses."""
         u = uniforms(0, "acceptance/" + "+".join(self.names), np.arange(_PROBE), size=self.size)
         return float(np.mean(self._inside(twin, self.absolute(self.distribution.sample(u)))))
 

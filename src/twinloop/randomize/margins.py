@@ -18,10 +18,10 @@ from twinloop.randomize.plan import Plan
 
 @dataclass(frozen=True, kw_only=True)
 class MarginAxis:
-    """One axis of the parameter space: ``names`` move together along it, the first one stands for them.
+    """One axis of the parameter space, along which ``names`` vary together; the first one represents them.
 
-    ``to_unit`` gives the cumulative probability of SI values, ``to_si`` the inverse. ``weights`` are the probabilities
-    of its values in order where it is discrete, else empty.
+    ``to_unit`` maps SI values to cumulative probability, ``to_si`` is the inverse. ``weights`` are the probabilities of
+    the values of a discrete axis in order, else empty.
     """
 
     names: tuple[str, ...]
@@ -36,7 +36,7 @@ class MarginAxis:
         return self.names[0] if len(self.names) == 1 else f"{self.names[0]} and {len(self.names) - 1} more"
 
     def cells(self, wanted: int) -> tuple[int, NDArray[np.float64]]:
-        """How many equal parts of (0, 1) to tell apart, and the probability of each under the declared distribution."""
+        """Return the number of equal parts of (0, 1), and the probability of each under the declared distribution."""
         if not self.weights:
             return wanted, np.full(wanted, 1.0 / wanted)
         count = min(wanted, len(self.weights))

@@ -1,9 +1,9 @@
-"""What a ``randomization:`` section says beside ranges: the design, constraints, and adaptive ranges.
+"""Read the options of a ``randomization:`` section besides ranges: the design, constraints, and adaptive ranges.
 
 ::
 
     randomization:
-      default: true                     # the twin's own ranges, for what nothing below names
+      default: true                     # the twin's ranges, for all parameters not named below
       physics: {object_mass_g: [20, 100]}
       design: sobol                     # independent, latin_hypercube, {kind: stratified, ...}, {kind: grid, ...}
       constraints: ["object/cube/position/x < 0.3"]
@@ -31,11 +31,11 @@ OPTIONS = ("default", "identified", "kappa", "design", "constraints", "adaptive"
 
 
 class AdaptiveOptions(BaseModel):
-    """The ``adaptive:`` mapping. Ranges in SI units; patterns stand for the parameters that match.
+    """The ``adaptive:`` mapping. Ranges are in SI units; patterns match parameters.
 
-    The defaults are our choice: the paper's thresholds count block rotations and fit no success rate. Half of the
-    episodes evaluate a boundary; 32 of them put a rate of 0.9 apart from one of 0.6 (95 % intervals 0.76 to 0.97 and
-    0.42 to 0.74). A step is a tenth of what the twin's own range spans.
+    The defaults are our choice: the paper's thresholds count block rotations and do not fit a success rate. Half of the
+    episodes evaluate a boundary; 32 of them separate a rate of 0.9 from one of 0.6 (95 % intervals 0.76 to 0.97 and
+    0.42 to 0.74). A step is a tenth of the width of the twin's range.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -41,7 +41,7 @@ def check_single(draws: Sequence[AnyDraw]) -> None:
 
 
 def check_design(design: Design, draws: Sequence[AnyDraw]) -> None:
-    """Refuse a design that has nothing to place, or levels and crossed strata of what has none.
+    """Refuse a design without a parameter to place, or levels and crossed strata of parameters that have none.
 
     Raises:
         InputError, UnknownNameError: see the message.
@@ -113,10 +113,10 @@ _Values: TypeAlias = dict[str, NDArray[np.float64]]
 
 @dataclass(frozen=True, kw_only=True)
 class DrawnWorlds:
-    """Drawn worlds with what the table alone does not say, all ``(nworld,)``.
+    """Drawn worlds with the results that are not in the table, all ``(nworld,)``.
 
-    ``weight`` is the target's density over the proposal's, 1 where nothing has a proposal. ``redraws`` counts the
-    candidates that a constraint refused. ``boundary`` is the adaptive boundary that is evaluated, -1 for none.
+    ``weight`` is the target's density over the proposal's, 1 without a proposal. ``redraws`` is the number of candidates
+    refused by a constraint. ``boundary`` is the evaluated adaptive boundary, -1 for none.
     """
 
     table: ParamTable
@@ -183,10 +183,10 @@ class Plan:
         return value
 
     def draw(self, episodes: Sequence[int], *, attempt: ArrayLike = 0, nstep: int = 0) -> ParamTable:
-        """The parameter table of these episodes, one row each, whoever asks and whenever.
+        """Return the parameter table of these episodes, one row each; the result is always the same for an episode.
 
         Args:
-            attempt: which try of the episode; redraws everything of scope ``episode`` and ``step``.
+            attempt: number of the attempt of the episode; redraws everything of scope ``episode`` and ``step``.
             nstep: control steps for which parameters of scope ``step`` are drawn.
 
         Raises:
@@ -217,7 +217,7 @@ class Plan:
         )
 
     def notes(self, drawn: DrawnWorlds) -> list[dict[str, Any]]:
-        """What the provenance of each world says beyond its values; an empty list where there is nothing to say."""
+        """Return the provenance of each world besides its values; an empty list if there is none."""
         if not (self.weighted or self.constraints or self.adaptive):
             return []
         notes: list[dict[str, Any]] = [{} for _ in range(drawn.table.nworld)]

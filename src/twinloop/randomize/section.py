@@ -1,14 +1,14 @@
-"""Read the ``randomization:`` section of a YAML file: its draws with units in key names, and the whole as a plan.
+"""Read the ``randomization:`` section of a YAML file: its draws with units in key names, and the complete plan.
 
-A key is either a parameter path (``joint/*/damping``, in SI units) or one of the plain words of the quantities'
+A key is either a parameter path (``joint/*/damping``, in SI units) or one of the short names of the quantities'
 declarations with its unit as a suffix (``object_mass_kg``). A value is a range ``[low, high]`` or a mapping::
 
     joint/*/damping: {scale: [0.8, 1.25], tied: true}
     object_mass_g: {distribution: truncated_normal, mean: 50, std: 10, low: 20, high: 100}
     object_mass_g: {low: 20, high: 100, proposal: {distribution: log_uniform, low: 20, high: 100}}
 
-Values come from the ``proposal`` where there is one, and each episode records the importance weight that makes up
-for it. What such a section says beside ranges is read by `options`.
+Values are drawn from the ``proposal`` if there is one, and each episode records the importance weight that corrects
+for it. `options` reads the other options of the section.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _VALUE_KEYS = ("low", "high", "mean", "std", "values", "samples")
 
 
 def _aliases() -> dict[str, list[tuple[Quantity, Alias]]]:
-    """The quantities that every plain word stands for."""
+    """Return the quantities of every short name."""
     words: dict[str, list[tuple[Quantity, Alias]]] = {}
     for kind in QUANTITIES:
         if kind.alias:
@@ -165,7 +165,7 @@ def _tied(value: Any, where: str) -> bool:
 
 
 def _alone(value: Mapping[str, Any], relative: list[str], where: str) -> None:
-    """Refuse a second way of saying the range beside ``scale:`` or ``add:``."""
+    """Refuse a second form of the range together with ``scale:`` or ``add:``."""
     also = [key for key in value if key in (*relative[1:], "op", "distribution", *_VALUE_KEYS)]
     if also:
         raise InputError(f"{where}: {relative[0]} is the whole range; remove {', '.join(also)}.")
@@ -216,17 +216,17 @@ def section_plan(
     kappa: float | None = None,
     named: Callable[[], Mapping[str, Constraint]] = no_constraints,
 ) -> Plan:
-    """The plan of a ``randomization:`` section.
+    """Return the plan of a ``randomization:`` section.
 
     Args:
         section: ``"default"``, or a mapping of ranges and `options.OPTIONS`.
         episodes: attempts of the run.
-        identified: the distribution that ``identified:`` names, read already.
+        identified: the distribution that ``identified:`` names, already read.
         kappa: see `identified_draws`.
-        named: the constraints that can be asked for by name; called when constraints are given.
+        named: the named constraints of the task; called when constraints are given.
 
     Raises:
-        TwinloopError: what is wrong, with ``where`` and the key.
+        TwinloopError: the section is wrong; names ``where`` and the key.
     """
     given = {"default": True} if section == "default" else dict(section)
     options = {key: given.pop(key) for key in OPTIONS if key in given}

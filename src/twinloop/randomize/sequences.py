@@ -43,9 +43,10 @@ def _sorted(label: str, size: int, run_seed: int, cycles: NDArray[np.int64]) -> 
 def _walked(
     index: NDArray[np.int64], size: int, run_seed: int, labels: Sequence[str], cycle: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """A Feistel network over the next power of two, applied until the image lies in the domain.
+    """Permute indices with a Feistel network over the next power of two, applied until the image is within the domain.
 
-    Black and Rogaway call it cycle walking (CT-RSA 2002): the permutation's cycles with the outside left out.
+    Black and Rogaway call it cycle walking (CT-RSA 2002): values outside the domain are skipped in the permutation's
+    cycles.
     """
     shape = (len(index), len(labels))
     digests = [hashlib.blake2b(label.encode(), digest_size=4).digest() for label in labels]

@@ -1,4 +1,4 @@
-"""Plans from what is known: the twin's default ranges, and what identification found."""
+"""Plans from the twin's default ranges, and from identified distributions."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _NOT_DETERMINED = "not determined by the data, prior range"
 
 
 def default_draws(twin: Twin, *, skip: Iterable[str] = (), undetermined: Iterable[str] = ()) -> list[Draw]:
-    """A uniform draw for every parameter that declares a default range, except those in ``skip``.
+    """Return a uniform draw for every parameter that declares a default range, except those in ``skip``.
 
-    Those in ``undetermined`` say in their source that data could have narrowed them and did not.
+    The source of those in ``undetermined`` states that data were available and did not determine them.
     """
     skipped, untold = set(skip), set(undetermined)
     return [
@@ -56,18 +56,18 @@ def read_identified(path: Path) -> dict[str, Any]:
 def identified_draws(
     twin: Twin, distribution: ParamDistribution, *, kappa: float | None = None, skip: Iterable[str] = ()
 ) -> list[Draw | JointDraw]:
-    """Draws from an identified distribution; what the data did not determine keeps its prior range.
+    """Return draws from an identified distribution; undetermined parameters keep their prior range.
 
-    That is the twin's default range, or the fit's prior where it declares none; without either it keeps its nominal
-    value. Joint draws are drawn again until they lie inside the physical bounds.
+    That is the twin's default range, or the fit's prior if the twin declares none; without either it is the nominal
+    value. Joint draws are repeated until they are within the physical bounds.
 
     Args:
-        kappa: factor on the covariance; None takes the one that was calibrated, 1 where none was. 1 draws from the
-            estimate's own uncertainty, more allows for model error.
+        kappa: factor on the covariance; None uses the calibrated one, 1 without a calibration. 1 draws from the
+            estimate's uncertainty, larger values allow for model error.
         skip: parameters whose prior ranges are left out.
 
     Raises:
-        InputError: nothing was determined, or ``kappa`` is no number from 0.
+        InputError: no parameter was determined, or ``kappa`` is not a number from 0.
     """
     if kappa is not None and (
         isinstance(kappa, bool) or not isinstance(kappa, int | float) or not 0 <= kappa < math.inf
@@ -87,7 +87,7 @@ def identified_draws(
 
 
 def _joint(distribution: ParamDistribution, kappa: float) -> JointDraw:
-    """What was determined, together."""
+    """Return the joint draw of the determined parameters."""
     keep = np.flatnonzero(distribution.determined)
     covariance = kappa * distribution.covariance[np.ix_(keep, keep)]
     return JointDraw(
@@ -104,7 +104,7 @@ def _joint(distribution: ParamDistribution, kappa: float) -> JointDraw:
 def identified_notes(
     twin: Twin, distribution: ParamDistribution, *, kappa: float | None = None, skip: Sequence[str] = ()
 ) -> list[str]:
-    """What a reader of worlds from `identified_draws` must know: κ, its calibration, and what was not determined."""
+    """Return notes on worlds from `identified_draws`: κ, its calibration, and the undetermined parameters."""
     for name in distribution.names:
         if name not in twin.params:
             raise UnknownNameError("identified parameter", name, twin.params, where=f"the twin {twin.name}")

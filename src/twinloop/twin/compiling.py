@@ -1,4 +1,4 @@
-"""Prepare a spec for what parameters will move, and compile it with settings that MuJoCo computes correctly."""
+"""Prepare a spec for the parameters that will change, and compile it with settings that MuJoCo computes correctly."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ def prepare(mjspec: mujoco.MjSpec, specs: Iterable[ParamSpec]) -> None:
 
 
 def _free_centres_of_mass(mjspec: mujoco.MjSpec, patterns: list[str]) -> None:
-    """A body whose centre of mass lies in its origin is compiled as simple, and MuJoCo refuses another centre later.
+    """Move centres of mass away from the body's origin, so that MuJoCo accepts other positions later.
 
-    The part of the mass matrix that belongs to a simple body is stored as a diagonal.
+    A body with its centre of mass at its origin is compiled as simple: its part of the mass matrix is stored as a
+    diagonal, and MuJoCo refuses another centre of mass.
     """
     for body in _bodies(mjspec, patterns):
         body.simple = False
 
 
 def _add_payload_bodies(mjspec: mujoco.MjSpec, patterns: list[str]) -> None:
-    """A body without mass at the first site of each link: a payload is no part of what a controller compensates."""
+    """Add a body without mass at the first site of each link, for a payload that controllers do not compensate."""
     for body in _bodies(mjspec, patterns):
         if body.sites:
             site = body.sites[0]
@@ -107,7 +108,7 @@ def _dense_arena(dofs: int) -> int:
 
 
 def _mark(mjspec: mujoco.MjSpec, fault: EngineFault) -> None:
-    """Write into a spec that its settings were changed, so that its copies and its XML say so too."""
+    """Record in a spec that its settings were changed, so that its copies and its XML contain the record."""
     name = _MARK.format(fault.name)
     if all(text.name != name for text in mjspec.texts):
         mjspec.add_text(name=name, data=fault.action)

@@ -17,9 +17,9 @@ from twinloop.twin.quantities.kinds import Compute
 
 @dataclass(frozen=True, kw_only=True)
 class FieldValues:
-    """Per-world values of model fields, ``(nworld, *field shape)``; fields not named keep the model's values.
+    """Per-world values of model fields, ``(nworld, *field shape)``; other fields keep the model's values.
 
-    ``set_const`` says that ``mj_setConst`` must run after they are written.
+    ``set_const`` is whether ``mj_setConst`` must run after they are written.
     """
 
     arrays: Mapping[str, NDArray]
@@ -46,11 +46,11 @@ def field_values(
     visual: bool = False,
     always: Container[str] = (),
 ) -> FieldValues:
-    """Values of every field that some world of ``table`` moves away from the model's own.
+    """Return the values of every field that differs from the model in some world of ``table``.
 
     Args:
-        visual: write what pictures show, instead of what motion depends on; a size is both.
-        always: parameters whose fields are written even where no world moves them.
+        visual: write the fields that images depend on, instead of those of the motion; a size belongs to both.
+        always: parameters whose fields are written even if no world changes them.
     """
     moved = [
         param

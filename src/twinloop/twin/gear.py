@@ -1,10 +1,10 @@
-"""Play and wind-up in gears: every robot joint becomes a motor and a link, one pushing the other.
+"""Backlash and elasticity of gears: every robot joint becomes a motor body and a link body, coupled to each other.
 
-The motor side is a body of its own on the same axis, named ``JOINT/motor``; it takes over servo, friction, damping and
-reflected inertia. The link side keeps the joint's name, with bodies, shapes and stops: readings, tasks and kinematics
-go on speaking of it. Between them is a fixed tendon of length link − motor. Rigid flanks limit it to half the play
-either way: inside the play the two are free of each other, at the flanks the solver holds them together, implicitly,
-whatever the link weighs. Elastic flanks are a spring that does nothing inside the play.
+The motor side is a separate body on the same axis, named ``JOINT/motor``. It gets servo, friction, damping and
+reflected inertia. The link side keeps the joint's name, with bodies, geoms and stops, so readings, tasks and
+kinematics do not change. A fixed tendon between them has the length link − motor. Rigid gears limit it to half the
+backlash in both directions: within the backlash the sides move freely, at the limits the solver couples them
+implicitly, for any mass of the link. Elastic gears are a spring without force within the backlash.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class JointGear:
 
 
 def robot_gears(robot: RobotSpec | None, servos: Sequence[ServoSpec | None], *, where: str) -> dict[str, JointGear]:
-    """The gears that a robot section asks for, by joint; none where it has no ``gears``.
+    """Return the gears of a robot section by joint; an empty dictionary without ``gears``.
 
     Raises:
         UnknownNameError: a joint that does not exist.
-        InputError: a joint whose play nobody says.
+        InputError: a joint without a backlash.
     """
     if robot is None or robot.gears is None:
         return {}

@@ -165,10 +165,10 @@ def _menagerie_file(name: str) -> Path:
 
 
 def compile_twin(spec: TwinSpec, model_path: Path, *, where: str, folder: Path | None = None) -> Twin:
-    """Compile a spec against its model file; ``folder`` is where the scene's meshes are looked up (the model's).
+    """Compile a spec with its model file; ``folder`` is searched for the scene's meshes (default: the model's folder).
 
     Raises:
-        InputError: the model does not compile, or the spec names what it does not have.
+        InputError: the model does not compile, or the spec names elements that the model lacks.
     """
     mjspec = _read_model(model_path)
     mjspec.option.timestep = 1.0 / (spec.control_hz * spec.substeps)
@@ -284,7 +284,7 @@ _PLACES = {"camera": "camera", "depth": "camera", "servo": ""}
 
 
 def _check_sensors(spec: TwinSpec, devices: Mapping[str, SensingDevice], model: mujoco.MjModel, where: str) -> None:
-    """A camera looks from a camera of the model, what is carried sits at a site; a servo's feedback is the robot's."""
+    """Check that cameras name a camera of the model, other sensors a site, and that servo feedback has a robot."""
     for name, device in devices.items():
         needed = _PLACES.get(device.kind, "site")
         for other in ("camera", "site"):

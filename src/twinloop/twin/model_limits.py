@@ -1,7 +1,7 @@
 """Refuse a model file that would take too much memory or time, before MuJoCo reads it.
 
-The limits apply to MJCF and URDF text, to the files that it includes, and to the meshes and pictures that it names.
-What a model takes is estimated from its elements; MuJoCo's compiler needs about that much.
+The limits apply to MJCF and URDF text, to the files that it includes, and to its meshes and images. The memory of a
+model is estimated from its elements; MuJoCo's compiler needs about that much.
 """
 
 from __future__ import annotations
@@ -177,10 +177,10 @@ def check_model_text(text: str, assets: Mapping[str, bytes], *, where: str) -> N
 
 
 def check_asset(path: Path) -> int:
-    """Return the size in bytes of a mesh or a picture; refuse one that is too large to read.
+    """Return the size in bytes of a mesh or an image; refuse one that is too large to read.
 
     Raises:
-        InputError: it is no regular file, or too large; names it.
+        InputError: it is not a regular file, or too large; names it.
     """
     require_regular(path)
     size = path.stat().st_size
@@ -200,7 +200,7 @@ def _require_small(cost: _Cost, where: str) -> None:
 
 
 def _require_small_picture(head: bytes, where: str) -> None:
-    """Refuse a PNG picture by the size that its header states."""
+    """Refuse a PNG image by the size in its header."""
     width, height = (int.from_bytes(head[i : i + 4], "big") for i in (16, 20))
     if head.startswith(_PNG) and width * height > MOST_PIXELS:
         raise InputError(
@@ -266,7 +266,7 @@ class _Model:
         return self.costs[place]
 
     def found(self, name: str, beside: Path) -> list[Path]:
-        """Return the files that a name may stand for: beside the model, and in the folders that it names."""
+        """Return the files that a name may refer to: next to the model, and in the folders that the model names."""
         bases = {self.folder, beside} | {base / inner for base in (self.folder, beside) for inner in self.folders}
         return sorted({base / name for base in bases if os.path.lexists(base / name)})
 
@@ -296,7 +296,7 @@ class _Model:
 
 @dataclass
 class _Document:
-    """One text while it is read: how often its open elements are repeated, and what they take."""
+    """Reading state of one text: repetitions of its open elements, and their estimated memory."""
 
     path: Path
     model: _Model
@@ -374,7 +374,7 @@ def _numbers(text: str) -> list[float]:
 
 
 def _roots(path: Path) -> tuple[Path, ...]:
-    """Return the folders in which a model's files may be: some levels up, but no home folder nor what is above it."""
+    """Return the folders in which a model's files may be: some levels up, but not a home folder or above it."""
     shared = [Path.home(), Path(tempfile.gettempdir()), Path("/")]
     roots = list[Path]()
     for place in (path.absolute(), _real(path)):

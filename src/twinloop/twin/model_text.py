@@ -36,10 +36,10 @@ class ModelText:
 
 
 def model_text(twin: Twin, params: ParamTable) -> ModelText:
-    """The model of the one world of ``params``, physics and appearance, as text.
+    """Return the model of the one world of ``params``, physics and appearance, as text.
 
     Raises:
-        InputError: several worlds, a change that MJCF cannot say, or a file of the model that is gone.
+        InputError: several worlds, a change that MJCF cannot express, or a missing file of the model.
     """
     if params.nworld != 1:
         raise InputError(f"{params.nworld} rows of parameters for one model. Give one world's own row.")
@@ -68,7 +68,7 @@ def world_model_inplace(twin: Twin, params: ParamTable, model: mujoco.MjModel) -
 
 
 def _gathered(spec: mujoco.MjSpec, twin: Twin) -> dict[str, bytes]:
-    """The files of a spec by names of their own, which the spec then uses."""
+    """Return the files of a spec by new unique names, and rename them in the spec."""
     found: dict[str, bytes] = {}
     places = [
         *((item, spec.meshdir) for item in [*spec.meshes, *spec.hfields, *spec.skins]),
@@ -96,7 +96,7 @@ def _content(spec: mujoco.MjSpec, file: str, folder: str, twin: Twin) -> bytes:
 
 @contextmanager
 def _all_digits() -> Iterator[None]:
-    """MuJoCo writes numbers so that they come back to the bit, where its library lets that be said."""
+    """Make MuJoCo write numbers with all digits, if its library has that setting."""
     with _ONE_AT_A_TIME:
         library = _library()
         if library is None:

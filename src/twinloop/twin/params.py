@@ -29,8 +29,8 @@ from twinloop.twin.spec import ParamSpec
 class Param:
     """A named physical parameter of one twin, in SI units.
 
-    ``low`` and ``high`` are physical bounds; ``default_range`` with ``op`` is what the default randomization
-    draws from (``absolute`` values, or relative to ``nominal``: ``scale``, ``add``), and ``source`` says why.
+    ``low`` and ``high`` are physical bounds. Default randomization draws from ``default_range`` with ``op``
+    (``absolute`` values, or relative to ``nominal``: ``scale``, ``add``); ``source`` is the reason for the range.
     """
 
     name: str
@@ -70,16 +70,16 @@ class Param:
 def expand_params(
     model: mujoco.MjModel, specs: Iterable[ParamSpec], *, where: str, nominals: Mapping[str, float] | None = None
 ) -> dict[str, Param]:
-    """Every declared parameter of a model, wildcards expanded in the model's order, later declarations winning.
+    """Return every declared parameter of a model, wildcards expanded in the model's order, later declarations winning.
 
-    A wildcard passes over objects that lack the quantity, see `quantities.has_quantity`.
+    A wildcard skips objects that lack the quantity, see `quantities.has_quantity`.
 
     Args:
-        nominals: nominal values that stand in no model, by path (see `servos.nominals`).
+        nominals: nominal values that are not in the model, by path (see `servos.nominals`).
 
     Raises:
         UnknownNameError: a quantity or an object that does not exist.
-        InputError: the object lacks the quantity, or two parameters would write the same place in the model.
+        InputError: the object lacks the quantity, or two parameters would write the same model field.
     """
     params: dict[str, Param] = {}
     given = nominals or {}
@@ -121,7 +121,7 @@ def _refuse(model: mujoco.MjModel, kinds: list[Quantity], target: str, *, where:
 
 
 def _check_nominal(model: mujoco.MjModel, quantity: Quantity, name: str, spec: ParamSpec, where: str) -> None:
-    """Nominal is what the model says: another value in the YAML would be believed and never simulated."""
+    """Refuse a nominal value in the YAML that differs from the model, because it would not be simulated."""
     if spec.nominal is None or quantity.given or not quantity.fields:
         return
     own = nominal_value(model, quantity, name)
@@ -133,7 +133,7 @@ def _check_nominal(model: mujoco.MjModel, quantity: Quantity, name: str, spec: P
 
 
 def _check_bounds(quantity: Quantity, name: str, spec: ParamSpec, where: str) -> None:
-    """A twin may say how far a quantity goes, but no mass is negative and no probability above 1."""
+    """Refuse bounds beyond the quantity's physical ones, such as a negative mass or a probability above 1."""
     low = quantity.low if spec.low is None else spec.low
     high = quantity.high if spec.high is None else spec.high
     negative = quantity.low >= 0 > low
@@ -166,10 +166,10 @@ def _param(model: mujoco.MjModel, quantity: Quantity, name: str, spec: ParamSpec
 
 
 def _check_single_writer(model: mujoco.MjModel, params: Iterable[Param], where: str) -> None:
-    """Every place in the model is assigned by one: an object's friction and its geom's, say, exclude each other.
+    """Refuse two parameters that assign the same model field, such as the friction of an object and of its geom.
 
-    Factors go on top of what was assigned, in any number; quantities computed together are one writer, in which each
-    plays another role.
+    Any number of factors may multiply an assigned value. Quantities computed together count as one writer, if they have
+    different roles.
     """
     writers: dict[tuple[str, int], dict[int | None, tuple[object, str]]] = {}
     roles: dict[tuple[object, str], str] = {}

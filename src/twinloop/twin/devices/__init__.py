@@ -1,9 +1,9 @@
-"""Sensing devices by name: what a data sheet or a measurement says of each, and how it becomes a twin's parameters.
+"""Sensing devices by name, with numbers from data sheets or measurements, and their conversion to a twin's parameters.
 
-One YAML file per kind lies beside this one. A device has ``settings``, which choose between models (a lens, a beam
-pattern, a size) and are the same in every world, and ``values``, which are the nominal values of the parameters
-``sensor/<name>/<quantity>`` of a twin that carries the device. What a device does not say of itself keeps the
-quantity's default, which is an ideal sensor's.
+There is one YAML file per kind in this folder. The ``settings`` of a device select a model (a lens, a beam pattern, a
+size) and are the same in every world. Its ``values`` are the nominal values of the parameters
+``sensor/<name>/<quantity>`` of a twin with the device. Quantities that a device does not define keep their default,
+which is that of an ideal sensor.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Strict(BaseModel):
 
 
 class SourcedValue(_Strict):
-    """A number, where it is from, and the range that default randomization draws it from, if it does."""
+    """A number with its source and, optionally, its range for default randomization."""
 
     value: float
     source: str
@@ -46,7 +46,7 @@ class SourcedValue(_Strict):
 
 
 class DeviceSetting(_Strict):
-    """A choice, and where it is from."""
+    """A setting with its source."""
 
     value: str | bool | int | float | list[float] | list[int]
     source: str
@@ -72,11 +72,11 @@ def device_presets() -> Mapping[str, SensingDevice]:
 
 
 def read_devices(file: Path) -> dict[str, SensingDevice]:
-    """The devices of one YAML file; one with ``base`` changes what it says of another device of the file.
+    """Return the devices of one YAML file; a device with ``base`` overrides values of another device of the file.
 
     Raises:
         InputError: a key or a value is wrong; names file and key.
-        UnknownNameError: a value of something that its kind of device does not have.
+        UnknownNameError: a value of a quantity that this kind of device does not have.
     """
     rows = load_yaml(file)
     if not isinstance(rows, dict) or not all(isinstance(row, dict) for row in rows.values()):
@@ -165,7 +165,7 @@ def twin_devices(
 
 
 def _check_setting(value: Any, own: Any, *, where: str) -> None:
-    """Refuse a value that is not written as the device's own; which values there are, its formulas say."""
+    """Refuse a setting whose type differs from that of the device; the device's formulas check its range."""
     if isinstance(own, bool):
         right, wanted = isinstance(value, bool), "true or false"
     elif isinstance(own, str):
@@ -185,13 +185,13 @@ def _is_number(value: Any) -> bool:
 
 
 def mark_sensors(mjspec: mujoco.MjSpec, devices: Mapping[str, SensingDevice]) -> None:
-    """Write into a model which sensors it carries, so that the model alone says which parameters it has."""
+    """Write the names of its sensors into a model, so that the model alone determines its parameters."""
     for name, device in devices.items():
         mjspec.add_text(name=SENSOR_TEXT.format(device.kind, name), data=device.name)
 
 
 def sensor_params(devices: Mapping[str, SensingDevice]) -> Iterator[ParamSpec]:
-    """The declarations of every parameter of a twin's sensors, by what their devices say."""
+    """Yield the declarations of all parameters of a twin's sensors, with the nominal values of their devices."""
     for name, device in devices.items():
         for quantity in SENSING:
             if quantity.device != device.kind:

@@ -1,8 +1,8 @@
-"""What can be a parameter: for each kind of path its unit, bounds, and the one place in the model it is written to.
+"""Declarations of quantities: unit, bounds, and the model field of every kind of parameter path.
 
-A path reads like ``joint/shoulder_lift/damping``: a family (``joint``), an object's name, a quantity. The tables
-of this package are the only mapping from paths to MuJoCo fields, and the only place that says what a fit, a report, a
-scenario or the monitor need to know of a quantity.
+A path such as ``joint/shoulder_lift/damping`` has a family (``joint``), an object's name and a quantity. The tables
+of this package are the only mapping from paths to MuJoCo fields, and the only source of the properties of a quantity
+for fits, reports, scenarios and the monitor.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def names_of_stage(names: Iterable[str], stage: Stage) -> list[str]:
 
 
 def path_patterns(kinds: Sequence[Quantity]) -> tuple[str, ...]:
-    """Paths of kinds; ``*`` stands for the last part where all that are declared beside each other are among them."""
+    """Return paths of kinds; ``*`` replaces the last part if all sibling quantities are among them."""
     found = []
     for kind in kinds:
         stem = kind.path().rpartition("/")[0] + "/*"
@@ -64,7 +64,7 @@ def find_quantities(family: str, quantity: str) -> list[Quantity]:
 
 
 def default_value(family: str, quantity: str) -> float:
-    """The value that a kind of parameter has in worlds that do not vary it; only where no model says it."""
+    """Return the value of a kind of parameter in worlds that do not vary it, for quantities outside the model."""
     (default,) = {kind.default for kind in find_quantities(family, quantity)}
     if default is None:
         raise ValueError(f"{family}/*/{quantity} has the value that the model gives it")

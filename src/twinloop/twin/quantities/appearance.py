@@ -25,10 +25,11 @@ def camera_pose(target: WriteTarget) -> None:
 
 
 def light_pose(target: WriteTarget) -> None:
-    """Where a light stands, in the frame of its body, and where it comes from, as angles: it shines the opposite way.
+    """Compute position and direction of a light in the frame of its body from its position and angles.
 
-    A directional light has no place; the classic renderer centres its shadow map on one, so it goes round with the
-    direction about the middle of the model.
+    The angles describe where the light comes from; it shines in the opposite direction. A directional light has no
+    position, but the classic renderer centres its shadow map on one, so the position turns with the direction around the
+    centre of the model.
     """
     model, (row,) = target.model, target.rows("light_dir")
     azimuth, elevation = target.value("direction/azimuth"), target.value("direction/elevation")

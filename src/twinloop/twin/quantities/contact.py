@@ -61,7 +61,7 @@ def damping_ratio(restitution_: ArrayLike) -> NDArray[np.float64]:
 
 
 def _spring(model: mujoco.MjModel, geom: int | np.intp) -> tuple[float, float]:
-    """Stiffness in 1/s² and damping ratio of a shape, whichever way its solref says it."""
+    """Return stiffness in 1/s² and damping ratio of a geom, for both forms of its solref."""
     first, second = model.geom_solref[geom]
     if first > 0:
         return 1.0 / (first * second) ** 2, float(second)

@@ -110,7 +110,7 @@ class WriteTarget(Protocol):
         ...
 
     def value(self, quantity: str) -> NDArray[np.float64]:
-        """Values of one quantity of this thing, nominal where it is not a parameter, ``(n,)``."""
+        """Return the values of one quantity of this object, nominal if it is not a parameter, ``(n,)``."""
         ...
 
     def vector(self, stem: str, parts: str = "xyz") -> NDArray[np.float64]:
@@ -134,9 +134,9 @@ Compute = Callable[[WriteTarget], None]
 
 @dataclass(frozen=True, kw_only=True)
 class FieldSlot:
-    """One MjModel field a quantity is written to: column (None: all), and the factor from SI to the field's unit.
+    """One MjModel field that a quantity writes: column (None: all), and the factor from SI to the field's unit.
 
-    A place in a field has one quantity that assigns it; quantities with the rule ``factor`` multiply what was assigned.
+    One quantity assigns an element of a field; quantities with the rule ``factor`` multiply the assigned value.
     """
 
     field: str
@@ -147,12 +147,11 @@ class FieldSlot:
 
 @dataclass(frozen=True, kw_only=True)
 class Prior:
-    """How far from its nominal value a quantity may plausibly be: one standard deviation.
+    """Plausible deviation of a quantity from its nominal value: one standard deviation.
 
-    ``spread`` is relative to the nominal where ``relative`` (at least ``least``), else in the quantity's unit; for
-    parameters with a log transform it is in natural logarithms, which is the same as relative. It scales the solver's
-    steps, breaks ties between parameters that the data cannot tell apart, and is what "not determined" is measured
-    against.
+    ``spread`` is relative to the nominal value if ``relative`` (at least ``least``), otherwise in the quantity's unit.
+    For parameters with a log transform it is in natural logarithms, which is the same as relative. It scales the
+    solver's steps, decides between parameters that the data cannot separate, and is the reference for "not determined".
     """
 
     spread: float
@@ -176,14 +175,14 @@ class MissingPhysics:
 
 @dataclass(frozen=True, kw_only=True)
 class FitDeclaration:
-    """How a value is identified from logs.
+    """Settings for identifying a quantity from logs.
 
     Attributes:
-        prior: without one, half of what the default range spans.
-        rank: place among the parameters that are free unless a fit names its own; None: free only where named.
-        position_only: it exists only where commands are positions: a torque passes no encoder and no position loop.
+        prior: without one, half of the default range's width.
+        rank: order among the parameters that are free by default; None: free only if named.
+        position_only: it exists only with position commands: torque commands use no encoder and no position loop.
         first: it explains most of a servo's lag, and is searched before the others.
-        scanned: it is a delay, and a fit tries a row of values before it walks.
+        scanned: it is a delay, and a fit evaluates a grid of values before it optimizes.
         shared: joints with the same nominal value may share one value.
         excitation: the motion that determines it.
         residual: the rule of `gap.unexplained_rules` whose errors it may explain.
@@ -203,7 +202,7 @@ class FitDeclaration:
 
 @dataclass(frozen=True, kw_only=True)
 class DefaultRange:
-    """What the default randomization draws from where a twin's YAML gives no range of its own, and why."""
+    """Default randomization range of a quantity, for twins whose YAML has none, with its reason."""
 
     low: float
     high: float
@@ -223,10 +222,10 @@ class Alias:
 
 @dataclass(frozen=True, kw_only=True)
 class FaultDeclaration:
-    """A change that the monitor explains a robot's drift by, so large that it is seen within seconds.
+    """A change of a quantity with which the monitor explains drift of a robot, large enough to be detected in seconds.
 
-    ``unit`` says what a coefficient of 1 means. ``per_period`` counts ``change`` in control periods, ``at_hand``
-    changes the body that carries the tool alone, ``geared`` puts the change into a twin with play in its gears.
+    ``unit`` is the meaning of a coefficient of 1. ``per_period`` counts ``change`` in control periods, ``at_hand``
+    changes only the body with the tool, ``geared`` applies the change to a twin with backlash in its gears.
     """
 
     name: str
@@ -240,23 +239,23 @@ class FaultDeclaration:
 
 @dataclass(frozen=True, kw_only=True)
 class Quantity:
-    """A kind of parameter: the one declaration that every verb reads.
+    """A kind of parameter, declared once for all commands.
 
-    ``slots`` are written by the rule of each (``assign``: value · factor; ``factor``: the nominal field times
-    value / nominal value). What no slot can say is a ``compute`` with the fields it ``writes``: all quantities of a
-    thing that share it are one group, computed together, and at the nominal values it yields the model's own. Two
-    quantities of a group that play the same ``role`` exclude each other.
+    ``slots`` are written by their rules (``assign``: value · factor; ``factor``: the nominal field times
+    value / nominal value). More complex changes are a ``compute`` with the fields it ``writes``: all quantities of an
+    object with the same ``compute`` form a group and are computed together; at the nominal values it yields the model's
+    fields. Two quantities of a group with the same ``role`` exclude each other.
 
-    ``nominal`` reads the model's value where that is neither ``default`` nor a slot. ``lacks`` says why a thing does
-    not have the quantity, or nothing. ``stage`` says who consumes it when it is no model field. ``set_const`` says
-    that constants derived by ``mj_setConst`` change with it. ``visual`` says that only pictures change, ``seen`` that
-    pictures do as well as motion. ``member`` is the one thing that has it where that is not an object of the model
-    (``timing/command/jitter``), ``device`` the kind of sensing device that has it where one does.
-    ``meaning`` is the line in the table of parameters.
+    ``nominal`` reads the model's value if that is neither ``default`` nor a slot. ``lacks`` returns the reason why an
+    object does not have the quantity, or nothing. ``stage`` is the consumer of a quantity that is not a model field.
+    ``set_const`` means that constants derived by ``mj_setConst`` change with it. ``visual`` means that only images
+    change, ``seen`` that images and motion change. ``member`` is the name that replaces an object of the model
+    (``timing/command/jitter``), ``device`` the kind of sensing device that has it. ``meaning`` is the line in the table
+    of parameters.
 
-    ``cause`` is what a person calls the physical cause that it is part of, ``term`` the term of the physics that is
-    switched off by its ``neutral`` value, None for the nominal one where nothing can be without it (see `TERMS`).
-    ``default_range`` is drawn where a twin's YAML gives only the name. ``alias`` is a plain word for it in a YAML.
+    ``cause`` is the name of the physical cause for people, ``term`` the physics term that its ``neutral`` value switches
+    off; None is the nominal value, if there is no value without the effect (see `TERMS`). ``default_range`` is used if a
+    twin's YAML gives only the name. ``alias`` is a short name for it in a YAML file.
     """
 
     family: str
