@@ -90,7 +90,7 @@ def known_rounds(record: Mapping[str, Any]) -> Rounds:
 
 
 def known_plan(config: GenerateConfig, plan: Plan, outcomes: Sequence[Mapping[str, int]]) -> Plan:
-    """The plan with the ranges of every round that was begun."""
+    """Return the plan with the ranges of every started round."""
     draw = plan.adaptive
     if draw is None:
         return plan
@@ -124,11 +124,10 @@ _SHORTEST = 2
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateBatch:
-    """What a worker needs: the configuration as JSON, its C threads, the block and its episode numbers.
+    """Input of a worker: the configuration as JSON, its C threads, the block and its episode numbers.
 
-    ``versions`` and ``plan_hash`` are those of the process that asked: others would write other bytes. ``rounds`` are
-    the adaptive ranges that these episodes are drawn from. ``profile`` asks where the time goes; it changes nothing
-    else.
+    ``versions`` and ``plan_hash`` are those of the main process: others would write different bytes. ``rounds`` are the
+    adaptive ranges of these episodes. ``profile`` requests timings; it changes nothing else.
     """
 
     config: str
@@ -146,9 +145,9 @@ class GenerateBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchOutcome:
-    """What became of a batch: the kept episodes, the worlds set aside, counts of all attempts, seconds by step.
+    """Result of a batch: the stored episodes, the invalid worlds, counts of all attempts, seconds by step.
 
-    ``felt`` is every sample of the sensors that are kept, in the order of the episodes.
+    ``felt`` is every sample of the recorded sensors, in the order of the episodes.
     """
 
     kept: list[SimEpisode]
@@ -173,7 +172,7 @@ def work(batch: GenerateBatch) -> BatchOutcome:
 
 
 def work_here(batch: GenerateBatch) -> BatchOutcome:
-    """Simulate a batch in the process that asks: what profiles it already counts the spans."""
+    """Simulate a batch in the main process, whose profile already counts the spans."""
     with span("start"):
         return _work(batch)
 
@@ -250,16 +249,16 @@ def _run(config: GenerateConfig, plan: Plan, task: Task, numbers: Sequence[int],
 
 
 def dataset_units(config: GenerateConfig, twin: Twin) -> UnitMap:
-    """The unit map that the file asks for, or the twin's own."""
+    """Return the unit map of the generate file, or the twin's."""
     return twin.unit_map(config.file.units) if config.file.units else twin.units
 
 
 @contextmanager
 def own_task_errors(reference: str, task: Task) -> Generator[None]:
-    """Turn whatever a user's own task raises into one message with its place; the built-in ones are ours to mend.
+    """Convert any exception of a user's task into one message with its place; those of built-in tasks are not caught.
 
     Raises:
-        InputError: the user's file, line and what it raised.
+        InputError: the user's file, line and exception.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Say what to generate, as a person writes it in YAML, and resolve it into the plan that a run follows.
+"""Read a generate file in YAML, and resolve it into the plan of a run.
 
 ::
 
@@ -47,10 +47,10 @@ from twinloop.twin.spec import describe
 
 
 def drawn_from(section: Any, run: Path, *, where: str) -> dict[str, Any]:
-    """A ``randomization:`` section that draws from an identify run instead of what it said.
+    """Return a ``randomization:`` section that draws from an identify run instead of its own ranges.
 
     Raises:
-        InputError: it gives ranges by hand, which the run would replace without a word.
+        InputError: the section has manual ranges, which the run would replace.
     """
     kept = {key: item for key, item in section.items() if key != "default"} if isinstance(section, dict) else {}
     by_hand = sorted(set(kept) - set(OPTIONS))
@@ -63,12 +63,12 @@ def drawn_from(section: Any, run: Path, *, where: str) -> dict[str, Any]:
 
 
 def identified_section(section: Any, where: str, folder: Path) -> tuple[dict[str, Any] | None, float]:
-    """The distribution that ``randomization: {identified: RUN}`` names, and the factor on its covariance.
+    """Return the distribution of ``randomization: {identified: RUN}``, and the factor on its covariance.
 
-    Without a ``kappa`` in the section that is the one that the run calibrated.
+    Without ``kappa`` in the section the factor is the calibrated one of the run.
 
     Raises:
-        InputError: ranges by hand beside it, no run, or a kappa that is no number from 0.
+        InputError: manual ranges in the same section, no run, or a kappa that is not a number from 0.
     """
     if not isinstance(section, dict) or "identified" not in section:
         return None, 1.0
@@ -94,7 +94,7 @@ def identified_section(section: Any, where: str, folder: Path) -> tuple[dict[str
 
 
 def identified_ranges(identified: Mapping[str, Any] | None, kappa: float, twin: Twin) -> list[str]:
-    """What a reader must know of ranges that come from an identify run; nothing where none do."""
+    """Return notes on ranges from an identify run; empty without one."""
     if identified is None:
         return []
     return identified_notes(twin, ParamDistribution.from_json(identified), kappa=kappa)
@@ -129,12 +129,12 @@ class SceneConfig(_Strict):
 
 
 class RolloutConfig(_Strict):
-    """``parallel_envs`` worlds at a time at most, ``episodes_per_env`` episodes in each, run by ``backend``.
+    """At most ``parallel_envs`` worlds at a time, ``episodes_per_env`` episodes in each, simulated by ``backend``.
 
-    ``sensors`` are those of the twin's inertial units, force sensors and servos whose readings are kept beside joint
-    positions: by name, or ``all``. None by default, because reading them steps every kept episode a second time.
-    ``environment_state`` keeps what a tracker sees of the scene at each frame, as ``observation.environment_state``,
-    which policies without cameras are trained on.
+    ``sensors`` are the inertial units, force sensors and servos of the twin whose readings are recorded in addition to
+    joint positions: by name, or ``all``. None by default, because reading them simulates every stored episode a second
+    time. ``environment_state`` records the tracked poses of the scene at each frame, as
+    ``observation.environment_state``, the training input of policies without cameras.
     """
 
     parallel_envs: int = Field(default=256, ge=1)
@@ -333,5 +333,5 @@ def _task_constraints(config: GenerateConfig, twin: Twin) -> Mapping[str, Constr
 
 
 def load_plan(config: GenerateConfig) -> Plan:
-    """The plan of a run, its twin compiled anew."""
+    """Return the plan of a run, with a newly compiled twin."""
     return make_plan(config, load_twin(config.twin))

@@ -1,4 +1,4 @@
-"""What a twin's sensors report, beside the frames of a generated dataset and in them."""
+"""Readings of a twin's sensors in a generated dataset: features and side tables."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def reading_specs(twin: Twin, asked: Sequence[str] | str) -> tuple[ReadingSpec, 
 
 
 def environment_spec(task: Task) -> ReadingSpec:
-    """The feature that what a tracker sees becomes: ``observation.environment_state``, as LeRobot calls it.
+    """Return the feature of the tracked scene: ``observation.environment_state``, LeRobot's name.
 
     Raises:
-        InputError: the task says of nothing that a tracker would see.
+        InputError: the task has no tracked values.
     """
     if not is_tracked(task):
         raise InputError(
@@ -88,7 +88,7 @@ def _table_name(name: str) -> str:
 
 
 def _samples(number: int, reading: SensorReading) -> pa.Table:
-    """One row per sample: the episode, when it was taken and delivered in s, and what it said."""
+    """Return one row per sample: the episode, its sampling and delivery times in s, and its values."""
     return pa.table(
         {
             "number": pa.array(np.full(len(reading.time), number), pa.int64()),

@@ -1,4 +1,4 @@
-"""What to render, as a person says it: in the ``render:`` section of a generate file, or to ``twinloop render``."""
+"""Render settings of the ``render:`` section of a generate file, and of ``twinloop render``."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ CLEAN, DEVICE = "clean", "device"
 
 
 class RenderConfig(BaseModel):
-    """The second pass.
+    """Settings of the second pass.
 
     Args:
-        cameras: which of the twin's; None: all that it names.
-        height, width: of the pictures in pixels, even numbers.
+        cameras: of the twin; None: all that it names.
+        height, width: of the images in pixels, even numbers.
         sizes: other sizes of single cameras, as ``640x480`` (width, height).
-        episodes: which of the dataset's: a number (the first so many), a text (``"0:30"``, ``"3,5,8"``, ``"0:10,40:"``:
-            by their index), or a list of indices. None: all.
+        episodes: a number (the first so many), a text (``"0:30"``, ``"3,5,8"``, ``"0:10,40:"``: by index), or a list of
+            indices. None: all.
         renderer: see `render.catalog`; ``auto``: the fastest that works here.
-        samples: light paths, or samples of a pixel, where the renderer has such a setting.
-        quality: more of the renderer's own settings by name.
-        annotations: the truth that comes with the pictures, by name; ``all``: everything that the renderer can say.
-        sensors: ``clean`` pictures as they are rendered; ``device``: as the twin's own cameras see them
-            (``sensors:`` in its YAML), with the readings of its depth cameras and lidars beside; or the name of a
-            device for all cameras, or a mapping from cameras to ``clean``, ``device`` or names of devices.
-        subframes: moments at which one picture of something that moves is drawn, through a sensor, at most;
-            1: neither motion blur nor rolling shutter.
+        samples: light paths, or samples per pixel, if the renderer has such a setting.
+        quality: further settings of the renderer by name.
+        annotations: names of annotations; ``all``: every one that the renderer supports.
+        sensors: ``clean`` images without a sensor model; ``device``: through the twin's camera models (``sensors:`` in
+            its YAML), with the readings of its depth cameras and lidars; or the name of a device for all cameras, or a
+            mapping from cameras to ``clean``, ``device`` or names of devices.
+        subframes: largest number of rendered times in one exposure, with a sensor; 1: neither motion blur nor rolling
+            shutter.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -53,25 +53,25 @@ class RenderConfig(BaseModel):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the renderer is opened with beside the size."""
+        """Return the renderer's settings besides the size."""
         return {**self.quality, **({} if self.samples is None else {"samples": self.samples})}
 
     @property
     def annotation_settings(self) -> AnnotationSettings | None:
-        """What annotations are wanted, if any.
+        """Return the requested annotations, if any.
 
         Raises:
-            UnknownNameError: one that there is not.
+            UnknownNameError: an unknown annotation.
         """
         names = ("all",) if self.annotations == "all" else tuple(self.annotations)
         return AnnotationSettings(wanted=names) if names else None
 
     def specs(self, twin: Twin) -> tuple[CameraSpec, ...]:
-        """The cameras with their sizes, in the twin's order where none are named.
+        """Return the cameras with their sizes, by default all in the twin's order.
 
         Raises:
             UnknownNameError: a camera that the twin does not name.
-            InputError: there is none, or a size that no picture can have.
+            InputError: there is none, or a size that no image can have.
         """
         existing = twin.spec.cameras
         wanted = existing if self.cameras is None else list(dict.fromkeys(self.cameras))

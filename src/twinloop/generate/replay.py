@@ -1,4 +1,4 @@
-"""A stored episode again, from its provenance and recorded commands; and an attempt that was set aside."""
+"""Replay a stored episode from its provenance and recorded commands, or an invalid attempt."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from twinloop.twin import Twin
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayResult:
-    """How a replay compares with what was recorded; ``difference`` is the largest over all state components.
+    """Comparison of a replay with the recording; ``difference`` is the largest over all state components.
 
-    ``lost`` says, of an attempt that was set aside, why its world was lost this time; empty where it held.
+    ``lost`` is, for an invalid attempt, the reason why its world was invalid this time; empty if it was valid.
     """
 
     dataset: str
@@ -96,12 +96,12 @@ def replay_episode(dataset: Path, episode: int) -> ReplayResult:
 
 
 def replay_aside(dataset: Path, number: int) -> ReplayResult:
-    """Simulate an attempt that was set aside again, to its last trusted state and through the step that lost it.
+    """Simulate an invalid attempt again, to its last valid state and through the step that made it invalid.
 
-    It is equal where every trusted state agrees bit for bit and the same step loses the world for the same reason.
+    The replay is equal if every valid state agrees bit for bit and the same step is invalid for the same reason.
 
     Raises:
-        InputError: that attempt was not set aside, or the twin is not the one it was made with.
+        InputError: that attempt is not among the invalid ones, or the twin has changed since.
     """
     reader = DatasetReader(dataset)
     item = read_aside(dataset, number)
@@ -145,16 +145,16 @@ def _opened(reader: DatasetReader, config_hash: str) -> tuple[Twin, Backend]:
 
 
 def root_config(reader: DatasetReader, config_hash: str = "") -> dict[str, Any]:
-    """Return the configuration of the run that simulated a dataset, also where it was rendered or edited since.
+    """Return the configuration of the run that simulated a dataset, also after rendering or editing.
 
-    References to code in it are marked: they run only where the user has approved the file (`core.extension`).
+    References to code in it are marked: they run only if the user has approved the file (`core.extension`).
 
     Args:
         reader: of the dataset.
-        config_hash: as an episode's provenance has it, where a dataset may hold episodes of several runs.
+        config_hash: from an episode's provenance, for a dataset with episodes of several runs.
 
     Raises:
-        InputError: the dataset holds episodes of several runs, and ``config_hash`` is of none of them.
+        InputError: the dataset has episodes of several runs, and ``config_hash`` belongs to none of them.
     """
     config: Any = mark(dict(reader.spec.config), reader.path / SPEC)
     while "parent" in config or RUNS in config:

@@ -64,14 +64,14 @@ def generate_states(
     resume: bool = False,
     profile: Profile | None = None,
 ) -> dict[str, Any]:
-    """Generate a dataset of states; returns its figures, which are a function of the configuration alone.
+    """Generate a dataset of states; return the result, which is a function of the configuration alone.
 
     Args:
-        output: an absent or empty folder or address in a store, or with ``resume`` one that was begun with the same
-            configuration.
+        output: a missing or empty folder or address in a store, or with ``resume`` one from an earlier run with the
+            same configuration.
         workers: processes of this machine; the bytes written do not depend on it.
-        engine: where to work instead; see `open_engine`.
-        profile: collects where the time goes, over all processes.
+        engine: replaces the processes of this machine; see `open_engine`.
+        profile: collects timings over all processes.
 
     Raises:
         TwinloopError: wrong input, a folder in use, a full disk; committed blocks stay.
@@ -130,7 +130,7 @@ def _starts(config: GenerateConfig, block: int) -> range:
 
 
 def _jobs(config: GenerateConfig, blocks: range, batch: GenerateBatch) -> Iterator[GenerateBatch]:
-    """The batches of these blocks, made from one of them as they are asked for."""
+    """Yield the batches of these blocks as copies of a template."""
     for block in blocks:
         for start in _starts(config, block):
             numbers = tuple(range(start, min(start + config.batch_size, config.episodes)))

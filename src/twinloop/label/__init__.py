@@ -1,1 +1,1 @@
-"""What people, rules and models say of episodes, side by side, with their agreement."""
+"""Labels of episodes by people, rules and models, with their agreement."""

@@ -1,6 +1,6 @@
-"""Measure how far people, rules and models agree on labels, and on where subtasks begin.
+"""Measure the agreement of people, rules and models on labels, and on the beginnings of subtasks.
 
-Who says that they cannot tell (``unknown``) says nothing here.
+The label ``unknown`` is ignored.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _FEWEST = 2
 
 @dataclass(frozen=True, kw_only=True)
 class ObserverPair:
-    """Two observers on the ``episodes`` that both speak of.
+    """Agreement of two observers on the ``episodes`` that both labelled.
 
-    ``raw`` is the share on which they say the same (exact binomial interval), ``kappa`` that beyond chance; of numbers
-    ``apart`` is the median distance of the second from the first, and there is no kappa. ``confusion`` counts what
-    the first says (rows) against the second.
+    ``raw`` is the share of equal labels (exact binomial interval), ``kappa`` the agreement beyond chance; for numbers
+    ``apart`` is the median difference of the second from the first, and there is no kappa. ``confusion`` counts the
+    labels of the first (rows) against those of the second.
     """
 
     first: str
@@ -55,7 +55,7 @@ class ObserverPair:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelAgreement(JsonRecord):
-    """What all who speak of a kind come to; ``disagreements`` are the episodes they do not agree on, worst first."""
+    """Agreement of all observers on one kind; ``disagreements`` are the episodes with different labels, worst first."""
 
     kind: str
     observers: tuple[str, ...]
@@ -66,7 +66,7 @@ class LabelAgreement(JsonRecord):
 
 
 def agreement(rows: Sequence[Mapping[str, Any]], kind: str, *, level: float = 0.95, seed: int = 0) -> LabelAgreement:
-    """How far observers agree on one kind.
+    """Return the agreement of observers on one kind.
 
     Args:
         rows: of the view `labels` of that kind, whole episodes.
@@ -75,8 +75,8 @@ def agreement(rows: Sequence[Mapping[str, Any]], kind: str, *, level: float = 0.
         seed: of resamples.
 
     Raises:
-        InputError: fewer than two observers, or fewer than two episodes that two of them speak of.
-        UnknownNameError: a kind of which agreement is not measured so.
+        InputError: fewer than two observers, or fewer than two episodes labelled by two of them.
+        UnknownNameError: a kind whose agreement is not measured in this way.
     """
     number = kind.startswith("number/")
     if kind not in ("success", "failure") and not number:
@@ -102,7 +102,7 @@ def agreement(rows: Sequence[Mapping[str, Any]], kind: str, *, level: float = 0.
 
 
 def table_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
-    """What each observer says of each episode, those left out who cannot tell."""
+    """Return the labels by observer and episode, without ``unknown``."""
     said: dict[str, dict[str, str]] = {}
     for row in rows:
         if row["value"] != UNKNOWN:
@@ -111,15 +111,15 @@ def table_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
 
 
 def observer(row: Mapping[str, Any]) -> str:
-    """Who says a label, as ``source:author``."""
+    """Return the observer of a label, as ``source:author``."""
     return f"{row['source']}:{row['author']}"
 
 
 def require_observers(said: Mapping[str, Mapping[str, Any]], kind: str) -> tuple[list[str], list[str]]:
-    """Observers in order, and the episodes that two or more of them speak of.
+    """Return observers in order, and the episodes that two or more of them labelled.
 
     Raises:
-        InputError: there are too few of either; says who there is.
+        InputError: there are too few of either; lists the observers.
     """
     observers = sorted({who for answers in said.values() for who in answers})
     if len(observers) < _FEWEST:
@@ -156,7 +156,7 @@ def _pair(
 def _disagreements(
     said: Mapping[str, Mapping[str, str]], episodes: Sequence[str], *, number: bool
 ) -> list[dict[str, Any]]:
-    """Episodes by how many pairs of observers say unlike things of them; of numbers by the widest distance."""
+    """Return episodes by the number of pairs of observers with different labels; for numbers by the largest difference."""
     found = list[dict[str, Any]]()
     for name in episodes:
         answers = said[name]
@@ -174,11 +174,10 @@ _FEW = 2
 
 @dataclass(frozen=True, kw_only=True)
 class BoundaryPair:
-    """Two observers' beginnings of subtasks in the ``episodes`` that both divide.
+    """Two observers' beginnings of subtasks in the ``episodes`` that both divided.
 
-    ``f1`` counts beginnings after the first frame that lie within ``tolerance_s``; ``offset_s`` is the median time by
-    which the second is later, over those; ``alike`` the share of frames that both give the same word, of those
-    that both give one.
+    ``f1`` counts beginnings after the first frame that agree within ``tolerance_s``; ``offset_s`` is the median delay
+    of the second, over those; ``alike`` is the share of frames with the same label, of those that both labelled.
     """
 
     first: str
@@ -202,17 +201,17 @@ def boundary_agreement(
     level: float = 0.95,
     seed: int = 0,
 ) -> tuple[list[BoundaryPair], list[dict[str, Any]]]:
-    """Agreement of every pair of observers on subtasks, and the episodes by how ill they agree, worst first.
+    """Return the agreement of every pair of observers on subtasks, and the episodes by agreement, worst first.
 
     Args:
         rows: of the view `labels`, kind ``subtask``, whole episodes.
         fps: frames per second by episode.
-        tolerance_s: how far two beginnings of the same moment may lie apart, in s.
+        tolerance_s: largest difference of two matching beginnings, in s.
         level: of the intervals, over episodes.
         seed: of resamples.
 
     Raises:
-        InputError: fewer than two observers, or fewer than two episodes that both of any pair divide.
+        InputError: fewer than two observers, or fewer than two episodes that both of any pair divided.
     """
     said: dict[str, dict[str, list[tuple[int, int, str]]]] = {}
     for row in rows:
@@ -289,7 +288,7 @@ def _boundary_pair(
 
 
 def _ratio(above: Sequence[int], below: Sequence[int], *, level: float, seed: int) -> Interval:
-    """Sum over sum, with episodes drawn again; 1 where there is nothing to match."""
+    """Return sum over sum, with an interval by resampling episodes; 1 if there is nothing to match."""
     sums = np.stack([np.asarray(above, float), np.asarray(below, float)])
 
     def figure(rows: NDArray[np.intp]) -> NDArray[np.float64]:

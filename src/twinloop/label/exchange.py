@@ -1,6 +1,6 @@
-"""Labels from files and back: a CSV table that people fill, and JSON lines that programs write.
+"""Read and write labels as CSV tables and JSON lines.
 
-Whatever a file says is text: it becomes a value of a label, or is refused, and is never run.
+The content of a file is text: it becomes a value of a label, or is refused, and is never executed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ _MOST_ERRORS = 3
 
 
 class LabelLine(BaseModel):
-    """One line of a label file; ``episode`` may stand for ``episode_id``, and may be a beginning or BATCH:INDEX."""
+    """One line of a label file; ``episode`` may replace ``episode_id``, and may be the beginning of an id or
+    BATCH:INDEX.
+    """
 
     model_config = ConfigDict(extra="forbid", str_strip_whitespace=False)
 
@@ -43,7 +45,7 @@ class LabelLine(BaseModel):
     reason: str | None = None
 
     def label(self, *, source: Source, author: str, author_hash: str | None) -> Label:
-        """The label; what the line does not say is as given."""
+        """Return the label; the arguments replace missing fields."""
         return Label(
             episode_id=self.episode_id,
             kind=self.kind,
@@ -83,7 +85,7 @@ def read_labels(path: Path) -> list[LabelLine]:
 
 
 def write_labels(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write labels as `read_labels` reads them; the suffix says how.
+    """Write labels in a format that `read_labels` reads, chosen by the suffix.
 
     Raises:
         InputError: another suffix.

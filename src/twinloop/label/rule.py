@@ -1,4 +1,4 @@
-"""What a rule is: one episode in, what it says of it out, with reasons; and what a rule gets to see."""
+"""Protocol of label rules: from one episode to labels with reasons, and the data available to a rule."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SUCCEEDED, FAILED = "yes", "no"
 
 @dataclass(frozen=True, kw_only=True)
 class RuleFinding:
-    """What a rule says of an episode, or of the frames from ``first_frame`` to ``last_frame``, both included."""
+    """A rule's label of an episode, or of the frames from ``first_frame`` to ``last_frame``, both included."""
 
     kind: str
     value: str
@@ -35,10 +35,10 @@ class RuleFinding:
 
 @dataclass(frozen=True, kw_only=True)
 class RuleEpisode:
-    """One episode as rules see it; everything is read when it is asked for.
+    """One episode as input of rules; everything is read at first access.
 
-    ``world`` is the task on the twin that simulated the episode, None where it was recorded or the twin is not at
-    hand; ``missing`` then says why.
+    ``world`` is the task on the twin that simulated the episode, None for a recorded episode or a missing twin;
+    ``missing`` then has the reason.
     """
 
     episode_id: str
@@ -59,7 +59,7 @@ class RuleEpisode:
 
     @functools.cached_property
     def states(self) -> Array | None:
-        """The simulator's states ``(frames + 1, nstate)``, None where there are none."""
+        """The simulator's states ``(frames + 1, nstate)``, or None."""
         if self.world is None:
             return None
         try:
@@ -75,7 +75,7 @@ class RuleEpisode:
 
     @functools.cached_property
     def joint_names(self) -> list[str]:
-        """Columns of ``observation.state`` that are joint positions; empty where nobody says."""
+        """Columns of ``observation.state`` that are joint positions; empty if unknown."""
         try:
             names = self.reader.feature_names(STATE)
         except UnknownNameError:
@@ -85,10 +85,10 @@ class RuleEpisode:
 
     @functools.cached_property
     def opening(self) -> Array | None:
-        """How far the gripper is open, 0 to 1 ``(frames,)``; None where no column says so.
+        """Opening of the gripper, 0 to 1 ``(frames,)``; None without such a column.
 
         It is LeRobot's gripper: a joint of that name in 0 to 100, at 0 closed (lerobot 0.6.1,
-        ``motors/motors_bus.py``). Where the dataset has a unit map, that map has to say so.
+        ``motors/motors_bus.py``). If the dataset has a unit map, that map must declare this unit.
         """
         columns = [i for i, name in enumerate(self.joint_names) if "gripper" in name.lower()]
         units = self.reader.units
@@ -115,9 +115,10 @@ class RuleEpisode:
 
 @runtime_checkable
 class LabelRule(Protocol):
-    """One way of saying something of episodes by looking at what was recorded.
+    """A rule that labels episodes from their recorded data.
 
-    ``hash`` names version and settings; labels carry it. Where a rule cannot tell it says `UNKNOWN` with the reason.
+    ``hash`` identifies version and settings; labels have it. If a rule cannot decide it returns `UNKNOWN` with the
+    reason.
     """
 
     name: str
@@ -126,9 +127,9 @@ class LabelRule(Protocol):
 
     @property
     def hash(self) -> str:
-        """SHA-256 of what decides its answers."""
+        """SHA-256 of everything that determines its labels."""
         ...
 
     def label(self, material: RuleEpisode) -> Sequence[RuleFinding]:
-        """What it says of an episode."""
+        """Return the labels of an episode."""
         ...

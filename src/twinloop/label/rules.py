@@ -25,7 +25,7 @@ _COLUMNS = ("episode_id", "value", "kind", "first_frame", "last_frame", "confide
 
 @dataclass(frozen=True, kw_only=True)
 class SqlRule:
-    """``sql`` gives rows of ``episode_id, value`` and, where wanted, further columns of a label.
+    """A rule in SQL: ``sql`` returns rows of ``episode_id, value`` and optionally further columns of a label.
 
     ::
 
@@ -64,15 +64,15 @@ class SqlRule:
 
     @property
     def hash(self) -> str:
-        """SHA-256 of what decides its answers."""
+        """SHA-256 of everything that determines its labels."""
         return sha256_json([self.name, self.version, self.kind, " ".join(self.sql.split())])
 
     def findings(self, rows: pa.Table) -> list[tuple[str, RuleFinding]]:
-        """What the statement's rows say, with the episode of each.
+        """Return the labels in the statement's rows, with the episode of each.
 
         Raises:
-            InputError: ``episode_id``, ``value`` or the kind is missing, or a row leaves it empty.
-            UnknownNameError: a column that no label has.
+            InputError: ``episode_id``, ``value`` or the kind is missing or empty in a row.
+            UnknownNameError: a column that labels do not have.
         """
         for column in rows.column_names:
             if column not in _COLUMNS:

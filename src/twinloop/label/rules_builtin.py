@@ -72,7 +72,7 @@ class FailureFromStates:
 
 
 def ranges(starts: Sequence[tuple[str, int | None]], frames: int, reason: str) -> list[RuleFinding]:
-    """Subtasks from where each begins to where the next one does; one that begins nowhere is left out."""
+    """Return subtasks from each beginning to the next one; those without a beginning are skipped."""
     known = [(word, min(start, frames)) for word, start in starts if start is not None]
     ends = [*(start for _, start in known[1:]), frames]
     return [
@@ -98,7 +98,7 @@ _FAST = 0.25  # of the fastest speed between closing and opening: slower in betw
 
 
 class SuccessFromPredicate:
-    """What the task's own predicate said at the last frame."""
+    """Success by the task's success condition at the last frame."""
 
     name = "success/predicate"
     version = "1"

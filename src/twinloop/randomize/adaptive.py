@@ -1,12 +1,12 @@
 """Ranges that widen or narrow with measured performance: automatic domain randomization.
 
 After OpenAI et al., "Solving Rubik's Cube with a Robot Hand" (arXiv 1910.07113, 2019), section 5: each parameter is
-uniform between two boundaries; some episodes are evaluated with one parameter exactly at one boundary; when enough of
-them were, the boundary moves out if they went well and in if they went badly.
+uniform between two boundaries; some episodes are evaluated with one parameter exactly at one boundary; after enough of
+them the boundary moves outwards if they succeeded and inwards if they failed.
 
-Here boundaries move only between rounds of a fixed number of episodes, so that an episode is a function of the plan
-and of all rounds before its own, whoever simulates it. What a round tells is a count of attempts and successes per
-boundary, so a run that was stopped goes on from counts.
+Boundaries move only between rounds of a fixed number of episodes, so that an episode is a function of the plan and of
+all earlier rounds, in any process. The result of a round is a count of attempts and successes per boundary, so an
+interrupted run continues from counts.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ SIDES = ("low", "high")
 class AdaptiveDraw:
     """Independent uniform draws of ``names`` between boundaries that move.
 
-    ``start``, ``limits`` and ``anchors`` are per name and in SI: the first boundaries, what they never pass going
-    out, and going in. ``step`` is how far a boundary moves, in SI per name. ``rounds`` holds the ranges of the rounds
-    that are known; round 0 is ``start``.
+    ``start``, ``limits`` and ``anchors`` are per name and in SI: the first boundaries, their outer limits, and their
+    inner limits. ``step`` is the change of a boundary, in SI per name. ``rounds`` holds the ranges of the known rounds;
+    round 0 is ``start``.
     """
 
     names: tuple[str, ...]

@@ -1,8 +1,8 @@
-"""Worlds from several boxes of the parameter space: some parameters are drawn within one of them, in stated shares.
+"""Draw worlds from several boxes of the parameter space: some parameters are drawn within one box, in given shares.
 
-What a plan of the next data needs: each hole is a box, and a run fills several of them at once. Which box an episode
-lies in is a function of its number, so that every run of as many episodes as the shares sum up to has exactly its share
-in each box; a candidate that a constraint refuses is drawn again in the same box.
+A plan of the next data has one box per hole, and a run fills several of them. The box of an episode is a function of
+its number, so every run of as many episodes as the sum of the shares has exactly the share of each box; a candidate
+refused by a constraint is drawn again in the same box.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class BoxOptions(BaseModel):
 class BoxesDraw:
     """Uniform draws of ``names`` within one of several boxes.
 
-    ``low`` and ``high`` hold a row per box and a column per name, in SI; ``shares`` how many of every ``sum(shares)``
-    episodes lie in each box.
+    ``low`` and ``high`` have a row per box and a column per name, in SI; ``shares`` are the numbers of episodes in each
+    box of every ``sum(shares)`` episodes.
     """
 
     names: tuple[str, ...]
@@ -69,7 +69,7 @@ class BoxesDraw:
         return [(name,) for name in self.names]
 
     def box(self, run_seed: int, episodes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Which box each episode lies in."""
+        """Return the box of each episode."""
         total = sum(self.shares)
         cycle, index = np.divmod(episodes, total)
         place = permute(index, total, run_seed=run_seed, labels=["boxes"], cycle=cycle)[:, 0]

@@ -1,13 +1,13 @@
-"""Conditions on what is drawn together, written as arithmetic in SI units.
+"""Constraints between drawn parameters, written as arithmetic in SI units.
 
-Worlds that break them are refused and counted.
+Worlds that violate them are refused and counted.
 
 ::
 
     hypot(object/cube/position/x - object/target/position/x, object/cube/position/y - object/target/position/y) > 0.06
 
-A path is a parameter's name as it stands; put spaces around a division. The text is parsed into a tree of known
-operations, never executed.
+A path is a parameter's full name; put spaces around a division. The text is parsed into a tree of known operations,
+never executed.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ class RejectionLog:
         return self._redraw
 
     def check_rate(self) -> None:
-        """Refuse a plan whose candidates are hardly ever accepted.
+        """Refuse a plan that accepts almost no candidates.
 
         Raises:
             InputError: names the constraint that refuses most, with its rate.

@@ -115,8 +115,8 @@ _Values: TypeAlias = dict[str, NDArray[np.float64]]
 class DrawnWorlds:
     """Drawn worlds with the results that are not in the table, all ``(nworld,)``.
 
-    ``weight`` is the target's density over the proposal's, 1 without a proposal. ``redraws`` is the number of candidates
-    refused by a constraint. ``boundary`` is the evaluated adaptive boundary, -1 for none.
+    ``weight`` is the target's density over the proposal's, 1 without a proposal. ``redraws`` is the number of
+    candidates refused by a constraint. ``boundary`` is the evaluated adaptive boundary, -1 for none.
     """
 
     table: ParamTable

@@ -1,4 +1,4 @@
-"""Read bodies of a model with their shapes, and where they are in recorded states, for exports."""
+"""Read bodies of a model with their geoms, and their poses in recorded states, for exports."""
 
 from __future__ import annotations
 

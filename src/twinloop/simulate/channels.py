@@ -43,15 +43,15 @@ class ChannelKind(Protocol):
     records: tuple[str, ...]
 
     def measured(self, episode: Episode) -> Array:
-        """What is kept of an episode, ``(T, r)`` at its frames; NaN where nothing was measured."""
+        """Return the required data of an episode, ``(T, r)`` at its frames; NaN without a measurement."""
         ...
 
     def compare(self, kept: Array) -> Array:
-        """The measured columns ``(…, k)`` of what was kept."""
+        """Return the measured columns ``(…, k)`` from the data of `measured`."""
         ...
 
     def instead(self, kept: Array, other: Array) -> Array:
-        """The columns ``(…, nframe, k)`` that would be predicted if ``other`` were there in place of what was kept."""
+        """Return the predicted columns ``(…, nframe, k)`` with ``other`` in place of the measured data."""
         ...
 
     def predicted(self, run: ReplayedMotion, table: ParamTable, kept: Array) -> Array:
@@ -109,10 +109,10 @@ class BodyPose:
 
 
 class BodyPoseError:
-    """How far a free body is from where it was measured, in m, and by what angle it is turned, in rad.
+    """Distance of a free body from its measured position, in m, and the angle from its measured orientation, in rad.
 
-    Measured, both are zero. What tumbles comes to rest here or there, and is better judged by how far off it is than by
-    each of six columns.
+    The measured values are zero. The distance is a better measure than six pose columns for a tumbling body, whose
+    final pose is unpredictable.
     """
 
     records: tuple[str, ...] = ()
@@ -226,13 +226,13 @@ _SENSORS = {
 def measures(
     twin: Twin, kinds: Sequence[str], units: UnitMap | None, columns: Sequence[int]
 ) -> tuple[ChannelKind, ...]:
-    """What is compared, in order.
+    """Return the compared channels, in order.
 
     Args:
         twin: the twin.
         kinds: ``position``, ``velocity``, ``pose/BODY``, ``pose_error/BODY``, ``twist/BODY``, ``place/SITE``,
             ``acceleration/SITE``, ``angular_velocity/SITE``.
-        units: of the log's joints, in the twin's order; None where it has none.
+        units: of the log's joints, in the twin's order; None without joints.
         columns: of the log, of each of the twin's joints.
 
     Raises:
@@ -286,7 +286,7 @@ class JointPosition:
 
 
 class JointVelocity:
-    """Speeds of the joints in rad/s or m/s, as their encoders would tell them."""
+    """Velocities of the joints in rad/s or m/s, as measured by their encoders."""
 
     records: tuple[str, ...] = ()
 
@@ -331,7 +331,7 @@ class _AtSite:
         return at_frames(episode, self._signal)
 
     def compare(self, kept: Array) -> Array:
-        """See `ChannelKind`: a derived field says nothing yet at the first frame."""
+        """Return the compared columns, see `ChannelKind`; a derived field has no value at the first frame."""
         silent = kept.copy()
         silent[..., 0, :] = np.nan
         return silent

@@ -1,11 +1,10 @@
-"""Say when control steps begin, and how a command gets to the motor: encoder map, bias, loss, delay.
+"""Control clock and command pipeline: times of control steps, encoder map, bias, loss and delay of commands.
 
 A smart servo closes its loop on its own encoder, so a commanded angle passes the same map as a reading:
-joint target = offset + scale · command (+ bias). A command issued at step t holds until t + 1; the motor sees that
-signal ``delay`` seconds late (``timing/command/jitter`` adds an age of its own to each command, and of two that
-overtake each other the later issued stands), ramped across one physics step so that it is differentiable in the delay
-(a zero-order hold has no gradient). A lost command never arrives. Before the first command the motor holds the initial
-one.
+joint target = offset + scale · command (+ bias). A command issued at step t is valid until t + 1. The motor gets that
+signal ``delay`` seconds later (``timing/command/jitter`` adds a random delay to each command; an overtaken command is
+ignored), ramped across one physics step so that it is differentiable in the delay (a zero-order hold has no gradient).
+A lost command never arrives. Before the first command the motor holds the initial one.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ class ControlClock:
 
     @property
     def timestep(self) -> Array:
-        """Physics step of every world in the control step begun last, ``(nworld,)`` in s."""
+        """Physics step of every world in the current control step, ``(nworld,)`` in s."""
         return self._dt * self.ratio
 
     def restart(self, worlds: NDArray[np.intp], params: ParamTable) -> None:
@@ -187,7 +186,7 @@ class CommandPath:
             self._held = self._xp.where(self._xp.isinf(arrival), self._held, target)
 
     def restart(self, worlds: ArrayLike, params: ParamTable, initial: ArrayLike) -> None:
-        """Begin some worlds anew, with their rows of ``params`` and motors holding ``initial``, one row each."""
+        """Restart some worlds with their rows of ``params`` and motors that hold ``initial``, one row each."""
         index = np.asarray(worlds)
         self._params = self._params.put(index, params)
         self.clock.restart(index, self._params)

@@ -1,4 +1,4 @@
-"""External pushes: forces on bodies that begin and end at stated times, whatever the robot is told."""
+"""External pushes: forces on bodies with start times and durations, independent of the commands."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ class Pushes:
     """The pushes of a batch of worlds, exact at physics steps.
 
     A push of ``push/<body>/force`` acts at the body's centre of mass (``xfrc_applied``), in the direction
-    (cos e cos a, cos e sin a, sin e) of the world's frame for azimuth a and elevation e, from ``time`` for
-    ``duration`` after a world began, and again after every ``period`` unless that is 0. A physics step that the
-    window covers in part gets that part of the force, so that the momentum given is force · duration, whatever the
-    step. Elementwise over worlds.
+    (cos e cos a, cos e sin a, sin e) of the world frame for azimuth a and elevation e, from ``time`` for ``duration``
+    after the start of a world, and again after every ``period`` unless that is 0. A physics step that the push covers
+    in part gets that part of the force, so the momentum is force · duration for any step size. Elementwise over worlds.
     """
 
     def __init__(self, twin: Twin, params: ParamTable) -> None:
@@ -62,7 +61,7 @@ class Pushes:
         return wrench
 
     def restart(self, params: ParamTable) -> None:
-        """Take the rows of all worlds anew; times count from each world's beginning."""
+        """Reload the rows of all worlds; times count from each world's start."""
         self._params = params
         self._load(params)
 

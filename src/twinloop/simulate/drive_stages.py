@@ -36,9 +36,9 @@ class DriveState:
 
 @dataclass(frozen=True, kw_only=True)
 class MotorConstants:
-    """Constants of a robot's motors as their presets have them, ``(nu,)``; ``known`` is 1 where there are any, else 0.
+    """Constants of a robot's motors from their presets, ``(nu,)``; ``known`` is 1 for a motor with constants, else 0.
 
-    Where there are none the others are 1, and ``back_emf`` kt²/R is 0.
+    For the others the constants are 1, and ``back_emf`` kt²/R is 0.
     """
 
     known: Array
@@ -66,10 +66,11 @@ class MotorConstants:
 
 @dataclass(frozen=True, kw_only=True)
 class ActuatorDofs:
-    """Indices between a robot's actuators and the degrees of freedom that they turn.
+    """Indices between a robot's actuators and their degrees of freedom.
 
-    ``dof`` ``(nu,)`` is each actuator's, on the motor's side of a gear. ``actuator`` ``(nv,)`` is the reverse, with
-    ``nu`` where there is none. ``gear`` ``(nu,)`` is MuJoCo's ratio of an actuator's speed to its joint's.
+    ``dof`` ``(nu,)`` is each actuator's, on the motor's side of a gear. ``actuator`` ``(nv,)`` is the inverse, with
+    ``nu`` for a degree of freedom without actuator. ``gear`` ``(nu,)`` is MuJoCo's ratio of an actuator's speed to its
+    joint's.
     """
 
     dof: Array

@@ -1,11 +1,11 @@
-"""What drives do between physics steps: sag, heat, torque-speed curve, friction at rest, gears, and rotors' thrust.
+"""Effects of drives between physics steps: voltage drop, heat, torque-speed curve, stiction, gears, and rotor thrust.
 
-MuJoCo's actuator is the voltage law of a servo with constant supply and constant resistance (see ``twin/servos.yaml``).
-What is not constant is applied here, before every physics step, from the state and from the forces of the step before:
-per-world fields of the model and the controls change, the law stays MuJoCo's.
+MuJoCo's actuator is the voltage equation of a servo with constant supply and constant resistance (see
+``twin/servos.yaml``). Changes of these are applied here, before every physics step, from the state and from the forces
+of the previous step: per-world fields of the model and the controls change, the equation is still MuJoCo's.
 
-The same code runs in every backend. It is elementwise over worlds and written for any array library with the names of
-the array API, so that a world's numbers depend on that world alone, on a host or on a device.
+The same code runs in every backend. It is elementwise over worlds and uses the names of the array API, so a world's
+numbers depend on that world alone, on a host or on a device.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _THRUST = ("thrust/constant", "thrust/linear", "thrust/quadratic")
 
 
 class Rotors:
-    """Throttles become thrusts; a rotor that begins in the middle of a recording turns as the throttles before say.
+    """Convert throttles to thrusts; a rotor that starts in the middle of a recording turns by the earlier throttles.
 
-    Both lags are stepped exactly for a throttle that is constant over a physics step. Thrust is never negative.
+    Both lags are integrated exactly for a throttle that is constant over a physics step. Thrust is never negative.
     """
 
     fields: tuple[str, ...] = ()
@@ -71,7 +71,7 @@ class Rotors:
         return np.asarray(params.get(name, np.full(params.nworld, nominal)))
 
     def _recalled(self, values: dict[str, NDArray[np.float64]], nworld: int) -> tuple[NDArray, NDArray]:
-        """Where both lags stand after the throttles before the beginning; NaN where none are known."""
+        """Return the states of both lags after the throttles before the start; NaN if none are known."""
         unknown = np.full((nworld, self._twin.model.nu), np.nan)
         if self._before is None or not self._before.earlier.shape[1]:
             return unknown, unknown.copy()
@@ -112,16 +112,16 @@ def _gain(xp: Array, lag: Array, step: Array) -> Array:
 
 
 class DriveStage(Protocol):
-    """One effect. ``fields`` are the model fields that it may change.
+    """One effect of drives. ``fields`` are the model fields that it may change.
 
-    ``remembers`` says that it depends on the physics steps before, beyond the state.
+    ``remembers`` means that it depends on earlier physics steps, beyond the state.
     """
 
     fields: Sequence[str]
     remembers: bool
 
     def load(self, params: ParamTable, as_array: AsArray) -> bool:
-        """Take over the parameters of all worlds; says whether any world has the effect."""
+        """Load the parameters of all worlds; return whether any world has the effect."""
         ...
 
     def begin(self, fresh: Array) -> None:
@@ -149,7 +149,7 @@ class DriveStages:
         as_array: AsArray = np.asarray,
         initial: InitialState | None = None,
     ) -> None:
-        """Drives at rest; ``initial`` tells what they had been told before the beginning."""
+        """Create drives at rest; ``initial`` has the commands before the start."""
         self._twin, self._params, self._as_array = twin, params, as_array
         self._wiring = ActuatorDofs.of(twin, as_array)
         self._back_emf = as_array(MotorConstants.of(twin).back_emf)
@@ -206,13 +206,12 @@ class DriveStages:
     def apply(
         self, *, qpos: Array, qvel: Array, force: Array, control: Array, timestep: Array
     ) -> tuple[Array, Mapping[str, Array]]:
-        """Control ``(nworld, nu)`` and model fields ``(nworld, …)`` for the coming physics step.
+        """Return control ``(nworld, nu)`` and model fields ``(nworld, …)`` for the coming physics step.
 
         Args:
-            qpos, qvel: the state now.
-            force: MuJoCo's ``actuator_force`` ``(nworld, nu)`` of the physics step before; of no meaning before the
-                first.
-            control: what the motors are told.
+            qpos, qvel: the current state.
+            force: MuJoCo's ``actuator_force`` ``(nworld, nu)`` of the previous physics step; ignored before the first.
+            control: commands at the motors.
             timestep: length of the coming physics step in every world, ``(nworld,)`` in s.
         """
         if self._fresh.any():
@@ -235,7 +234,7 @@ class DriveStages:
         return moment.control, moment.fields
 
     def restart(self, worlds: ArrayLike, params: ParamTable) -> None:
-        """Begin some worlds anew, with their rows of ``params``."""
+        """Restart some worlds, with their rows of ``params``."""
         index = np.asarray(worlds)
         self._params = self._params.put(index, params)
         self._fresh[index] = True

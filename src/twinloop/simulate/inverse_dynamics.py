@@ -1,4 +1,4 @@
-"""What torques a motion asks of a twin's joints."""
+"""Compute the joint torques that a motion of a twin requires."""
 
 from __future__ import annotations
 

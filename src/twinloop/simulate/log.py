@@ -1,6 +1,6 @@
-"""MuJoCo's warnings, sent to Python's logging instead of a file in the working folder.
+"""Send MuJoCo's warnings to Python's logging instead of a file in the working folder.
 
-The counters of each world say which one is affected; see `simulate.rollout`.
+The counters of each world identify the affected one; see `simulate.rollout`.
 """
 
 from __future__ import annotations

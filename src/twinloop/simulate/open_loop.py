@@ -1,8 +1,8 @@
-"""Worlds under known commands, recorded where a log has frames: one call of the backend for many control steps.
+"""Simulate worlds under known commands, recorded at the frames of a log, in few calls of the backend.
 
-Where every control step is alike (no drives that act between physics steps, no pushes, nothing by chance, nothing that
-changes per step) the controls of all physics steps are known beforehand, and `BackendThreads` runs them in a few long
-calls. That equals `rollout` bit for bit; all else goes through `rollout`.
+If all control steps are equal (no drive effects between physics steps, no pushes, no randomness, no parameters that
+change per step), the controls of all physics steps are known in advance, and `BackendThreads` runs them in a few long
+calls. The result equals `rollout` bit for bit; all other cases use `rollout`.
 """
 
 from __future__ import annotations
@@ -132,9 +132,9 @@ def _run(batch: Batch, controls: Array, substeps: int, series: Mapping[str, Arra
 
 
 def control_series(twin: Twin, params: ParamTable, initial: InitialState, commands: Array) -> Array:
-    """Controls of every physics step, ``(nworld, nstep * substeps, nu)``: what `CommandPath` gives step by step.
+    """Return the controls of every physics step, ``(nworld, nstep * substeps, nu)``, as `CommandPath` computes them.
 
-    The newest command that has arrived stands; one that is arriving is weighted as it ramps in.
+    The newest command that has arrived is valid; an arriving one is weighted by its ramp.
     """
     issued = np.concatenate([initial.command[:, None], initial.earlier, commands], axis=1)
     first = -1 - initial.earlier.shape[1]  # number of the command in the first column

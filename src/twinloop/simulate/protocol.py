@@ -66,13 +66,13 @@ _NONE_EARLIER: NDArray[np.float64] = np.empty((0, 0, 0))
 
 @dataclass(frozen=True, kw_only=True)
 class InitialState:
-    """Where worlds begin: ``qpos`` ``(nworld, nq)``, ``qvel``, ``mocap_pos``, ``mocap_quat``, and ``command``.
+    """Initial states of worlds: ``qpos`` ``(nworld, nq)``, ``qvel``, ``mocap_pos``, ``mocap_quat``, and ``command``.
 
-    ``command`` ``(nworld, nu)`` is what the robot was told before the first command; the delay's history is filled
-    with it, and then with ``earlier`` ``(nworld, k, nu)``, the commands of the last k control steps before the
-    beginning, oldest first: a world that begins in the middle of a recording. ``notes`` are numbers ``(nworld,)``
-    about how the worlds came to be, for the provenance. ``refused`` says why a world could not be made as its
-    parameters ask, one text per world, or is empty. Read-only arrays.
+    ``command`` ``(nworld, nu)`` is the command before the first one. It fills the delay's history, followed by
+    ``earlier`` ``(nworld, k, nu)``, the commands of the last k control steps before the start, oldest first, for a
+    world that starts in the middle of a recording. ``notes`` are numbers ``(nworld,)`` about the creation of the
+    worlds, for the provenance. ``refused`` is the reason why a world could not be created with its parameters, one text
+    per world, or empty. Read-only arrays.
     """
 
     qpos: NDArray[np.float64]
@@ -161,7 +161,7 @@ class Simulation(Protocol):
         ...
 
     def restart(self, worlds: ArrayLike, params: ParamTable, initial: InitialState) -> None:
-        """Begin some worlds anew, ``worlds`` ``(k,)`` with a row of ``params`` and ``initial`` each; the rest go on."""
+        """Restart some worlds, ``worlds`` ``(k,)``, with a row of ``params`` and ``initial`` each; the others continue."""
         ...
 
     def warnings(self) -> NDArray[np.int64]:
@@ -239,9 +239,9 @@ class Backend(Protocol):
     def start(
         self, twin: Twin, params: ParamTable, initial: InitialState, nstep: int, *, derived: Sequence[str] = ()
     ) -> Simulation:
-        """Worlds with these parameters at their beginning.
+        """Return worlds with these parameters in their initial states.
 
-        ``nstep`` is how many control steps are meant to follow; a backend may take it as a hint for its buffers.
-        ``derived`` names the computed MjData fields that will be asked for.
+        ``nstep`` is the intended number of control steps; a backend may use it for its buffers. ``derived`` names the
+        computed MjData fields that will be read.
         """
         ...

@@ -1,7 +1,7 @@
-"""The one door to Ray: work on a cluster's machines, results in order, whatever dies on the way.
+"""Run tasks on a Ray cluster's machines, with results in order, also if processes end.
 
-A worker process or a whole machine that is lost costs time only: Ray runs its tasks again elsewhere, and a task's
-result is a function of the task alone. What is written is written by the process that asked.
+A lost worker process or machine costs only time: Ray repeats its tasks elsewhere, and a task's result is a function of
+the task alone. Only the calling process writes files.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class RayCluster:
     """Tasks on a Ray cluster, one core each; an `Engine` of `core.pool`.
 
     Args:
-        address: ``HOST:PORT`` of a running cluster, ``auto`` for the one this machine belongs to, or empty: the one
-            that ``RAY_ADDRESS`` names, else a Ray of this machine alone that ends with this object.
-        workers: tasks at a time; 0 takes every core of the cluster.
+        address: ``HOST:PORT`` of a running cluster, ``auto`` for the cluster of this machine, or empty: the address in
+            ``RAY_ADDRESS``, else a local Ray that ends with this object.
+        workers: parallel tasks; 0 uses every core of the cluster.
 
     Raises:
-        MissingDependencyError: Ray is not installed, or no cluster answers there; says what to do.
+        MissingDependencyError: Ray is not installed, or no cluster answers; contains the next step.
         InputError: the address has no port.
     """
 

@@ -107,7 +107,7 @@ def _replay(backend: Backend, logs: ReplayLogs, params: ParamTable, local: NDArr
 
 
 def with_conditions(logs: ReplayLogs, params: ParamTable) -> ParamTable:
-    """A row for each window of each world, with what the log says of its windows."""
+    """Return a row for each window of each world, with the log's conditions of its windows."""
     values = np.repeat(params.values, len(logs), axis=0)
     for name, known in logs.conditions.items():
         logs.twin.require(name).check(known, where="the log's conditions")

@@ -26,21 +26,21 @@ _TWO = 2
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayOptions:
-    """What of a log is replayed, from where, and what is compared.
+    """Options of replaying a log: windows, initial states, and compared measurements.
 
     Attributes:
         window: length of a window in s; None replays whole episodes.
-        stride: from one window's beginning to the next, in s; None lets windows meet.
-        start: a window's first speeds: ``rest``, or as ``measured`` (the signal ``joint_velocity`` or ``twist/BODY``
-            where the log has it, else differences of positions).
-        compare: kinds of measurement, see `channels.measures`; joint positions first where there are any.
-        contacts: keep contacts and joint stops. A log of joint positions alone says neither what lay on the table nor
-            where a calibrated joint's stops are.
-        torque: what drives a torque-controlled twin: the ``command``, or the signal ``joint_torque`` as ``measured``.
+        stride: distance between the starts of windows, in s; by default windows do not overlap.
+        start: initial velocities of a window: ``rest``, or ``measured`` (the signal ``joint_velocity`` or
+            ``twist/BODY`` if the log has it, else differences of positions).
+        compare: kinds of measurement, see `channels.measures`; joint positions first if there are any.
+        contacts: keep contacts and joint stops. A log of joint positions alone contains neither the objects on the
+            table nor the stops of a calibrated joint.
+        torque: input of a torque-controlled twin: the ``command``, or the signal ``joint_torque`` as ``measured``.
         conditions: parameters whose value every episode states: parameter by name of the episode's condition.
-        local: unknown corrections of each window's first state, by standard deviation beforehand: ``position`` (joints
-            rad or m; free bodies m), ``rotation`` (free bodies, rad), ``velocity`` (rad/s or m/s), ``spin`` (rad/s).
-        history: s of commands before a window that delays may still let through.
+        local: unknown corrections of each window's first state, by prior standard deviation: ``position`` (joints rad
+            or m; free bodies m), ``rotation`` (free bodies, rad), ``velocity`` (rad/s or m/s), ``spin`` (rad/s).
+        history: s of commands before a window that may still be in the delay line.
     """
 
     window: float | None = None
@@ -56,14 +56,13 @@ class ReplayOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayLogs:
-    """Windows of equal rate, ready to be replayed; a window is a whole episode where none were cut.
+    """Windows of equal rate, ready to be replayed; whole episodes unless they were cut.
 
-    ``twin`` is the variant at the log's rate, without contacts unless they were asked for. ``commands`` ``(nwindow,
-    nframe, nu)`` are in the actuators' units, the last one held to the longest window; ``measured`` ``(nwindow,
-    nframe, nchannel)`` is in each channel's unit, joint positions in the log's own, NaN past each window's end.
-    ``kept`` is what the measures need of the log besides. ``numbers`` are the numbers of the episodes that the windows
-    come from, ``begins`` their first moments in s. ``calibrated`` is False where the twin's joint ranges stand in for
-    a calibration that the log lacks.
+    ``twin`` is the variant at the log's rate, without contacts unless requested. ``commands`` ``(nwindow, nframe, nu)``
+    are in the actuators' units, the last one held to the longest window; ``measured`` ``(nwindow, nframe, nchannel)``
+    is in each channel's unit, joint positions in the log's units, NaN after each window's end. ``kept`` is further data
+    of the log for the channels. ``numbers`` are the episode numbers of the windows, ``begins`` their start times in s.
+    ``calibrated`` is False if the twin's joint ranges replace a calibration that the log lacks.
     """
 
     twin: Twin
@@ -158,7 +157,7 @@ class ReplayLogs:
         )
 
     def trimmed(self) -> ReplayLogs:
-        """The same windows without the frames that lie past the end of all of them."""
+        """Return the same windows without the frames after the end of the longest one."""
         frames = slice(0, int(self.ends.max(initial=_TWO)))
         return replace(
             self,
@@ -174,14 +173,14 @@ class ReplayLogs:
 
 
 def prepare_replay(twin: Twin, episodes: Sequence[Episode], options: ReplayOptions | None = None) -> ReplayLogs:
-    """Episodes against the twin's joints, in column order of the twin, cut into windows.
+    """Return episodes in the order of the twin's joints, cut into windows.
 
-    Where the log does not say what its units are in radians, the twin's joint ranges stand in for the calibration.
+    If the log has no calibration of its units in radians, the twin's joint ranges replace it.
 
     Raises:
-        LogError: no episodes, a joint or a signal that is missing, episodes of unlike units or rates, one of a single
-            frame, a condition that an episode does not state.
-        InputError: the twin lacks what is to be compared.
+        LogError: no episodes, a missing joint or signal, episodes of different units or rates, one of a single frame, a
+            condition that an episode does not state.
+        InputError: the twin lacks a compared channel.
     """
     options = options or ReplayOptions()
     if not episodes:
@@ -258,7 +257,7 @@ def _cuts(episode: Episode, options: ReplayOptions, hz: float) -> list[tuple[int
 
 
 def _commands(twin: Twin, episode: Episode, columns: Sequence[int], units: UnitMap, options: ReplayOptions) -> Array:
-    """What the actuators were told, ``(T, nu)`` in their units."""
+    """Return the commands at the actuators, ``(T, nu)`` in their units."""
     if twin.spec.robot is None:
         return at_frames(episode, "motor") if twin.model.nu else np.zeros((len(episode), 0))
     _refuse_command(twin, episode, options)
@@ -309,7 +308,9 @@ def _log_rate(episodes: Sequence[Episode]) -> float:
 
 
 def _variant(twin: Twin, log_hz: float, *, contacts: bool) -> Twin:
-    """The twin at the log's rate and about its own physics step, without contacts and joint stops unless wanted."""
+    """Return the twin at the log's rate with nearly its physics step, without contacts and joint stops unless
+    requested.
+    """
     control_hz = twin.control_hz if abs(log_hz / twin.control_hz - 1.0) < _RATE_TOLERANCE else log_hz
     substeps = max(1, math.ceil(1.0 / (control_hz * twin.dt) - 1e-6))
     if twin.spec.robot is not None and twin.model.nu != len(twin.robot.joints):

@@ -98,16 +98,16 @@ def read_starts(
     sd: Mapping[str, float],
     history: int,
 ) -> WindowStart:
-    """First states at frames of episodes.
+    """Return the initial states at frames of episodes.
 
     Args:
         twin: the twin.
         starts: episode and frame of each window.
         joints: positions of the robot's joints in every episode by its number, ``(T, n)`` in SI.
         columns: of the log, of each of the twin's joints.
-        commands: what the actuators were told, ``(T, nu)``, by episode.
-        resting: begin without speed.
-        sd: which components may be corrected, see `ReplayOptions.local`.
+        commands: commands at the actuators, ``(T, nu)``, by episode.
+        resting: start with zero velocity.
+        sd: components that may be corrected, see `ReplayOptions.local`.
         history: commands kept from before a window.
 
     Raises:
@@ -152,7 +152,7 @@ def _place(
 
 
 def _turning(model: mujoco.MjModel, body: str, episode: Episode, frame: int) -> Array:
-    """The rates that a gyroscope at a site of the body says, in the body's axes; none where the log has none."""
+    """Return the angular velocity of a gyroscope at a site of the body, in the body's axes; empty if the log has none."""
     for site in np.flatnonzero(model.site_bodyid == model.body(body).id):
         signal = f"angular_velocity/{model.site(int(site)).name}"
         if signal in episode.signals:

@@ -38,9 +38,10 @@ BACKENDS: Registry[Callable[..., Backend]] = Registry(
 
 
 class DivergenceMonitor:
-    """Notices worlds whose warning counters rise or whose state is no longer finite.
+    """Detect worlds whose warning counters rise or whose state is not finite.
 
-    It looks at a simulation's arrays where they are, on a device too, and brings nothing to the host until it is asked.
+    The check runs on a simulation's arrays where they are, also on a device, and copies nothing to the host until it is
+    read.
     """
 
     def __init__(self, simulation: Simulation) -> None:
@@ -61,7 +62,7 @@ class DivergenceMonitor:
 
     @property
     def reason(self) -> list[str]:
-        """What was noticed in each world, empty where nothing was."""
+        """Return the reason per world, empty for a valid world."""
         kinds, reasons = to_host(self._kinds), [""] * len(self.invalid_step)
         for world in np.flatnonzero(self.invalid_step >= 0):
             names = [WARNINGS[kind] for kind in np.flatnonzero(kinds[world])]
@@ -78,7 +79,7 @@ class DivergenceMonitor:
         self._kinds = xp.where(fresh[:, None], risen, self._kinds)
 
     def restart(self, simulation: Simulation, worlds: ArrayLike) -> None:
-        """Trust worlds again that the simulation has begun anew."""
+        """Mark worlds as valid again after the simulation restarted them."""
         index = ArrayLibrary.of(self._before).asarray(worlds)
         self._before[index] = simulation.warnings()[index]
         self._step[index] = -1
@@ -120,7 +121,7 @@ def rollout(
     """Run every world for ``nstep`` control steps.
 
     Args:
-        controller: commands ``(nworld, nstep, nu)``, or a callable asked at every step.
+        controller: commands ``(nworld, nstep, nu)``, or a callable that is called at every step.
         record: derived MjData fields to keep, one physics step behind the state.
 
     Raises:
@@ -153,9 +154,9 @@ def rollout(
 def _where_it_lives(
     simulation: Simulation, controller: NDArray[np.float64] | Controller
 ) -> tuple[Simulation, Callable[[int], Array]]:
-    """The simulation as its device shows it, and what gives a step's command there.
+    """Return the simulation on its device and a function that returns a step's command there.
 
-    A controller that says ``on(arrays)`` acts there; any other is shown the host's face of the simulation.
+    A controller with ``on(arrays)`` runs on the device; any other gets the simulation's arrays on the host.
     """
     seen = getattr(simulation, "device", simulation)
     arrays = getattr(seen, "arrays", HOST)
@@ -168,7 +169,7 @@ def _where_it_lives(
 
 
 class _RecordedSeries:
-    """One quantity over time, kept where it is computed and brought to the host once, at the end."""
+    """One quantity over time, stored where it is computed and copied to the host once, at the end."""
 
     def __init__(self, like: Array, length: int, shape: tuple[int, ...]) -> None:
         """Room for ``length`` values of a shape, of the type and in the place of ``like``."""

@@ -1,4 +1,4 @@
-"""Letting things fall until they lie still, and saying what they then lie on."""
+"""Simulate falling objects until they rest, and determine their contacts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Contacts:
     depth: NDArray[np.float64]
 
     def deepest(self, bodies: Iterable[int]) -> float:
-        """The deepest contact that any of these bodies is part of, in m; 0 where there is none."""
+        """Return the depth of the deepest contact of any of these bodies, in m; 0 without contacts."""
         part = np.isin(self.bodies, list(bodies)).any(axis=1)
         return float(self.depth[part].max(initial=0.0))
 
@@ -87,16 +87,17 @@ def settle(
     longest: float = 3.0,
     nthread: int = 0,
 ) -> SettledWorlds:
-    """Let free bodies fall until they lie still, each world by itself, the robot held by its initial command.
+    """Simulate free bodies until they rest, each world separately, with the robot held by its initial command.
 
-    A world first runs with drag on what falls, which ends rolling and rocking soon. Once it is still, what fell is
-    nudged, this way and that, and runs on without drag: what balanced on an edge falls over, and a world is at rest
-    where everything is still again after each nudge.
+    A world first runs with drag on the falling bodies, which soon ends rolling and rocking. Then they are pushed
+    slightly
+    in several directions, and the simulation continues without drag: a body balanced on an edge falls over. A world is
+    at rest if all bodies rest again after each push.
 
     Args:
-        joints: ids of the ``n`` free joints that are watched.
-        falling: which of these bodies are dropped in which world, ``(nworld, n)``.
-        longest: how long to wait, in s.
+        joints: ids of the ``n`` free joints that are checked.
+        falling: whether a body is dropped in a world, ``(nworld, n)``.
+        longest: maximum time, in s.
     """
     table = _quiet(params)
     batch = make_batch(twin, table, initial, nthread)
@@ -147,7 +148,7 @@ def _contacts(model: mujoco.MjModel, data: mujoco.MjData) -> Contacts:
 
 
 def _still(velocity: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Whether free bodies with velocities ``(nworld, n, 6)`` all lie still."""
+    """Return whether all free bodies with velocities ``(nworld, n, 6)`` rest."""
     speed = np.sqrt((velocity[..., :3] ** 2).sum(axis=-1))
     spin = np.sqrt((velocity[..., 3:] ** 2).sum(axis=-1))
     return ((speed < REST_SPEED) & (spin < REST_SPIN)).all(axis=1)

@@ -187,7 +187,7 @@ def _write(batch: Batch, fields: FieldValues, worlds: NDArray[np.int32] | None =
 
 
 def _integration_columns(model: mujoco.MjModel) -> NDArray[np.intp]:
-    """Where the recorded state lies in a row of the batch."""
+    """Return the columns of the recorded state in a row of the batch."""
     whole = int(mujoco.mjtState.mjSTATE_INTEGRATION)
     source = np.arange(mujoco.mj_stateSize(model, whole), dtype=np.float64)
     columns = np.zeros(mujoco.mj_stateSize(model, STATE_SPEC))

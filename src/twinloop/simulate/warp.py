@@ -26,19 +26,19 @@ _HEADROOM = 4  # times the contacts of the home pose
 
 
 class BackendWarp:
-    """``mujoco_warp`` on one device.
+    """The backend ``mujoco_warp`` on one device.
 
     Args:
         device: Warp's name of it, ``cuda``, ``cuda:1`` or ``cpu``.
         deterministic: contacts, constraints and sums in a fixed order, so that a GPU repeats a run bit for bit. On by
-            default, because an episode of a number is promised to be the same tomorrow; a GPU pays for it with speed
-            (the makers measured a factor of three on a humanoid), the CPU runs in order anyway.
-        nconmax: contacts that there is room for, per world. All worlds share the room; when it runs out, nobody can
-            say whose contacts were lost, so every world is marked.
-        njmax: constraint rows that there is room for, in each world.
+            default, because episodes must be reproducible; it makes a GPU slower (a factor of three on a humanoid by
+            the makers' measurement). The CPU computes in order anyway.
+        nconmax: size of the contact buffer, per world. All worlds share the buffer; when it is full, it is unknown
+            whose contacts were lost, so every world becomes invalid.
+        njmax: number of constraint rows in each world.
 
     Attributes:
-        versions: of the packages that decide the numbers beside twinloop's own, for the provenance of episodes.
+        versions: of the packages that determine the numbers besides twinloop, for the provenance of episodes.
 
     Raises:
         MissingDependencyError: there is no such device.

@@ -55,7 +55,7 @@ def on_device(device: wp.Device) -> Generator[None]:
 
 
 class GraphCache:
-    """Work that is done again and again, as graphs, on a CUDA device and on the CPU alike."""
+    """Cache of repeated work as graphs, on a CUDA device and on the CPU."""
 
     def __init__(self, device: wp.Device) -> None:
         self._device = device
@@ -167,10 +167,10 @@ class WarpModel:
         return self._scratch
 
     def check(self, params: ParamTable, names: Iterable[str]) -> None:
-        """Refuse what ``mujoco_warp`` cannot give each world of its own.
+        """Refuse parameters whose fields ``mujoco_warp`` shares between worlds.
 
         Raises:
-            InputError: names the parameters, the field that they set and what to do.
+            InputError: names the parameters, their field and the next step.
         """
         for name in names:
             if self._spec(name) is None:
@@ -197,7 +197,7 @@ class WarpModel:
         return wp.to_torch(getattr(owner, attribute))
 
     def write(self, fields: FieldValues, worlds: NDArray[np.intp] | None = None) -> None:
-        """Write fields of all worlds, or of some, one row each, and recompute what is derived from them."""
+        """Write fields of all worlds, or of some, one row each, and recompute the constants derived from them."""
         for name, values in fields.arrays.items():
             target = self.view(name)
             rows = torch.as_tensor(values.reshape(len(values), *target.shape[1:]), device=target.device)
@@ -210,7 +210,7 @@ class WarpModel:
             self._graphs.run("constants", self.version, lambda: mjw.set_const(self.device, self.scratch, restore=False))
 
     def place(self, data: Any, fields: FieldValues) -> None:
-        """Put geoms that no joint moves where their world's fields say: ``mujoco_warp`` itself does so only once."""
+        """Set the poses of geoms without joints from their world's fields; ``mujoco_warp`` itself does so only once."""
         if not self._still.size or not _PLACES & set(fields.arrays):
             return
         scratch, geoms = self.scratch, torch.as_tensor(self._still)

@@ -333,10 +333,11 @@ def _derived_shapes(model: mujoco.MjModel, names: Sequence[str]) -> dict[str, tu
 
 
 def bare_seconds(worlds: WarpWorlds, commands: NDArray[np.float64]) -> float:
-    """Seconds for the steps of a rollout from where the worlds are, with nothing around the physics.
+    """Measure the seconds of a rollout's physics steps from the current states, without anything around the physics.
 
-    The same model with the same parameters, the same room for contacts, the same graph of physics steps. Commands
-    ``(nworld, nstep, nu)`` lie on the device before and act at once; nothing decides, delays, watches or records.
+    It uses the same model with the same parameters, the same contact buffer, and the same graph of physics steps.
+    Commands ``(nworld, nstep, nu)`` are on the device before the start and act without delay; no controller, checks or
+    recording.
     """
 
     def physics() -> None:

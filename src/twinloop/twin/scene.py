@@ -1,4 +1,4 @@
-"""The compiled scene: from a parameter table to what lies in every world."""
+"""Compute the objects of every world from a parameter table, for a compiled scene."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MASKS = ("geom_contype", "geom_conaffinity")
 
 @dataclass(frozen=True, kw_only=True)
 class SceneSlots:
-    """What was built into a compiled model, and how worlds choose from it."""
+    """Object slots of a compiled model, and the choice of their shapes by parameters."""
 
     layout: SceneLayout
     model: mujoco.MjModel
@@ -79,23 +79,23 @@ class SceneSlots:
         return np.where(self.present(table), chosen, 0)
 
     def of_choice(self, table: ParamTable, attribute: str) -> NDArray[np.float64]:
-        """``radius`` (bounding, m) or ``extents`` of what each slot holds, ``(nworld, nslot, …)``."""
+        """Return ``radius`` (bounding, m) or ``extents`` of the shape in each slot, ``(nworld, nslot, …)``."""
         choice = self.choice(table)
         columns = [getattr(rows, attribute)[choice[:, i]] for i, rows in enumerate(self._rows)]
         return np.stack(columns, axis=1)
 
     def names(self, table: ParamTable, world: int) -> list[str]:
-        """What lies in a world: the name of every shape that is there."""
+        """Return the names of the shapes in a world."""
         there, choice = self.present(table)[world], self.choice(table)[world]
         return [slot.shapes[choice[i]].name for i, slot in enumerate(self.layout.slots) if there[i]]
 
     def write_inplace(
         self, arrays: dict[str, NDArray], table: ParamTable, *, visual: bool, always: Container[str] = ()
     ) -> bool:
-        """Write what lies in every world into its model fields, of the compiled model where ``arrays`` has none.
+        """Write the objects of every world into its model fields, starting from the compiled model's.
 
         Returns:
-            Whether anything was written: not where every world is as the model was compiled.
+            Whether anything was written: False if every world equals the compiled model.
         """
         there, choice = self.present(table), self.choice(table)
         written = self.clutter
@@ -187,7 +187,7 @@ def _padded(values: NDArray, owners: list[NDArray[np.intp]], width: int, unused:
 
 
 def _catalogue(slot: SceneSlot) -> mujoco.MjModel:
-    """A model in which every shape of a slot is a body of its own, which says what its geometry and inertia are."""
+    """Return a model in which every shape of a slot is a separate body, to read its geometry and inertia."""
     spec = mujoco.MjSpec()
     for index, shape in enumerate(slot.shapes):
         body = spec.worldbody.add_body()

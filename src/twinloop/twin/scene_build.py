@@ -1,8 +1,8 @@
-"""Build a scene into a model: shapes from the ``scene:`` section, bodies of what is there, slots for the rest.
+"""Build a scene into a model: shapes of the ``scene:`` section, permanent objects, and slots for clutter.
 
-A slot is a free body with as many geoms as the most complicated shape of its set has pieces. A world gives each geom
-the piece of the shape it draws, or parks the slot: nothing collides with it, nothing pulls it, nobody sees it. One
-model thus holds every world of a run, and its states all have the same length.
+A slot is a free body with as many geoms as the shape with the most pieces in its set. In a world each geom is a piece
+of the drawn shape, or the slot is parked: without collisions, gravity and visibility. So one model holds every world
+of a run, and its states all have the same length.
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ GEOM_TYPES = {
 
 @dataclass(frozen=True, kw_only=True)
 class SceneSlot:
-    """A body of the scene, the shapes it may have, and the clutter group it belongs to (none: always there).
+    """A body of the scene, its possible shapes, and its clutter group (none: permanent).
 
-    ``meshes`` is what the names of its meshes begin with.
+    ``meshes`` is the prefix of its mesh names.
     """
 
     body: str
@@ -105,7 +105,7 @@ class SceneSlot:
 
 @dataclass(frozen=True, kw_only=True)
 class SceneLayout:
-    """What was built into a model, and the collision bits of what is there."""
+    """Objects built into a model, and their collision bits."""
 
     spec: SceneSpec
     slots: tuple[SceneSlot, ...]
@@ -267,7 +267,7 @@ def _check_geom(mjspec: mujoco.MjSpec, name: str, where: str) -> None:
 
 
 def _check_bodies(mjspec: mujoco.MjSpec, spec: SceneSpec, where: str) -> None:
-    """Every thing needs a name of its own, also among the bodies of the model."""
+    """Refuse an object whose name is used twice, also by bodies of the model."""
     wanted = [(thing.name, f"scene.objects[{i}]") for i, thing in enumerate(spec.objects)]
     wanted += [
         (f"{name}_{i}", f"scene.clutter.{name}") for name, one in spec.clutter.items() for i in range(one.count[1])
@@ -282,7 +282,7 @@ def _check_bodies(mjspec: mujoco.MjSpec, spec: SceneSpec, where: str) -> None:
 
 
 def _check_on(mjspec: mujoco.MjSpec, support: str, thing: ObjectSpec, where: str) -> None:
-    """A thing beside the table would fall for the whole episode, unseen."""
+    """Refuse an object outside the table, which would fall during the whole episode."""
     geom = next(geom for geom in mjspec.geoms if geom.name == support)
     half = np.where(geom.size[:2] > 0, geom.size[:2], np.inf)  # a plane of size 0 has no end
     low, high = geom.pos[:2] - half, geom.pos[:2] + half
@@ -300,7 +300,7 @@ def _top(mjspec: mujoco.MjSpec, support: str) -> float:
 
 
 def _extend_keys(mjspec: mujoco.MjSpec, count: int) -> None:
-    """Keyframes go on to say where the bodies are that were added after all others."""
+    """Extend keyframes by the poses of bodies that were added last."""
     bodies = mjspec.worldbody.bodies[-count:] if count else []
     start = [np.concatenate([body.pos, body.quat]) for body in bodies]
     for key in mjspec.keys:

@@ -1,10 +1,10 @@
-"""The ``scene:`` section of a twin's YAML: which things there are, which may be there, and where they may lie.
+"""Read the ``scene:`` section of a twin's YAML: permanent objects, random objects, and their regions.
 
 ::
 
     scene:
-      support: table                 # the geom that things stand on
-      like: cube                     # contact settings of every thing: those of this body's geom
+      support: table                 # the geom that supports the objects
+      like: cube                     # contact settings of every object: those of this body's geom
       sets:
         household:
           - {shape: mug, size: [0.05, 0.035, 0.04], mass: 0.05}
@@ -67,7 +67,7 @@ class ShapeSpec(_Strict):
 
     @property
     def options(self) -> dict[str, float | int | tuple[float, float]]:
-        """What was said about a procedural shape, by the names of its function."""
+        """Return the options of a procedural shape, by the argument names of its function."""
         names = {
             "prism": ("sides", "taper"),
             "polyhedron": ("corners",),
@@ -99,7 +99,7 @@ class ShapeSpec(_Strict):
 
 
 class ObjectSpec(ShapeSpec):
-    """A thing that is always there, at ``position`` (x, y in m) unless its parameters say otherwise."""
+    """A permanent object at ``position`` (x, y in m), which parameters may override."""
 
     position: tuple[float, float]
     yaw: float = 0.0
@@ -132,10 +132,10 @@ class OcclusionSpec(_Strict):
 
 
 class ClutterSpec(_Strict):
-    """Things that may be there: from ``count[0]`` to ``count[1]`` of a set, dropped into a region of the table.
+    """Random objects: ``count[0]`` to ``count[1]`` of a set, dropped into a region of the table.
 
-    ``clear`` is the least distance (m) of their edge from the centre of everything the task needs; ``overlap`` lets
-    them fall onto each other; ``upright`` drops them as they stand, turned about the vertical alone.
+    ``clear`` is the smallest distance (m) of their edge from the centre of the task's objects. ``overlap`` lets them
+    fall onto each other. ``upright`` drops them upright, turned about the vertical only.
     """
 
     set: Name

@@ -1,4 +1,4 @@
-"""Servos by name and for a URDF: what a preset says of a motor, and how its numbers reach a compiled model."""
+"""Servo presets, actuators for URDFs, and the conversion of a preset's numbers to a compiled model."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ class _Strict(BaseModel):
 
 
 class SourcedNumber(_Strict):
-    """A number and where it is from."""
+    """A number with its source."""
 
     value: float
     source: str
 
 
 class ServoSpec(_Strict):
-    """One kind of servo or joint drive; SI units, at the output of its gear. What is not known is None.
+    """One kind of servo or joint drive; SI units, at the output of its gear. Unknown values are None.
 
-    A position servo with ``kt`` and ``resistance`` follows the voltage law at the head of ``servos.yaml``: back-EMF
-    kt²/R is part of ``damping``. ``no_load_speed`` and ``gear_ratio`` are facts beside the law, for tests and readers.
+    A position servo with ``kt`` and ``resistance`` follows the voltage equation at the top of ``servos.yaml``: back-EMF
+    kt²/R is part of ``damping``. ``no_load_speed`` and ``gear_ratio`` are not used by it; they are for tests and
+    readers.
     """
 
     name: str
@@ -153,7 +154,7 @@ def _write(actuator: mujoco.MjsActuator, joint: mujoco.MjsJoint, servo: ServoSpe
 
 
 def nominals(robot: RobotSpec | None, servos: tuple[ServoSpec | None, ...]) -> dict[str, float]:
-    """Nominal values of parameters that stand in a preset and in no model, by path."""
+    """Return nominal values of parameters that come from a preset instead of a model, by path."""
     if robot is None:
         return {}
     values = {}
@@ -180,11 +181,12 @@ LEAST_STEPS = 4.0
 
 
 def add_servos(mjspec: mujoco.MjSpec, *, control: str = "position") -> None:
-    """Drive every hinge and slide that has an effort limit by an actuator of the joint's name, where there is none.
+    """Add an actuator with the joint's name to every hinge and slide that has an effort limit and no actuator.
 
-    A position servo is critically damped at the zero pose, and its force range is the effort limit; MuJoCo reads that
-    limit as one of the joint, which would hide a changed torque limit of the actuator, so it moves. With ``control``
-    ``torque`` a motor takes torques up to the limit. A joint that mimics another is left to it.
+    A position servo is critically damped in the zero pose, and its force range is the effort limit. MuJoCo reads that
+    limit as a limit of the joint, which would hide a changed torque limit of the actuator, so it is moved to the
+    actuator. With ``control`` ``torque`` the actuator is a motor with torques up to the limit. A joint that mimics
+    another gets no actuator.
     """
     if mjspec.actuators:
         return

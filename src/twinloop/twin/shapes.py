@@ -1,7 +1,7 @@
-"""Make shapes: primitives, procedural bodies from a seed, compounds of convex pieces, and a person's mesh files.
+"""Create shapes: primitives, procedural bodies from a seed, compounds of convex pieces, and mesh files.
 
-Every shape is centred on its bounding box, whose extents are its size. What collides is exactly what is seen and what
-the inertia is computed from: convex pieces that touch and do not overlap.
+Every shape is centred on its bounding box, whose extents are its size. Collision geometry, visual geometry and the
+geometry of the inertia are the same: convex pieces that touch and do not overlap.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class ObjectShape:
 
 
 def primitive(kind: str, extents: ArrayLike) -> tuple[ConvexPart, ...]:
-    """One of `PRIMITIVES` that fills a bounding box; cylinders and capsules stand upright.
+    """Return one of `PRIMITIVES` that fills a bounding box; cylinders and capsules are upright.
 
     Raises:
         InputError: the box does not fit the primitive: a sphere needs equal extents, a cylinder a square base.
@@ -246,10 +246,10 @@ _CONVEX = 0.97  # of the hull's volume: the rest is the faceting of round parts
 
 
 def read_piece(path: Path, *, accept_hull: bool, where: str) -> ConvexPart:
-    """The convex piece in a mesh file (STL, OBJ, MSH), in the file's own coordinates.
+    """Return the convex piece in a mesh file (STL, OBJ, MSH), in the file's coordinates.
 
     Args:
-        accept_hull: take the convex hull of a mesh that has dents, which is what the engine collides anyway.
+        accept_hull: use the convex hull of a non-convex mesh, as the engine does for collisions.
 
     Raises:
         InputError: no file, no mesh, a surface with holes or inside out, no volume, or not convex.
@@ -293,7 +293,7 @@ def _read(path: Path, where: str) -> tuple[NDArray[np.float64], NDArray[np.int32
 
 
 def _merged(vertices: NDArray[np.float64], faces: NDArray[np.int32]) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
-    """Vertices that lie on each other become one, faces without area go."""
+    """Merge vertices at the same position and remove faces without area."""
     span = float(np.ptp(vertices, axis=0).max()) or 1.0
     keys = np.round(vertices / (1e-6 * span)).astype(np.int64)
     _, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)

@@ -36,9 +36,9 @@ class GripperSpec(_Strict):
 class GearSpec(_Strict):
     """Gears between motors and links.
 
-    ``backlash`` is the nominal play from flank to flank (rad or m), of all joints or by joint (``*``: the others);
-    without it the servo preset's. ``stiffness`` (N·m/rad or N/m) makes the flanks elastic; without it they are rigid.
-    ``feedback`` says on which side of the gear the servo's own encoder sits: a smart servo's is on its output.
+    ``backlash`` is the total nominal backlash (rad or m), of all joints or by joint (``*``: the others); without it the
+    servo preset's. ``stiffness`` (N·m/rad or N/m) makes the gears elastic; without it they are rigid. ``feedback`` is
+    the side of the gear on which the servo's encoder is: on a smart servo it is the output side.
     """
 
     backlash: Play | dict[str, Play] | None = None
@@ -50,10 +50,10 @@ class RobotSpec(_Strict):
     """The actuated part of a twin.
 
     ``joints[i]`` is driven by ``actuators[i]`` (default: the actuator of the same name), and ``units[i]`` is its unit
-    on disk. The actuators are all those of the model, in the model's order. ``encoder_counts`` is how many steps the
-    joints' encoders count per turn; without it, or a servo that says so, readings are not quantized. ``servo`` names
-    the preset (see ``servos.yaml``) whose numbers are written into the model, for all joints or by joint, ``*`` being
-    the others. ``gears`` gives every joint a motor side and a link side with play between them.
+    in files. The actuators are all those of the model, in the model's order. ``encoder_counts`` is the number of
+    encoder counts per turn; without it, or a servo preset with it, readings are not quantized. ``servo`` names the
+    preset (see ``servos.yaml``) whose numbers are written into the model, for all joints or by joint, ``*`` being the
+    others. ``gears`` gives every joint a motor side and a link side with backlash between them.
     """
 
     type: str
@@ -74,10 +74,10 @@ class RobotSpec(_Strict):
 
 
 class ParamSpec(_Strict):
-    """Declaration of a parameter, or of a family of them where the name holds ``*``.
+    """Declaration of a parameter, or of a family of them if the name contains ``*``.
 
-    ``low`` and ``high`` are physical bounds, ``range`` with ``op`` the default randomization, all in SI units. Where a
-    row says neither ``range`` nor ``source``, both are those of the quantity's declaration.
+    ``low`` and ``high`` are physical bounds, ``range`` with ``op`` the default randomization, all in SI units. Without
+    ``range`` and ``source``, both are those of the quantity's declaration.
     """
 
     name: str
@@ -124,9 +124,9 @@ class SensorSpec(_Strict):
 
 
 class TwinSpec(_Strict):
-    """A twin as written by a person: a model file, the rate, the robot, and the parameters with their ranges.
+    """A twin as written in YAML: a model file, the rate, the robot, and the parameters with their ranges.
 
-    ``classes`` gives bodies, or geoms of the world, a class in semantic pictures other than `render.annotate` would.
+    ``classes`` overrides the semantic class of bodies, or geoms of the world, in `render.annotate`.
     """
 
     schema_: int = Field(alias="schema", default=SCHEMA, le=SCHEMA)
@@ -165,7 +165,7 @@ def parse_spec(value: Any, *, where: str) -> TwinSpec:
 
 
 def describe(error: ValidationError, *, where: str, model: type[BaseModel] | None = None) -> str:
-    """One line per wrong key: where it is, what is wrong, what was given; of ``model``, the nearest key that exists."""
+    """Return one line per wrong key: its place, the error, the given value; with ``model`` also the nearest key."""
     lines: dict[str, str] = {}
     for item in error.errors():
         place = ".".join(str(part) for part in item["loc"] if not _is_alternative(part)) or "(top)"
@@ -185,7 +185,7 @@ def _said(item: Any) -> str:
 
 
 def _is_alternative(part: int | str) -> bool:
-    """Whether a part of a location names an alternative of the type, which nobody wrote, rather than a key."""
+    """Return whether a part of an error location is an alternative of the type rather than a key of the file."""
     return isinstance(part, str) and (part in ("float", "int", "str", "bool", "constrained-float") or "[" in part)
 
 

@@ -119,10 +119,10 @@ def add_texture_pool(
     mapping: Literal["cube", "2d"] = "cube",
     repeat: tuple[float, float] = (1.0, 1.0),
 ) -> list[str]:
-    """Add ``size`` textures and matt materials ``pool/<i>`` to a spec; returns the materials' names in order.
+    """Add ``size`` textures and matt materials ``pool/<i>`` to a spec; return the materials' names in order.
 
-    ``cube`` puts the texture on each face and suits boxes, cylinders and meshes alike; ``2d`` is spread over the
-    local x–y plane, ``repeat`` times along each side, and smears on vertical sides.
+    ``cube`` puts the texture on each face and suits boxes, cylinders and meshes; ``2d`` is projected onto the local
+    x–y plane, ``repeat`` times along each side, and is stretched on vertical sides.
 
     Raises:
         InputError: the pool would be larger than the renderer's tables, or the spec has one already.

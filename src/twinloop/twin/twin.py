@@ -32,9 +32,9 @@ class Twin:
     """A compiled twin.
 
     ``model`` runs at ``dt`` with MuJoCo's automatic reset disabled, because that hides divergence. ``params`` maps
-    names to declarations in the model's order. ``hash`` names the content: spec, model text, assets.
-    ``mjspec`` is what the model was compiled from; variants for rendering start from it. ``servos`` are the presets of
-    the robot's joints, None where it names none. ``devices`` are its sensors by name.
+    names to declarations in the model's order. ``hash`` identifies the content: spec, model text, assets. ``mjspec`` is
+    the source of the model; variants for rendering start from it. ``servos`` are the presets of the robot's joints,
+    None for a joint without one. ``devices`` are its sensors by name.
     """
 
     spec: TwinSpec
@@ -108,12 +108,12 @@ class Twin:
 
     @property
     def encoder_qpos(self) -> NDArray[np.intp]:
-        """Index in qpos of what each joint's encoder sits on: its link, or its motor before a gear."""
+        """Indices in qpos of the joints' encoders: of the link, or of the motor before a gear."""
         return self.motor_qpos if self._encoders_before_gears else self.joint_qpos
 
     @property
     def encoder_qvel(self) -> NDArray[np.intp]:
-        """Index in qvel of what each joint's encoder sits on."""
+        """Indices in qvel of the joints' encoders."""
         return self.motor_qvel if self._encoders_before_gears else self.joint_qvel
 
     @property
@@ -122,7 +122,7 @@ class Twin:
 
     @cached_property
     def encoder_resolution(self) -> NDArray[np.float64]:
-        """Size of one count of each joint's encoder in rad, 0 where nobody says, ``(n,)``."""
+        """Size of one count of each joint's encoder in rad, 0 if unknown, ``(n,)``."""
         said = nominals(self.robot, self.servos)
         return np.array([said.get(f"sensor/{joint}/resolution", 0.0) for joint in self.robot.joints])
 
@@ -213,10 +213,10 @@ class Twin:
     def column(
         self, table: ParamTable, family: str, quantity: str, default: ArrayLike | None = None
     ) -> NDArray[np.float64]:
-        """One quantity over the robot's joints, ``(nworld, n)``.
+        """Return one quantity over the robot's joints, ``(nworld, n)``.
 
         Args:
-            default: value where it is no parameter, one or each; the quantity's own if none is given.
+            default: value if it is not a parameter, one or each; by default the quantity's.
         """
         owners = self.robot.actuator_names if family == "actuator" else self.robot.joints
         names = [f"{family}/{owner}/{quantity}" for owner in owners]
@@ -249,7 +249,7 @@ class Twin:
         return variant.compile()
 
     def home(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """``qpos`` and ``ctrl`` of the keyframe ``home``, or the model's defaults where there is none."""
+        """Return ``qpos`` and ``ctrl`` of the keyframe ``home``, or the model's defaults without that keyframe."""
         if any(self.model.key(i).name == HOME for i in range(self.model.nkey)):
             key = self.model.key(HOME)
             return key.qpos.copy(), key.ctrl.copy()

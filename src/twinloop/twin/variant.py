@@ -51,18 +51,18 @@ def gearing(twin: Twin, gears: GearSpec) -> Twin:
 
 
 def equipped(twin: Twin, sensors: Mapping[str, SensorSpec], *, folder: Path | None = None) -> Twin:
-    """The twin carrying these sensors, in place of its own of the same names and beside the others.
+    """Return the twin with these sensors in addition to its own; a sensor of the same name is replaced.
 
-    Its model, its hash and all its other parameters stay as they are: what was simulated with the twin is as well of
-    this one. Parameters of the sensors are nominal where nothing else is said.
+    Its model, its hash and all its other parameters do not change, so simulated data of the twin are also valid for
+    this one. Parameters of the sensors are nominal by default.
 
     Args:
         sensors: by name, as in the twin's YAML.
-        folder: where device files of a user's own are looked up.
+        folder: folder of the user's device files.
 
     Raises:
         UnknownNameError: a device or a setting that does not exist.
-        InputError: a sensor named as a joint is.
+        InputError: a sensor has the name of a joint.
     """
     where = f"twin {twin.name}"
     devices = twin_devices(sensors, twin.spec.robot, where=where, folder=folder)

@@ -1,4 +1,4 @@
-"""Pass two: pixels from stored states, by any renderer, as a dataset of its own."""
+"""Second pass: render stored states with any renderer into a new dataset."""
 
 from twinloop.generate.pixels.block import visual_model
 from twinloop.generate.pixels.dataset import check_render, render_dataset

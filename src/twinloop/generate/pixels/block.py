@@ -45,10 +45,10 @@ _PIECE_SECONDS = 2.0  # after so long a person wants to see that it goes on
 
 @dataclass(frozen=True, kw_only=True)
 class RenderBlock:
-    """What a rendering process needs: where the states are, which episodes, how, and where the encoded files go.
+    """Input of a rendering process: the states, the episodes, the settings, and the folder of the encoded files.
 
-    ``carried`` are cameras whose videos are taken over from the source. ``seconds`` is what a step of all cameras costs
-    by estimate; ``remember`` says that this is worth keeping each frame on the disk.
+    ``carried`` are cameras whose videos are copied from the source. ``seconds`` is the estimated time of a step of all
+    cameras; ``remember`` means that each frame is stored on the disk, because it is expensive.
     """
 
     source: Path
@@ -83,7 +83,7 @@ class RenderedBlock:
 
 @dataclass(frozen=True, kw_only=True)
 class RenderProgress:
-    """Where a rendering process is: the steps that it finished since it said so last, and what it works on now."""
+    """Progress of a rendering process: the steps since its last report, and its current work."""
 
     steps: int
     episode: int
@@ -116,7 +116,7 @@ def render_block(job: RenderBlock, report: Callable[[Any], None]) -> RenderedBlo
 
 @contextmanager
 def _own_renderer(name: str) -> Iterator[None]:
-    """Say of a user's own renderer what it raised and where; ours are not expected to raise."""
+    """Report the exception of a user's renderer with its place; built-in renderers are not expected to raise."""
     try:
         yield
     except TwinloopError:
@@ -193,7 +193,7 @@ def _piece(job: RenderBlock) -> int:
 
 
 def _views(job: RenderBlock, chosen: SensorChoice, opened: Opened) -> list[CameraView]:
-    """What takes the pictures: one renderer for the clean cameras of each size, one for each sensor."""
+    """Return the views: one renderer for the clean cameras of each size, one for each sensor."""
     views: list[CameraView] = []
     sizes: dict[tuple[int, int], list[str]] = {}
     for camera in job.cameras:
@@ -224,7 +224,7 @@ def _opened(
 
 
 def visual_model(source: Path) -> mujoco.MjModel:
-    """The model that pictures of a dataset are made of, compiled once per process.
+    """Return the model for a dataset's images, compiled once per process.
 
     Raises:
         InputError: a texture cannot be read.

@@ -1,4 +1,4 @@
-"""Pass two: pixels from stored states, by any renderer, as a dataset of its own that names its parents."""
+"""Second pass: render stored states with any renderer into a new dataset that names its parents."""
 
 from __future__ import annotations
 
@@ -44,22 +44,22 @@ PICTURES = "pictures"  # key in Provenance.extra: how each camera's pictures wer
 def render_dataset(
     source: Path, output: Path, settings: RenderConfig, *, workers: int = 0, resume: bool = False
 ) -> dict[str, Any]:
-    """Render stored episodes of a generated dataset into a new dataset; returns its figures.
+    """Render stored episodes of a generated dataset into a new dataset; return the result.
 
-    The drawn appearance of each episode (lights, camera pose, textures) comes from its provenance. Cameras that the
-    source has pictures of are carried over, unless they are rendered again.
+    The drawn appearance of each episode (lights, camera pose, textures) comes from its provenance. Existing cameras of
+    the source are copied, unless they are rendered again.
 
     Args:
-        source: a dataset with states, with or without pictures.
-        output: an absent or empty folder, or with ``resume`` one that was begun with the same settings.
+        source: a dataset with states, with or without images.
+        output: a missing or empty folder, or with ``resume`` one from an earlier run with the same settings.
         workers: processes; the bytes written do not depend on it. A process that a renderer ends is replaced. 0 renders
-            in this process, which then dies with its renderer.
+            in this process, which then ends with its renderer.
 
     Raises:
         UnknownNameError: a camera that the twin does not have, a renderer or setting that does not exist.
-        InputError: the source holds no states, or no episode, or its twin has changed.
+        InputError: the source has no states, or no episode, or its twin has changed.
         MissingDependencyError: no renderer works here.
-        TwinloopError: a renderer ended its process twice on the same episodes; what was finished stays.
+        TwinloopError: a renderer ended its process twice on the same episodes; finished blocks stay.
     """
     start = open_source(source, settings)
     renderer = check_render(settings, start.twin)
@@ -203,7 +203,7 @@ class _RenderPass:
         return replace(record, provenance=provenance)
 
     def _seen_through(self, index: int, camera: CameraSpec) -> dict[str, Any]:
-        """What a reader needs to know of the sensor that a camera was seen through; nothing where it was none."""
+        """Return the description of a camera's sensor for the provenance; empty without one."""
         name = self.chosen.sensors.get(camera.name)
         if name is None:
             return {}
@@ -214,7 +214,7 @@ class _RenderPass:
 
     @cached_property
     def documents(self) -> dict[str, dict[str, Any]]:
-        """What says what the side tables mean."""
+        """Return the documents that describe the side tables."""
         wanted = self.settings.annotation_settings
         return {} if wanted is None else {DOCUMENT: annotations_document(self.source.twin, wanted)}
 
@@ -272,7 +272,7 @@ def _render_blocks(work: _RenderPass, writer: DatasetWriter, folder: Path, worke
 
 
 def _lost(work: _RenderPass, writer: DatasetWriter, lost: list[tuple[RenderBlock, LostItem]]) -> TwinloopError:
-    """What to say of blocks that ended their processes each time."""
+    """Return the error for blocks that ended their processes each time."""
     told = "; ".join(f"{one.reported or f'episode {job.indices[0]}'}: its process {one.how}" for job, one in lost)
     return TwinloopError(
         f"The renderer {work.renderer} ended its process twice at the same place ({told}). {writer.episodes} episodes "
@@ -283,7 +283,7 @@ def _lost(work: _RenderPass, writer: DatasetWriter, lost: list[tuple[RenderBlock
 
 @contextmanager
 def _scratch(output: Path, config_hash: str, *, resume: bool) -> Iterator[Path]:
-    """A folder beside the dataset for files on their way, which a run that goes on with the same settings finds."""
+    """Yield a folder next to the dataset for temporary files, which a resumed run with the same settings finds again."""
     around = output.with_name(f".{output.name}.render")
     folder = around / config_hash[:16]
     for other in around.glob("*"):

@@ -27,10 +27,11 @@ from twinloop.render import Fields, Observed, Renderer, SceneStates
 
 
 class CachingRenderer(Renderer):
-    """A renderer that writes every frame into a folder, and takes from there what it has made before.
+    """A renderer that writes every frame into a folder, and reads existing frames from there.
 
-    A frame is named by what it depends on: state, fields, channels, cameras, size, and ``context``, which names the
-    model, the renderer and its settings. It is stored without loss, so that what is taken again is the same to the bit.
+    The name of a frame is a hash of its inputs: state, fields, channels, cameras, size, and ``context``, which
+    identifies the model, the renderer and its settings. Frames are stored without loss, so a cached one is the same to
+    the bit.
     """
 
     def __init__(self, inner: Renderer, model: mujoco.MjModel, folder: Path, context: Mapping[str, Any]) -> None:

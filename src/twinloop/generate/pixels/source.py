@@ -41,12 +41,12 @@ class RenderSource:
 
     @property
     def twin(self) -> Twin:
-        """What was simulated."""
+        """The simulated twin."""
         return self.plan.twin
 
     @property
     def content(self) -> str:
-        """Names what is rendered: the chosen episodes' contents, in order."""
+        """Hash of the rendered content: the chosen episodes' contents, in order."""
         names = self.reader.episode_ids
         return sha256_json([names[index] for index in self.chosen])
 
@@ -138,12 +138,12 @@ class StoredEpisode:
 
     @functools.cached_property
     def changing(self) -> bool:
-        """Whether pictures show something that changes at every control step."""
+        """Whether the appearance changes at every control step."""
         kinds = [self.twin.params[name].quantity for name in self.table.steps]
         return any(kind.fields and (kind.visual or kind.seen) for kind in kinds)
 
     def fields(self, steps: ArrayLike) -> dict[str, NDArray]:
-        """The model fields that pictures show: of all frames, or of the frames at these control steps one by one."""
+        """Return the model fields of the appearance: of all frames, or of the frames at these control steps."""
         if not self.changing:
             return self._constant
         rows = np.asarray(steps, dtype=np.intp)

@@ -1,4 +1,4 @@
-"""Take the pictures of an episode, as rendered or as a sensor sees, with annotations and readings."""
+"""Take the images of an episode, clean or through a sensor model, with annotations and readings."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from twinloop.twin.variant import equipped
 
 @dataclass(frozen=True, kw_only=True)
 class SensorChoice:
-    """What sees: the twin with its sensors, and the sensor of each camera that is not clean.
+    """The twin with its sensors, and the sensor of each camera that is not clean.
 
-    ``replaced`` are the sensors that are not the twin's own: what an episode drew for the others is not theirs.
-    ``ranging`` are the depth cameras and lidars that are read beside.
+    ``replaced`` are the sensors that are not the twin's own, for which an episode's draws do not apply. ``ranging`` are
+    the depth cameras and lidars that are read in addition.
     """
 
     twin: Twin
@@ -47,11 +47,11 @@ class SensorChoice:
 
 
 def choose_sensors(settings: RenderConfig, twin: Twin, cameras: Sequence[str]) -> SensorChoice:
-    """The sensors, of the cameras that are rendered.
+    """Return the sensors of the rendered cameras.
 
     Raises:
         UnknownNameError: a camera that is not rendered, or a device that does not exist.
-        InputError: a device of another kind, or the twin carries no sensors where its own are asked for.
+        InputError: a device of another kind, or ``device`` for a twin without sensors.
     """
     words = settings.sensors
     if isinstance(words, dict):
@@ -89,19 +89,19 @@ def ranging_sensors(twin: Twin) -> tuple[str, ...]:
 
 
 class CameraView(Protocol):
-    """Takes the pictures of some cameras, episode after episode, in each from the first frame to the last."""
+    """Takes the images of some cameras, episode after episode, from the first frame to the last."""
 
     def begin(self, episode: StoredEpisode) -> None:
         """Another episode."""
         ...
 
     def frames(self, rows: range) -> dict[str, NDArray[np.uint8]]:
-        """Pictures ``(n, height, width, 3)`` by camera at the control steps that follow."""
+        """Return images ``(n, height, width, 3)`` by camera at the next control steps."""
         ...
 
 
 class CleanView:
-    """Pictures as they are rendered, of the world at the moment of each command."""
+    """Rendered images without a sensor model, of the world at the time of each command."""
 
     def __init__(self, renderer: Renderer) -> None:
         self.renderer = renderer
@@ -119,13 +119,13 @@ class CleanView:
 
 
 class SensedView:
-    """Pictures as a sensor of the twin delivers them, each camera by itself.
+    """Images as delivered by a sensor of the twin, each camera separately.
 
     Args:
-        opened: a renderer of the camera's view, by height and width; the lens of another world may want another.
+        opened: a renderer of the camera's view, by height and width; the lens of another world may need another size.
         sensor: the name of the sensor.
-        camera: size of the delivered pictures.
-        most: subframes of a picture, at most.
+        camera: size of the delivered images.
+        most: largest number of subframes of an image.
     """
 
     def __init__(self, opened: Callable[[int, int], Renderer], sensor: str, camera: CameraSpec, *, most: int) -> None:
@@ -189,7 +189,7 @@ class TableFiles:
 
 
 class EpisodeTables:
-    """Makes the side tables of episodes.
+    """Computes the side tables of episodes.
 
     Args:
         opened: a renderer of cameras by height and width.
@@ -202,7 +202,7 @@ class EpisodeTables:
         self._renderers: dict[tuple[int, int, str], Renderer] = {}
 
     def of(self, episode: StoredEpisode, views: Sequence[CameraView]) -> Tables:
-        """The tables of one episode whose pictures the views have taken."""
+        """Return the tables of one episode whose images the views have taken."""
         tables: Tables = {}
         if self._wanted is not None:
             parts = [self._annotations(episode, view, self._wanted) for view in views]
@@ -217,7 +217,7 @@ class EpisodeTables:
         return tables
 
     def _annotations(self, episode: StoredEpisode, view: CameraView, wanted: AnnotationSettings) -> Tables:
-        """The truth of a view's pictures; of a sensor's: of the undistorted camera, when the picture was taken."""
+        """Return the annotations of a view's images; with a sensor, of the undistorted camera at the time of the image."""
         states, fields = moments(episode, view)
         return annotate_episode(
             self._truth(view),
@@ -242,7 +242,7 @@ class EpisodeTables:
         return self._renderers[key]
 
     def _depth(self, episode: StoredEpisode, sensor: str) -> pa.Table:
-        """The readings of a depth camera at every control step, as pictures of 16 bits."""
+        """Return the readings of a depth camera at every control step, as 16-bit images."""
         rows = list(self._depth_rows(episode, sensor))
         text = {"device": episode.twin.devices[sensor].name, "camera": sensor_camera(episode.twin, sensor)}
         meanings = {name: meaning for name, (_, meaning) in DEPTH_COLUMNS.items()}
@@ -268,7 +268,7 @@ class EpisodeTables:
 
 
 def moments(episode: StoredEpisode, view: CameraView) -> tuple[SceneStates, Fields]:
-    """Where everything was, and how it looked, when each picture of a view was taken."""
+    """Return poses and appearance at the time of each image of a view."""
     if isinstance(view, SensedView) and view.shots is not None:
         return episode.world.at(view.shots.captures.taken[0])
     return episode.states, episode.fields(np.arange(len(episode.states)))

@@ -28,8 +28,8 @@ def light_pose(target: WriteTarget) -> None:
     """Compute position and direction of a light in the frame of its body from its position and angles.
 
     The angles describe where the light comes from; it shines in the opposite direction. A directional light has no
-    position, but the classic renderer centres its shadow map on one, so the position turns with the direction around the
-    centre of the model.
+    position, but the classic renderer centres its shadow map on one, so the position turns with the direction around
+    the centre of the model.
     """
     model, (row,) = target.model, target.rows("light_dir")
     azimuth, elevation = target.value("direction/azimuth"), target.value("direction/elevation")

@@ -253,9 +253,9 @@ class Quantity:
     (``timing/command/jitter``), ``device`` the kind of sensing device that has it. ``meaning`` is the line in the table
     of parameters.
 
-    ``cause`` is the name of the physical cause for people, ``term`` the physics term that its ``neutral`` value switches
-    off; None is the nominal value, if there is no value without the effect (see `TERMS`). ``default_range`` is used if a
-    twin's YAML gives only the name. ``alias`` is a short name for it in a YAML file.
+    ``cause`` is the name of the physical cause for people, ``term`` the physics term that its ``neutral`` value
+    switches off; None is the nominal value, if there is no value without the effect (see `TERMS`). ``default_range`` is
+    used if a twin's YAML gives only the name. ``alias`` is a short name for it in a YAML file.
     """
 
     family: str

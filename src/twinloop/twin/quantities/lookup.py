@@ -1,4 +1,4 @@
-"""Which objects of a model have a quantity, where it stands there, and what the model says it is."""
+"""Find the objects of a model that have a quantity, its model fields, and its nominal values."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def members(model: mujoco.MjModel, kind: Quantity) -> list[str]:
 
 
 def _is_body(model: mujoco.MjModel, body: int, family: str, *, by_hand: bool) -> bool:
-    """Whether a body is one of a family: ``by_hand`` counts a mocap body among the objects.
+    """Return whether a body belongs to a family; with ``by_hand`` a mocap body counts as an object.
 
-    An object floats freely; a link is carried by joints of its own or of the bodies before it; what the family
-    ``body`` has stands still; a push needs something with mass.
+    An object has a free joint; a link has joints or parent bodies with joints; the family ``body`` has fixed bodies; a
+    push needs a body with mass.
     """
     mocap, mass = bool(model.body_mocapid[body] >= 0), bool(model.body_mass[body] > 0)
     if family == "push":

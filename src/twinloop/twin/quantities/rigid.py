@@ -60,10 +60,10 @@ def object_body(target: WriteTarget) -> None:
 
 
 def link_body(target: WriteTarget) -> None:
-    """Mass, centre of mass and inertia of a robot's link.
+    """Compute mass, centre of mass and inertia of a robot's link.
 
-    A controller that compensates gravity (``gravcomp``) knows the nominal mass: its force stays what it was, and acts
-    at the centre of mass that the link has now.
+    A controller with gravity compensation (``gravcomp``) uses the nominal mass: its force does not change, and acts at
+    the link's current centre of mass.
     """
     model, body = target.model, target.model.body(target.name).id
     _write_inertial(target, np.ones((1, 3)), np.ones((1, 3)))
@@ -138,7 +138,7 @@ def _stretches(model: mujoco.MjModel, geom: int, axis: int) -> bool:
 
 
 def no_com(model: mujoco.MjModel, name: str) -> str:
-    """Why a body's centre of mass must stay where it is, or nothing."""
+    """Return why a body's centre of mass cannot be changed, or an empty text."""
     if reason := no_mass(model, name):
         return reason
     simple = model.body_simple[model.body(name).id]
@@ -247,7 +247,7 @@ def object_log_cholesky(target: WriteTarget) -> None:
 
 
 def link_log_cholesky(target: WriteTarget) -> None:
-    """The inertial fields of a link; what compensates gravity knows the nominal mass, see `rigid.link_body`."""
+    """Compute the inertial fields of a link; gravity compensation uses the nominal mass, see `rigid.link_body`."""
     model, body = target.model, target.model.body(target.name).id
     found = _deform(target)
     known = model.body_gravcomp[body] * (model.body_mass[body] / found.mass)

@@ -1,14 +1,11 @@
-"""Sensing devices: cameras, depth cameras, lidars, inertial units, force sensors, what servos report.
+"""Quantities of sensing devices: cameras, depth cameras, lidars, inertial units, force sensors, servo feedback.
 
-Lens, shutter and clock stand in `camera_optics`.
+Lens, shutter and clock are in `camera_optics`. The defaults are those of ideal sensors, which report true values at
+every frame. The ideal camera fills its wells with linear light of 1 in an instant, adds no noise, and encodes the
+image as sRGB.
 
-The ideal camera fills its wells with linear light of 1 in an instant, adds no noise, and encodes what it saw as sRGB.
-
-The defaults are an ideal sensor's, which reports the truth at every frame.
-
-Which sensors a twin carries is written into its model as texts ``sensor/<kind>/<name>`` (`twin.devices`), so that a
-model alone says which of these parameters it has. Defaults are an ideal sensor's; a device's own numbers stand in
-``twin/devices/*.yaml``.
+The sensors of a twin are written into its model as texts ``sensor/<kind>/<name>`` (`twin.devices`), so the model
+alone determines its parameters. The numbers of devices are in ``twin/devices/*.yaml``.
 """
 
 from __future__ import annotations
@@ -102,7 +99,7 @@ def _optics() -> Iterator[Quantity]:
 
 
 def _noise() -> Iterator[Quantity]:
-    """What differs from picture to picture, and from pixel to pixel."""
+    """Yield the quantities of noise, which differs between images and pixels."""
     yield _chain("noise_scale", "1", 0.0, 10.0, 0.0, "factor on all that changes by chance from picture to picture")
     yield _camera("read_noise", "e⁻", 0.0, 1e3, 0.0, "standard deviation of reading a pixel, before the gain")
     yield _camera("adc_noise", "e⁻", 0.0, 1e3, 0.0, "the same after the gain, divided by it")
@@ -192,7 +189,7 @@ _AXES = ("x", "y", "z")
 
 
 def _sampling(device: Reporting) -> Iterator[Quantity]:
-    """When samples are taken, of what, and when they arrive."""
+    """Yield the quantities of sampling: times, filter, delay."""
     yield reported(device, "rate", "Hz", 0.0, 1e5, 0.0, "samples per second, on a clock of their own; 0: one per frame")
     yield reported(device, "phase", "1", 0.0, 1.0, 0.0, "part of their period after which samples begin")
     late = FitDeclaration(first=True, scanned=True, excitation=ONSETS)

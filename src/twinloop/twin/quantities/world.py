@@ -1,9 +1,9 @@
-"""The world: gravity, wind, air, pushes, where still things stand, and how many things of a group there are.
+"""Quantities of the world: gravity, wind, air, pushes, poses of fixed bodies, and numbers of objects in a group.
 
-What a scene holds is written into the model as texts ``scene/count/<group>`` and ``scene/shape/<body>`` when it is
-built (`twin.scene_build`), so that a model alone says which of these parameters it has. Both are whole numbers: the
-whole part of a value counts, and the upper bound stands for the number below it, so that a uniform draw over the
-bounds gives every number the same chance.
+The content of a scene is written into the model as texts ``scene/count/<group>`` and ``scene/shape/<body>`` when it
+is built (`twin.scene_build`), so the model alone determines its parameters. Both are integers: a value is rounded
+down, and the upper bound means the number below it, so a uniform draw over the bounds gives every number the same
+probability.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def place_geom(target: WriteTarget) -> None:
 
 
 def place_body(target: WriteTarget) -> None:
-    """A still body moved and turned about its own origin, along the axes of the body it stands on."""
+    """Compute the pose of a fixed body, moved and turned about its origin, along the axes of its parent."""
     _place(target, "body_pos", "body_quat")
 
 
