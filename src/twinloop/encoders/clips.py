@@ -203,9 +203,7 @@ def _checked(made: Any, reference: str) -> ClipEncoder:
 
 
 def space_hash(encoder: ClipEncoder, settings: dict[str, Any]) -> str:
-    """Return a hash of the feature space: the encoder and the settings of its clips (length, rate, channels, units,
-    camera).
-    """
+    """Return a hash of the feature space: the encoder and the settings of its clips, such as length and rate."""
     return sha256_json({"encoder": encoder.hash, "clips": settings})
 
 

@@ -129,9 +129,7 @@ def _least(values: list[float]) -> float | None:
 
 
 def effective_size(weights: NDArray[np.float64]) -> float:
-    """Return the number of equally weighted draws with the same information: (Σw)² / Σw² (Kish, "Survey Sampling",
-    1965).
-    """
+    """Return the effective number of weighted draws, (Σw)² / Σw² (Kish, "Survey Sampling", 1965)."""
     return float(weights.sum() ** 2 / (weights**2).sum()) if weights.any() else 0.0
 
 

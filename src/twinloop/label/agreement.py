@@ -156,7 +156,7 @@ def _pair(
 def _disagreements(
     said: Mapping[str, Mapping[str, str]], episodes: Sequence[str], *, number: bool
 ) -> list[dict[str, Any]]:
-    """Return episodes by the number of pairs of observers with different labels; for numbers by the largest difference."""
+    """Return episodes by the number of pairs of observers that disagree; for numbers by the largest difference."""
     found = list[dict[str, Any]]()
     for name in episodes:
         answers = said[name]

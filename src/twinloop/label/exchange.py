@@ -27,9 +27,7 @@ _MOST_ERRORS = 3
 
 
 class LabelLine(BaseModel):
-    """One line of a label file; ``episode`` may replace ``episode_id``, and may be the beginning of an id or
-    BATCH:INDEX.
-    """
+    """One line of a label file; ``episode`` may replace ``episode_id``, as the beginning of an id or BATCH:INDEX."""
 
     model_config = ConfigDict(extra="forbid", str_strip_whitespace=False)
 

@@ -25,16 +25,16 @@ MUJOCO_FROM_OPENCV = np.diag([1.0, -1.0, -1.0])
 def intrinsics(
     model: mujoco.MjModel, camera: str, *, height: int, width: int, fields: Fields | None = None
 ) -> Intrinsics:
-    """The pinhole of a model's camera in pictures of a size.
+    """Return the pinhole of a model's camera in images of a size.
 
-    A camera with ``fovy`` is centred and has square pixels. One with ``sensorsize`` fills the picture with its
-    sensor, whatever the picture's shape, as MuJoCo's renderer does: pixels are square only where both have one aspect
-    ratio. Its principal point (``principal``, in m from the sensor's middle) moves the picture against its sign:
-    cx = width · (1/2 - x / sensor width), cy = height · (1/2 - y / sensor height); the signs were measured in
-    pictures of MuJoCo 4.0.
+    A camera with ``fovy`` is centred and has square pixels. The image of a camera with ``sensorsize`` covers its sensor
+    for any shape of the image, as in MuJoCo's renderer: pixels are square only if both have the same aspect ratio. Its
+    principal point (``principal``, in m from the sensor's centre) shifts the image in the opposite direction: cx =
+    width · (1/2 - x / sensor width), cy = height · (1/2 - y / sensor height); the signs were measured in images of
+    MuJoCo 4.0.
 
     Args:
-        fields: one world's model fields, of which ``cam_fovy``, ``cam_sensorsize`` and ``cam_intrinsic`` count.
+        fields: one world's model fields, of which ``cam_fovy``, ``cam_sensorsize`` and ``cam_intrinsic`` are used.
 
     Raises:
         UnknownNameError: there is no such camera.

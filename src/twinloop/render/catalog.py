@@ -29,12 +29,12 @@ AUTO = "auto"
 
 @dataclass(frozen=True, kw_only=True)
 class RendererEntry:
-    """Where a renderer lives (``module:class``), the packages it needs and the command that adds what it lacks.
+    """Location of a renderer (``module:class``), its required packages and the command that installs them.
 
-    ``quality`` is where the dataclass of its settings lives, which its class takes as ``quality``; empty where it has
-    none. ``seconds`` is roughly what a picture of 640×480 takes on two cores. ``auto`` takes it only where it is
-    ``automatic``. ``found`` is a function that says what it found here once it works. ``optional`` are packages that
-    change its pictures where they are installed. ``made`` is the class itself where it has been imported already.
+    ``quality`` is the location of the dataclass of its settings, the argument ``quality`` of its class; empty without
+    settings. ``seconds`` is the approximate time of an image of 640×480 on two cores. ``auto`` considers only
+    ``automatic`` ones. ``found`` is a function that describes its detected environment. ``optional`` are packages that
+    change its images if they are installed. ``made`` is the class itself if it is already imported.
     """
 
     location: str
@@ -52,7 +52,7 @@ class RendererEntry:
         return self.made or load_object(self.location)
 
     def what_was_found(self) -> str:
-        """What it says of itself where it works; empty where it has nothing to say."""
+        """Return the description of a working renderer's environment; empty without one."""
         return load_object(self.found)() if self.found else ""
 
     def settings(self, given: Mapping[str, Any]) -> Any:
@@ -77,7 +77,7 @@ class RendererEntry:
 
 
 def _alike(value: Any, own: Any) -> bool:
-    """Whether a value may stand for a setting's own."""
+    """Return whether a value has a type that fits a setting's default."""
     if own is None or isinstance(own, bool) or isinstance(value, bool):  # None: true, false, or as it is best here
         return isinstance(value, bool) and isinstance(own, bool | None)
     wanted = {int: int, float: (int, float), str: str}.get(type(own), object)
@@ -137,7 +137,7 @@ TRIAL_SECONDS = 240.0
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeResult:
-    """Whether a renderer works here; ``detail`` says what was seen, ``remedy`` is the command that would help."""
+    """Whether a renderer works here; ``detail`` is the observation, ``remedy`` the command that would help."""
 
     name: str
     available: bool
@@ -181,7 +181,7 @@ def probe_renderer(name: str) -> ProbeResult:
 
 
 def renderer_versions(name: str) -> dict[str, str]:
-    """Versions of the packages that a renderer's pictures depend on, of those that are installed.
+    """Return the versions of the installed packages on which a renderer's images depend.
 
     Raises:
         UnknownNameError: there is no renderer of that name.
@@ -191,10 +191,10 @@ def renderer_versions(name: str) -> dict[str, str]:
 
 
 def choose_renderer() -> str:
-    """The first renderer that works here.
+    """Return the first renderer that works here.
 
     Raises:
-        MissingDependencyError: none does; says why for each.
+        MissingDependencyError: none does; has the reason for each.
     """
     tried = []
     for name in (name for name in RENDERERS.builtin if renderer_entry(name).automatic):
@@ -250,12 +250,12 @@ def _versions(packages: tuple[str, ...]) -> dict[str, str | None]:
 
 
 def _try(name: str) -> str:
-    """Empty when the trial made its picture, else what it said last."""
+    """Return an empty text if the trial rendered its image, else its last line of output."""
     return outcome([sys.executable, "-P", "-m", "twinloop.render.trial", name], seconds=TRIAL_SECONDS)
 
 
 def outcome(command: list[str], *, seconds: float) -> str:
-    """Empty when a process of our own modules ended well, else how it ended and what it said last."""
+    """Return an empty text if a process of twinloop's modules succeeded, else its exit and last line of output."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)  # noqa: S603 - our own module
     except subprocess.TimeoutExpired:
@@ -275,7 +275,7 @@ def _cache_file(name: str, versions: dict[str, str | None]) -> Path:
 
 
 def memory(title: str, *facts: object) -> Path:
-    """The file in the user's cache folder that remembers what was found under these facts, here, by this Python."""
+    """Return the file in the user's cache folder that stores a result for these facts, this machine and this Python."""
     root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     key = sha256_json([*facts, sys.executable, sys.version, platform.node()])
     return Path(root) / "twinloop" / "renderers" / f"{title}-{key[:16]}.json"

@@ -1,8 +1,8 @@
-"""Normals as colours: a second drawing of the rasterizer, under lights along the camera's axes.
+"""Render with MuJoCo's rasterizer over EGL, with normals from a second pass under lights along the camera's axes.
 
-Six lights, one along each axis of the camera and one against it that takes light away, give every vertex the colour
-(1 + n) / 2. That is linear in the normal n, so what is interpolated between vertices is n itself. Eight bits leave
-0.3° of error; `primitives.hits` replaces it where the geom is a primitive.
+Six lights, one along each axis of the camera and one opposite with negative light, give every vertex the colour
+(1 + n) / 2. That is linear in the normal n, so interpolation between vertices is that of n itself. Eight bits leave an
+error of 0.3°; `primitives.hits` replaces it for primitive geoms.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def light_along_axes(scene: mujoco.MjvScene, world_from_camera: NDArray[np.float
 
 
 def normals_of_colours(picture: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Unit vectors ``(…, 3)`` in camera axes of what `light_along_axes` coloured."""
+    """Return unit vectors ``(…, 3)`` in camera axes from the colours of `light_along_axes`."""
     vectors = picture.astype(np.float32) / np.float32(127.5) - np.float32(1.0)
     return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
 
@@ -84,16 +84,16 @@ _LIMITS = (
 
 @dataclass(frozen=True, kw_only=True)
 class GlQuality:
-    """What costs most in software rasterization.
+    """Settings with the largest cost in software rasterization.
 
     Frames per second at 640×480 with llvmpipe on 2 cores, shadow map size / samples per pixel: MuJoCo's own
     4096/4 9–26, 512/4 74, 512/0 168, no shadows 401; a reflecting material draws the scene a second time.
 
-    ``shadow_reach`` is the least half-width of a directional light's shadow map, in units of the model's extent. At
-    MuJoCo's 1.0 a table's edge falls outside the map of a light above it, and shows dark specks (so101_tabletop: 74
-    pixels in its front picture, none at 1.5).
+    ``shadow_reach`` is the smallest half-width of a directional light's shadow map, in units of the model's extent. At
+    MuJoCo's 1.0 a table's edge is outside the map of a light above it, and has dark specks (so101_tabletop: 74 pixels
+    in its front image, none at 1.5).
 
-    ``slices`` and ``stacks`` cut round primitives: at 20 and 12 instead of MuJoCo's 28 and 16 a 240×320 picture of
+    ``slices`` and ``stacks`` divide round primitives: at 20 and 12 instead of MuJoCo's 28 and 16 a 240×320 image of
     so101_tabletop takes 6.4 instead of 8.2 ms of processor time, and silhouettes still agree across renderers.
     """
 
@@ -114,10 +114,10 @@ class GlQuality:
 
 
 class GlRenderer(Renderer):
-    """Rasterizes with MuJoCo's classic renderer in an EGL context of its own.
+    """Rasterizes with MuJoCo's classic renderer in a separate EGL context.
 
-    It works although ``mujoco`` was imported without ``MUJOCO_GL``, and never sets that variable: where the GL
-    libraries are missing, a process that starts with it set cannot import ``mujoco`` at all.
+    It works although ``mujoco`` was imported without ``MUJOCO_GL``, and never sets that variable: without GL libraries,
+    a process that starts with it set cannot import ``mujoco`` at all.
 
     Raises:
         MissingDependencyError: EGL or OpenGL is missing, or has no headless device.
@@ -191,7 +191,7 @@ class GlRenderer(Renderer):
             self._draw_ids(name, out)
 
     def _hide_from_behind(self, eye: NDArray[np.float64]) -> None:
-        """Planes have one side. From the other, pictures would show them half transparent, and ids as opaque."""
+        """Hide planes viewed from behind, which MuJoCo draws semi-transparent in images, but opaque in ids."""
         model, data = self._posed.model, self._posed.data
         planes = np.flatnonzero(model.geom_type == _PLANE)
         up = data.geom_xmat[planes].reshape(-1, 3, 3)[..., 2]
@@ -252,7 +252,7 @@ class GlRenderer(Renderer):
 
     @contextmanager
     def _flags(self, *on: int) -> Generator[None]:
-        """Without what makes a picture pretty, and with these flags instead."""
+        """Disable all visual effects, and enable these flags instead."""
         before = self._scene.flags.copy()
         self._scene.flags[_PRETTY] = False
         self._scene.flags[list(on)] = True
@@ -277,7 +277,7 @@ class GlRenderer(Renderer):
 
 
 def _geom_ids(packed: NDArray[np.uint8], scene: mujoco.MjvScene) -> NDArray[np.int32]:
-    """The model's geom ids of a picture whose colours number the things of the scene from 1, red the lowest byte."""
+    """Return the model's geom ids of an image whose colours number the scene's geoms from 1, red the lowest byte."""
     table = np.full(scene.ngeom + 1, -1, dtype=np.int32)
     for thing in scene.geoms[: scene.ngeom]:
         if thing.segid >= 0 and thing.objtype == mujoco.mjtObj.mjOBJ_GEOM:
@@ -302,7 +302,7 @@ def _visible_things() -> mujoco.MjvOption:
 
 
 def _replace(picture: NDArray[np.float32], exact: NDArray[np.float64]) -> None:
-    """Put numbers into a picture where there are any."""
+    """Replace pixels of an image by exact numbers where they are not nan."""
     exact = exact.reshape(picture.shape)
     np.copyto(picture, exact, where=~np.isnan(exact), casting="same_kind")
 

@@ -1,7 +1,7 @@
-"""Where the rays of pixels meet the primitives that a rasterizer drew there, in closed form.
+"""Intersect the rays of pixels with the primitives that a rasterizer drew there, in closed form.
 
-A rasterizer draws a ball of flat faces, which lie inside it by 1.2 % of its radius where a circle has 20 of them. What
-is seen in a pixel is known from the drawing; where and how steep the surface is there needs no drawing.
+A rasterizer draws a ball with flat faces, which are inside it by 1.2 % of its radius for 20 faces per circle. The
+rasterizer determines the visible geom of a pixel; position and normal of its surface are computed.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def hits(
     model: mujoco.MjModel,
     data: mujoco.MjData,
 ) -> tuple[Array, Array]:
-    """Distances ``(n,)`` in units of the rays' lengths, and unit normals ``(n, 3)`` in camera axes.
+    """Return distances ``(n,)`` in units of the rays' lengths, and unit normals ``(n, 3)`` in camera axes.
 
-    Both are nan where there is none of these kinds of geom, or where the ray just misses what was drawn.
+    Both are nan for other kinds of geom, or if the ray just misses the drawn geom.
 
     Args:
         kinds: some of `PRIMITIVES`.
-        ids: what each ray is to meet ``(n,)``, below 0 for nothing.
+        ids: the geom of each ray ``(n,)``, below 0 for none.
         rays: directions from the camera ``(n, 3)`` in its axes (x right, y down, z forward).
         world_from_camera: its pose ``(4, 4)``.
         data: the poses of geoms.
@@ -54,7 +54,7 @@ def hits(
 
 
 def _pieces(ids: NDArray[np.int32]) -> Iterator[tuple[int, NDArray[np.intp]]]:
-    """Every id and its pixels, in pieces that stay in the processor's cache: three times as fast as whole pictures."""
+    """Yield every id and its pixels, in chunks that fit the processor's cache: three times as fast as whole images."""
     order = np.argsort(ids, kind="stable")
     seen, starts = np.unique(ids[order], return_index=True)
     for geom, pixels in zip(seen.tolist(), np.split(order, starts[1:]), strict=True):
@@ -72,7 +72,7 @@ def _plane(start: Array, rays: Array, _size: Array) -> tuple[Array, Array]:
 
 
 def _box(start: Array, rays: Array, size: Array) -> tuple[Array, Array]:
-    """The ray enters through the last of the three pairs of faces between which it comes to lie."""
+    """Intersect rays with a box: a ray enters at the last of its entries into the three pairs of planes."""
     rows, side = np.arange(len(rays)), -np.sign(rays)
     with np.errstate(divide="ignore", invalid="ignore"):
         entering = (side * size - start) / rays

@@ -21,7 +21,7 @@ def decode_srgb(values: ArrayLike) -> NDArray[np.float32]:
 
 
 def encode_srgb(light: ArrayLike) -> NDArray[np.uint8]:
-    """8-bit sRGB of linear light, rounded; what lies outside 0 to 1 is clipped."""
+    """Return 8-bit sRGB of linear light, rounded; values outside 0 to 1 are clipped."""
     linear = np.clip(np.asarray(light, dtype=np.float32), 0.0, 1.0)
     return np.rint(255.0 * display_of(linear)).astype(np.uint8)
 
@@ -30,19 +30,22 @@ _DECODED = linear_of(np.arange(256) / 255.0).astype(np.float32)
 
 
 Fields: TypeAlias = Mapping[str, NDArray]
-"""Model fields that differ from the compiled model, by MuJoCo's name: in the field's own shape, for all frames, or with
-an axis of ``n`` frames before it, where each frame is of a world of its own or a parameter changes with time."""
+"""Model fields that differ from the compiled model, by MuJoCo's name.
+
+Each has the field's shape, for all frames, or a leading axis of ``n`` frames, for different worlds or parameters that
+change with time.
+"""
 
 Observed: TypeAlias = dict[str, dict[str, NDArray]]
 """Channels by camera and channel name, ``(n, height, width, …)`` of the types in `CHANNELS`, first row at the top."""
 
 Frames: TypeAlias = dict[str, NDArray[np.uint8]]
-"""Pictures by camera name, ``(n, height, width, 3)`` uint8 sRGB, first row at the top."""
+"""Images by camera name, ``(n, height, width, 3)`` uint8 sRGB, first row at the top."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageChannel:
-    """What a picture can say of each pixel: element type, numbers per pixel (none: one, without an axis), meaning."""
+    """Content of an image per pixel: element type, numbers per pixel (none: one, without an axis), meaning."""
 
     dtype: np.dtype
     width: int | None
@@ -103,11 +106,10 @@ class SceneStates:
 
 
 class Renderer(Protocol):
-    """Makes pictures of one compiled model, from cameras chosen when it was opened.
+    """Renders images of one compiled model, from cameras chosen when it was opened.
 
-    The same states and fields give the same pixels, whatever was rendered before. ``channels`` are those of
-    `CHANNELS` that it can make. Not safe to share between threads. A class that inherits from this one needs only
-    `observe` and `close`.
+    The same states and fields give the same pixels, independent of earlier images. ``channels`` are those of `CHANNELS`
+    that it supports. Not safe to share between threads. A subclass needs only `observe` and `close`.
     """
 
     name: str
@@ -117,11 +119,11 @@ class Renderer(Protocol):
     width: int
 
     def render(self, states: SceneStates, fields: Fields | None = None) -> Frames:
-        """Colour pictures of every state from every camera.
+        """Return colour images of every state from every camera.
 
         Args:
             states: ``n`` frames.
-            fields: model fields (camera pose, lights, materials, sizes), each of all frames or of each; None for the
+            fields: model fields (camera pose, lights, materials, sizes), for all frames or per frame; None for the
                 model as compiled.
 
         Raises:
@@ -154,7 +156,7 @@ class Renderer(Protocol):
 
 
 def check_size(height: int, width: int) -> None:
-    """Refuse picture sizes that no renderer makes.
+    """Refuse image sizes that no renderer supports.
 
     Raises:
         InputError: a side is below 1 or above 8192 pixels.

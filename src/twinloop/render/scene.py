@@ -36,10 +36,10 @@ def camera_ids(model: mujoco.MjModel, cameras: Sequence[str] | None) -> dict[str
 
 
 def _unaligned(model: mujoco.MjModel, fields: Fields) -> Fields:
-    """No short cuts for geoms that have been moved in their bodies.
+    """Disable the compiler's shortcut for geoms whose pose in their body has changed.
 
-    The compiler notes which geoms lie as their body does, and their own pose is then not read; ``mj_setConst`` notes it
-    anew where physics is run, and here nothing else of it is needed.
+    The compiler marks geoms that are aligned with their body, and their own pose is then ignored; ``mj_setConst``
+    updates the marks in simulations, but nothing else of it is needed here.
     """
     moved = {"geom_pos", "geom_quat", "body_ipos", "body_iquat"} & set(fields)
     return {"geom_sameframe": np.zeros_like(model.geom_sameframe)} if moved else {}
@@ -64,11 +64,11 @@ class PosedScene:
     def set_fields(self, fields: Fields | None, frames: int = 1) -> None:
         """Write the fields that all frames share, and keep those of single frames for `pose`.
 
-        What was written before returns to its compiled values.
+        Earlier fields return to their compiled values.
 
         Raises:
             InputError: a field is unknown, is fixed once a renderer is open, or has neither its shape in the model nor
-                that with an axis of so many frames before it.
+                that with a leading axis of so many frames.
         """
         fields = fields or {}
         self._anew |= _BUILT_ANEW & {*self._compiled, *fields}
@@ -115,7 +115,7 @@ class PosedScene:
         return places[0], places[1]
 
     def take_anew(self) -> set[str]:
-        """Names of what renderers build once (pixels, shapes) and what was written to since the last call."""
+        """Return the names of data that renderers build once (pixels, shapes) and that changed since the last call."""
         taken, self._anew = self._anew, set()
         return taken
 

@@ -1,4 +1,4 @@
-"""Pictures for people: a labelled contact sheet, a PNG, a short video."""
+"""Write images for people: a labelled contact sheet, a PNG, a short video."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _INK, _PAPER, _GAP = (32, 33, 36), (250, 250, 248), 6
 def contact_sheet(
     pictures: Sequence[NDArray[np.uint8]], labels: Sequence[str], *, columns: int = 5
 ) -> NDArray[np.uint8]:
-    """Pictures of one size in a grid, each with its label below, as one picture ``(H, W, 3)``.
+    """Return images of one size in a grid, each with its label below, as one image ``(H, W, 3)``.
 
     Raises:
-        InputError: no picture, a label too many or too few, or pictures of different sizes.
+        InputError: no image, a label too many or too few, or images of different sizes.
     """
     from PIL import Image, ImageDraw, ImageFont
 
@@ -49,7 +49,7 @@ def contact_sheet(
 
 
 def _fitted(label: str, font: object, width: int) -> str:
-    """The label, shortened with … until it fits the picture above it."""
+    """Return the label, shortened with … to the width of its image."""
     measure = font.getlength  # pyright: ignore[reportAttributeAccessIssue]
     if measure(label) <= width:
         return label
@@ -59,7 +59,7 @@ def _fitted(label: str, font: object, width: int) -> str:
 
 
 def png_bytes(picture: NDArray[np.uint8]) -> bytes:
-    """One picture ``(H, W, 3)`` or ``(H, W)`` uint8 as PNG."""
+    """Return one image ``(H, W, 3)`` or ``(H, W)`` uint8 as PNG."""
     from PIL import Image
 
     buffer = io.BytesIO()
@@ -68,7 +68,7 @@ def png_bytes(picture: NDArray[np.uint8]) -> bytes:
 
 
 def write_png(path: Path, picture: NDArray[np.uint8]) -> None:
-    """Write one picture as PNG, atomically."""
+    """Write one image as PNG, atomically."""
     write_bytes(path, png_bytes(picture))
 
 

@@ -95,14 +95,14 @@ class Splats:
 
 
 def read_splats(path: Path) -> Splats:
-    """Splats of a PLY file as 3D Gaussian splatting programs write it, in the file's own frame and unit.
+    """Return splats of a PLY file of 3D Gaussian splatting programs, in the file's frame and unit.
 
     Its conventions: ``scale_*`` are logarithms of standard deviations, ``opacity`` is a logit, ``rot_*`` a quaternion
     wxyz that need not be normalized, and colour is 0.5 + 0.28209479 · ``f_dc_*`` (spherical harmonics of degree 0;
-    those of higher degrees, ``f_rest_*``, are left out: colour does not depend on the side).
+    those of higher degrees, ``f_rest_*``, are ignored: colour does not depend on the direction).
 
     Raises:
-        InputError: not such a file; names what is missing.
+        InputError: not such a file; names the missing properties.
     """
     content = read_bytes(path, _MOST_BYTES)
     table = _vertices(content, path)

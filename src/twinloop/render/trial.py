@@ -1,6 +1,6 @@
-"""One picture of a small scene, made in a process of its own: ``python -m twinloop.render.trial NAME``.
+"""Render one image of a small scene in a separate process: ``python -m twinloop.render.trial NAME``.
 
-Several renderers end the process when a library is missing or wrong, so nobody tries them in a process that matters.
+Several renderers end the process if a library is missing or wrong, so they are tried in a separate one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _DEPTH_M, _NORMAL = 0.002, 0.05  # 2 mm and 3°: whatever a renderer rounds is l
 
 
 def main(name: str) -> int:
-    """Render the scene and say so; 0 when every channel that the renderer claims is right, 3 when something is not."""
+    """Render the scene and print the result; return 0 if every declared channel is right, 3 otherwise."""
     model = scene()
     try:
         with open_renderer(name, model, height=HEIGHT, width=WIDTH) as renderer:
@@ -55,9 +55,9 @@ def main(name: str) -> int:
 
 
 def problem(model: mujoco.MjModel, seen: Mapping[str, NDArray]) -> str:
-    """What is wrong with the channels of the scene's picture, empty when nothing is.
+    """Return the error of the scene's channels, empty if there is none.
 
-    Depth, id and normal are compared with MuJoCo's ray caster in the middle of the picture.
+    Depth, id and normal are compared with MuJoCo's ray caster at the centre of the image.
     """
     light = seen["rgb"].astype(np.float64)
     green = int(np.sum(light[..., 1] > light[..., 0] + light[..., 2]))

@@ -19,13 +19,13 @@ Triangles = tuple[NDArray[np.float64], NDArray[np.int32]]
 
 
 def triangles(model: mujoco.MjModel, geom: int, *, chord: float = CHORD) -> Triangles:
-    """The surface of a geom in its own axes; planes, which may be endless, have none.
+    """Return the surface of a geom in its own axes; planes, which may be infinite, have none.
 
     Args:
-        chord: how far triangles may lie inside a round shape, in m.
+        chord: largest distance of triangles inside a round shape, in m.
 
     Raises:
-        InputError: a shape that is not made of triangles (a signed distance field).
+        InputError: a shape that does not consist of triangles (a signed distance field).
     """
     kind, size = int(model.geom_type[geom]), model.geom_size[geom]
     match kind:
@@ -51,13 +51,13 @@ def triangles(model: mujoco.MjModel, geom: int, *, chord: float = CHORD) -> Tria
 
 
 def _segments(radius: float, chord: float) -> int:
-    """Of a full circle, an even number: a chord of angle a lies r (1 - cos a/2) inside."""
+    """Return the even number of segments of a full circle: a chord of angle a is r (1 - cos a/2) inside."""
     wanted = math.pi / math.acos(max(1.0 - chord / radius, -1.0)) if radius > 0.0 else 0.0
     return 2 * math.ceil(min(max(wanted, _LEAST), _MOST) / 2)
 
 
 def _round(radii: NDArray[np.float64], half: float, chord: float) -> Triangles:
-    """An ellipsoid with these half-axes, cut at the equator and pulled apart by ``half`` each way."""
+    """Return an ellipsoid with these half-axes, cut at the equator and separated by ``half`` in each direction."""
     count = _segments(float(radii.max()), chord / 2.0)  # round both ways
     latitude = np.linspace(-math.pi / 2, math.pi / 2, count // 2 + 1)
     if half > 0.0:

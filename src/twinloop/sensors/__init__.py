@@ -1,4 +1,4 @@
-"""Imperfections as functions from arrays to arrays, which do not know where the ideal reading came from."""
+"""Sensor errors as functions from arrays to arrays, independent of the source of the ideal reading."""
 
 from twinloop.sensors.sampling import hermite, newest_sample
 from twinloop.sensors.servo import STS3215_RESOLUTION, encoder_command, encoder_reading

@@ -1,8 +1,8 @@
-"""Loops over pixels, compiled by numba where it is installed: the one door to it.
+"""Loops over pixels, compiled by numba if it is installed; the only module that uses numba.
 
-A kernel is a plain function of numbers and arrays that works on the rows ``first`` to ``last`` of a picture. It holds
-no lock while it runs, so that `over_rows` keeps every core busy with threads of our own; numba's parallel loops would
-abort a process that forks, or that calls them from two threads.
+A kernel is a plain function of numbers and arrays that computes the rows ``first`` to ``last`` of an image. It releases
+the interpreter lock, so that `over_rows` uses every core with threads; numba's parallel loops would abort a process
+that forks, or that calls them from two threads.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class CompiledFunction:
 
     @cached_property
     def stamp(self) -> str:
-        """A digest of what becomes code: its own instructions, numbers it names, and compiled functions it calls."""
+        """A digest of the compiled code: its instructions, the numbers it names, and compiled functions it calls."""
         code, known = self.plain.__code__, self.plain.__globals__
         parts = [code.co_code, repr([value for value in code.co_consts if not isinstance(value, CodeType)])]
         for name in code.co_names:
@@ -90,9 +90,9 @@ def _compile(plain: FunctionType, stamp: str) -> Callable[..., Any]:
 
 
 def over_rows(kernel: CompiledFunction, rows: int, *arguments: Any) -> None:
-    """``kernel(first, last, *arguments)`` for bands that together are all ``rows``, on this process's cores.
+    """Call ``kernel(first, last, *arguments)`` for bands that cover all ``rows``, on this process's cores.
 
-    ``OMP_NUM_THREADS`` bounds how many, as it does for libraries with threads of their own.
+    ``OMP_NUM_THREADS`` limits the number of threads, as for libraries with threads.
     """
     machine = kernel.machine()
     limit = os.environ.get("OMP_NUM_THREADS", "")

@@ -150,7 +150,7 @@ def random_walk(normals: ArrayLike, period: ArrayLike, coefficient: ArrayLike) -
 
 
 def flicker(normals: ArrayLike, period: ArrayLike, instability: ArrayLike) -> NDArray[np.float64]:
-    """Flicker noise of bias instability B (IEEE 952): power density B²/2πf, Allan deviation 0.664 B, flat.
+    """Return flicker noise of bias instability B (IEEE 952): power density B²/2πf, Allan deviation 0.664 B, flat.
 
     It is a sum of independent first-order Gauss–Markov processes with correlation times a factor r apart and equal
     variances B² ln r/π: their densities 2σ²τ/(1 + (2πfτ)²) then add up to B²/2πf. They begin in their steady state.

@@ -24,9 +24,9 @@ COUPLINGS = len(COMPONENTS) * (len(COMPONENTS) - 1)  # uniform numbers that tell
 
 @dataclass(frozen=True, kw_only=True)
 class ForceTorque:
-    """The numbers of a sensor in one world, or in each, ``(nworld,)``; the default is an ideal one.
+    """Quantities of a sensor in one world, or in each, ``(nworld,)``; the default is an ideal one.
 
-    They are the parameters ``sensor/NAME/QUANTITY``, whose meanings and units stand in `twin.quantities`.
+    They are the parameters ``sensor/NAME/QUANTITY``; `twin.quantities` has their meanings and units.
     """
 
     rate: ArrayLike = 0.0
@@ -69,7 +69,7 @@ class ForceTorque:
         return any(np.any(np.asarray(getattr(self, name)) > 0) for name in names)
 
     def wrench(self, stem: str) -> NDArray[np.float64]:
-        """A quantity of all six components, ``(…, 6)``, from its forces and torques, by axis or alike."""
+        """Return a quantity of all six components, ``(…, 6)``, from those of forces and torques, per axis or common."""
         names = (
             f"{kind}_{stem}" if hasattr(self, f"{kind}_{stem}") else f"{kind}_{stem}_{axis}"
             for kind, axis in (name.split("_") for name in COMPONENTS)
@@ -102,15 +102,15 @@ def force_torque_readings(
     chance: ArrayLike | None = None,
     specimen: ArrayLike | None = None,
 ) -> NDArray[np.float64]:
-    """What a sensor reports of samples of the filtered load.
+    """Return a sensor's readings of samples of the filtered load.
 
     Args:
-        sensor: its numbers.
+        sensor: its quantities.
         load: forces and torques about its origin in its axes, ``(nworld, n, 6)`` in N and N·m.
         period: between samples, ``(nworld,)`` or a number, in s.
         chance: independent standard normal numbers from the first sample on, ``(nworld, n, CHANCE)``; None: neither
             noise nor drift.
-        specimen: uniform numbers that say which one it is, ``(nworld, COUPLINGS)``; None: one without cross-talk.
+        specimen: uniform numbers that determine the unit, ``(nworld, COUPLINGS)``; None: a unit without cross-talk.
 
     Returns:
         Readings ``(nworld, n, 6)`` in N and N·m.

@@ -1,15 +1,15 @@
-"""An inertial measurement unit: what its gyroscopes and accelerometers make of rates and specific forces.
+"""Inertial measurement units: readings of gyroscopes and accelerometers from angular rates and specific forces.
 
-Of a true angular rate ω and specific force a in the unit's axes, filtered to its bandwidth, it reports
+For a true angular rate ω and specific force a in the unit's axes, filtered to its bandwidth, it reports
 
     ω̃ = (I + S_g + M_g) ω + b_g + G a + w_g + n_g,      ã = (I + S_a + M_a) a + b_a + w_a + n_a,
 
-saturated and counted: S scale errors, M misalignments, b the bias of this switching-on, G sensitivity to
-acceleration, n white noise, w what the bias does while it runs, a random walk and flicker noise.
+clipped and quantized: S scale errors, M misalignments, b the bias of this power-up, G sensitivity to acceleration, n
+white noise, w the bias drift, a random walk and flicker noise.
 
-Noise is given as IEEE 952 and Kalibr give it: N, for which white noise of N/√Δt in samples Δt apart has the Allan
-deviation N/√τ; K, for which the bias moves K √Δt each sample and the Allan deviation rises as K √(τ/3); B, for which it
-is flat at 0.664 B. A data sheet's noise density D is one-sided, deviation = D √bandwidth: N = D/√2.
+Noise is defined as in IEEE 952 and Kalibr: N, for which white noise of N/√Δt in samples Δt apart has the Allan
+deviation N/√τ; K, for which the bias changes by K √Δt per sample and the Allan deviation rises as K √(τ/3); B, for
+which it is flat at 0.664 B. A data sheet's noise density D is one-sided, deviation = D √bandwidth: N = D/√2.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ Triad = Literal["gyro", "accel"]
 
 @dataclass(frozen=True, kw_only=True)
 class Imu:
-    """The numbers of a unit in one world, or in each, ``(nworld,)``; the default is an ideal one.
+    """Quantities of a unit in one world, or in each, ``(nworld,)``; the default is an ideal one.
 
-    They are the parameters ``sensor/NAME/QUANTITY``, whose meanings and units stand in `twin.quantities`.
+    They are the parameters ``sensor/NAME/QUANTITY``; `twin.quantities` has their meanings and units.
     """
 
     rate: ArrayLike = 0.0

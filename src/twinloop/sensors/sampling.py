@@ -1,4 +1,4 @@
-"""When readings are taken and when they arrive, and what is true between recorded states."""
+"""Sampling and delivery times of readings, and interpolation between recorded states."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _ROUND_OFF = 1e-9  # of a sampling period
 def newest_sample(
     time: ArrayLike, *, rate: ArrayLike, phase: ArrayLike, delay: ArrayLike
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """The newest sample that has been taken and delivered at ``time``, ``(nworld, nstep)`` in s.
+    """Return the newest sample that has been taken and delivered at ``time``, ``(nworld, nstep)`` in s.
 
-    A sensor samples on its own clock, at (phase + k) / rate for k = 0, 1, 2, …; what it takes is delivered ``delay``
-    later. With a rate of 0 it samples whenever asked, ``delay`` ago. Before the first sample it reports what it read at
-    time 0, since the world stood still until then.
+    A sensor samples on its own clock, at (phase + k) / rate for k = 0, 1, 2, …; a sample is delivered ``delay`` later.
+    With a rate of 0 it samples at every request, ``delay`` ago. Before the first sample it reports its reading at time
+    0, because the world was at rest until then.
 
     Args:
-        rate: in Hz, ``(nworld,)`` or a number; ``phase`` in periods, ``delay`` in s alike.
+        rate: in Hz, ``(nworld,)`` or a number; ``phase`` in periods, ``delay`` in s, of the same shape.
 
     Returns:
-        When each was taken, never later than ``time - delay`` and never before 0; and its number, which is 0 for what
-        was read at time 0, k + 1 for sample k, and 1, 2, 3, … with a rate of 0. Both ``(nworld, nstep)``.
+        When each was taken, never later than ``time - delay`` and never before 0; and its number, which is 0 for the
+        reading at time 0, k + 1 for sample k, and 1, 2, 3, … with a rate of 0. Both ``(nworld, nstep)``.
     """
     asked = np.asarray(time, dtype=np.float64)
     rate, phase, delay = (np.asarray(value, dtype=np.float64).reshape(-1, 1) for value in (rate, phase, delay))
@@ -39,11 +39,11 @@ def newest_sample(
 
 @dataclass(frozen=True, kw_only=True)
 class SampleClock:
-    """The samples that one sensor takes along one episode.
+    """The samples of one sensor in one episode.
 
-    ``number`` ``(n,)`` are theirs (`newest_sample`), ``taken`` and ``delivered`` ``(n,)`` when, in s, ``period`` what
-    lies between them, ``frame`` ``(T,)`` the position of the newest that each frame has. Those before ``first`` are no
-    samples of the clock but what was read at time 0.
+    ``number`` ``(n,)`` are their numbers (`newest_sample`), ``taken`` and ``delivered`` ``(n,)`` their times, in s,
+    ``period`` the time between them, ``frame`` ``(T,)`` the position of the newest one at each frame. Those before
+    ``first`` are not samples of the clock but the reading at time 0.
     """
 
     number: NDArray[np.int64]

@@ -1,12 +1,11 @@
-"""Model what a smart servo reports: its encoder, on which it closes its own loop, current, load, voltage.
+"""Model the feedback of a smart servo: its encoder, on which it closes its loop, current, load, voltage.
 
-A servo with an encoder that is off by ``offset`` and counts ``scale`` radians to the radian lies twice, and
-consistently: it reports ``(q - offset) / scale`` for a joint at ``q``, and drives the joint to
-``offset + scale · command``. At rest and without load a command therefore reads back as itself, however wrong
-offset and scale are; what shows them is gravity, the ends of travel, a camera.
+A servo with an encoder error of ``offset`` and ``scale`` reports ``(q - offset) / scale`` for a joint at ``q``, and
+drives the joint to ``offset + scale · command``. At rest and without load the reading therefore equals the command for
+any offset and scale; gravity, the ends of travel or a camera reveal the error.
 
-Current and load follow from the motor's law (``twin/servos.yaml``): a torque T at a speed w behind the gear takes the
-duty d = T R/(kt V), which is what servos call load, and the current I = (T − kt²/R · w)/kt = (d V − kt w)/R.
+Current and load follow from the motor's equations (``twin/servos.yaml``): a torque T at a speed w behind the gear needs
+the duty d = T R/(kt V), which servos call load, and the current I = (T − kt²/R · w)/kt = (d V − kt w)/R.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def encoder_reading(
     resolution: ArrayLike | None = None,
     noise: ArrayLike = 0.0,
 ) -> NDArray[np.float64]:
-    """What the encoder reports for true joint positions.
+    """Return the encoder readings of true joint positions.
 
     Args:
         position: true positions ``(nworld, …, n)`` in rad or m.
@@ -38,7 +37,7 @@ def encoder_reading(
         scale: true change per reported change, of the shapes of ``offset``, dimensionless and not zero.
         resolution: size of one count in the reported unit, of the shapes of ``offset``; None or 0 reports without
             quantizing. Readings are rounded to the nearest count, halves to even, so the error is at most half a count.
-        noise: what is added before rounding, of the shape of ``position`` or a number.
+        noise: added before rounding, of the shape of ``position`` or a number.
 
     Returns:
         Readings of the shape of ``position``.
@@ -54,7 +53,7 @@ def encoder_reading(
 
 
 def encoder_command(command: ArrayLike, offset: ArrayLike, scale: ArrayLike) -> NDArray[np.float64]:
-    """The true position that a servo seeks when told ``command``: the inverse of `encoder_reading`.
+    """Return the true target position of a servo for ``command``: the inverse of `encoder_reading`.
 
     Shapes and units as there; ``command`` is ``(nworld, …, n)``.
     """
@@ -76,9 +75,9 @@ CHANCE = 2  # standard normal numbers that one sample of one servo takes
 
 @dataclass(frozen=True, kw_only=True)
 class ServoFeedback:
-    """The numbers of the servos' feedback in one world, or in each, ``(nworld,)``; the default is ideal.
+    """Quantities of the servos' feedback in one world, or in each, ``(nworld,)``; the default is ideal.
 
-    They are the parameters ``sensor/NAME/QUANTITY``, whose meanings and units stand in `twin.quantities`.
+    They are the parameters ``sensor/NAME/QUANTITY``; `twin.quantities` has their meanings and units.
     """
 
     rate: ArrayLike = 0.0
@@ -113,15 +112,15 @@ def motor_state(
     kt: ArrayLike,
     resistance: ArrayLike,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Current in A and duty of motors from what they do; all broadcast with each other.
+    """Return current in A and duty of motors from torque and speed; all broadcast with each other.
 
     Args:
-        torque: what the voltage makes of itself, back-EMF not yet taken off, N·m behind the gear (MuJoCo's
-            ``actuator_force`` of a servo whose damping holds the back-EMF).
+        torque: by the voltage alone, before back-EMF is subtracted, N·m behind the gear (MuJoCo's ``actuator_force`` of
+            a servo whose damping includes the back-EMF).
         speed: behind the gear, rad/s.
         voltage: at the motor, V.
         kt: N·m/A behind the gear.
-        resistance: ohm, as warm as the winding is.
+        resistance: ohm, at the winding's temperature.
     """
     force, constant = np.asarray(torque, dtype=np.float64), np.asarray(kt, dtype=np.float64)
     ohms = np.asarray(resistance, dtype=np.float64)

@@ -161,7 +161,7 @@ class Simulation(Protocol):
         ...
 
     def restart(self, worlds: ArrayLike, params: ParamTable, initial: InitialState) -> None:
-        """Restart some worlds, ``worlds`` ``(k,)``, with a row of ``params`` and ``initial`` each; the others continue."""
+        """Restart some worlds, ``worlds`` ``(k,)``, with a row of ``params`` and ``initial`` each."""
         ...
 
     def warnings(self) -> NDArray[np.int64]:

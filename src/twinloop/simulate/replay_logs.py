@@ -308,9 +308,7 @@ def _log_rate(episodes: Sequence[Episode]) -> float:
 
 
 def _variant(twin: Twin, log_hz: float, *, contacts: bool) -> Twin:
-    """Return the twin at the log's rate with nearly its physics step, without contacts and joint stops unless
-    requested.
-    """
+    """Return the twin at the log's rate with nearly its physics step, with contacts and joint stops if requested."""
     control_hz = twin.control_hz if abs(log_hz / twin.control_hz - 1.0) < _RATE_TOLERANCE else log_hz
     substeps = max(1, math.ceil(1.0 / (control_hz * twin.dt) - 1e-6))
     if twin.spec.robot is not None and twin.model.nu != len(twin.robot.joints):

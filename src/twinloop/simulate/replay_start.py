@@ -152,7 +152,7 @@ def _place(
 
 
 def _turning(model: mujoco.MjModel, body: str, episode: Episode, frame: int) -> Array:
-    """Return the angular velocity of a gyroscope at a site of the body, in the body's axes; empty if the log has none."""
+    """Return the angular velocity of a gyroscope at a site of the body, in the body's axes; empty without one."""
     for site in np.flatnonzero(model.site_bodyid == model.body(body).id):
         signal = f"angular_velocity/{model.site(int(site)).name}"
         if signal in episode.signals:

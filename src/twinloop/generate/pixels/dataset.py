@@ -283,7 +283,7 @@ def _lost(work: _RenderPass, writer: DatasetWriter, lost: list[tuple[RenderBlock
 
 @contextmanager
 def _scratch(output: Path, config_hash: str, *, resume: bool) -> Iterator[Path]:
-    """Yield a folder next to the dataset for temporary files, which a resumed run with the same settings finds again."""
+    """Yield a folder next to the dataset for temporary files, which a resumed run with the same settings uses."""
     around = output.with_name(f".{output.name}.render")
     folder = around / config_hash[:16]
     for other in around.glob("*"):

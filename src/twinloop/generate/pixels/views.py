@@ -217,7 +217,7 @@ class EpisodeTables:
         return tables
 
     def _annotations(self, episode: StoredEpisode, view: CameraView, wanted: AnnotationSettings) -> Tables:
-        """Return the annotations of a view's images; with a sensor, of the undistorted camera at the time of the image."""
+        """Return the annotations of a view's images; with a sensor, of the undistorted camera at its time."""
         states, fields = moments(episode, view)
         return annotate_episode(
             self._truth(view),

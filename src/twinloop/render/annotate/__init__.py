@@ -1,4 +1,4 @@
-"""The truth about every picture, computed from any renderer's ids and distances, and pictures of it for people."""
+"""Ground truth of images, computed from any renderer's ids and distances, and its visualization."""
 
 from twinloop.render.annotate.draw import (
     depth_picture,

@@ -1,10 +1,10 @@
-"""Boxes around things, in closed form from their shapes: oriented ones in space, upright ones in pictures.
+"""Bounding boxes of objects, in closed form from their shapes: oriented 3D boxes and 2D boxes in images.
 
-Of every geom that is drawn, boxes are those of a few *blobs*: ellipsoids, perhaps flat or shrunk to a point. A sphere
-or an ellipsoid is one, a capsule two balls, a cylinder two discs, a box its corners, a mesh the corners of its hull.
-Of a blob with centre c and half axes A (columns), the reach along a direction n is n·c + |Aᵀn|, and its outline before
-a pinhole K is a conic whose dual is K (A Aᵀ - c cᵀ) Kᵀ (Hartley and Zisserman, Multiple View Geometry, 2nd ed., 8.3),
-so that both kinds of box are exact whatever the shape.
+The boxes of a visible geom are those of a few *blobs*: ellipsoids, possibly flat or reduced to a point. A sphere or an
+ellipsoid is one, a capsule two balls, a cylinder two discs, a box its corners, a mesh the corners of its hull. For a
+blob with centre c and half axes A (columns), the extent along a direction n is n·c + |Aᵀn|, and its outline in a
+pinhole K is a conic whose dual is K (A Aᵀ - c cᵀ) Kᵀ (Hartley and Zisserman, Multiple View Geometry, 2nd ed., 8.3), so
+both kinds of box are exact for these shapes.
 """
 
 from __future__ import annotations
@@ -68,15 +68,15 @@ class ObjectBlobs:
         return self.instance[self.starts], (low + high) / 2.0, high - low
 
     def upright(self, camera_from_frame: Array, pinhole: Intrinsics) -> tuple[Array, Array]:
-        """What a camera would see of each thing alone.
+        """Return the view of a camera on each object alone.
 
         Args:
             camera_from_frame: ``(k, 4, 4)``, of each blob's frame.
 
         Returns:
-            Boxes ``(m, 4)`` of the outlines in a picture, left, top, right, bottom in px, not cut at its edges, nan
-            where a thing reaches behind the camera, which has no outline then; and how far along the optical axis
-            each thing reaches, ``(m,)`` in m.
+            Boxes ``(m, 4)`` of the outlines in an image, left, top, right, bottom in px, not clipped at its edges, nan
+            for an object that reaches behind the camera, which has no outline; and the largest distance of each object
+            along the optical axis, ``(m,)`` in m.
         """
         if not len(self.instance):
             return np.empty((0, 4)), np.empty(0)
@@ -96,15 +96,15 @@ class ObjectBlobs:
 
 
 def visible_boxes(instance: NDArray[np.uint16], count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """How many pixels of a picture each thing has, and the box of those.
+    """Return the number of pixels of each object in an image, and their bounding box.
 
     Args:
-        instance: a picture of instances ``(H, W)``.
-        count: things there are.
+        instance: an image of instances ``(H, W)``.
+        count: number of objects.
 
     Returns:
         ``(1 + count,)`` pixels by instance number, and ``(1 + count, 4)`` left, top, right, bottom: edges of pixels, so
-        that the box of a single pixel (column 3, row 5) is 3, 5, 4, 6; 0 where a thing is not seen.
+        that the box of a single pixel (column 3, row 5) is 3, 5, 4, 6; 0 for an invisible object.
     """
     from scipy.ndimage import find_objects
 

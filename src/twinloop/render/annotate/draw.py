@@ -1,4 +1,4 @@
-"""Annotations for people: pictures of numbers as colours, and boxes, names and axes on top of a picture."""
+"""Visualize annotations: images of numbers as colours, and boxes, names and axes drawn on an image."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def instance_picture(instance: NDArray[Any]) -> Picture:
 
 
 def depth_picture(depth: NDArray[np.float32], *, near: float | None = None, far: float | None = None) -> Picture:
-    """Distances ``(H, W)`` as colours, from yellow (near) over red to blue (far); dark where there is nothing.
+    """Return distances ``(H, W)`` as colours, from yellow (near) over red to blue (far); dark without a surface.
 
-    The range is that of the picture, without its nearest and farthest hundredth, unless it is given.
+    The range is that of the image, without its nearest and farthest hundredth, unless it is given.
     """
     told = np.isfinite(depth)
     low, high = np.percentile(depth[told], [1, 99]) if told.any() else (0.0, 1.0)
@@ -88,17 +88,17 @@ def draw_annotations(
     keypoints: bool = True,
     scale: int = 1,
 ) -> Picture:
-    """A picture with what is known of it: masks, boxes around what is seen, boxes in space, axes, keypoints.
+    """Return an image with its annotations: masks, 2D boxes, 3D boxes, axes, keypoints.
 
     Args:
         picture: ``(H, W, 3)`` of the same camera and frame.
         annotations: of its episode and camera, see `DatasetReader.annotations`.
-        masks: how much of instances' colours covers the picture, 0 to 1.
+        masks: opacity of the instances' colours, 0 to 1.
         axes: length of the axes of objects in m; 0 for none.
-        scale: how many times larger the result is, so that lines and names have room.
+        scale: enlargement of the result, for legible lines and names.
 
     Raises:
-        InputError: the picture has another size than its annotations.
+        InputError: the image has another size than its annotations.
     """
     from PIL import Image, ImageDraw, ImageFont
 
@@ -130,7 +130,7 @@ def draw_annotations(
 
 
 class _ImageDrawer:
-    """Draws in the coordinates of a picture that is shown ``scale`` times larger."""
+    """Draws in the coordinates of an image that is enlarged by ``scale``."""
 
     def __init__(self, draw: Any, font: Any, scale: int) -> None:
         self._draw, self._font, self._scale = draw, font, scale

@@ -1,4 +1,4 @@
-"""Write the truth about every picture of an episode as tables: what, where, how far, which way.
+"""Write the annotations of an episode's images as tables: instances, poses, depth, normals and flow.
 
 Conventions (`docs/guides/annotations.md`): SI units; camera axes x right, y down, z forward; pixel (column 0, row 0)
 covers [0, 1] × [0, 1]; quaternions wxyz; ``a_from_b`` takes coordinates in b to coordinates in a.
@@ -28,14 +28,14 @@ Columns = defaultdict[str, list[Any]]
 
 
 class EpisodeRows:
-    """The tables of one episode, picture after picture."""
+    """The tables of one episode, image after image."""
 
     def __init__(self, number: int, wanted: tuple[str, ...], depth_unit: float, things: InstanceTable) -> None:
         self._number, self._wanted, self._unit, self._things = number, wanted, depth_unit, things
         self._columns: dict[str, Columns] = {name: defaultdict(list) for name in table_names(wanted)}
 
     def add(self, frame: FrameTruth) -> None:
-        """Append what is true of a picture."""
+        """Append the annotations of an image."""
         self._append("cameras", frame, 1, _camera_columns(frame))
         if "frames" in self._columns:
             self._append("frames", frame, 1, {**self._pictures(frame), "flow": [None]})
@@ -47,7 +47,7 @@ class EpisodeRows:
             self._append("keypoints", frame, len(points.name), _keypoint_columns(points))
 
     def add_flow(self, row: int, now: FrameTruth, then: FrameTruth) -> None:
-        """Fill in the flow of an earlier picture, the ``row``-th that was added, once the next is known."""
+        """Fill in the flow of an earlier image, the ``row``-th that was added, when the next one is known."""
         if "flow" in self._wanted:
             self._columns["frames"]["flow"][row] = encode_png(encode_flow(*forward_flow(now.view, then.view)))
 
@@ -105,7 +105,7 @@ class EpisodeRows:
 
 
 def table_names(wanted: tuple[str, ...]) -> list[str]:
-    """Names of the tables of pictures that hold what is wanted."""
+    """Return the names of the tables with the requested annotations of images."""
     pictures = {"depth", "instance", "semantic", "normals", "flow"}
     names = ["cameras"] if {*pictures, "boxes", "poses"} & set(wanted) else []
     names += ["frames"] if pictures & set(wanted) else []
@@ -149,13 +149,13 @@ _LARGEST_UNIT = 0.01
 
 @dataclass(frozen=True, kw_only=True)
 class AnnotationSettings:
-    """Which annotations are wanted, by name (`ANNOTATIONS`, or ``all``), and how distances are stored.
+    """Requested annotations by name (`ANNOTATIONS`, or ``all``), and the unit of stored distances.
 
-    ``depth_unit`` (m) is one count of a depth picture: at 0.1 mm distances up to 6.5 m can be told.
+    ``depth_unit`` (m) is one count of a depth image: at 0.1 mm the largest distance is 6.5 m.
 
     Raises:
         UnknownNameError: there is no such annotation.
-        InputError: a unit of depth above 1 cm, or none.
+        InputError: a unit of depth above 1 cm, or not positive.
     """
 
     wanted: tuple[str, ...] = ("all",)
@@ -196,18 +196,18 @@ def annotate_episode(
     settings: AnnotationSettings,
     model: mujoco.MjModel | None = None,
 ) -> dict[str, pa.Table]:
-    """The tables of one episode's pictures, from every camera of a renderer: what `commit_block` takes as ``tables``.
+    """Return the tables of one episode's images, from every camera of a renderer: ``tables`` of `commit_block`.
 
     Args:
-        renderer: any that makes `AnnotationSettings.channels`.
+        renderer: any that supports `AnnotationSettings.channels`.
         states: of every frame, ``T``; flow of the last is empty.
         fields: as for ``renderer.render``: of one world or one per frame.
-        number: the episode's number, by which the writer knows it.
-        model: the variant of the twin's model that the renderer was opened with, where there is one.
+        number: the episode's number in the writer.
+        model: the variant of the twin's model with which the renderer was opened, if any.
 
     Returns:
-        ``annotations/cameras`` always; ``annotations/frames`` (pictures), ``annotations/objects`` (boxes, visibility,
-        poses) and ``annotations/keypoints`` where they are wanted; see `dataset.annotations` for their columns.
+        ``annotations/cameras`` always; ``annotations/frames`` (images), ``annotations/objects`` (boxes, visibility,
+        poses) and ``annotations/keypoints`` if requested; see `dataset.annotations` for their columns.
 
     Raises:
         UnknownNameError: the renderer lacks a channel.
@@ -239,7 +239,7 @@ def annotations_document(twin: Twin, settings: AnnotationSettings) -> dict[str, 
 def _frames(
     renderer: Renderer, truth: ImageAnnotator, states: SceneStates, fields: Fields | None, settings: AnnotationSettings
 ) -> Iterator[FrameTruth]:
-    """What is true of every picture, frame by frame and camera by camera."""
+    """Yield the annotations of every image, frame by frame and camera by camera."""
     truth.begin(states, fields)
     wanted = settings.per_frame
     parts = {"objects": bool({"boxes", "poses"} & set(wanted)), "keypoints": "poses" in wanted}

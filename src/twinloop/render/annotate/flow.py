@@ -1,4 +1,4 @@
-"""Compute where points of one picture are in the next, and follow named points through pictures."""
+"""Compute the positions of an image's points in the next image, and track named points through images."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class FrameView:
 
 
 def forward_flow(now: FrameView, then: FrameView) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """How far each pixel's point moves from one picture to the next.
+    """Return the motion of each pixel's point from one image to the next.
 
     Returns:
-        ``(H, W, 2)`` px to the right and down, nan where there is nothing or the point is behind the camera then; and
-        whether the next picture shows the point, ``(H, W)``: inside its edges and not hidden, by itself neither.
+        ``(H, W, 2)`` px to the right and down, nan without a surface or for a point that is then behind the camera; and
+        whether the next image shows the point, ``(H, W)``: within its edges and not occluded, also not by its own body.
     """
     pixels, distance = _pixels_then(now, then)
     valid = (now.geom >= 0) & (distance > 0.0)
@@ -51,10 +51,10 @@ def forward_flow(now: FrameView, then: FrameView) -> tuple[NDArray[np.float32], 
 
 
 def _pixels_then(now: FrameView, then: FrameView) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Where every pixel's point is in the next picture ``(H, W, 2)``, and how far along its optical axis ``(H, W)``.
+    """Return the position of every pixel's point in the next image ``(H, W, 2)``, and its distance ``(H, W)``.
 
-    A pixel (u, v) at distance z is the point z K⁻¹ (u, v, 1), so that what follows is linear in z (u, v, 1) with one
-    matrix per geom. Single precision: positions err by some 1e-4 px.
+    A pixel (u, v) at distance z is the point z K⁻¹ (u, v, 1), so the result is linear in z (u, v, 1) with one matrix
+    per geom. Single precision: the error of positions is about 1e-4 px.
     """
     motion = (
         np.linalg.inv(then.world_from_camera)
@@ -79,10 +79,11 @@ def _pixels_then(now: FrameView, then: FrameView) -> tuple[NDArray[np.float32], 
 
 
 def shows(view: FrameView, pixels: NDArray[Any], distance: NDArray[Any], geom: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """Whether a picture shows points of geoms ``(n,)`` at pixels ``(n, 2)``, ``distance`` ``(n,)`` m away.
+    """Return whether an image shows points of geoms ``(n,)`` at pixels ``(n, 2)``, ``distance`` ``(n,)`` m away.
 
-    It does where the pixel there shows the geom at this distance. On a slanted surface distances differ within a pixel:
-    then the point is shown where those of the four pixels around that show the geom bracket its distance.
+    A point is visible if its pixel shows the geom at this distance. On a slanted surface distances differ within a
+    pixel: then the point is visible if the distances of the surrounding four pixels that show the geom enclose its
+    distance.
     """
     width, height = view.pinhole.width, view.pinhole.height
     column, row = pixels[:, 0], pixels[:, 1]
@@ -101,7 +102,7 @@ def shows(view: FrameView, pixels: NDArray[Any], distance: NDArray[Any], geom: N
 
 
 def around(pinhole: Intrinsics, pixels: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.bool_]]:
-    """Rows and columns ``(n, 4)`` of the pixels whose centres surround points of a picture, and which lie in it."""
+    """Return rows and columns ``(n, 4)`` of the pixels around points of an image, and whether they are within it."""
     column, row = pixels[:, 0], pixels[:, 1]
     inside = (column >= 0.0) & (column <= pinhole.width) & (row >= 0.0) & (row <= pinhole.height)
     left, top = (np.where(inside, np.floor(np.nan_to_num(x) - 0.5), 0.0).astype(np.intp) for x in (column, row))
@@ -115,10 +116,10 @@ _CORNERED = ("object", "target", "distractor")
 
 @dataclass(frozen=True, kw_only=True)
 class KeypointRows:
-    """Keypoints in one picture, ``k`` rows.
+    """Keypoints in one image, ``k`` rows.
 
-    ``world`` and ``camera`` ``(k, 3)`` in m, ``pixel`` ``(k, 2)``, nan behind the camera; whether a point is inside the
-    picture's edges, and whether it is with nothing nearer there.
+    ``world`` and ``camera`` ``(k, 3)`` in m, ``pixel`` ``(k, 2)``, nan behind the camera; whether a point is within the
+    image, and whether it is also not occluded.
     """
 
     name: tuple[str, ...]
@@ -143,12 +144,12 @@ class Keypoints:
         self._instance = np.concatenate([model.site_bodyid[self._sites], np.repeat(self._cornered, 8)]).astype(np.intp)
 
     def see(self, view: FrameView, model: mujoco.MjModel, data: mujoco.MjData, corners: Array) -> KeypointRows:
-        """Where the points that there are lie in a picture.
+        """Return the positions of the existing points in an image.
 
         Args:
             model: with the world's fields.
             data: the poses of sites and geoms.
-            corners: of all things' boxes by number in the world, ``(1 + n, 8, 3)``, nan where a thing is not there.
+            corners: of all objects' boxes by number in the world, ``(1 + n, 8, 3)``, nan for an absent object.
         """
         world = np.concatenate([data.site_xpos[self._sites], corners[self._cornered].reshape(-1, 3)])
         there = np.flatnonzero(np.isfinite(world).all(axis=1))
@@ -169,7 +170,7 @@ class Keypoints:
 
 
 def _reached(model: mujoco.MjModel, data: mujoco.MjData, eye: Array, points: Array) -> NDArray[np.bool_]:
-    """Whether nothing that is drawn lies between an eye and points ``(n, 3)``; what a point itself lies on does not."""
+    """Return whether no visible geom is between a camera and points ``(n, 3)``, except the point's own surface."""
     count, ways = len(points), points - eye
     length = np.linalg.norm(ways, axis=1)
     met, distance = np.empty(count, dtype=np.int32), np.empty(count)

@@ -1,7 +1,7 @@
-"""Compute what is true of one picture: who is where in it, and how much of each thing is seen.
+"""Compute the annotations of one image: instances, boxes and visibility.
 
-The pixels that hide a thing are found with rays: of those in its full outline that show something else, as near as it
-or nearer, the ones through which the thing itself would be met.
+The pixels that hide an object are found with rays: of the pixels in its full outline that show another surface at the
+same or a shorter distance, those whose ray would hit the object.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ def hidden_pixels(
     box: NDArray[np.float64],
     farthest: float,
 ) -> int:
-    """How many pixels of a picture show something else before a thing.
+    """Return the number of pixels in which other surfaces occlude an object.
 
     Args:
         model: with the world's fields; its ``geom_group`` is written and restored.
         data: the poses of its geoms.
-        instance: the picture's instances ``(H, W)``.
-        box: of the thing's outline ``(4,)``, the whole picture where it is nan; see `boxes.Blobs.upright`.
-        farthest: how far along the optical axis the thing reaches, in m.
+        instance: the image's instances ``(H, W)``.
+        box: of the object's outline ``(4,)``, nan for the whole image; see `boxes.Blobs.upright`.
+        farthest: the object's largest distance along the optical axis, in m.
 
     Returns:
-        A count; where more than `MOST_RAYS` pixels are in question, an estimate from a grid of so many at most.
+        A count; with more than `MOST_RAYS` candidate pixels, an estimate from a grid of at most that many.
     """
     whole = np.array([0.0, 0.0, view.pinhole.width, view.pinhole.height])
     near = np.clip(np.where(np.isnan(box), whole, box), 0.0, whole[[2, 3, 2, 3]])
@@ -92,7 +92,7 @@ _SHAPE = ("geom_", "body_", "mat_rgba")  # fields that say what shapes there are
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectRows:
-    """Things in one picture, ``m`` rows; see `dataset.annotations` for what the columns are. nan is unknown."""
+    """Objects in one image, ``m`` rows; `dataset.annotations` describes the columns. nan is unknown."""
 
     instance: NDArray[np.intp]
     pixels: NDArray[np.int64]
@@ -107,7 +107,7 @@ class ObjectRows:
 
 @dataclass(frozen=True, kw_only=True)
 class FrameTruth:
-    """One picture: ``index`` is the frame's, ``instance`` ``(H, W)`` who is seen, ``normal`` where it was asked for."""
+    """One image: ``index`` of the frame, ``instance`` ``(H, W)`` of the visible objects, ``normal`` if requested."""
 
     index: int
     camera: str
@@ -120,7 +120,7 @@ class FrameTruth:
 
 @dataclass(frozen=True, kw_only=True)
 class _DrawnShapes:
-    """What is drawn in a world: blobs, boxes along the things' own axes (nan where none), numbers of all things."""
+    """Visible shapes of a world: blobs, oriented boxes (nan if none), numbers of all objects."""
 
     blobs: ObjectBlobs
     centre: Array
@@ -138,7 +138,7 @@ class _DrawnShapes:
 
 
 class ImageAnnotator:
-    """The truth about pictures of one model's cameras; one episode after the other, one frame after the other."""
+    """Annotates images of one model's cameras; one episode after the other, one frame after the other."""
 
     def __init__(
         self, model: mujoco.MjModel, things: InstanceTable, cameras: Sequence[str], *, height: int, width: int
@@ -166,7 +166,7 @@ class ImageAnnotator:
         return {name: value[rows] if name in self._single else value for name, value in self._fields.items()}
 
     def pose(self, frame: int) -> None:
-        """Put everything where it is in a frame."""
+        """Set all poses to those of a frame."""
         self._frame = frame
         self._posed.pose(self._states, frame)
         if self._changing:
@@ -175,7 +175,7 @@ class ImageAnnotator:
     def see(
         self, camera: str, seen: Mapping[str, NDArray], *, objects: bool = True, keypoints: bool = True
     ) -> FrameTruth:
-        """What is true of a camera's picture of the posed frame, given its channels ``geom`` and ``depth``."""
+        """Return the annotations of a camera's image of the posed frame, given its channels ``geom`` and ``depth``."""
         model, data, row = self._posed.model, self._posed.data, self._ids[camera]
         view = FrameView(
             depth=seen["depth"],
@@ -235,7 +235,7 @@ class ImageAnnotator:
     def _visibility(
         self, view: FrameView, instance: NDArray[np.uint16], number: int, pixels: int, full: Array, farthest: float
     ) -> float:
-        """The seen part of what the picture would show of a thing alone; nan where that is nothing."""
+        """Return the visible share of an object's pixels within the image; nan without any."""
         thing = self.things.instances[number - 1]
         hidden = hidden_pixels(self._posed.model, self._posed.data, view, instance, thing, full, farthest)
         return pixels / (pixels + hidden) if pixels + hidden else float("nan")

@@ -1,4 +1,4 @@
-"""Who is who in a picture: one stable number for every body, and a class for each."""
+"""Instances and classes in images: one stable number for every body, and a class for each."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DRAWN_GROUPS = 3  # geoms of the groups 0, 1 and 2 are what MuJoCo's renderers s
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectInstance:
-    """One thing: its number in pictures (0 is nothing), name, class, the body it is (0: the world's), its geoms."""
+    """One object: its number in images (0 is none), name, class, body (0: the world's), geoms."""
 
     id: int
     name: str
@@ -44,10 +44,10 @@ class ObjectInstance:
 
 @dataclass(frozen=True, kw_only=True)
 class InstanceTable:
-    """The things of a twin, the same in every episode of every run.
+    """The objects of a twin, the same in every episode of every run.
 
-    A body has its own number in the model. The world's own geoms (table, floor) are a thing each and are numbered on
-    from there in the model's order. A slot of a scene is a thing, whatever shape it has and whether it is there.
+    The number of a body is its number in the model. Each of the world's own geoms (table, floor) is an object; their
+    numbers follow in the model's order. A slot of a scene is an object, for any shape and also if it is empty.
     """
 
     instances: tuple[ObjectInstance, ...]
@@ -98,7 +98,7 @@ class InstanceTable:
         return np.concatenate([self.of_geom, np.zeros(1, dtype=np.uint16)])[geom]
 
     def semantic(self, instance: NDArray[np.uint16]) -> NDArray[np.uint8]:
-        """Class numbers of a picture of instances."""
+        """Return the class numbers of an image of instances."""
         return self.class_ids[instance]
 
     def to_json(self) -> dict[str, Any]:
@@ -110,7 +110,7 @@ class InstanceTable:
 
 
 def _classes(twin: Twin) -> Mapping[str, str]:
-    """Classes that follow from what the twin says of itself, by name of a body or of a geom of the world."""
+    """Return the classes that follow from the twin's declarations, by name of a body or of a geom of the world."""
     scene, spec = twin.scene, twin.spec
     found = {scene.spec.support if scene else _SUPPORT: "table"}
     for slot in scene.layout.slots if scene else ():

@@ -1,17 +1,17 @@
-"""MuJoCo's lights as lamps of a path tracer, and what 1.0 means.
+"""Convert MuJoCo's lights to lamps of a path tracer, and define the unit of light.
 
-1.0 is the light of a white matt surface where sRGB is white. MuJoCo's classic lights are no physical quantities: their
-colours add up to what a screen shows. So two constants per model, fixed when it is opened, turn them into light: a
-white surface that faces all its lights, and one that all lights with shadows miss, are as bright as the classic
-renderer shows them. From then on light is linear: twice the colour is twice the light.
+1.0 is the light of a white matt surface at sRGB white. MuJoCo's classic lights are not physical quantities: their
+colours add up to a displayed colour. Two constants per model, determined when it is opened, convert them to light: a
+white surface facing all lights, and one in the shadow of all lights that cast shadows, have the brightness of the
+classic renderer. From then on light is linear: twice the colour is twice the light.
 
 - Ambient colours, and half of the headlight's diffuse colour (the mean cosine towards the camera), come from all
-  around: see `sky.surrounding_light`.
-- A directional light is a disc far away, as large as its bulb (``light_bulbradius`` at ``light_pos``) is for who stands
-  in the middle of the model.
-- Points and spots are bulbs of that radius. A classic one is as bright as in the classic renderer at the distance
-  between it and the middle of the model as compiled; its light falls with the square of the distance.
-- ``light_intensity`` above 0 says candela (lux for a directional light) and replaces that; ``light_diffuse`` then is
+  directions: see `sky.surrounding_light`.
+- A directional light is a distant disc with the angular size of its bulb (``light_bulbradius`` at ``light_pos``) from
+  the centre of the model.
+- Point and spot lights are bulbs of that radius. A classic one has the brightness of the classic renderer at the
+  distance of the compiled model's centre; its light decreases with the square of the distance.
+- ``light_intensity`` above 0 is in candela (lux for a directional light) and replaces that; ``light_diffuse`` then is
   the colour only. `WHITE_LUX` on a white surface are 1.0.
 - A light without shadows (``castshadow``) is a wide one, `_SOFT` in half angle: its shadows have no edges.
 """
@@ -50,7 +50,7 @@ class LightExposure:
 
     @classmethod
     def of(cls, model: mujoco.MjModel, light_xpos: Array) -> Self:
-        """Of a model as compiled, with its lights where they are at home."""
+        """Return the constants of a compiled model, with its lights in the home pose."""
         shining = model.light_active.astype(bool)
         shadows = shining & model.light_castshadow.astype(bool)
         fill = float(luminance(_ambient(model) + model.light_diffuse[shining & ~shadows].sum(axis=0)))
@@ -63,7 +63,7 @@ class LightExposure:
         )
 
     def surrounding(self, model: mujoco.MjModel) -> Array:
-        """The radiance of what comes from all around, ``(3,)``."""
+        """Return the radiance of the light from all directions, ``(3,)``."""
         return self.fill * _ambient(model)
 
 
@@ -194,10 +194,10 @@ def _on_disc(direction: Array) -> Array:
 
 
 def _in_ball() -> Array:
-    """Points in a ball of radius 1 that look like an evenly bright disc from everywhere, as a matt bulb does.
+    """Return points in a ball of radius 1 that look like a uniform disc from all directions, as a matt bulb does.
 
     Their density is 1 / √(1 - r²) (the disc's inverse Abel transform), so a share (2/π) (asin r - r √(1 - r²)) of them
-    lies within r. Directions follow the same spiral, radii a sequence of the golden ratio.
+    is within r. Directions follow the same spiral, radii a sequence of the golden ratio.
     """
     number = np.arange(_POINTS)
     height = 1.0 - 2.0 * (number + 0.5) / _POINTS

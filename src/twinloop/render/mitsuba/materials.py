@@ -1,17 +1,16 @@
-"""MuJoCo's materials as physically based ones.
+"""Convert MuJoCo's materials to physically based ones.
 
-The surface is Mitsuba's ``principled`` BSDF (Burley, "Physically Based Shading at Disney", SIGGRAPH 2012 course). It is
-given
+The surface is Mitsuba's ``principled`` BSDF (Burley, "Physically Based Shading at Disney", SIGGRAPH 2012 course) with
 
 - base colour: texture times ``rgba``, both sRGB, decoded to linear light;
-- ``metallic`` as it is, 0 where it is not said (−1);
-- ``roughness`` as it is; where it is not said, from ``shininess``: MuJoCo's exponent n = 128 · shininess of a
-  Blinn-Phong lobe has the width α = √(2 / (n + 2)) (Walter et al., "Microfacet Models for Refraction through Rough
-  Surfaces", EGSR 2007, equation for Phong and Beckmann), and Burley's roughness is √α;
-- specular: MuJoCo's ``specular`` as it is; 0.5, the default of both, is a reflectance of 4 % (refractive index 1.5);
+- ``metallic``, 0 by default (−1);
+- ``roughness``; by default from ``shininess``: MuJoCo's exponent n = 128 · shininess of a Blinn-Phong lobe has the
+  width α = √(2 / (n + 2)) (Walter et al., "Microfacet Models for Refraction through Rough Surfaces", EGSR 2007,
+  equation for Phong and Beckmann), and Burley's roughness is √α;
+- specular: MuJoCo's ``specular``; 0.5, the default of both, is a reflectance of 4 % (refractive index 1.5);
 - opacity: alpha; emission: ``emission`` times the base colour as radiance.
 
-``reflectance`` (a mirror image in MuJoCo's classic renderer) is not used: say ``metallic`` and ``roughness``.
+``reflectance`` (a mirror image in MuJoCo's classic renderer) is not used: set ``metallic`` and ``roughness``.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ _SMOOTHEST = 0.03  # below, highlights of small lamps are found too rarely: nois
 
 @dataclass(frozen=True, kw_only=True)
 class GeomMaterial:
-    """How a geom looks; ``image`` is linear light ``(height, width, 3)``, of one pixel where it has no texture.
+    """Appearance of a geom; ``image`` is linear light ``(height, width, 3)``, of one pixel without a texture.
 
-    ``origin`` tells images apart, and stands for them where looks are compared.
+    ``origin`` identifies the image, and replaces it in comparisons.
     """
 
     image: NDArray[np.float32] = field(compare=False)
@@ -66,10 +65,10 @@ class MaterialSet:
         self._version += 1
 
     def look(self, model: mujoco.MjModel, geom: int) -> GeomMaterial:
-        """Of a geom, as the model has it now.
+        """Return the appearance of a geom in the model's current state.
 
         Raises:
-            InputError: its texture is no picture.
+            InputError: its texture is not an image.
         """
         material = int(model.geom_matid[geom])
         rgba = shown_rgba(model, geom)
@@ -130,7 +129,7 @@ def bsdf(mitsuba: Any, look: GeomMaterial) -> dict[str, Any]:
 
 
 def emitter(mitsuba: Any, look: GeomMaterial) -> dict[str, Any]:
-    """The light of its own that a look with emission has."""
+    """Return the emitter of an appearance with emission."""
     return {"type": "area", "radiance": _colour(mitsuba, look.image * np.float32(look.emission))}
 
 

@@ -1,6 +1,6 @@
-"""Mitsuba's cameras: poses, lenses, and what they see of surfaces at the middles of pixels.
+"""Render with Mitsuba: camera poses, lenses, and surfaces at the centres of pixels.
 
-What 1.0 means, and how lights and materials of MuJoCo are taken, is said in `lights` and `materials`.
+`lights` and `materials` describe the unit of light and the conversion of MuJoCo's lights and materials.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _TRUTHS = {"position": 3, "sh_normal": 3, "albedo": 3, "shape_index": 1}
 
 
 class MitsubaCamera:
-    """One camera of a size; pictures are averaged over each pixel, surfaces are seen through its middle."""
+    """One camera of a size; images are averaged over each pixel, surfaces are those at its centre."""
 
     def __init__(self, mitsuba: Any, *, height: int, width: int, near: float, far: float) -> None:
         self._mitsuba = mitsuba
@@ -95,7 +95,7 @@ def can_denoise() -> bool:
 
 
 def denoise(light: Image, albedo: Image, normal: Image) -> Image:
-    """Linear light without the noise of few samples, led by what has none: albedo and normals, all ``(h, w, 3)``.
+    """Return linear light without the noise of few samples, guided by noise-free albedo and normals, all ``(h, w, 3)``.
 
     Raises:
         MissingDependencyError: pyoidn is not installed.
@@ -114,11 +114,11 @@ _ROULETTE = 3  # segments before paths may end by chance: a tenth of the time at
 
 @dataclass(frozen=True, kw_only=True)
 class MitsubaQuality:
-    """How long a picture may take.
+    """Settings that determine the time of an image.
 
-    ``samples`` paths per pixel of at most ``max_depth`` segments (1: only what shines by itself, 2: direct light).
-    ``denoise``: remove the noise of few samples; None: where pyoidn is installed. ``variant``: ``scalar``, ``llvm``,
-    ``cuda``, or ``auto`` for the fastest that works here. ``seed`` chooses the noise.
+    ``samples`` paths per pixel of at most ``max_depth`` segments (1: only emission, 2: direct light). ``denoise``:
+    remove the noise of few samples; None: if pyoidn is installed. ``variant``: ``scalar``, ``llvm``, ``cuda``, or
+    ``auto`` for the fastest that works here. ``seed`` selects the noise.
     """
 
     samples: int = 64
@@ -135,10 +135,10 @@ class MitsubaQuality:
 
 
 class MitsubaRenderer(Renderer):
-    """Traces paths of light; ``depth``, ``geom`` and ``normal`` are those of the surface in the middle of each pixel.
+    """Traces paths of light; ``depth``, ``geom`` and ``normal`` are those of the surface at the centre of each pixel.
 
-    The same state, fields, seed and variant give the same picture; variants differ in their noise. There is no
-    distortion of lenses and no blur of motion: both are made from its pictures.
+    The same state, fields, seed and variant give the same image; variants differ in their noise. There is no lens
+    distortion and no motion blur: the sensor model computes both from its images.
 
     Raises:
         MissingDependencyError: Mitsuba, the variant or the denoiser is missing here.
@@ -220,7 +220,7 @@ class MitsubaRenderer(Renderer):
     def _light(
         self, scene: MitsubaScene, name: str, surfaces: dict[str, NDArray], rays: NDArray[np.float64]
     ) -> NDArray[np.float32]:
-        """Linear light of a camera's picture, before the background, which has no noise."""
+        """Return the linear light of a camera's image, before the noise-free background is added."""
         picture = self._trace(scene, name)
         cover = (surfaces["geom"] >= 0)[..., None] if scene.shines else picture[..., 3:]
         light = picture[..., :3] * (cover if scene.shines else 1.0)
@@ -233,7 +233,7 @@ class MitsubaRenderer(Renderer):
         return light
 
     def _trace(self, scene: MitsubaScene, name: str) -> NDArray[np.float32]:
-        """The mean of as many passes as memory asks for, each with a seed of its own."""
+        """Return the mean of several passes limited by memory, each with its own seed."""
         most = max(1, _WAVE // (self.height * self.width))
         parts = [min(most, self._quality.samples - done) for done in range(0, self._quality.samples, most)]
         start = zlib.crc32(name.encode(), zlib.crc32(self._posed.data.qpos.tobytes(), self._quality.seed))
@@ -262,7 +262,7 @@ class MitsubaRenderer(Renderer):
 def _write_surfaces(
     surfaces: dict[str, NDArray], pose: NDArray[np.float64], rays: NDArray[np.float64], out: dict[str, NDArray]
 ) -> None:
-    """Ids, depth along the optical axis and normals in camera axes, of what the middles of pixels see."""
+    """Write ids, depth along the optical axis and normals in camera axes, at the centres of pixels."""
     if "geom" in out:
         out["geom"][:] = surfaces["geom"]
     if "depth" in out:

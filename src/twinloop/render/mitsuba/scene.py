@@ -1,8 +1,8 @@
-"""A posed model as a scene of Mitsuba: built once, then only what changed is written.
+"""Convert a posed model to a Mitsuba scene: built once, then only changes are written.
 
-Every geom that the classic renderer shows (groups 0 to 2, not fully transparent) is a mesh in world coordinates. What a
-mesh is made of (how many triangles, whether it has a texture, is transparent, shines) is fixed once built; a frame in
-which that is different is built anew.
+Every geom that the classic renderer shows (groups 0 to 2, not fully transparent) is a mesh in world coordinates. The
+structure of a mesh (number of triangles, texture, transparency, emission) is fixed once built; a frame with another
+structure rebuilds it.
 """
 
 from __future__ import annotations
@@ -82,10 +82,10 @@ class MitsubaScene:
         self.faces = sky_faces(model)
 
     def update(self, model: mujoco.MjModel, data: mujoco.MjData) -> None:
-        """Make the scene that of a posed model.
+        """Update the scene to a posed model.
 
         Raises:
-            InputError: a texture that is no picture, or a shape that has no triangles.
+            InputError: a texture that is not an image, or a shape without triangles.
         """
         things = [self._thing(model, data, geom) for geom in visible_geoms(model)]
         lamps = list(lights.lamps(model, data, self._exposure, away=20.0 * self.far))
@@ -99,7 +99,7 @@ class MitsubaScene:
         self._things, self._lamps, self._light = things, lamps, light
 
     def geom_ids(self, shape_index: NDArray[np.float32]) -> NDArray[np.int32]:
-        """The model's geom ids of what Mitsuba numbers its shapes by, -1 for none."""
+        """Return the model's geom ids of Mitsuba's shape numbers, -1 for none."""
         return self._ids[shape_index.astype(np.int64)]
 
     def _thing(self, model: mujoco.MjModel, data: mujoco.MjData, geom: int) -> PosedGeom:
@@ -138,10 +138,10 @@ class MitsubaScene:
         self._ids = _shape_ids(mitsuba, self.scene)
 
     def _sky(self, light: NDArray[np.float32], *, alone: bool) -> dict[str, Any]:
-        """Light from all around, which paths meet where they leave: beside lamps they never ask for it.
+        """Return the light from all directions as an environment that paths hit when they leave the scene.
 
-        It is the same from everywhere, closely, so that asking tells them nothing. At as many samples noise has a third
-        of the variance that it had with the sky among the lamps by its brightness (so101_tabletop, front).
+        It is not sampled like lamps, because it is nearly uniform: with the same samples noise has a third of the
+        variance that it had with the sky among the lamps by its brightness (so101_tabletop, front).
         """
         turn = np.eye(4)
         turn[:3, :3] = ENVIRONMENT
@@ -215,7 +215,7 @@ def visible_geoms(model: mujoco.MjModel) -> list[int]:
 
 
 def _names(names: Any) -> dict[tuple[str, str], str]:
-    """Mitsuba's names of parameters by what they belong to and by their ends."""
+    """Return Mitsuba's names of parameters by their object and suffix."""
     found = {}
     for name in names:
         first, *rest = name.split(".")
@@ -268,7 +268,7 @@ def _shape_ids(mitsuba: Any, scene: Any) -> NDArray[np.int32]:
 
 
 def _wrapped(light: NDArray[np.float32], shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """The picture as Mitsuba keeps it: the first column again behind the last."""
+    """Return the image in Mitsuba's layout: the first column repeated after the last."""
     kept = np.ones(shape, dtype=np.float32)
     kept[..., :3] = np.concatenate([light, light[:, :1]], axis=1)[:, : shape[1]]
     return kept

@@ -21,7 +21,7 @@ _EDGE = 0.5  # cosine between a corner's normal and its triangle's, below which 
 
 @dataclass(frozen=True, kw_only=True)
 class TriangleMesh:
-    """Triangles in a geom's own axes; each has three corners of its own: ``positions``, ``normals``, ``uv``.
+    """Triangles in a geom's axes; each has three separate corners: ``positions``, ``normals``, ``uv``.
 
     All are ``(3 m, …)``, corner by corner. ``flat``: the normals are those of the triangles.
     """
@@ -33,14 +33,14 @@ class TriangleMesh:
 
 
 def surface(model: mujoco.MjModel, geom: int, mapping: TextureMapping | None, *, reach: float) -> TriangleMesh:
-    """The surface of a geom, with the texture coordinates of a mapping.
+    """Return the surface of a geom, with the texture coordinates of a mapping.
 
     Args:
-        mapping: how its texture lies on it; None where it has none.
-        reach: half the side in m at which a plane without end is cut.
+        mapping: of its texture; None without one.
+        reach: half of the side length in m at which an infinite plane is cut.
 
     Raises:
-        InputError: a shape that is not made of triangles (a signed distance field).
+        InputError: a shape that does not consist of triangles (a signed distance field).
     """
     corners, normals, texture = _corners(model, geom, reach)
     if mapping is not None and mapping.cube:
@@ -148,9 +148,9 @@ def _full_size(model: mujoco.MjModel, geom: int) -> Array:
 def _sheet(
     model: mujoco.MjModel, geom: int, corners: Array, texture: Array | None, mapping: TextureMapping
 ) -> NDArray[np.float64]:
-    """Coordinates of a flat picture: given, around the shape, or seen along z where the shape has no sides to speak of.
+    """Return coordinates of a 2D texture: given, around the shape, or projected along z for a shape without sides.
 
-    A uniform one repeats per metre of the geom's half sizes along x and y, as MuJoCo has it.
+    A uniform texture repeats per metre of the geom's half sizes along x and y, as in MuJoCo.
     """
     kind, size = int(model.geom_type[geom]), _full_size(model, geom)[:2]
     repeat = np.array(mapping.repeat)

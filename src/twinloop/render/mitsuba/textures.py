@@ -18,10 +18,10 @@ _ROLES = (mujoco.mjtTextureRole.mjTEXROLE_RGB, mujoco.mjtTextureRole.mjTEXROLE_R
 
 @dataclass(frozen=True, kw_only=True)
 class TextureMapping:
-    """How a texture lies on a shape: a sheet repeated along x and y, or a cube around it whose faces are stacked.
+    """Mapping of a texture on a shape: a sheet repeated along x and y, or a surrounding cube with stacked faces.
 
-    ``uniform`` counts repetitions per metre rather than per shape. ``side`` is the pixels of a cube's edge; a cube of
-    one picture (``faces`` 1) shows it on every side.
+    ``uniform`` counts repetitions per metre rather than per shape. ``side`` is the edge length of a cube's face in
+    pixels; a cube of one image (``faces`` 1) has it on every side.
     """
 
     cube: bool
@@ -39,7 +39,7 @@ def texture_of(model: mujoco.MjModel, material: int) -> int:
 
 
 def mapping_of(model: mujoco.MjModel, material: int) -> TextureMapping | None:
-    """How the texture of a material lies on shapes; None where it has none."""
+    """Return the mapping of a material's texture; None without one."""
     texture = texture_of(model, material)
     if texture < 0:
         return None
@@ -84,9 +84,10 @@ def sheet_coordinates(points: Array, repeat: Array) -> Array:
 
 
 def wrapped_coordinates(kind: int, points: Array) -> Array:
-    """Texture coordinates of a picture laid once on each side of a box, or once around a round shape.
+    """Return texture coordinates of an image applied once to each side of a box, or once around a round shape.
 
-    Measured on pictures of MuJoCo 4.0: u runs along x (on the sides ±x of a box along y) or with the azimuth, v down.
+    Measured on images of MuJoCo 4.0: u increases along x (on the sides ±x of a box along y) or with the azimuth, v
+    downwards.
 
     Args:
         kind: of geom: plane, box, sphere, ellipsoid, cylinder or capsule.
@@ -137,7 +138,7 @@ def look_up_cube(image: NDArray[np.float32], directions: Array) -> NDArray[np.fl
 
 
 def _face_coordinates(middles: Array, points: Array) -> tuple[NDArray[np.intp], Array, Array]:
-    """Faces ``(m,)`` that directions look at, and where points ``(m, k, 3)`` lie on them, across and down in ±1."""
+    """Return faces ``(m,)`` hit by directions, and the positions of points ``(m, k, 3)`` on them, in ±1."""
     rows = np.arange(len(middles))
     axis = np.abs(middles).argmax(axis=-1)
     negative = middles[rows, axis] < 0.0
@@ -173,9 +174,9 @@ def sky_faces(model: mujoco.MjModel) -> Image | None:
 
 
 def seen_sky(faces: Image | None, directions: NDArray[np.float64]) -> Image:
-    """What is seen of it in directions ``(n, 3)`` of the world; black where there is none.
+    """Return the displayed sky in directions ``(n, 3)`` of the world; black without a sky.
 
-    MuJoCo turns its sky by 90° about x: the upper face of the cube is that at +z.
+    MuJoCo rotates its sky by 90° about x: the upper face of the cube is that at +z.
     """
     if faces is None:
         return np.zeros((len(directions), 3), dtype=np.float32)
@@ -183,10 +184,10 @@ def seen_sky(faces: Image | None, directions: NDArray[np.float64]) -> Image:
 
 
 def surrounding_light(faces: Image | None, ambient: NDArray[np.float64]) -> Image:
-    """Radiance from all around ``(16, 32, 3)``, as a picture of latitudes (from the zenith) and longitudes.
+    """Return the radiance from all directions ``(16, 32, 3)``, by latitude from the zenith and longitude.
 
-    It is coloured and graded as the background and a little `_HAZE` before it are (a black one gives even light), and
-    scaled so that a white sheet that faces up and sees nothing else has the luminance of ``ambient`` ``(3,)``.
+    It has the colours of the background mixed with `_HAZE` of uniform light (a black one gives uniform light), and is
+    scaled such that a white sheet that faces up, without other light, has the luminance of ``ambient`` ``(3,)``.
     """
     if faces is None:
         return np.broadcast_to(ambient, (_ROWS, _COLUMNS, 3)).astype(np.float32)
@@ -198,9 +199,9 @@ def surrounding_light(faces: Image | None, ambient: NDArray[np.float64]) -> Imag
 
 
 def _directions() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """World directions of the picture's pixels, and the solid angles that they stand for, up to a factor.
+    """Return world directions of the image's pixels, and their solid angles up to a factor.
 
-    Mitsuba's own environment has y up and begins at −z; `ENVIRONMENT` turns it.
+    Mitsuba's environment has y up and begins at −z; `ENVIRONMENT` rotates it.
     """
     polar = np.pi * np.arange(_ROWS)[:, None] / (_ROWS - 1)
     azimuth = 2.0 * np.pi * np.arange(_COLUMNS)[None] / _COLUMNS

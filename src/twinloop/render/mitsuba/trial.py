@@ -1,4 +1,4 @@
-"""One variant tried in a process of its own: ``python -m twinloop.render.mitsuba.trial NAME LIBRARY``."""
+"""Try one variant in a separate process: ``python -m twinloop.render.mitsuba.trial NAME LIBRARY``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from twinloop.render.mitsuba.variants import MitsubaVariant
 
 
 def main(name: str, library: str) -> int:
-    """Trace a lit sheet; 0 when its light is what it has to be."""
+    """Trace a lit sheet; return 0 if its light is correct."""
     mitsuba = MitsubaVariant(name=name, library=library).load()
     scene = mitsuba.load_dict(
         {

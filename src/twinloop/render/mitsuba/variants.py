@@ -73,11 +73,11 @@ def import_mitsuba() -> ModuleType:
 
 
 def choose_variant(name: str = AUTO) -> MitsubaVariant:
-    """A variant that works here: the one named, or with ``auto`` the fastest.
+    """Return a variant that works here: the named one, or with ``auto`` the fastest.
 
     Raises:
         UnknownNameError: there is no such variant.
-        MissingDependencyError: it does not work here; says why, and what would help.
+        MissingDependencyError: it does not work here; has the reason and the next step.
     """
     if name != AUTO and name not in VARIANTS:
         raise UnknownNameError("variant", name, [*VARIANTS, AUTO], where="the mitsuba renderer")
@@ -165,7 +165,7 @@ def _remember(record: Path, variant: MitsubaVariant) -> None:
 
 
 def _try(variant: MitsubaVariant) -> str:
-    """Empty when a picture was made in a process of its own, else what went wrong."""
+    """Return an empty text if a separate process rendered an image, else the error."""
     command = [sys.executable, "-P", "-m", "twinloop.render.mitsuba.trial", variant.name, variant.library]
     problem = outcome(command, seconds=_TRIAL_SECONDS)
     return f"with {variant.library}: {problem}" if problem and variant.library else problem

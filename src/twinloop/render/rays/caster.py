@@ -89,10 +89,10 @@ REMEDY = "pip install 'twinloop[rays]'"
 
 @dataclass(frozen=True, kw_only=True)
 class RayHits:
-    """What ``n`` rays met first.
+    """First hits of ``n`` rays.
 
-    ``distance`` ``(n,)`` is in m along the ray, inf where there is nothing; ``geom`` ``(n,)`` the model's geom id, -1
-    where there is none; ``normal`` ``(n, 3)`` the surface's unit normal on the ray's side, in world axes, 0 where none.
+    ``distance`` ``(n,)`` is in m along the ray, inf without a hit; ``geom`` ``(n,)`` the model's geom id, -1 without
+    one; ``normal`` ``(n, 3)`` the surface's unit normal on the ray's side, in world axes, 0 without one.
     """
 
     distance: NDArray[np.float64]
@@ -113,8 +113,8 @@ class RayHits:
 class RayCaster(Protocol):
     """Casts rays into one world of a model.
 
-    Rays meet what cameras see: geoms of the groups 0 to 2 that are not wholly transparent. Flexes and skins are not
-    met. The same rays give the same hits, whatever was cast before.
+    Rays hit the geoms that cameras show: groups 0 to 2, not fully transparent. They do not hit flexes and skins. The
+    same rays give the same hits, independent of earlier rays.
     """
 
     name: str
@@ -128,19 +128,19 @@ class RayCaster(Protocol):
         moments: ArrayLike = 0.0,
         exclude: int = -1,
     ) -> RayHits:
-        """What rays meet first, each at a moment of its own.
+        """Return the first hits of rays, each at its own time.
 
         Args:
-            motion: where the bodies are in some frames.
-            origins: where rays begin, in world axes, ``(n, 3)`` or ``(3,)`` in m.
-            directions: where they go, ``(n, 3)``; they are made unit.
-            moments: the frame that each ray sees, ``(n,)`` or a number; 3.25 is a quarter of the way from the fourth
-                frame to the fifth.
-            exclude: id of a body that rays pass through, such as the scanner's own housing; -1 for none.
+            motion: poses of the bodies in some frames.
+            origins: of the rays, in world axes, ``(n, 3)`` or ``(3,)`` in m.
+            directions: of the rays, ``(n, 3)``; they are normalized.
+            moments: the frame of each ray, ``(n,)`` or a number; 3.25 is a quarter of the way from the fourth frame to
+                the fifth.
+            exclude: id of a body that rays pass through, such as the scanner's housing; -1 for none.
 
         Raises:
-            InputError: shapes that do not belong together, a direction without length, a moment before the first frame
-                or after the last.
+            InputError: shapes that do not fit each other, a direction without length, a time before the first frame or
+                after the last.
         """
         ...
 
@@ -206,5 +206,5 @@ def open_caster(name: str, model: mujoco.MjModel, fields: Fields | None = None) 
 
 
 def missing_embree(error: ImportError) -> MissingDependencyError:
-    """What to say where the fast engine is not installed."""
+    """Return the error if the fast engine is not installed."""
     return MissingDependencyError(f"The ray caster embree needs embreex ({error}).", remedy=REMEDY)

@@ -1,7 +1,7 @@
-"""Intel's Embree by way of ``embreex``: triangles of each body in a hierarchy of its own, built once.
+"""Cast rays with Intel's Embree (``embreex``): triangles of each body in a separate hierarchy, built once.
 
-A ray is taken into each body's axes at the ray's own moment, so nothing is rebuilt when bodies move, and a scan in
-which every ray sees another moment is as exact as a picture.
+A ray is transformed into each body's axes at the ray's own time, so nothing is rebuilt when bodies move, and a scan
+with a different time for every ray is as exact as an image.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ class EmbreeCaster:
 
     Args:
         fields: the world's model fields; None for the model as compiled.
-        chord: how far triangles may lie inside a round shape, in m.
+        chord: largest distance of triangles inside a round shape, in m.
 
     Raises:
         MissingDependencyError: ``embreex`` is not installed.
-        InputError: a geom that has no triangles.
+        InputError: a geom without triangles.
     """
 
     name = "embree"
@@ -154,7 +154,7 @@ class EmbreeCaster:
 
 @dataclass(frozen=True, kw_only=True)
 class _MovingPose:
-    """A body's pose at every ray's moment ``(n, …)``, or, where it stands still, one ``(1, …)`` for all."""
+    """A body's pose at every ray's time ``(n, …)``, or, for a fixed body, one ``(1, …)`` for all."""
 
     position: NDArray[np.float64]
     quaternion: NDArray[np.float64]
@@ -167,7 +167,7 @@ class _MovingPose:
 
     @cached_property
     def _upright(self) -> bool:
-        """Whether the body's axes are the world's, as they are of what stands on the floor."""
+        """Whether the body's axes are the world's, as for objects on the floor."""
         return len(self.quaternion) == 1 and bool((self.quaternion[0] == _UPRIGHT).all())
 
     def take(self, rows: NDArray) -> _MovingPose:

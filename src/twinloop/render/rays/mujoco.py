@@ -13,10 +13,11 @@ from twinloop.twin.quantities.rotation import matrix, quat_multiply, rotate
 
 
 class MujocoCaster:
-    """Casts with ``mj_multiRay`` where rays begin at one point, and ``mj_ray`` where each begins elsewhere.
+    """Casts with ``mj_multiRay`` for rays from one point, and ``mj_ray`` for rays from different points.
 
-    Bodies stand as at the nearest ``1 / slices`` of a frame; where a ray begins and goes is never rounded. In frames of
-    2 ms and at 1 m/s that is 0.13 mm. With ``slices`` None every moment is its own, and each costs a pose of its own.
+    Poses of bodies are rounded to the nearest ``1 / slices`` of a frame; origins and directions of rays are never
+    rounded. In frames of 2 ms and at 1 m/s that is 0.13 mm. With ``slices`` None every time is exact, and each needs a
+    forward kinematics.
     """
 
     name = "mujoco"

@@ -1,4 +1,4 @@
-"""Normals of what the batch ray tracer sees: its pictures hold none, so the pixels' rays are cast once more."""
+"""Compute normals for the batch ray tracer, whose images have none, with a second ray cast."""
 
 # Kernels are Warp's language: their types are not those that a checker of Python knows.
 # pyright: reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
@@ -26,16 +26,16 @@ _BEFORE = wp.constant(0.99)  # nearer, rays that graze a round thing would begin
 def surface_normals(
     mjw: ModuleType, worlds: TracedFrames, context: Any, size: tuple[int, int], lenses: NDArray[np.float64] | None
 ) -> NDArray[np.float32]:
-    """Unit normals towards the camera ``(count, pixels, 3)`` in its axes x right, y down, z forward; 0 for nothing.
+    """Return unit normals towards the camera ``(count, pixels, 3)`` in its axes (x right, y down, z forward), or 0.
 
-    Smooth on meshes that have normals at their vertices, as they are shaded. The pixels of all cameras of the context
-    come one after the other. Its depth must have been traced: rays begin just before what is seen, so that they do not
-    stop at the inner side of a body that the camera is in.
+    They are smooth on meshes with vertex normals, as in shading. The pixels of all cameras of the context follow each
+    other. Its depth must have been traced: rays begin just before the visible surface, so that they do not stop at the
+    inner side of a body around the camera.
 
     Args:
-        size: height and width of the pictures.
-        lenses: focal lengths and principal points in pixels ``(worlds or 1, cameras, 4)``; None where the context's
-            own rays are used.
+        size: height and width of the images.
+        lenses: focal lengths and principal points in pixels ``(worlds or 1, cameras, 4)``; None if the context's own
+            rays are used.
     """
     shape = (worlds.count, context.total_rays)
     start, ray = wp.empty(shape, dtype=wp.vec3), wp.empty(shape, dtype=wp.vec3)

@@ -26,11 +26,12 @@ REMEDY = "pip install 'twinloop[warp]'"
 
 @dataclass(frozen=True, kw_only=True)
 class WarpQuality:
-    """Shadows cost about a sixth of the speed on a CPU (20.7 against 17.3 frames per second at 640×480).
+    """Settings of the tracer; shadows cost about a sixth of the speed on a CPU (20.7 against 17.3 frames/s at 640×480).
 
     ``batch`` frames are traced per launch (0: 8 on a CPU, 1024 on a GPU); it changes memory and speed, not pixels.
-    ``device`` is Warp's name of one, such as cuda:1 or cpu; empty for a GPU where there is one. ``moving`` says where
-    bodies are placed: on the ``device`` in float32 (2·10⁻⁷ m off), as long as no field moves their joints, or on the
+    ``device`` is Warp's device name, such as cuda:1 or cpu; empty for a GPU if there is one. ``moving`` selects where
+    body
+    poses are computed: on the ``device`` in float32 (error 2·10⁻⁷ m), unless a field changes their joints, or on the
     ``host`` as in other renderers; empty for the device on a GPU and the host on a CPU.
     """
 
@@ -43,18 +44,18 @@ class WarpQuality:
 class WarpRenderer(Renderer):
     """Traces one ray per pixel through a bounding volume hierarchy; the frames of a call are its worlds.
 
-    The first picture of a kind of scene compiles its kernels (5 to 30 s on two cores), which Warp keeps on disk.
+    The first image of a kind of scene compiles its kernels (5 to 30 s on two cores), which Warp caches on disk.
 
     Args:
-        rays: for some of the cameras, what each of their pixels looks at: unit vectors ``(height, width, 3)`` in
-            camera axes x right, y down, z forward. So pictures have any lens, fisheyes beyond 180° too, and the
-            camera's field of view is not read. Depth stays the distance along the optical axis.
-        splats: shown among the bodies, each hiding what is behind it by its opacity. They throw and take no shadows.
-            Depth is theirs where they let less than 0.5 % of the light through; ids and normals are those of bodies.
+        rays: for some of the cameras, the direction of each pixel: unit vectors ``(height, width, 3)`` in camera axes x
+            right, y down, z forward. So images can have any lens, also fisheyes beyond 180°; the camera's field of view
+            is ignored. Depth is still the distance along the optical axis.
+        splats: rendered among the bodies, each occluding by its opacity. They neither cast nor receive shadows. Depth
+            is theirs if they transmit less than 0.5 % of the light; ids and normals are those of bodies.
 
     Raises:
         MissingDependencyError: ``mujoco_warp`` is not installed, or there is no such device.
-        InputError: an unknown camera, an impossible size, or rays that do not fit the picture.
+        InputError: an unknown camera, an impossible size, or rays that do not fit the image.
     """
 
     name = "warp"
@@ -133,7 +134,7 @@ class WarpRenderer(Renderer):
             yield from (frames[start : start + size] for start in range(0, len(frames), size))
 
     def _ready(self) -> tuple[TracedFrames, list[Tracer]]:
-        """What is on the device, put there with the first picture."""
+        """Return the data on the device, created with the first image."""
         from twinloop.render.warp.trace import Tracer
         from twinloop.render.warp.worlds import TracedFrames
 
@@ -149,7 +150,7 @@ class WarpRenderer(Renderer):
         return self._worlds, self._tracers
 
     def _kinds_of_cameras(self) -> list[list[str]]:
-        """Cameras with rays of their own, pinholes, and orthographic ones, as far as there are any."""
+        """Return the cameras by kind: with their own rays, pinholes, and orthographic ones, if there are any."""
         flat = self._posed.model.cam_projection == mujoco.mjtProjection.mjPROJ_ORTHOGRAPHIC
         ids = camera_ids(self._posed.model, self.cameras)
         kinds: dict[str, list[str]] = {}
@@ -158,7 +159,7 @@ class WarpRenderer(Renderer):
         return list(kinds.values())
 
     def close(self) -> None:
-        """Free what is on the device; a second call does nothing."""
+        """Free the device's memory; a second call does nothing."""
         self._worlds, self._tracers = None, []
 
 

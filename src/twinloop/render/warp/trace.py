@@ -44,7 +44,7 @@ class Tracer:
         self._kinds: set[int] = set()
 
     def forget(self) -> None:
-        """Build the next contexts anew, from the model as it then is."""
+        """Rebuild the next contexts from the model's current state."""
         self._contexts.clear()
 
     def trace(self, worlds: TracedFrames, channels: Sequence[str]) -> dict[str, dict[str, NDArray]]:
@@ -119,7 +119,7 @@ class Tracer:
         return context
 
     def _lenses(self, worlds: TracedFrames) -> NDArray[np.float64] | None:
-        """Pinholes ``(worlds or 1, cameras, 4)`` in pixels, where it is not the context's own rays that count."""
+        """Return pinholes ``(worlds or 1, cameras, 4)`` in pixels, unless the context's own rays are used."""
         model, (height, width) = self._posed.model, self._size
         projections = model.cam_projection[list(self._ids.values())]
         if self._rays is not None or (projections != mujoco.mjtProjection.mjPROJ_PERSPECTIVE).any():

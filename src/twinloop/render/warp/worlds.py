@@ -28,26 +28,26 @@ _LENS = ("cam_fovy", "cam_intrinsic", "cam_sensorsize")
 _CARRIED = ("geom_pos", "geom_quat", "cam_pos", "cam_quat", "light_pos", "light_dir")  # in their bodies' axes
 _BODIES = ("body_pos", "body_quat", "body_parentid", "body_mocapid", "jnt_", "qpos0", "cam_mode", "light_mode")
 OF_ALL = ("geom_type", "cam_projection", "cam_sensorsize", "flex_rgba", "tex_data")
-"""What it reads for all worlds of a batch in common."""
+"""Fields that the tracer shares between all worlds of a batch."""
 
 
 _FIXED = mujoco.mjtCamLight.mjCAMLIGHT_FIXED.value
 
 
 class TracedFrames:
-    """As many frames as are traced at once.
+    """The frames that are traced in one launch.
 
     Attributes:
         model: the model on the device.
         data: the poses on the device.
-        count: how many frames are loaded.
-        capacity: how many fit.
+        count: number of loaded frames.
+        capacity: largest number of frames.
         lenses: the model's fields of lenses, of every frame or of all.
 
     Args:
         posed: as compiled, without fields yet.
-        size: height and width of pictures.
-        moving: whether bodies are placed on the device, in float32, where no field says otherwise.
+        size: height and width of images.
+        moving: whether body poses are computed on the device, in float32, unless a field prevents it.
     """
 
     def __init__(self, mjw: ModuleType, posed: PosedScene, size: tuple[int, int], *, moving: bool) -> None:
@@ -94,7 +94,7 @@ class TracedFrames:
             self._assign(name, np.stack(values))
 
     def _move(self, states: SceneStates, frames: NDArray[np.intp]) -> None:
-        """Poses by ``mujoco_warp``, which leaves geoms of the world to whoever loads it."""
+        """Compute poses with ``mujoco_warp``, which does not compute those of the world's geoms."""
         self._posed.pose(states, int(frames[0]))
         for name in _CARRIED:
             self._put(name, self._posed.rows(name, frames))
@@ -135,7 +135,7 @@ class TracedFrames:
         setattr(self.model, name, wp.array(values, dtype=shared.dtype, ndim=shared.ndim))
 
     def _filling(self, name: str, values: NDArray) -> NDArray:
-        """Sensors in pixels: MuJoCo's own renderer fills the picture with a sensor, the tracer would cut it."""
+        """Return sensors in pixels: MuJoCo's renderer scales a sensor to the image, the tracer would crop it."""
         model, (height, width) = self._posed.model, self._size
         sensor = model.cam_sensorsize
         lensed = sensor[:, 1] > 0.0

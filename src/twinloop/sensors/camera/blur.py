@@ -37,9 +37,9 @@ def spot(blur: float) -> NDArray[np.float64]:
 
 
 def blurred(pictures: NDArray[np.float32], blur: float) -> NDArray[np.float32]:
-    """Linear light ``(n, height, width, c)`` as a lens spreads it, ``blur`` pixels of standard deviation.
+    """Return linear light ``(n, height, width, c)`` blurred by a lens, with ``blur`` pixels of standard deviation.
 
-    Beyond the border the picture is taken to go on as it ends.
+    Beyond the border the image is continued with its border pixels.
     """
     line = spot(blur).astype(np.float32)
     if len(line) == 1:
@@ -75,7 +75,7 @@ def _along_rows(first, last, lines, taps, channels, out):
 
 @compiled
 def _across_rows(first, last, lines, taps, height, out):
-    """Rows ``first`` to ``last`` of pictures of ``height`` rows, one below the other, spread over their neighbours."""
+    """Blur rows ``first`` to ``last`` of stacked images of ``height`` rows with their neighbour rows."""
     reach = len(taps) // 2
     for r in range(first, last):
         top, bottom = r - r % height, r - r % height + height - 1

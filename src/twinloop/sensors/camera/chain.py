@@ -1,4 +1,4 @@
-"""Make delivered pictures from light: one camera in one world, capture after capture, with its automatic exposure."""
+"""Compute delivered images from light: one camera in one world, image after image, with its automatic exposure."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _DARKEST = 1e-6  # linear level below which a picture counts as this dark
 
 
 def wanted(luma: NDArray[np.float64], model: CameraModel) -> float:
-    """Factor on the exposure that would bring metered values to where they are sought.
+    """Return the factor on the exposure that would bring the metered values to their targets.
 
-    Their mean is sought at ``exposure_target``; where the mean of the brightest 2 % would then stay below
-    ``exposure_highlight``, they decide. A compensation shifts both.
+    The target of the mean is ``exposure_target``; if the mean of the brightest 2 % would then stay below
+    ``exposure_highlight``, that is the target. A compensation shifts both.
     """
     shift = 2.0**model.exposure_compensation
     mean, count = max(float(luma.mean()), _DARKEST), max(int(luma.size * _BRIGHTEST), 1)
@@ -73,15 +73,15 @@ _METERED = 4  # every how many pixels automatic exposure looks at before the fir
 
 
 class CameraPipeline:
-    """One camera before one world; its exposure and its codec go on from picture to picture.
+    """One camera in one world; its exposure and its codec continue from image to image.
 
     Args:
         model: of this world.
-        seeds: of its chance, which an ideal camera does without.
-        compiled: whether pixels are worked on in machine code, with the same result; by default where numba is.
+        seeds: of its random numbers, which an ideal camera does not need.
+        compiled: whether pixels are computed in machine code, with the same result; by default if numba is installed.
 
     Raises:
-        InputError: something about its pictures happens by chance, and there is nothing that seeds it.
+        InputError: the model has random effects, and there are no seeds.
     """
 
     def __init__(self, model: CameraModel, seeds: CameraSeeds | None = None, *, compiled: bool | None = None) -> None:
@@ -102,15 +102,15 @@ class CameraPipeline:
         self._time = 0.0
 
     def develop(self, light: NDArray[np.float32], *, time: ArrayLike, numbers: ArrayLike) -> NDArray[np.uint8]:
-        """The next pictures as delivered, ``(n, height, width, 3)`` sRGB.
+        """Return the next images as delivered, ``(n, height, width, 3)`` sRGB.
 
         Args:
-            light: linear light ``(n, height, width, 3)``, 1 where sRGB is white, after lens and shutter.
-            time: of each capture in s, ``(n,)``, rising.
-            numbers: of each capture, ``(n,)``; chance is a function of them.
+            light: linear light ``(n, height, width, 3)``, 1 at sRGB white, after lens and shutter.
+            time: of each image in s, ``(n,)``, increasing.
+            numbers: of each image, ``(n,)``; random numbers are a function of them.
 
         Raises:
-            InputError: light that is no pictures, or pictures of a size that the camera cannot deliver.
+            InputError: ``light`` is not an array of images, or the camera cannot deliver their size.
         """
         pictures = np.empty(light.shape, dtype=np.uint8)
         for index, (shot, picture) in enumerate(self._shots(light, time, numbers)):
@@ -137,9 +137,9 @@ class CameraPipeline:
     def steps(
         self, light: NDArray[np.float32], *, time: ArrayLike, numbers: ArrayLike
     ) -> Iterator[list[tuple[str, NDArray[np.uint8]]]]:
-        """For each capture the picture after each stage, ``light`` first, each ``(height, width, 3)`` as one sees it.
+        """Yield for each image the result of each stage, ``light`` first, each ``(height, width, 3)`` for display.
 
-        Arguments as `develop`. Light is shown as exposed, a mosaic in the colours of its filters.
+        Arguments as `develop`. Light is displayed as exposed, a mosaic in the colours of its filters.
         """
         for shot, picture in self._shots(light, time, numbers):
             seen: list[tuple[str, NDArray[np.uint8]]] = [("light", _view(picture, "light", shot))]
@@ -215,7 +215,7 @@ def develop(
     numbers: ArrayLike,
     seeds: CameraSeeds | None = None,
 ) -> NDArray[np.uint8]:
-    """All pictures of one camera in one world, from the first capture on, ``(n, height, width, 3)``.
+    """Return all images of one camera in one world, from the first on, ``(n, height, width, 3)``.
 
     The arguments are those of `CameraPipeline` and `CameraPipeline.develop`, and so are the errors.
     """
@@ -252,7 +252,7 @@ def _check(light: NDArray[np.float32], model: CameraModel) -> None:
 
 
 def _view(picture: NDArray, stage: str, shot: Capture) -> NDArray[np.uint8]:
-    """What stands between two stages, as one would see it."""
+    """Return the data between two stages as a displayable image."""
     model = shot.unit.model
     if picture.dtype == np.uint8:
         return picture

@@ -1,4 +1,4 @@
-"""Compress pictures on the way from a camera to a host: YUYV, JPEG, H.264."""
+"""Compress images for the transmission from a camera to a host: YUYV, JPEG, H.264."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _TO_RGB = np.asarray(np.linalg.inv(_FROM_RGB), dtype=np.float64)
 
 
 def through_yuyv(picture: NDArray[np.uint8], *, fast: bool = False) -> NDArray[np.uint8]:
-    """A picture ``(height, width, 3)`` after YUYV in 8 bits; a last column without a neighbour keeps its colour.
+    """Return an image ``(height, width, 3)`` after YUYV in 8 bits; a last odd column keeps its colour.
 
-    ``fast`` says that it is done in machine code, with the same result.
+    ``fast`` computes it in machine code, with the same result.
     """
     if fast:
         result = np.empty_like(picture)
@@ -69,17 +69,17 @@ _KEY_EVERY = 30  # pictures; a second at 30 Hz
 
 
 class CameraCodec(Protocol):
-    """Pictures of one camera one after another, as they arrive."""
+    """Encoder and decoder of one camera's images, one after another."""
 
     def __call__(self, picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """The next picture ``(height, width, 3)``, encoded and decoded."""
+        """Return the next image ``(height, width, 3)``, encoded and decoded."""
         ...
 
 
 def open_codec(model: CameraModel, *, fast: bool = False) -> CameraCodec | None:
-    """The codec of a camera, before its first picture; none where pictures arrive as they are.
+    """Return the codec of a camera, before its first image; None without compression.
 
-    ``fast`` says that what can be is done in machine code, with the same result.
+    ``fast`` uses machine code where possible, with the same result.
     """
     if model.codec == "none":
         return None
@@ -92,7 +92,7 @@ def open_codec(model: CameraModel, *, fast: bool = False) -> CameraCodec | None:
 
 
 def through_jpeg(picture: NDArray[np.uint8], *, quality: int) -> NDArray[np.uint8]:
-    """A picture after JPEG with half as many columns of colour (4:2:2), as cameras send it over USB."""
+    """Return an image after JPEG with half of the colour columns (4:2:2), as cameras send it over USB."""
     from PIL import Image
 
     buffer = io.BytesIO()
@@ -102,7 +102,7 @@ def through_jpeg(picture: NDArray[np.uint8], *, quality: int) -> NDArray[np.uint
 
 
 class H264Stream:
-    """H.264 of one camera, encoded without delay: each picture leans on those before it since the last key frame."""
+    """H.264 of one camera, encoded without delay: each image depends on the previous ones since the last key frame."""
 
     def __init__(self, *, crf: float) -> None:
         self._crf = crf
@@ -110,7 +110,7 @@ class H264Stream:
         self._count = 0
 
     def __call__(self, picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """The next picture ``(height, width, 3)``, encoded and decoded.
+        """Return the next image ``(height, width, 3)``, encoded and decoded.
 
         Raises:
             InputError: a side is odd.

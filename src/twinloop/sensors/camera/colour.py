@@ -1,4 +1,4 @@
-"""Model the filters of a sensor: what they let through, white balance, and demosaicing."""
+"""Model the colour filters of a sensor: transmission, white balance, and demosaicing."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _mixed(linear: NDArray[np.float64], row: NDArray[np.float64]) -> NDArray[np.
 
 
 class _ColourInterpolation(NamedTuple):
-    """What the other colours are where one is known: green, a colour beside, above, and across the corners."""
+    """Other colours interpolated at pixels of a known one: green, in the row, in the column, and diagonally."""
 
     green: NDArray[np.float64]
     beside: NDArray[np.float64]
@@ -119,11 +119,11 @@ class _ColourInterpolation(NamedTuple):
 
 
 def demosaic(plane: NDArray[np.float64], mosaic: str, *, malvar: bool) -> NDArray[np.float64]:
-    """Colours ``(n, height, width, 3)`` of balanced pixels ``(n, height, width)``.
+    """Return colours ``(n, height, width, 3)`` of white-balanced pixels ``(n, height, width)``.
 
-    Bilinear: the mean of the nearest pixels behind the filter asked for. Malvar: the same, corrected by the second
-    difference of the colour that is known (H. S. Malvar, L. He, R. Cutler, "High-quality linear interpolation for
-    demosaicing of Bayer-patterned color images", ICASSP 2004). Beyond its edges the picture is mirrored.
+    Bilinear: the mean of the nearest pixels of the colour. Malvar: the same, corrected by the second difference of the
+    known colour (H. S. Malvar, L. He, R. Cutler, "High-quality linear interpolation for demosaicing of Bayer-patterned
+    color images", ICASSP 2004). Beyond its edges the image is mirrored.
     """
     guesses = _malvar(plane) if malvar else _bilinear(plane)
     colours = np.empty((*plane.shape, 3))

@@ -1,4 +1,4 @@
-"""How long a camera gathers light, and with which gain: by hand, or following the pictures before."""
+"""Compute exposure time and gain of a camera: manual, or automatic from the previous images."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class CaptureExposure(NamedTuple):
 
 
 def split(model: CameraModel, product: float) -> CaptureExposure:
-    """An exposure whose time times gain is ``product`` in s: longer first, more gain where it is longest.
+    """Return an exposure with the product ``product`` of time and gain in s; time increases before gain.
 
-    Where the mains are told, an automatic exposure longer than half their period is a multiple of it, so that lamps
-    look equally bright in every picture.
+    With a mains frequency, an automatic exposure longer than half its period is a multiple of it, so that the
+    brightness of lamps is the same in every image.
     """
     time = min(product, longest(model))
     flashes = math.floor(time * 2.0 * model.mains_hz + _ROUND_OFF)
@@ -48,10 +48,10 @@ def full_scale(model: CameraModel) -> float:
 
 
 def settled(model: CameraModel, factor: Callable[[float], float]) -> float:
-    """The product of time and gain at which automatic exposure comes to rest before an unchanging world.
+    """Return the product of time and gain at which automatic exposure settles in a constant world.
 
     Args:
-        factor: on a product of time and gain that would bring the picture to where it is sought; falling in it.
+        factor: function from a product of time and gain to the factor that would reach the target; decreasing.
     """
     low, high = (math.log(limit) for limit in _limits(model))
     for _ in range(_BISECTIONS):
@@ -61,14 +61,14 @@ def settled(model: CameraModel, factor: Callable[[float], float]) -> float:
 
 
 def followed(model: CameraModel, product: float, factor: float, passed: float) -> float:
-    """The next product of time and gain.
+    """Return the next product of time and gain.
 
-    The logarithm of the exposure approaches the one that would have brought the last picture to where it is sought,
-    with the time constant ``exposure_lag``; cameras do so picture by picture, as a filter of the first order.
+    The logarithm of the exposure approaches the value that would have been right for the last image, with the time
+    constant ``exposure_lag``; cameras do so image by image, as a first-order filter.
 
     Args:
-        product: of the last capture, in s.
-        factor: on it that would have brought that capture to where it is sought.
+        product: of the last image, in s.
+        factor: the factor on it that would have been right for that image.
         passed: time since it, in s.
     """
     part = 1.0 if model.exposure_lag == 0.0 else -math.expm1(-passed / model.exposure_lag)

@@ -101,7 +101,7 @@ def _sense(first, last, light, glare, let_through, sites, fixed, electrons, key,
 
 @compiled
 def _filter(light, kept, let_through, cells, between, begin, stride, planes, offset, mean):
-    """What of a row of light and of the veil over it one filter lets through, where it stands."""
+    """Compute the transmission of one filter for a row of light and its glare, at the filter's pixels."""
     left, right, across = between
     for x in range(begin, len(light), stride):
         straight = light[x, 0] * let_through[0] + light[x, 1] * let_through[1] + light[x, 2] * let_through[2]
@@ -131,7 +131,7 @@ _EDGE = 2  # pixels that demosaicing looks around
 
 
 def processed(numbers: NDArray, shot: Capture) -> NDArray[np.uint8]:
-    """8-bit pictures of one capture, as `stages.processing_stages` makes them, but for its sharpening."""
+    """Return 8-bit images of one exposure, equal to `stages.processing_stages` without sharpening."""
     model = shot.unit.model
     height, width = numbers.shape[:2]
     picture = np.empty((height, width, 3), dtype=np.uint8)

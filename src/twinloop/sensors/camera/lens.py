@@ -1,7 +1,7 @@
-"""Where light from a direction lands behind a lens: OpenCV's two models, forwards and back.
+"""Project directions through a lens and back: OpenCV's two models.
 
-Positions are normalized: (x, y) = (X / Z, Y / Z) of a point before the camera, whose axes are x right, y down, z
-forward, and a position (x', y') in the picture lies at pixel (fx x' + cx, fy y' + cy).
+Positions are normalized: (x, y) = (X / Z, Y / Z) of a point in front of the camera, whose axes are x right, y down, z
+forward; a distorted position (x', y') is at pixel (fx x' + cx, fy y' + cy).
 
 Formulas: OpenCV, "Camera Calibration and 3D Reconstruction", detailed description (pinhole with the rational model of
 eight coefficients), and "Fisheye camera model" (after Kannala & Brandt, IEEE PAMI 28(8), 2006).
@@ -31,10 +31,10 @@ _CLOSED = 1e-9  # of what a solution may miss the asked position by, normalized
 class Lens:
     """One lens; the default is a perfect pinhole.
 
-    ``model`` ``pinhole`` takes all of ``lens_k1`` … ``lens_k6``, ``lens_p1``, ``lens_p2`` (in OpenCV's vector k1, k2,
-    p1, p2, k3, k4, k5, k6), ``fisheye`` takes ``lens_k1`` … ``lens_k4``. ``chromatic_red`` and ``chromatic_blue`` are
-    the sizes of the red and the blue picture relative to the green one, about the principal point. ``blur`` is the
-    standard deviation in pixels of the spot that a point becomes.
+    ``model`` ``pinhole`` uses all of ``lens_k1`` … ``lens_k6``, ``lens_p1``, ``lens_p2`` (in OpenCV's vector k1, k2,
+    p1, p2, k3, k4, k5, k6), ``fisheye`` uses ``lens_k1`` … ``lens_k4``. ``chromatic_red`` and ``chromatic_blue`` are
+    the sizes of the red and the blue image relative to the green one, around the principal point. ``blur`` is the
+    standard deviation in pixels of the blur spot of a point.
 
     Raises:
         UnknownNameError: an unknown model.
@@ -67,7 +67,7 @@ class Lens:
 
     @property
     def magnifications(self) -> tuple[float, ...]:
-        """Sizes of the red, green and blue picture relative to the green one; one number where they are the same."""
+        """Sizes of the red, green and blue image relative to the green one; one number if they are the same."""
         if self.chromatic_red == self.chromatic_blue == 1.0:
             return (1.0,)
         return (self.chromatic_red, 1.0, self.chromatic_blue)
@@ -86,16 +86,16 @@ class Lens:
 
     @cached_property
     def picture_limit(self) -> float:
-        """Radius in the picture, normalized, that `limit` lands at; what lies further out, no light reaches."""
+        """Radius of `limit` in the image, normalized; no light reaches larger radii."""
         pole = math.sqrt(_first_root(self._rational[1])) if self.model == "pinhole" else math.inf
         if self.limit >= pole:
             return math.inf
         return float(self._radial(np.array(self.limit))[0])
 
     def distort(self, points: ArrayLike) -> NDArray[np.float64]:
-        """Positions in the picture, normalized, of ideal positions ``(…, 2)``; see `undistort`.
+        """Return distorted positions, normalized, of ideal positions ``(…, 2)``; see `undistort`.
 
-        Nothing is refused: what lies beyond `limit` lands where the formula says.
+        Positions beyond `limit` are not refused; the formula is applied to them as well.
         """
         ideal = np.asarray(points, dtype=np.float64)
         if self.model == "pinhole":
@@ -106,9 +106,10 @@ class Lens:
         return ideal * scale[..., None]
 
     def project(self, rays: ArrayLike) -> NDArray[np.float64]:
-        """Positions in the picture, normalized, of directions ``(…, 3)`` of any length in camera axes.
+        """Return positions in the image, normalized, of directions ``(…, 3)`` of any length in camera axes.
 
-        A fisheye sees directions beside and behind the camera too, up to `limit`. What the lens does not see is nan.
+        A fisheye also maps directions at 90° and more off the axis, up to `limit`. Directions outside the field of view
+        are nan.
         """
         ray = np.asarray(rays, dtype=np.float64)
         across = np.hypot(ray[..., 0], ray[..., 1])
@@ -123,10 +124,10 @@ class Lens:
         return np.where((angle <= self.limit)[..., None], unit * self._radial(angle)[0][..., None], np.nan)
 
     def undistort(self, positions: ArrayLike) -> NDArray[np.float64]:
-        """Ideal positions ``(…, 2)`` that land at positions in the picture ``(…, 2)``, both normalized.
+        """Return ideal positions ``(…, 2)`` of distorted positions ``(…, 2)``, both normalized.
 
         Raises:
-            InputError: a position that no light reaches, or, of a fisheye, one that is seen at 90° or more.
+            InputError: a position that no light reaches, or, for a fisheye, one with an angle of 90° or more.
         """
         ray = self.rays(positions)
         if (ray[..., 2] <= 0.0).any():
@@ -137,7 +138,7 @@ class Lens:
         return ray[..., :2] / ray[..., 2:]
 
     def rays(self, positions: ArrayLike) -> NDArray[np.float64]:
-        """Unit vectors ``(…, 3)`` in camera axes that land at positions in the picture ``(…, 2)``, normalized.
+        """Return unit vectors ``(…, 3)`` in camera axes of positions in the image ``(…, 2)``, normalized.
 
         Raises:
             InputError: a position that no light reaches.
@@ -185,7 +186,7 @@ class Lens:
         return self._fisheye + 2.0 * _S * self._fisheye.deriv()
 
     def _radial(self, along: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Radius in the picture of ideal radii, or of angles off a fisheye's axis, and its slope."""
+        """Return the radius in the image of ideal radii, or of angles off a fisheye's axis, and its derivative."""
         square = along * along
         if self.model == "fisheye":
             return along * self._fisheye(square), self._fisheye_slope(square)
@@ -215,10 +216,12 @@ _S = Polynomial([0.0, 1.0])
 
 
 def _first_root(polynomial: Polynomial) -> float:
-    """Find the smallest positive real root of a polynomial that is 1 at 0; infinite where there is none.
+    """Return the smallest positive real root of a polynomial that is 1 at 0; infinite without one.
 
-    In a unit in which no coefficient is above 1, so that no root is below 1/2, the reciprocals of the roots are found:
-    their polynomial begins with 1, so that tiny coefficients of high powers do no harm, nor are they lost.
+    The variable is scaled such that no coefficient is above 1, so no root is below 1/2, and the reciprocals of the
+    roots
+    are computed: their polynomial has the leading coefficient 1, so tiny coefficients of high powers are harmless and
+    not lost.
     """
     coefficients = np.asarray(polynomial.coef, dtype=float)
     powers = np.arange(len(coefficients))
@@ -237,7 +240,7 @@ def _factor(lens: Lens, square: NDArray[np.float64]) -> tuple[NDArray[np.float64
 
 
 def _distorted(lens: Lens, ideal: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The pinhole model: positions in the picture ``(…, 2)`` and their Jacobian ``(…, 2, 2)``."""
+    """Return distorted positions ``(…, 2)`` of the pinhole model and their Jacobian ``(…, 2, 2)``."""
     x, y = ideal[..., 0], ideal[..., 1]
     p1, p2, square = lens.lens_p1, lens.lens_p2, x * x + y * y
     factor, slope = _factor(lens, square)
@@ -279,7 +282,7 @@ def _newton(lens: Lens, seen: NDArray[np.float64], start: NDArray[np.float64]) -
 
 
 def _solved(matrix: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Solutions ``(n, 2)`` of symmetric systems ``(n, 2, 2)``; 0 where there is none."""
+    """Return solutions ``(n, 2)`` of symmetric systems ``(n, 2, 2)``; 0 for a singular one."""
     a, b, d = matrix[:, 0, 0], matrix[:, 0, 1], matrix[:, 1, 1]
     det = (a * d - b * b)[:, None]
     solution = np.stack([d * right[:, 0] - b * right[:, 1], a * right[:, 1] - b * right[:, 0]], axis=-1)

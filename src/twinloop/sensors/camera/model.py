@@ -21,11 +21,11 @@ OPTICS_SETTINGS: tuple[str, ...] = ("lens", "shutter")
 
 
 def lens_of(values: Mapping[str, ArrayLike], settings: Mapping[str, Any], *, world: int = 0) -> Lens:
-    """The lens of one world; what is not said is a perfect lens's.
+    """Return the lens of one world; the defaults are those of a perfect lens.
 
     Args:
-        values: by quantity, a number or one for each world (`Twin.sensor_values`); others' are passed over.
-        settings: by name, as they are or as records with a ``value``; ``lens`` is the model, pinhole or fisheye.
+        values: by quantity, a number or one for each world (`Twin.sensor_values`); other quantities are ignored.
+        settings: by name, as values or as records with a ``value``; ``lens`` is the model, pinhole or fisheye.
 
     Raises:
         UnknownNameError: an unknown model.
@@ -76,24 +76,24 @@ def _setting(default: Any) -> Any:
 class CameraModel:
     """One camera in one world; the default is an ideal one.
 
-    Its numbers are the parameters ``sensor/NAME/QUANTITY``, whose meanings stand in `twin.quantities`.
+    Its numbers are the parameters ``sensor/NAME/QUANTITY``; `twin.quantities` has their meanings.
 
     Settings:
-        exposure: ``manual``: ``exposure_time`` and ``gain`` as they are; ``auto``: see `exposure`.
-        mains_hz: 0, or the frequency of the mains: automatic exposures longer than half its period are multiples of it.
-        bits: of the converter; 0: it does not quantise.
+        exposure: ``manual``: constant ``exposure_time`` and ``gain``; ``auto``: see `exposure`.
+        mains_hz: 0, or the mains frequency: automatic exposures longer than half its period are multiples of it.
+        bits: of the converter; 0: no quantization.
         black_level: its digital number without light.
         mosaic: the colour filters of the upper left four pixels, row by row; ``none``: three sensors behind a prism.
         demosaic: ``bilinear``, or ``malvar`` (Malvar, He, Cutler, ICASSP 2004).
-        colour_matrix: from the sensor's white-balanced red, green and blue to those of sRGB, row by row. What the
-            sensor's filters let through is its inverse.
-        tone_curve: points x, y, x, y … from linear to display values, between 0 and 1 and rising; none: sRGB.
+        colour_matrix: from the sensor's white-balanced red, green and blue to those of sRGB, row by row. Its inverse is
+            the transmission of the sensor's filters.
+        tone_curve: points x, y, x, y … from linear to display values, between 0 and 1 and increasing; none: sRGB.
         codec: ``none``, ``yuyv`` (4:2:2 without compression), ``mjpeg`` (4:2:2), ``h264``.
-        serial: of the unit, which fixes its pattern and dust in every episode; none: another unit in every episode.
+        serial: of the unit, which fixes its pattern and dust in every episode; none: a new unit in every episode.
 
     Raises:
-        UnknownNameError: a choice that there is not.
-        InputError: a setting that cannot be.
+        UnknownNameError: an unknown choice.
+        InputError: an impossible setting.
     """
 
     exposure_time: float = 0.0

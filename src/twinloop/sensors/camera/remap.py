@@ -1,4 +1,4 @@
-"""Put a lens before a drawn picture: what has to be drawn, and where each pixel of each colour looks into it."""
+"""Apply a lens to a rendered image: the required view, and the source position of each pixel and colour."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ WIDEST = math.radians(80.0)
 
 
 def rendered_view(lens: Lens, target: Intrinsics, *, margin: float = 1.0, density: float = 1.0) -> Intrinsics:
-    """The centred pinhole of square pixels to draw, so that no pixel of the picture behind the lens lacks light.
+    """Return the centred pinhole view of square pixels to render, which covers all pixels of the distorted image.
 
     Args:
-        target: the picture behind the lens; its principal point may be anywhere.
-        margin: pixels of the view beyond those that a bilinear look at any channel of any pixel needs.
-        density: pixels of the view to a pixel of the target where the lens does not distort, in its middle.
+        target: the distorted image; its principal point may be anywhere.
+        margin: pixels of the view beyond those needed for bilinear interpolation of any channel of any pixel.
+        density: pixels of the view per pixel of the target where the lens does not distort, in its centre.
 
     Returns:
         The smallest such view with an even width and height.
 
     Raises:
-        InputError: the lens sees further off the axis than `WIDEST`, or it folds within the picture.
+        InputError: the field of view exceeds `WIDEST`, or the lens folds within the image.
     """
     rays = np.concatenate([lens.rays(_border(target) / size) for size in lens.magnifications])
     # The picture's inside lies inside: a lens that does not fold maps what its border encloses to what that encloses.
@@ -50,10 +50,10 @@ def rendered_view(lens: Lens, target: Intrinsics, *, margin: float = 1.0, densit
 
 
 def lens_rays(lens: Lens, target: Intrinsics) -> NDArray[np.float64]:
-    """Where every pixel's centre looks: unit vectors ``(height, width, 3)`` in camera axes, of the green channel.
+    """Return the directions of all pixel centres, unit vectors ``(height, width, 3)`` in camera axes, for green.
 
     Raises:
-        InputError: the lens folds within the picture.
+        InputError: the lens folds within the image.
     """
     return lens.rays(normalized(target, target.pixel_centres()))
 
@@ -72,11 +72,11 @@ def _border(target: Intrinsics) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, kw_only=True)
 class Remap:
-    """For each pixel, the place in another picture that it shows.
+    """For each pixel, its source position in another image.
 
     ``column`` and ``row`` are ``(1 or 3, height, width)`` float32: one map for all channels, or one for red, green and
-    blue. They count from the centre of the first pixel, so that a whole number is a pixel. ``source`` is the (height,
-    width) of the pictures that it takes.
+    blue. They count from the centre of the first pixel, so an integer is a pixel. ``source`` is the (height, width) of
+    the source images.
     """
 
     column: NDArray[np.float32]
@@ -85,14 +85,14 @@ class Remap:
 
     @classmethod
     def of(cls, lens: Lens, view: Intrinsics, target: Intrinsics) -> Self:
-        """From a view that was drawn to the picture behind the lens.
+        """Return the map from a rendered view to the distorted image.
 
         Args:
-            view: of the pictures to come, as `view.rendered_view` says, or larger.
-            target: of the picture behind the lens.
+            view: of the rendered images, from `view.rendered_view`, or larger.
+            target: of the distorted image.
 
         Raises:
-            InputError: the lens folds within the picture, or the view does not hold all that it sees.
+            InputError: the lens folds within the image, or the view does not cover its field of view.
         """
         pixels = np.stack([_places(lens, view, target, size) for size in lens.magnifications])
         last = np.array([view.width - 1, view.height - 1])
@@ -107,7 +107,7 @@ class Remap:
 
     @property
     def size(self) -> tuple[int, int]:
-        """(height, width) of the pictures behind the lens."""
+        """(height, width) of the distorted images."""
         return self.column.shape[1], self.column.shape[2]
 
     @cached_property
@@ -118,12 +118,12 @@ class Remap:
         return self.source == (height, width) and bool((self.column == column).all() and (self.row == row).all())
 
     def apply(self, pictures: NDArray[np.float32], *, rows: slice | None = None) -> NDArray[np.float32]:
-        """Pictures behind the lens ``(n, height, width, c)``, bilinear between the pixels of ``(n, h', w', c)``.
+        """Return distorted images ``(n, height, width, c)``, bilinear between the pixels of ``(n, h', w', c)``.
 
-        ``rows`` are those to make, without a step; the result then has as many.
+        ``rows`` selects rows of the result, without a step.
 
         Raises:
-            InputError: pictures of another size, or of other than three channels where colours part.
+            InputError: images of another size, or without three channels for a lens with chromatic aberration.
         """
         self._check(pictures)
         maps, height, width = self.column.shape
@@ -139,9 +139,9 @@ class Remap:
         return out
 
     def nearest(self, pictures: NDArray) -> NDArray:
-        """The same for what does not mix, of any type: ids, depths ``(n, h', w')`` or ``(n, h', w', c)``.
+        """Return distorted images by the nearest pixel, ``(n, h', w')`` or ``(n, h', w', c)`` of any type.
 
-        Every channel looks where green does.
+        Every channel uses the map of green.
         """
         self._check(pictures)
         green = len(self.column) // 2

@@ -1,4 +1,4 @@
-"""Draw numbers by chance for pictures, as functions of run seed, episode, sensor, capture and purpose."""
+"""Draw random numbers for images, as functions of run seed, episode, sensor, image number and purpose."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _GRID = 8  # values per unit of the table of exp(-x)
 
 @dataclass(frozen=True, kw_only=True)
 class CameraSeeds:
-    """What the chance in one camera's pictures is a function of.
+    """Seeds of the random numbers of one camera's images.
 
-    ``path`` is of one world. With a ``serial`` number, what belongs to the unit is a function of that alone; a `Camera`
-    takes its model's.
+    ``path`` is of one world. With a ``serial`` number, the pattern of the unit is a function of that alone; a `Camera`
+    uses its model's.
     """
 
     path: SeedPath
@@ -33,7 +33,7 @@ class CameraSeeds:
     serial: str = ""
 
     def key(self, stage: str, *, unit: bool = False) -> tuple[int, int]:
-        """Philox key of a stage; ``unit``: of what stays the same as long as the unit does."""
+        """Return the Philox key of a stage; ``unit``: for values that are constant for a unit."""
         if unit and self.serial:
             return stream_key(0, f"camera/{self.serial}/{stage}")
         return stream_key(self.path.run_seed, f"sensor/{self.sensor}/{stage}")

@@ -1,8 +1,8 @@
-"""From light to digital numbers, pixel by pixel: EMVA 1288's linear camera model, with rows and columns beside it.
+"""Convert light to digital numbers, pixel by pixel: EMVA 1288's linear camera model, with row and column noise.
 
-A pixel gathers Poisson(λ) electrons, λ = rate · light · (1 + prnu) · time + dark current · time; reading adds normal
-noise, the pixel, its column and its row an offset; the well ends it; DN = K · gain · electrons + black, rounded. K is
-such that a full well is the largest number at a gain of 1. Hence σ_DN² = K²(σ_read² + λ) + 1/12.
+A pixel collects Poisson(λ) electrons, λ = rate · light · (1 + prnu) · time + dark current · time; readout adds normal
+noise, and the pixel, its column and its row an offset; the full well limits them; DN = K · gain · electrons + black,
+rounded. K is such that a full well is the largest number at a gain of 1. Hence σ_DN² = K²(σ_read² + λ) + 1/12.
 
 Sources: EMVA Standard 1288, release 4.0 Linear (2021), sections 2 and 3; read noise before and after the gain:
 E. Martinec, "Noise, dynamic range and bit depth in digital SLRs" (2008).
@@ -27,9 +27,9 @@ NOISE, READ, ROWS = "noise", "noise/read", "noise/rows"
 
 @dataclass(frozen=True, kw_only=True)
 class FixedPattern:
-    """What is fixed about the pixels of one unit, ``(height, width)`` or, without a mosaic, ``(height, width, 3)``.
+    """Fixed pattern of the pixels of one unit, ``(height, width)`` or, without a mosaic, ``(height, width, 3)``.
 
-    ``response`` is the factor on the electrons that light frees, relative to white light behind green; ``dark`` in
+    ``response`` is the factor on the electrons freed by light, relative to white light at a green pixel; ``dark`` in
     electrons is added.
     """
 
@@ -40,9 +40,9 @@ class FixedPattern:
 def unit_pattern(
     model: CameraModel, draw: Callable[[str, int], NDArray[np.float64]], height: int, width: int
 ) -> FixedPattern:
-    """The pattern of a unit: PRNU and the filters' responses, DSNU and columns.
+    """Return the pattern of a unit: PRNU and the filters' responses, DSNU and column offsets.
 
-    ``draw`` gives as many normal numbers as asked for, for what they are asked for.
+    ``draw`` returns the requested number of normal numbers for a named purpose.
     """
     shape = (height, width) if model.mosaic != "none" else (height, width, 3)
     response, dark = np.ones(shape), np.zeros(shape)
@@ -101,9 +101,9 @@ def digitised(electrons: NDArray[np.float64], model: CameraModel, gain: float) -
 def balanced(
     numbers: NDArray, model: CameraModel, exposure: CaptureExposure, gains: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Linear values, 1 at white, of digital numbers of one capture: without black, balanced, highlights cut off.
+    """Return linear values, 1 at white, of digital numbers of one exposure: black subtracted, white-balanced, clipped.
 
-    Black is what pixels without light read, dark current included, as optically black rows tell a camera.
+    Black is the value of pixels without light, including dark current, as measured by optically black rows.
     """
     plain = numbers - black(model, exposure)
     if model.mosaic == "none":

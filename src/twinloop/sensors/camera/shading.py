@@ -42,10 +42,11 @@ def radius_squared(height: int, width: int) -> NDArray[np.float64]:
 def dust_shadows(
     height: int, width: int, seeds: CameraSeeds, *, count: float, radius: float, depth: float
 ) -> NDArray[np.float64]:
-    """Light that specks of dust near the sensor let through, ``(height, width)``.
+    """Return the light transmitted by dust near the sensor, ``(height, width)``.
 
-    Their number is Poisson distributed with mean ``count``; places are even, radii log-normal about ``radius`` (in
-    picture heights), depths even up to ``depth``. A shadow's edge is as wide as its radius: dust is out of focus.
+    The number of specks is Poisson distributed with mean ``count``; positions are uniform, radii log-normal around
+    ``radius`` (in image heights), depths uniform up to ``depth``. The edge of a shadow is as wide as its radius: dust
+    is out of focus.
     """
     specks = _specks(seeds, count)
     passed = np.ones((height, width))
@@ -75,10 +76,9 @@ CELL = 16  # pixels; scattered light is far smoother than a cell of the grid it 
 
 @dataclass(frozen=True, kw_only=True)
 class ScatteredLight:
-    """Scattered and reflected light of ``n`` pictures, on a coarse grid ``(n, rows, columns, 3)``.
+    """Scattered and reflected light of ``n`` images, on a coarse grid ``(n, rows, columns, 3)``.
 
-    Between the middles of cells it is linear; beyond the outer ones it is constant. ``kept`` is the part of the light
-    that goes straight.
+    It is linear between the centres of cells and constant beyond the outer ones. ``kept`` is the share of direct light.
     """
 
     kept: float
@@ -95,10 +95,10 @@ class ScatteredLight:
 def veil(
     light: NDArray[np.float32], *, scattered: float, width: float, ghost: float, fast: bool = False
 ) -> ScatteredLight:
-    """What light becomes of which the part ``scattered`` is spread and the part ``ghost`` mirrored at the middle.
+    """Return the glare of light: the share ``scattered`` is spread and the share ``ghost`` mirrored at the centre.
 
-    The spread is normal with a standard deviation of ``width`` picture heights; what lies outside the picture is taken
-    to be as bright as its edge, so that an even picture stays as it is. ``fast`` says that it is done in machine code.
+    The spread is normal with a standard deviation of ``width`` image heights; outside the image the light is that of
+    its edge, so that a uniform image does not change. ``fast`` computes it in machine code.
     """
     coarse = _cell_means(light, fast)
     down = _spread(coarse.shape[1], width * light.shape[1] / CELL)
@@ -108,7 +108,7 @@ def veil(
 
 
 def between_cells(size: int) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float64]]:
-    """For every pixel of a side the cells whose middles it lies between, and how far towards the second."""
+    """Return for every pixel of a side its two neighbouring cells, and its position between their centres."""
     cells = math.ceil(size / CELL)
     edges = np.minimum(np.arange(cells + 1) * CELL, size)
     middles = 0.5 * (edges[:-1] + edges[1:])
@@ -136,7 +136,7 @@ def _cell_means(light: NDArray[np.float32], fast: bool) -> NDArray[np.float64]:
 
 @compiled
 def _add_rows(first, last, picture, sums):
-    """Sums of a picture over the rows of each row of cells."""
+    """Add up the rows of an image for each row of cells."""
     height, width, _ = picture.shape
     for cell in range(first, last):
         into = sums[cell].reshape(3 * width)

@@ -1,9 +1,9 @@
-"""Find which picture had been taken when a command is due, and when each of its rows gathers light.
+"""Compute which image is available at a command, and the exposure times of its rows.
 
-A picture begins when its first row does. Row r of h gathers light from r · readout / h on, for ``exposure_time``
-(Meingast, Geyer & Sastry, "Geometric models of rolling-shutter cameras", OMNIVIS 2005), all rows of a global shutter
-from 0 on. **The time of a picture** is the middle of the exposure of its row h / 2, which is half of readout plus
-exposure after its beginning: a thing that moves evenly lies in that row where it was then.
+An image begins with its first row. Row r of h is exposed from r · readout / h on, for ``exposure_time`` (Meingast,
+Geyer & Sastry, "Geometric models of rolling-shutter cameras", OMNIVIS 2005), all rows of a global shutter from 0 on.
+**The time of an image** is the middle of the exposure of its row h / 2, which is half of readout plus exposure after
+its beginning: an object in uniform motion appears in that row at its position at that time.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _ROUND_OFF = 1e-9  # s; an arrival this much later is on time
 
 @dataclass(frozen=True, kw_only=True)
 class CaptureClock:
-    """When pictures are taken and how they arrive; numbers, or ``(nworld,)`` each.
+    """Times of images and of their arrival; numbers, or ``(nworld,)`` each.
 
-    Picture k, from 0, is taken at (``frame_phase`` + k) / ``frame_rate``; with a rate of 0, whenever one is asked for.
-    It arrives ``latency`` later, and later still by a time that is uniform between 0 and ``latency_jitter``, but never
-    before the one before it. With probability ``drop_rate`` it never arrives, and with probability
-    ``duplicate_rate`` what arrives in its place is once more the one before.
+    Image k, from 0, is taken at (``frame_phase`` + k) / ``frame_rate``; with a rate of 0, at every request. It arrives
+    ``latency`` later plus a time that is uniform between 0 and ``latency_jitter``, but never before the previous one.
+    With probability ``drop_rate`` it never arrives, and with probability ``duplicate_rate`` the previous one arrives
+    again instead.
     """
 
     frame_rate: ArrayLike = 0.0
@@ -45,17 +45,17 @@ class CaptureClock:
 
     @property
     def by_chance(self) -> bool:
-        """Whether any picture is late, lost or repeated by chance."""
+        """Whether any image is randomly late, lost or repeated."""
         return any(bool((self.column(name) > 0.0).any()) for name in ("latency_jitter", "drop_rate", "duplicate_rate"))
 
 
 class DeliveredCaptures(NamedTuple):
-    """What stands before the robot at each step, ``(nworld, nstep)`` each.
+    """The available image at each step, ``(nworld, nstep)`` each.
 
-    ``taken`` is the time of the picture in s (`shutter`: the middle of its exposure) and ``number`` which it is: 0 is
-    what was seen at time 0, which stands until a first picture arrives, and k + 1 is picture k. A number seen again is
-    the same picture, to the bit. ``arrived`` says when the host last received one, the same or another, and is when it
-    believes to have seen something new; it is 0 before.
+    ``taken`` is the time of the image in s (`shutter`: the middle of its exposure) and ``number`` its number: 0 is the
+    image at time 0, which is used until a first image arrives, and k + 1 is image k. The same number is the same image,
+    to the bit. ``arrived`` is the last time at which the host received an image, new or repeated, and thus its time
+    stamp for new data; it is 0 before.
     """
 
     taken: NDArray[np.float64]
@@ -66,14 +66,14 @@ class DeliveredCaptures(NamedTuple):
 def captures(
     time: ArrayLike, clock: CaptureClock, *, seeds: SeedPath | None = None, stream: str = ""
 ) -> DeliveredCaptures:
-    """The newest picture that has arrived when asked at ``time``, ``(nworld, nstep)`` in s, increasing from 0 on.
+    """Return the newest image that has arrived at ``time``, ``(nworld, nstep)`` in s, increasing from 0 on.
 
     Args:
-        seeds: of each world; what happens to a picture is a function of these, ``stream`` and its number alone.
-        stream: names the camera among all that is drawn, such as ``sensor/front/captures``.
+        seeds: of each world; the timing of an image is a function of these, ``stream`` and its number alone.
+        stream: identifies the camera among all draws, such as ``sensor/front/captures``.
 
     Raises:
-        InputError: chance is asked for and seeds are not given.
+        InputError: the clock has random effects and there are no seeds.
     """
     asked = np.asarray(time, dtype=np.float64)
     rate, phase, latency = (clock.column(name) for name in ("frame_rate", "frame_phase", "latency"))
@@ -96,10 +96,10 @@ def captures(
 def _deliveries(
     asked: NDArray[np.float64], clock: CaptureClock, last: int, seeds: SeedPath, stream: str
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
-    """What becomes of the pictures 0 to ``last``, ``(nworld, last + 1)`` each.
+    """Return the deliveries of images 0 to ``last``, ``(nworld, last + 1)`` each.
 
     Returns:
-        When each was taken, when it or the one before it had arrived, and which picture the host then has.
+        When each was taken, when it or the previous one had arrived, and the number of the image at the host.
     """
     rate, jitter = clock.column("frame_rate"), clock.column("latency_jitter")
     chance = _chance(len(asked), last, seeds, stream)
@@ -120,7 +120,7 @@ def _deliveries(
 
 
 def _chance(nworld: int, last: int, seeds: SeedPath, stream: str) -> NDArray[np.float64]:
-    """Three uniform numbers of each picture: how late, whether lost, whether repeated, ``(nworld, last + 1, 3)``."""
+    """Return three uniform numbers per image, for delay, loss and repetition, ``(nworld, last + 1, 3)``."""
     paths = seeds.take(np.repeat(np.arange(nworld), last + 1))
     return paths.uniforms(stream, size=3, step=np.tile(np.arange(last + 1), nworld)).reshape(nworld, last + 1, 3)
 
@@ -130,9 +130,9 @@ ShutterKind = Literal["rolling", "global"]
 
 @dataclass(frozen=True, kw_only=True)
 class Shutter:
-    """How long each row gathers light (``exposure_time``), how long until the last begins (``readout``), both in s.
+    """Exposure of each row (``exposure_time``), and delay of the last row (``readout``), both in s.
 
-    A global shutter has a readout as well; it only says how long the picture takes to be read.
+    A global shutter also has a readout, which is only the time of reading the image.
 
     Raises:
         UnknownNameError: an unknown kind.
@@ -162,17 +162,17 @@ class Shutter:
 
     @property
     def middle(self) -> float:
-        """The time of the picture after its beginning, in s; it is half of `span`.
+        """The time of the image after its beginning, in s; it is half of `span`.
 
-        A picture cannot be delivered earlier than this after its own time, so a smaller latency shows the future.
+        An image cannot be delivered earlier than this after its own time, so a smaller latency would show the future.
         """
         return 0.5 * self.span
 
 
 def subframe_times(shutter: Shutter, count: int) -> NDArray[np.float64]:
-    """When to draw subframes, ``(count,)`` in s after the picture's beginning; a single one is at its middle.
+    """Return the times of subframes, ``(count,)`` in s after the image's beginning; a single one is at its middle.
 
-    The first and the last are the ends of `Shutter.span`; between two, light is taken to change linearly.
+    The first and the last are the ends of `Shutter.span`; between two of them light is interpolated linearly.
 
     Raises:
         InputError: no subframe at all.
@@ -212,13 +212,13 @@ def _hat_integral(at: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def combine(light: NDArray[np.float32], shutter: Shutter, *, lens: Remap | None = None) -> NDArray[np.float32]:
-    """The picture ``(height, width, c)`` of light seen at `subframe_times`, ``(count, height, width, c)``, linear.
+    """Return the image ``(height, width, c)`` of linear light at `subframe_times`, ``(count, height, width, c)``.
 
-    Rows are the sensor's: what was drawn for a lens is seen through it, each subframe only by the rows that are exposed
-    then. Where nothing moves the picture is what every subframe shows, to the bit.
+    Rows are the sensor's: a view rendered for a lens is distorted first, each subframe only in the rows exposed at that
+    time. Without motion the image equals every subframe, to the bit.
 
     Args:
-        lens: what the light has yet to pass, ``(count, h', w', c)`` before it; None: it has.
+        lens: the map of a lens to apply to ``(count, h', w', c)``; None: already applied.
     """
     subframes = np.asarray(light, dtype=np.float32)
     height, width = subframes.shape[1:3] if lens is None else lens.size

@@ -1,8 +1,8 @@
-"""The steps from light to a delivered picture, in their order; what a camera does not do is no step of it.
+"""The stages from light to a delivered image, in order; stages without effect on a camera are skipped.
 
 Up to the converter: glare, vignetting, dust, filters, electrons, noise, fixed pattern, converter. After it: white
-balance, demosaicing, colour, tone, sharpening. Exposure alone stands for all up to the converter where a camera has
-neither filters nor noise nor a converter.
+balance, demosaicing, colour, tone, sharpening. A single exposure stage replaces all stages up to the converter for a
+camera without filters, noise and converter.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SAME = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0)
 
 
 class CameraUnit:
-    """What is fixed about one camera in one world: its glass, its dirt, its pixels."""
+    """Constants of one camera in one world: its lens, its dust, its pixels."""
 
     def __init__(self, model: CameraModel, seeds: CameraSeeds, height: int, width: int, *, fast: bool = False) -> None:
         self.model, self.seeds, self.height, self.width = model, seeds, height, width
@@ -79,7 +79,7 @@ class Capture(NamedTuple):
 
 
 class CameraStage(NamedTuple):
-    """One step: ``function(picture, shot)`` of one capture."""
+    """One stage: ``function(picture, shot)`` of one exposure."""
 
     name: str
     function: Callable[[NDArray, Capture], NDArray]
@@ -136,7 +136,7 @@ def has_sensor(model: CameraModel) -> bool:
 
 
 def needs_chance(model: CameraModel) -> bool:
-    """Whether anything about a camera's pictures happens by chance."""
+    """Return whether a camera's images have random effects."""
     by_chance = (model.noise_scale, model.prnu, model.dsnu, model.column_noise, model.dust_count)
     return any(value > 0.0 for value in (*by_chance, model.white_balance_drift))
 

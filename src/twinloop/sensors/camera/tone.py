@@ -15,7 +15,7 @@ TONE_BINS = 4096  # of the table that says where in the steps to begin looking
 
 
 def display_of_linear(linear: ArrayLike, model: CameraModel) -> NDArray[np.float64]:
-    """Display values from 0 to 1 of linear ones; what lies outside 0 to 1 is clipped.
+    """Return display values from 0 to 1 of linear ones; values outside 0 to 1 are clipped.
 
     First the camera's curve (sRGB, IEC 61966-2-1, or its points, linearly interpolated), then ``gamma`` as an exponent,
     ``contrast`` c as x^c / (x^c + (1 − x)^c), which keeps black, white and the middle, then ``brightness`` added.
@@ -70,10 +70,10 @@ _LIMIT = 64  # of what a pixel may gain or lose, so that halos stay faint beside
 
 
 def sharpened(picture: NDArray[np.uint8], sharpness: float, *, fast: bool = False) -> NDArray[np.uint8]:
-    """An 8-bit picture ``(height, width, 3)`` with its luma's detail added ``sharpness`` times more.
+    """Return an 8-bit image ``(height, width, 3)`` with the details of its luma amplified by ``sharpness``.
 
-    Detail is luma less its mean over 3×3 pixels weighted 1, 2, 1: an unsharp mask, which noise passes as edges do.
-    Beyond the edges the picture is continued. ``fast`` says that it is done in machine code, with the same result.
+    Detail is luma minus its mean over 3×3 pixels weighted 1, 2, 1: an unsharp mask, which also amplifies noise. Beyond
+    the edges the image is continued. ``fast`` computes it in machine code, with the same result.
     """
     weight = round(sharpness * 16)
     if fast:

@@ -1,4 +1,4 @@
-"""Describe what a depth camera looks at and what it gives: frames, chance per frame, and light that does not return."""
+"""Input and output of depth cameras: frames, random numbers per frame, and losses of light."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from twinloop.core.imaging import Intrinsics
 
 
 def normal_field(chance: Sequence[Generator], shape: tuple[int, int], correlation: float = 0.0) -> NDArray[np.float64]:
-    """Standard normal numbers ``(n, h, w)``, like each other over ``correlation`` px.
+    """Return standard normal numbers ``(n, h, w)``, correlated over ``correlation`` px.
 
     White noise through a Gaussian of standard deviation s has the autocorrelation exp(-r² / 4s²), which is 1/e at
-    r = 2s: that r is the correlation length. Pictures are taken as periodic, so that borders are like the middle.
+    r = 2s: that r is the correlation length. Images are periodic, so that borders are like the centre.
     """
     field = np.stack([generator.standard_normal(shape) for generator in chance])
     if correlation <= 0.0:
@@ -52,9 +52,9 @@ def _gain(correlation: float, shape: tuple[int, int]) -> float:
 def looked_at(
     depth: NDArray[np.float64], aside: NDArray[np.float64], along: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """What pixels see that look ``aside`` columns to the right and ``along`` rows down of where they should, (n, h, w).
+    """Return depths of pixels displaced by ``aside`` columns to the right and ``along`` rows down, (n, h, w).
 
-    They see one surface or the other, never a mixture.
+    Each pixel gets the depth of one surface, never a mixture.
     """
     count, height, width = depth.shape
     row = np.clip(np.round(np.arange(height)[:, None] + along), 0, height - 1).astype(np.intp)
@@ -64,12 +64,12 @@ def looked_at(
 
 @dataclass(frozen=True, kw_only=True)
 class DepthFrames:
-    """The truth in ``n`` frames of one pinhole, in camera axes x right, y down, z forward.
+    """True values in ``n`` frames of one pinhole, in camera axes x right, y down, z forward.
 
-    ``depth`` ``(n, h, w)`` is in m along the optical axis, inf where there is nothing. Of what is not known nothing is
-    lost: ``normals`` ``(n, h, w, 3)`` towards the camera, ``brightness`` ``(n, h, w)`` of the picture as linear light
-    from 0 to 1, which stands for how much of its own light the camera gets back from a surface, and ``shine``
-    ``(n, h, w)``, how much of that goes like a mirror's, from 0 to 1.
+    ``depth`` ``(n, h, w)`` is in m along the optical axis, inf without a surface. Missing inputs cause no losses:
+    ``normals`` ``(n, h, w, 3)`` towards the camera; ``brightness`` ``(n, h, w)`` of the image as linear light from 0 to
+    1, used for the share of its own light that the camera receives from a surface; and ``shine`` ``(n, h, w)``, the
+    specular share of it, from 0 to 1.
 
     Raises:
         InputError: arrays that do not fit each other or the pinhole.
@@ -103,9 +103,9 @@ class DepthFrames:
         return _rays(self.intrinsics)[1]
 
     def cosine(self, baseline: float = 0.0) -> NDArray[np.float64] | None:
-        """Cosine of the angle between a surface's normal and the way to a camera ``baseline`` m to the right.
+        """Return the cosine between a surface's normal and the direction to a camera ``baseline`` m to the right.
 
-        ``(n, h, w)``, 0 where there is nothing; None where normals are not known.
+        ``(n, h, w)``, 0 without a surface; None if normals are unknown.
         """
         if self.normals is None:
             return None
@@ -129,21 +129,21 @@ def _rays(intrinsics: Intrinsics) -> tuple[NDArray[np.float64], NDArray[np.float
 
 @dataclass(frozen=True, kw_only=True)
 class DepthReading:
-    """What a device gives: ``counts`` ``(n, h, w)`` uint16 of ``unit`` m, 0 where it knows nothing."""
+    """Reading of a device: ``counts`` ``(n, h, w)`` uint16 of ``unit`` m, 0 without a measurement."""
 
     counts: NDArray[np.uint16]
     unit: float
 
     @classmethod
     def of(cls, depth: NDArray[np.float64], valid: NDArray[np.bool_], unit: float) -> DepthReading:
-        """Round depth ``(n, h, w)`` in m to counts, halves to even; what is not valid or beyond 65535 counts is 0."""
+        """Round depth ``(n, h, w)`` in m to counts, halves to even; pixels invalid or beyond 65535 counts are 0."""
         counts = np.round(np.where(valid, depth, 0.0) / unit)
         counts[~((counts >= 1.0) & (counts <= np.iinfo(np.uint16).max))] = 0.0
         return cls(counts=counts.astype(np.uint16), unit=unit)
 
     @property
     def metres(self) -> NDArray[np.float64]:
-        """Depth in m, nan where the device knows nothing."""
+        """Depth in m, nan without a measurement."""
         return np.where(self.counts > 0, self.counts * self.unit, np.nan)
 
 

@@ -48,12 +48,12 @@ class TimeOfFlightDepth(ReturnLosses):
 
     Errors are of the distance r along a pixel's ray: ``range_bias`` in m, ``scale_error`` relative, noise of standard
     deviation ``range_noise`` + ``range_noise_slope`` · max(r - 0.5 m, 0), and a systematic error of
-    ``wiggle_amplitude`` m that comes of odd harmonics in the light, with four periods to an unambiguous range of
-    c / 2f (M. Lindner and A. Kolb, "Lateral and depth calibration of PMD distance sensors", ISVC 2006). A pixel whose
-    amplitude, brightness · cos θ / r², is below ``amplitude_limit`` in 1/m² is lost. ``edge_noise`` in px is how far
-    aside a pixel looks.
+    ``wiggle_amplitude`` m by odd harmonics in the light, with four periods to an unambiguous range of c / 2f (M.
+    Lindner and A. Kolb, "Lateral and depth calibration of PMD distance sensors", ISVC 2006). A pixel with an amplitude,
+    brightness · cos θ / r², below ``amplitude_limit`` in 1/m² is lost. ``edge_noise`` in px is the displacement of a
+    pixel's line of sight.
 
-    Light that arrives by way of a second surface (multipath) is not modelled.
+    Multipath (light by way of a second surface) is not modelled.
     """
 
     spec: TimeOfFlightSpec
@@ -105,7 +105,7 @@ def returned(
 
 
 def flying(distance: NDArray[np.float64], amplitude: NDArray[np.float64], footprint: float) -> NDArray[np.float64]:
-    """What pixels measure that see a spot: the mean distance in it, each by its amplitude; inf where it is dark.
+    """Return the distances of pixels with a footprint: the mean distance weighted by amplitude; inf without light.
 
     At an edge that is a point in the air between the two surfaces. Phases add as vectors; for differences well below
     the unambiguous range that is this mean.

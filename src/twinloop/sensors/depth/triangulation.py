@@ -1,6 +1,6 @@
-"""Triangulate between two views side by side: active stereo (RealSense) and structured light (Kinect v1).
+"""Triangulate between two adjacent views: active stereo (RealSense) and structured light (Kinect v1).
 
-The picture is the left view's. A point at depth z is seen d = f·B / z px further left in the right view.
+The image is the left view's. A point at depth z appears d = f·B / z px further left in the right view.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EDGE = 1.0  # px of disparity from which on a step is an edge and not a slope: o
 
 
 def disparity(depth: ArrayLike, focal_baseline: float) -> NDArray[np.float64]:
-    """Disparities in px of depths in m, for a focal length in px times a baseline in m; 0 where there is nothing."""
+    """Return disparities in px of depths in m, for a focal length in px times a baseline in m; 0 without a surface."""
     return focal_baseline / np.asarray(depth, dtype=np.float64)
 
 
@@ -39,12 +39,12 @@ def from_disparity(disparities: NDArray[np.float64], focal_baseline: float) -> N
 
 
 def hidden(disparities: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Pixels ``(n, h, w)`` whose points the right view does not see: before its left border, or behind something.
+    """Return pixels ``(n, h, w)`` whose points are hidden in the right view: beyond its left border, or occluded.
 
-    Every pixel is put where the right view sees it, and is hidden where something nearer lies there, by `EDGE` at
-    least. A border between depths z₁ < z₂ so casts a shadow of f·B (1/z₁ - 1/z₂) px to its left, and beside the
-    picture's left border lies a band of d px that no other view sees (Intel RealSense D400 data sheet, "invalid depth
-    band").
+    Every pixel is projected into the right view, and is hidden if a surface nearer by at least `EDGE` is projected to
+    the same position. A border between depths z₁ < z₂ thus causes a shadow of f·B (1/z₁ - 1/z₂) px to its left, and at
+    the image's left border there is a band of d px outside the other view (Intel RealSense D400 data sheet, "invalid
+    depth band").
     """
     count, height, width = disparities.shape
     place = np.arange(width) + 0.5 - disparities  # of pixel centres in the right view
@@ -75,12 +75,11 @@ def quantized(disparities: NDArray[np.float64], levels: float) -> NDArray[np.flo
 
 @dataclass(frozen=True, kw_only=True)
 class StereoSpec:
-    """How a stereo camera is built.
+    """Construction of a stereo camera.
 
-    ``baseline`` in m between its cameras, ``unit`` of its counts in m, ``subpixel`` steps of disparity to a pixel (0:
-    not rounded), ``max_disparity`` in px that it searches, and so how near it sees, ``max_depth`` in m that it
-    reports, ``correlation`` in px over which its errors and losses are alike, ``fattening`` in px by which near things
-    grow.
+    ``baseline`` in m between its cameras, ``unit`` of its counts in m, ``subpixel`` steps of disparity per pixel (0:
+    not rounded), ``max_disparity`` in px of its search, which limits the nearest distance, ``max_depth`` in m that it
+    reports, ``correlation`` in px of its errors and losses, ``fattening`` in px of near objects.
     """
 
     baseline: float
@@ -94,10 +93,11 @@ class StereoSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class StereoDepth(ReturnLosses):
-    """A stereo camera; numbers, or one for each frame ``(n,)``. Only ``spec`` is wrong about an ideal one.
+    """A stereo camera; numbers, or one for each frame ``(n,)``. An ideal one has only the errors of ``spec``.
 
-    The depth error is σ_z = z² σ_d / (f·B) for a ``disparity_noise`` σ_d in px. ``disparity_bias`` in px is a shift of
-    the pair's calibration, ``edge_noise`` in px how far aside a pixel looks, ``scale_error`` relative.
+    The depth error is σ_z = z² σ_d / (f·B) for a ``disparity_noise`` σ_d in px. ``disparity_bias`` in px is a
+    calibration error of the pair, ``edge_noise`` in px the displacement of a pixel's line of sight, ``scale_error``
+    relative.
     """
 
     spec: StereoSpec
@@ -187,10 +187,10 @@ class StructuredLightDepth(ReturnLosses):
 def agreeing(
     disparities: NDArray[np.float64], lit: NDArray[np.bool_], window: int, threshold: float
 ) -> NDArray[np.float64]:
-    """Share ``(n, h, w)`` of the window's pixels that are lit and agree with the mean of those that are.
+    """Return the share ``(n, h, w)`` of the window's pixels that are lit and agree with the mean of the lit ones.
 
-    A pixel agrees that is within ``threshold`` · (1 + r) px of the mean, r px off the middle: slopes of up to
-    ``threshold`` px to the pixel are one surface. What lies beyond the picture is as its border.
+    A pixel agrees if it is within ``threshold`` · (1 + r) px of the mean, r px from the centre: slopes of up to
+    ``threshold`` px per pixel are one surface. Beyond the border the image is continued.
     """
     if window <= 1:
         return np.ones(disparities.shape)

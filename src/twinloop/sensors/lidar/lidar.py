@@ -16,13 +16,13 @@ from twinloop.sensors.lidar.patterns import Beams, directions
 def subrays(
     azimuth: NDArray[np.float64], elevation: NDArray[np.float64], divergence: ArrayLike, count: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Unit directions ``(n, count, 3)`` of the rays of beams ``(n,)``, and how much of a beam's light each stands for.
+    """Return unit directions ``(n, count, 3)`` of the rays of beams ``(n,)``, and each ray's share of the beam's light.
 
-    One ray is the middle with half of the light, the others lie on the rim, where a Gaussian beam's light is 1/e² of
-    its middle's, half of the full ``divergence`` in rad off. These weights have the Gaussian's second moments.
+    One ray is the centre with half of the light; the others are on the 1/e² radius of a Gaussian beam, half of the full
+    ``divergence`` in rad from the centre. These weights have the Gaussian's second moments.
 
     Raises:
-        InputError: a number of rays that cannot do so (1, or 4 and more, can).
+        InputError: an impossible number of rays (possible: 1, or 4 and more).
     """
     if count == 1:
         return directions(azimuth, elevation)[:, None], np.ones(1)
@@ -90,10 +90,10 @@ LEAST_COSINE = 0.1  # beyond 84° noise grows no further: our choice, there is h
 
 @dataclass(frozen=True, kw_only=True)
 class LidarSpec:
-    """How a lidar's receiver is built.
+    """Construction of a lidar's receiver.
 
     ``min_range`` and ``max_range`` in m that it reports, ``range_step`` of its counts in m (0: not rounded),
-    ``pulse_length`` in m within which echoes are one, ``subrays`` that stand for a beam.
+    ``pulse_length`` in m within which echoes are merged, ``subrays`` per beam.
     """
 
     min_range: float = 0.0
@@ -126,9 +126,9 @@ class Lidar:
     """A lidar of one world.
 
     A distance r is reported as r (1 + ``scale_error``) + ``range_bias`` + N(0, σ), with σ = (``range_noise`` +
-    ``range_noise_slope`` · r) (1 + ``incidence_noise`` (1/cos θ - 1)). Beams go astray by ``angle_noise`` rad sideways
-    and upwards, of which the device knows nothing. Echoes weaker than ``drop_threshold`` in 1/m² are not noticed, and
-    of the rest the share ``drop_rate`` is lost. ``divergence`` in rad is a beam's full width.
+    ``range_noise_slope`` · r) (1 + ``incidence_noise`` (1/cos θ - 1)). Beam directions have an error of ``angle_noise``
+    rad in azimuth and elevation, which is not in the reported direction. Echoes weaker than ``drop_threshold`` in 1/m²
+    are not detected, and of the others the share ``drop_rate`` is lost. ``divergence`` in rad is a beam's full width.
     """
 
     spec: LidarSpec
@@ -157,10 +157,10 @@ class Lidar:
         cosine: NDArray[np.float64],
         chance: Generator,
     ) -> LidarReturns:
-        """What is reported of what the rays of `aim` met.
+        """Return the reported returns for the hits of the rays of `aim`.
 
         Args:
-            distance: true distances ``(n, k)`` in m, inf where there is nothing.
+            distance: true distances ``(n, k)`` in m, inf without a hit.
             reflectivity: of the surfaces there, 0 to 1.
             cosine: of the angle between ray and normal there, 0 to 1.
         """

@@ -44,10 +44,10 @@ def directions(azimuth: NDArray[np.float64], elevation: NDArray[np.float64]) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class SpinningPattern:
-    """Lasers one above the other on a head that turns ``scan_rate`` times a second.
+    """Lasers stacked vertically on a head that rotates ``scan_rate`` times a second.
 
     Every ``cycle`` s the lasers fire one after the other, ``firing_interval`` s apart, in the order of ``elevations``.
-    ``clockwise`` is seen from above. Lines are numbered from the lowest elevation.
+    ``clockwise`` is viewed from above. Lines are numbered from the lowest elevation.
 
     Raises:
         InputError: no laser, a time that is not positive, or lasers that take longer than a cycle.
@@ -130,6 +130,8 @@ class NonRepetitivePattern:
 
 
 SWEEPS = 40
-"""Whole sweeps of a line in a turn: our choice, which puts the points of a frame of the Mid-360 1° apart each way."""
+"""Sweeps of a line per rotation: our choice, with which the points of a Mid-360's frame are 1° apart in both
+directions.
+"""
 
 BeamPattern = SpinningPattern | NonRepetitivePattern
