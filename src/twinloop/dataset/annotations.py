@@ -262,7 +262,7 @@ class CameraAnnotations:
 
     @cached_property
     def normals(self) -> NDArray[np.float32]:
-        """Unit surface normals in camera axes ``(T, H, W, 3)``; zero vectors where there is no surface."""
+        """Unit surface normals in camera axes ``(T, H, W, 3)``; zero vectors without a surface."""
         return decode_normals(self._pictures("normals"))
 
     @cached_property

@@ -1,4 +1,4 @@
-"""One self-contained HTML page of figures, tables, plots and pictures; nothing in it is fetched from anywhere."""
+"""Self-contained HTML pages of metrics, tables, plots and images, without external resources."""
 
 from twinloop.report.page import KeyMetric, ReportPage
 

@@ -192,15 +192,15 @@ def clip_map(
     uncovered: NDArray[np.bool_],
     hover: Sequence[str],
 ) -> Figure:
-    """Real clips over simulated ones; those that are left alone are filled, in the colour of their hole.
+    """Plot real clips over simulated ones; uncovered clips are filled, in the colour of their hole.
 
     Args:
         real: ``(n, 2)``.
         sim: ``(m, 2)``.
-        axes: what across and up are.
-        holes: rows of the largest holes, which get a colour each.
+        axes: titles of the horizontal and vertical axis.
+        holes: rows of the largest holes, each with its own colour.
         uncovered: real clips without a simulated neighbour ``(n,)``.
-        hover: what is said of each real clip.
+        hover: hover text of each real clip.
     """
     figure = new_figure()
     kept = np.random.default_rng(0).permutation(len(sim))[:_MOST_POINTS]
@@ -283,16 +283,16 @@ def success_rows(
     real_share: Array,
     sim_share: Array,
 ) -> Figure:
-    """One parameter cut into cells: success of simulated episodes with intervals, over where episodes lie.
+    """Plot one parameter in cells: success of simulated episodes with intervals, above the shares of episodes.
 
     Args:
         name: the parameter.
         unit: its unit.
         borders: of the cells ``(n + 1,)``.
-        rate: success rates ``(n,)``, NaN where there is none.
-        low: lower ends of their intervals.
-        high: upper ends.
-        real_share: share of real episodes in each cell, NaN where reality is not known.
+        rate: success rates ``(n,)``, NaN without episodes.
+        low: lower limits of their intervals.
+        high: upper limits.
+        real_share: share of real episodes in each cell, NaN if unknown.
         sim_share: share of simulated ones.
     """
     figure = new_figure()

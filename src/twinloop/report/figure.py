@@ -1,7 +1,6 @@
-"""The door to plotly, and what all figures of a report share: colours, layout, axis titles, intervals.
+"""Common parts of all plots of a report: plotly, colours, layout, axis titles, intervals.
 
-Colours are chosen to read on white and on near-black. `INK` stands for the page's text colour, which the page puts
-in its place when it draws.
+Colours are readable on white and on near-black. `INK` is replaced by the page's text colour when it is displayed.
 """
 
 from __future__ import annotations
@@ -118,10 +117,10 @@ def interval_bars(
 
 
 def fitting(values: ArrayLike, count: int, what: str) -> NDArray[np.float64]:
-    """An array of exactly ``count`` numbers.
+    """Return an array of exactly ``count`` numbers.
 
     Raises:
-        InputError: another shape; names what was given.
+        InputError: another shape; names the given one.
     """
     array = np.asarray(values, dtype=float)
     if array.shape != (count,):

@@ -39,19 +39,19 @@ def share_panels(
     rest: str = "",
     columns: int = 2,
 ) -> Figure:
-    """A panel for each channel, a bar for each cause: its share in per cent, with its interval.
+    """Plot a panel for each channel with a bar for each cause: its share in per cent, with its interval.
 
     Args:
         panels: titles.
         names: of each panel's causes, from the top.
-        shares: of each panel's causes, as parts of 1.
-        ends: lower and upper ends of their intervals.
-        claimed: which of them may be told apart from 0; the others are drawn grey, and what adds error orange.
-        rest: the name of what no cause explains, drawn violet.
-        columns: panels side by side.
+        shares: of each panel's causes, as fractions of 1.
+        ends: lower and upper limits of their intervals.
+        claimed: which of them differ significantly from 0; the others are grey, and those that add error orange.
+        rest: the name of the unexplained part, drawn violet.
+        columns: number of panels per row.
 
     Raises:
-        InputError: lists of unlike lengths.
+        InputError: lists of different lengths.
     """
     if not len(panels) == len(names) == len(shares) == len(ends) == len(claimed):
         raise InputError(f"{len(panels)} panels were given {len(names)} lists of names and {len(shares)} of shares.")
@@ -107,13 +107,13 @@ def _bars(
 def index_matrix(
     groups: Sequence[str], channels: Sequence[str], total: ArrayLike, words: Sequence[Sequence[str]]
 ) -> Figure:
-    """Total Sobol' indices as a map: a row for each group, a column for each channel, darker where more.
+    """Plot total Sobol' indices as a heat map: a row for each group, a column for each channel, darker for larger ones.
 
     Args:
         groups: rows.
         channels: columns.
-        total: ``(ngroup, nchannel)``; NaN where nothing moves.
-        words: what to say under the cursor.
+        total: ``(ngroup, nchannel)``; NaN without any effect.
+        words: hover texts.
     """
     figure = new_figure()
     values = np.asarray(total, dtype=float)
@@ -171,16 +171,16 @@ def share_forest(
     null: float,
     words: Sequence[str],
 ) -> Figure:
-    """Estimates with their intervals, a row each; those that stand out are coloured.
+    """Plot estimates with their intervals, a row each; significant ones are coloured.
 
     Args:
         names: of the rows.
         estimates: ``(n,)``.
-        interval: both ends, ``(n,)`` each.
-        found: which rows stand out.
+        interval: both limits, ``(n,)`` each.
+        found: which rows are significant.
         title: of the axis.
-        null: where nothing would be.
-        words: what to say under the cursor, by row.
+        null: value without an effect.
+        words: hover texts, by row.
     """
     figure, values = new_figure(), fitting(estimates, len(names), "estimates")
     low, high = (fitting(end, len(names), "an interval") for end in interval)

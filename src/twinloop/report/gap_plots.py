@@ -88,11 +88,11 @@ def error_over_horizon(
 
 
 def clip_series(times: Array, series: Mapping[str, Array], channel: str, unit: str) -> Figure:
-    """One channel during one clip, measured and simulated.
+    """Plot one channel during one clip, measured and simulated.
 
     Args:
         times: ``(n,)`` in s of the episode.
-        series: values ``(n,)`` by who tells them.
+        series: values ``(n,)`` by source.
         channel: its name.
         unit: its unit.
     """

@@ -31,11 +31,11 @@ _ROW = 30  # pixels per interval
 
 
 def wealth_curves(curves: Mapping[str, ArrayLike], *, alpha: float) -> Figure:
-    """E-values after each pair on a logarithmic axis, with the line at which the test stops.
+    """Plot e-values after each pair on a logarithmic axis, with the line at which the test stops.
 
     Args:
-        curves: natural logarithms of e-values ``(npair,)`` by what they bet against.
-        alpha: the line stands at 1/α.
+        curves: natural logarithms of e-values ``(npair,)`` by null hypothesis.
+        alpha: the line is at 1/α.
     """
     figure = new_figure()
     longest = 1
@@ -122,7 +122,7 @@ def interval_rows(
     within: float | None = None,
     zero: bool = False,
 ) -> Figure:
-    """Intervals beneath each other: of differences with a line at zero and the margin, or of scores.
+    """Plot intervals as rows: of differences with lines at zero and the margin, or of scores.
 
     Args:
         names: ``n`` rows, from the top.
@@ -130,9 +130,9 @@ def interval_rows(
         low: ``(n,)``.
         high: ``(n,)``.
         title: of the axis.
-        groups: what colours a row, ``n`` words.
+        groups: determine the colour of a row, ``n`` names.
         within: margin of equivalence, drawn as lines.
-        zero: whether a line stands at zero.
+        zero: whether there is a line at zero.
 
     Raises:
         InputError: rows that do not match.
@@ -202,15 +202,15 @@ def score_scatter(
     sim_ends: Ends,
     violations: Sequence[tuple[str, str]] = (),
 ) -> Figure:
-    """Simulated score across, real score up, a dot per policy with both intervals.
+    """Plot real (vertical) against simulated scores (horizontal), a dot per policy with both intervals.
 
     Args:
         policies: ``P`` names.
         real: their real scores ``(P,)``.
         sim: their simulated scores.
-        real_ends: lower and upper ends of the intervals of the real scores; NaN where there is none.
-        sim_ends: the same of the simulated scores.
-        violations: pairs (better in reality, the other) that the simulation does not order so, joined by a line.
+        real_ends: lower and upper limits of the intervals of the real scores; NaN without one.
+        sim_ends: the same for the simulated scores.
+        violations: pairs (better in reality, the other) in the wrong order in simulation, joined by a line.
     """
     n, figure = len(policies), new_figure()
     real, sim = fitting(real, n, "real scores"), fitting(sim, n, "simulated scores")
@@ -255,14 +255,14 @@ def score_scatter(
 
 
 def gap_rows(labels: Sequence[str], values: ArrayLike, ends: Ends, *, marked: Sequence[bool], unit: str) -> Figure:
-    """Simulated − real by row, with intervals; marked rows are those whose difference is shown.
+    """Plot simulated − real by row, with intervals; rows with a significant difference are marked.
 
     Args:
         labels: ``n`` rows, drawn from the top.
         values: ``(n,)``.
-        ends: lower and upper ends ``(n,)``; NaN where there is none.
-        marked: which rows stand out.
-        unit: what is compared, such as ``success rate``.
+        ends: lower and upper limits ``(n,)``; NaN without an interval.
+        marked: which rows are significant.
+        unit: the compared metric, such as ``success rate``.
     """
     n, figure = len(labels), new_figure()
     values = fitting(values, n, "differences")
@@ -291,13 +291,13 @@ def gap_rows(labels: Sequence[str], values: ArrayLike, ends: Ends, *, marked: Se
 
 
 def _known(values: NDArray[np.float64], ends: Ends) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Ends of intervals, of no width where there is none."""
+    """Return the limits of intervals, of zero width for a missing one."""
     low, high = (np.broadcast_to(np.asarray(end, dtype=np.float64), values.shape) for end in ends)
     return np.where(np.isnan(low), values, low), np.where(np.isnan(high), values, high)
 
 
 def _place(number: int, sim: NDArray[np.float64], real: NDArray[np.float64]) -> Any:
-    """Where a name stands: away from the dot's nearest neighbour, and inside the frame."""
+    """Return the position of a name: away from the dot's nearest neighbour, and inside the frame."""
     across = "left" if sim[number] > 0.75 else "right"
     others = np.hypot(sim - sim[number], real - real[number])
     others[number] = np.inf

@@ -1,4 +1,4 @@
-"""Plot real and simulated readings side by side: spectra, Allan deviations, and the gap between pictures."""
+"""Plot real and simulated readings: spectra, Allan deviations, and the gap between images."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def allan_pair(real: AllanCurve | None, sim: AllanCurve | None, unit: str) -> Fi
 
 
 def _squared(unit: str) -> str:
-    """A unit's square, in brackets where it is made of several."""
+    """Return a unit's square, in brackets for a compound unit."""
     return f"{unit}²" if unit.isalpha() else f"({unit})²"
 
 
@@ -93,13 +93,13 @@ _SHADE = [[0.0, "rgba(255,255,255,0)"], [0.35, "rgba(255,210,60,0.30)"], [1.0, "
 def telling_regions(
     pictures: Sequence[NDArray[np.uint8]], titles: Sequence[str], apart: Array, hover: NDArray[np.str_]
 ) -> Figure:
-    """Heat maps over pictures ``(h, w, 3)`` side by side: how well each region ``(rows, columns)`` alone tells.
+    """Plot heat maps over images ``(h, w, 3)``: how well each region ``(rows, columns)`` alone separates the two sides.
 
     Args:
         pictures: one per panel.
         titles: of the panels.
-        apart: distance of scores of each region in standard deviations, first row at the top; 0 is clear.
-        hover: what is said of each region.
+        apart: distance of scores of each region in standard deviations, first row at the top; 0 is transparent.
+        hover: hover text of each region.
     """
     figure = new_panels(1, len(pictures), subplot_titles=list(titles), horizontal_spacing=0.02)
     rows, columns = apart.shape
@@ -130,13 +130,13 @@ def telling_regions(
 
 
 def tone_quantiles(quantiles: Array, real: Array, sim: Array, remedied: Array | None = None) -> Figure:
-    """Display values at the same quantiles, simulated across and real upwards, by colour.
+    """Plot display values at the same quantiles, simulated horizontally and real vertically, by colour.
 
     Args:
         quantiles: from 0 to 1, ``(q,)``.
         real: values from 0 to 1, ``(3, q)``.
-        sim: of simulated pictures.
-        remedied: of simulated pictures with all remedies.
+        sim: of simulated images.
+        remedied: of simulated images with all remedies.
     """
     figure = new_figure()
     figure.add_scatter(
@@ -163,7 +163,7 @@ def tone_quantiles(quantiles: Array, real: Array, sim: Array, remedied: Array | 
 
 
 def against_chance(observed: float, low: float, high: float, relabelled: Array, *, name: str) -> Figure:
-    """The distance with its interval over what it is when labels of episodes are exchanged."""
+    """Plot the distance with its interval over its distribution under permuted labels of episodes."""
     figure = new_figure()
     figure.add_histogram(
         x=relabelled,

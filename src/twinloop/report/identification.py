@@ -40,7 +40,7 @@ def predicted_band(
     *,
     units: Sequence[str],
 ) -> Figure:
-    """A clip that the fit has not seen, a panel per channel: measured, predicted, and the band it should lie in.
+    """Plot a held-out clip, a panel per channel: measured, predicted, and the prediction band.
 
     Args:
         time: ``(T,)`` in s.
@@ -89,13 +89,13 @@ def predicted_band(
 def prior_and_posterior(
     names: Sequence[str], shift: ArrayLike, spread: ArrayLike, determined: Sequence[bool]
 ) -> Figure:
-    """What the data added to what was believed: a row per parameter, in standard deviations of its prior.
+    """Plot prior and estimate of each parameter, a row each, in standard deviations of its prior.
 
     Args:
         names: ``n`` parameters.
         shift: estimate − prior mean, over the prior's standard deviation, ``(n,)``.
         spread: standard error over the prior's standard deviation, ``(n,)``.
-        determined: False where the data do not tell the parameter: drawn without an interval.
+        determined: False for an unidentifiable parameter, which is drawn without an interval.
     """
     n = len(names)
     moved, width = fitting(shift, n, "the shifts"), fitting(spread, n, "the spreads")
@@ -136,7 +136,7 @@ def prior_and_posterior(
 
 
 def correlation_map(names: Sequence[str], correlation: ArrayLike) -> Figure:
-    """Correlations ``(n, n)`` of the estimates: what the data can only tell together."""
+    """Plot correlations ``(n, n)`` of the estimates."""
     n, matrix = len(names), np.asarray(correlation, dtype=float)
     if matrix.shape != (n, n):
         raise InputError(f"A map of {n} parameters was given correlations in shape {matrix.shape}.")
@@ -166,12 +166,12 @@ def profile_curves(
     rises: Sequence[ArrayLike],
     limits: Sequence[float],
 ) -> Figure:
-    """How much worse the fit is where one parameter is held elsewhere: a panel per profile, its limit a dotted line.
+    """Plot the rise of the loss with one parameter fixed at other values: a panel per profile, its limit a dotted line.
 
     Args:
         names: ``n`` parameters.
         units: one per parameter.
-        values: where it was held, ``(k,)`` each, ascending.
+        values: at which it was fixed, ``(k,)`` each, ascending.
         rises: rise of the loss there in units of t², ``(k,)`` each.
         limits: the rise that bounds the interval, one per parameter.
     """
@@ -237,13 +237,13 @@ def coverage_curve(
 
 
 def residual_correlation(lags_s: ArrayLike, correlation: ArrayLike, channels: Sequence[str], white: float) -> Figure:
-    """Autocorrelation of what is left over, by channel.
+    """Plot the autocorrelation of the residual, by channel.
 
     Args:
         lags_s: ``(k,)`` in s.
         correlation: ``(k, n)``.
         channels: ``n`` names.
-        white: half width within which 95 % of the values of white noise lie.
+        white: half width of the 95 % band of white noise.
     """
     table, n = np.asarray(correlation, dtype=float), len(channels)
     lags = fitting(lags_s, len(table), "the lags")
@@ -268,7 +268,7 @@ def residual_correlation(lags_s: ArrayLike, correlation: ArrayLike, channels: Se
 def structure_gains(
     names: Sequence[str], gain: ArrayLike, low: ArrayLike, high: ArrayLike, missing: Sequence[bool]
 ) -> Figure:
-    """Held-out improvement of every structure with its interval, ``(n,)`` each; what is missing in full colour."""
+    """Plot the held-out improvement ``(n,)`` of every structure with its interval; missing physics in full colour."""
     n = len(names)
     values, lows, highs = (fitting(v, n, "the improvements") for v in (gain, low, high))
     said, rows, figure = np.asarray(missing, dtype=bool), np.arange(n, dtype=float), new_figure()

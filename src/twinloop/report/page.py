@@ -32,7 +32,7 @@ _MEDIA = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "imag
 
 @dataclass(frozen=True, kw_only=True)
 class KeyMetric:
-    """One number with what a reader must know about it: its unit, and the data or the run it comes from."""
+    """One number with its unit and its origin, the data or the run."""
 
     label: str
     value: Cell
@@ -108,7 +108,7 @@ class ReportPage:
         return self
 
     def image(self, picture: Path | bytes | NDArray[np.uint8], caption: str = "", *, alt: str = "") -> Self:
-        """Add a picture: a PNG, JPEG or GIF file or its bytes, or an array ``(H, W, 3)`` uint8, stored as JPEG.
+        """Add an image: a PNG, JPEG or GIF file or its bytes, or an array ``(H, W, 3)`` uint8, stored as JPEG.
 
         Raises:
             InputError: the file is missing, or is none of these.
@@ -213,7 +213,7 @@ def _escaped(text: str) -> str:
 
 
 def _without_links(value: Any) -> Any:
-    """Return a plotly figure whose texts hold no markup but ours: plotly makes links and spans of what data hold."""
+    """Return a plotly figure whose texts have no markup from data, because plotly renders links and spans in them."""
     if isinstance(value, dict):
         return {key: _without_links(item) for key, item in cast("dict[str, Any]", value).items()}
     if isinstance(value, list):

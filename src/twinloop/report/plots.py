@@ -94,12 +94,12 @@ def error_by_joint(
 def episode_series(
     time: ArrayLike, joints: Sequence[str], series: Mapping[str, ArrayLike], *, units: Sequence[str] | str = ""
 ) -> Figure:
-    """One episode, a panel per joint: what was commanded, measured and simulated over time.
+    """Plot one episode, a panel per joint: commanded, measured and simulated values over time.
 
     Args:
         time: ``(T,)`` in seconds.
         joints: ``n`` names.
-        series: ``(T, n)`` by name; ``commanded`` and ``measured`` have colours of their own.
+        series: ``(T, n)`` by name; ``commanded`` and ``measured`` have fixed colours.
         units: one for all joints or one each.
 
     Raises:
@@ -147,16 +147,16 @@ def parameter_forest(
     units: Sequence[str] | None = None,
     determined: Sequence[bool] | None = None,
 ) -> Figure:
-    """Estimates with intervals beside their nominal values, a panel per quantity, a row per joint or object.
+    """Plot estimates with intervals and their nominal values, a panel per quantity, a row per joint or object.
 
     Args:
         names: parameter paths such as ``joint/elbow_flex/damping``; the last part is the quantity, the rest the row.
-        estimate: ``(n,)``, in each parameter's own unit.
-        low: lower ends of the intervals ``(n,)``.
-        high: upper ends.
+        estimate: ``(n,)``, in each parameter's unit.
+        low: lower limits of the intervals ``(n,)``.
+        high: upper limits.
         nominal: ``(n,)``, drawn as open diamonds.
         units: one per name.
-        determined: False where the data do not tell the parameter: drawn faint and without an interval.
+        determined: False for an unidentifiable parameter, which is drawn faint and without an interval.
     """
     n = len(names)
     values = [fitting(item, n, "the parameters") for item in (estimate, low, high)]

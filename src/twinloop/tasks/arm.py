@@ -28,8 +28,8 @@ _INTEGRAL_LIMIT = 0.35  # rad or m
 class ServoModel:
     """Nominal servos of an arm's joints: ``stiffness`` (N·m/rad), ``lag`` from command to motion in control steps.
 
-    The lag is the servo's own, damping over stiffness, plus the nominal command delay. ``actuators`` are the columns
-    of the command that drive the arm, ``command_low`` and ``command_high`` what they accept.
+    The lag is the servo's, damping over stiffness, plus the nominal command delay. ``actuators`` are the columns of the
+    command that drive the arm, ``command_low`` and ``command_high`` their limits.
     """
 
     actuators: NDArray[np.intp]
@@ -100,12 +100,12 @@ class ServoTracker:
         gravity: NDArray[np.float64],
         max_step: float,
     ) -> None:
-        """Begin at rest.
+        """Start at rest.
 
         Args:
-            command: what the arm was told before, ``(nworld, k)``.
-            reference: joint positions it held, ``(nworld, k)``.
-            gravity: torques that hold it there, ``(nworld, k)``.
+            command: the previous command, ``(nworld, k)``.
+            reference: joint positions that it held, ``(nworld, k)``.
+            gravity: torques that hold them, ``(nworld, k)``.
             max_step: largest change of a command in one control step, rad.
         """
         there = ArrayLibrary.of(command).asarray

@@ -1,10 +1,10 @@
-"""Success and shaped reward of running worlds, state by state: of pick and place, and of any other task.
+"""Success and shaped reward of running worlds, state by state: for pick and place, and for any other task.
 
-``sparse`` rewards are 1 at the step that reaches success, else 0. ``dense`` rewards add to that the change of a
-potential, F = Φ(next state) − Φ(state), which tells the way without changing which policy is best: it sums to the
-potential gained, so that waiting earns nothing (potential-based shaping, Ng, Harada and Russell, ICML 1999, here
-undiscounted). Every potential lies in [0, 1] per term and is made of ``1 − tanh(5 d)`` for distances d in m, the shape
-that robosuite and ManiSkill use, of equal weights: our choice.
+``sparse`` rewards are 1 at the step that reaches success, else 0. ``dense`` rewards add the change of a potential,
+F = Φ(next state) − Φ(state), which gives guidance without changing the optimal policy: it sums to the gained potential,
+so that waiting gives no reward (potential-based shaping, Ng, Harada and Russell, ICML 1999, here undiscounted). Every
+potential is in [0, 1] per term and uses ``1 − tanh(5 d)`` for distances d in m, as in robosuite and ManiSkill, with
+equal weights: our choice.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class TaskGoal:
 
 
 class _TabletopGoal:
-    """What both goals of the scene of pick and place tell of it."""
+    """Common part of both goals in the scene of pick and place."""
 
     truth_names = _TRUTH
 
@@ -86,9 +86,9 @@ class _TabletopGoal:
 class PickAndPlaceGoal(_TabletopGoal):
     """The task itself, see `PickAndPlaceConfig` for success. Φ is the sum of three terms.
 
-    ``reach``: nearness of tool and object, 1 once the object has been lifted and lies or hangs over the target.
-    ``lift``: the object's height over the height that counts as lifted, at most 1, and 1 ever after.
-    ``carry``: horizontal nearness of object and target, 0 until the object has been lifted.
+    ``reach``: proximity of tool and object, 1 once the object has been lifted and is above the target. ``lift``: the
+    object's height over the height that counts as lifted, at most 1, and 1 afterwards. ``carry``: horizontal proximity
+    of object and target, 0 until the object has been lifted.
     """
 
     def __init__(self, task: PickAndPlace, num_envs: int) -> None:

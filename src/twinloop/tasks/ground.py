@@ -1,4 +1,4 @@
-"""Find the top of the table in each world, and move what stands on it along: raised, lowered, tilted."""
+"""Compute the top of the table in each world, and move the objects on it: raised, lowered, tilted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class GroundPlane:
 
     @classmethod
     def of(cls, twin: Twin, params: ParamTable, geom: str) -> GroundPlane:
-        """The top of a box, or a plane, that stands still in the world.
+        """Return the top of a fixed box or plane.
 
         Raises:
             UnknownNameError: there is no such geom.
@@ -70,13 +70,13 @@ _SUPPORT = "table"
 def stand(
     qpos: NDArray[np.float64], row: int, params: ParamTable, path: str, ground: Ground | None, *, yaw: float
 ) -> None:
-    """Put a free body flat on the support of each world, in place.
+    """Place a free body flat on the support of each world, in place.
 
     Args:
-        qpos: positions of worlds ``(nworld, nq)`` in which the body lies on the compiled support.
-        row: where the body's position begins in ``qpos``.
-        path: what its parameters begin with: ``position/x``, ``position/y``, ``yaw``, ``size``, ``size/z``.
-        yaw: nominal turn about the support's normal, in rad.
+        qpos: positions of worlds ``(nworld, nq)`` with the body on the compiled support.
+        row: first index of the body's position in ``qpos``.
+        path: prefix of its parameters: ``position/x``, ``position/y``, ``yaw``, ``size``, ``size/z``.
+        yaw: nominal rotation about the support's normal, in rad.
     """
     home = qpos[:, row : row + 3].copy()
     for column, axis in enumerate("xy"):
@@ -95,7 +95,7 @@ def stand(
 
 @dataclass(frozen=True, kw_only=True)
 class Ground:
-    """The support of every world beside that of the model as it was compiled. Where both agree, nothing changes."""
+    """The support of every world relative to that of the compiled model. If both are equal, nothing changes."""
 
     surface: GroundPlane
     nominal: GroundPlane
@@ -121,11 +121,11 @@ class Ground:
         return np.where(self.moved, self.surface.height(xy) - nominal, 0.0)
 
     def standing(self, half: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Height over the support, straight up, of the middle of things that lie flat on it, ``half`` as thick."""
+        """Return the height above the support of the centre of flat objects, ``half`` as thick."""
         return np.where(self.moved, half / self.surface.normal[:, 2], half)
 
     def turn(self, quaternion: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Orientations ``(nworld, 4)`` of things that lie flat on the compiled support, as they lie on this one."""
+        """Return orientations ``(nworld, 4)`` on this support of objects that are flat on the compiled one."""
         inverse = self.nominal.quaternion * [1.0, -1.0, -1.0, -1.0]
         turned = quat_multiply(quat_multiply(self.surface.quaternion, inverse), quaternion)
         return np.where(self.moved[:, None], turned, quaternion)

@@ -22,9 +22,9 @@ _POINTS_DOWN = 0.7  # cosine: the home pose must point the hand within 45 deg of
 class GripperHand:
     """A gripper that can grasp from above.
 
-    ``approach`` and ``opening`` are (axis index, sign) in the tool site's frame: the way it reaches, and the way its
-    driven finger moves to open. ``tip`` is how far the fingers reach beyond the site along the approach, in m.
-    ``one_sided`` says that the other finger is fixed.
+    ``approach`` and ``opening`` are (axis index, sign) in the tool site's frame: its reaching direction, and the
+    opening direction of its driven finger. ``tip`` is the length of the fingers beyond the site along the approach, in
+    m. ``one_sided`` means that the other finger is fixed.
     """
 
     approach: tuple[int, float]
@@ -91,7 +91,7 @@ def _is_tied(model: mujoco.MjModel, joint: int) -> bool:
 
 
 def _reach(model: mujoco.MjModel, data: mujoco.MjData, tool: str, finger: int, opening: float) -> float:
-    """How far colliding parts of the hand lie beyond the tool site along the vertical, by their bounding boxes."""
+    """Return the extent of colliding parts of the hand below the tool site, by their bounding boxes."""
     data.qpos[finger] = opening
     mujoco.mj_kinematics(model, data)
     site = data.site(tool)
@@ -125,12 +125,12 @@ _TALLEST = 3.0  # heights of the nominal object that they reach over
 
 
 def object_fits(twin: Twin, hand: GripperHand, name: str, *, tips: float = 0.0) -> Constraint:
-    """The object's wider horizontal side is narrower than the open jaws over its height, and no palm is in its way.
+    """Return the constraint that the object fits between the open jaws over its height, without touching the palm.
 
-    A factor on its size that is no parameter of the twin is 1.
+    A factor on its size that is not a parameter of the twin is 1.
 
     Args:
-        tips: height of the finger tips over what the object stands on, in m.
+        tips: height of the finger tips above the object's support, in m.
     """
     extent = _extent(twin, name)
     heights, openings = jaw_openings(twin, hand, _TALLEST * float(extent[2]))
@@ -148,10 +148,10 @@ def object_fits(twin: Twin, hand: GripperHand, name: str, *, tips: float = 0.0) 
 
 
 def jaw_openings(twin: Twin, hand: GripperHand, tallest: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The narrowest distance of the open jaws over heights from their tips, both in m.
+    """Return the smallest distance of the open jaws at heights above their tips, both in m.
 
-    Measured by rays from the tool site's line along the direction of opening, because a hinged jaw stands oblique.
-    Infinite where nothing is met, and zero for heights that reach into the palm.
+    Measured by rays from the tool site's line along the opening direction, because a hinged jaw is inclined. Infinite
+    without a hit, and zero for heights inside the palm.
     """
     model, data = _solid(twin.model), mujoco.MjData(twin.model)
     data.qpos[:], _ = twin.home()
@@ -170,7 +170,7 @@ def jaw_openings(twin: Twin, hand: GripperHand, tallest: float) -> tuple[NDArray
 
 
 def _solid(model: mujoco.MjModel) -> mujoco.MjModel:
-    """The model with what collides in group 0, and what is only seen in group 1."""
+    """Return the model with colliding geoms in group 0, and visual ones in group 1."""
     grouped = copy.copy(model)
     grouped.geom_group[:] = (model.geom_contype == 0) & (model.geom_conaffinity == 0)
     return grouped

@@ -46,10 +46,10 @@ class PickAndPlace:
         self.instruction = f"Pick up the {self.config.object} and place it on the {self.config.target}."
 
     def reset(self, params: ParamTable, *, run_seed: int, episodes: Sequence[int], attempt: int = 0) -> InitialState:
-        """Object and target where the parameters say, the arm at home within ``joint_noise`` and held still there.
+        """Place object and target by the parameters, with the arm at home within ``joint_noise`` and at rest.
 
-        Things stand on the table as it is in each world, and `place_clutter` places the rest of the scene clear of
-        them. See `Arm.begin` for the arm.
+        Objects are on the table of each world, and `place_clutter` places the rest of the scene at a distance. See
+        `Arm.begin` for the arm.
         """
         draws = {"run_seed": run_seed, "episodes": episodes, "attempt": attempt}
         initial = self._arm.begin(params, self.config.joint_noise, stream=f"{self.name}/reset/joints", **draws)
@@ -72,7 +72,7 @@ class PickAndPlace:
         return place_clutter(self.twin, params, placed, **draws)
 
     def _stand(self, qpos: NDArray[np.float64], params: ParamTable, ground: Ground | None) -> None:
-        """Put the object, and what else the scene always has, where the parameters say on the table of each world."""
+        """Place the object, and the scene's permanent objects, by the parameters on the table of each world."""
         scene = self.twin.scene
         things = {self.config.object: (self.object.qpos, 0.0)}
         if scene:
@@ -82,7 +82,7 @@ class PickAndPlace:
             stand(qpos, row, params, f"object/{name}", ground, yaw=yaw)
 
     def success(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """See the protocol, and `PickAndPlaceConfig` for what counts as done."""
+        """Return success, see the protocol; `PickAndPlaceConfig` defines it."""
         scene, config = self.scene(states), self.config
         rise = scene.height - scene.height[:, :1]
         placed = scene.over & (np.abs(rise) <= config.height_tolerance)

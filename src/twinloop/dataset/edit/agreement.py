@@ -46,10 +46,10 @@ def check_features(sources: Sequence[EditSource]) -> None:
 
 
 def keep_common(sources: Sequence[EditSource]) -> None:
-    """From now on let all folders have only those features that each of them has.
+    """Reduce all folders to the features that each of them has.
 
     Raises:
-        InputError: they have none in common beside the numbers and times of frames.
+        InputError: they have no common feature besides the numbers and times of frames.
     """
     kept = [key for key in sources[0].features if all(key in source.features for source in sources)]
     if set(kept) <= set(INDEX_FEATURES):
@@ -100,13 +100,13 @@ def _feature(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
 
 
 def agreed_units(sources: Sequence[EditSource], *, same_units: bool) -> tuple[UnitMap | None, list[str]]:
-    """The unit map of the result, and what a person should know of how it was agreed on.
+    """Return the unit map of the result, and notes on how it was determined.
 
     Args:
-        same_units: the caller says that the joint columns of all folders mean the same, whatever the folders say.
+        same_units: the caller states that the joint columns of all folders have the same units.
 
     Raises:
-        UnitsError: the folders' units differ, or some say theirs and others do not; the message is the question.
+        UnitsError: the folders' units differ, or only some declare them; the message is the question.
     """
     maps = [source.reader.units for source in sources]
     known = [map_ for map_ in maps if map_ is not None]
@@ -152,10 +152,10 @@ def _unlike(one: UnitMap, other: UnitMap) -> str:
 
 
 def _unsaid(sources: Sequence[EditSource]) -> list[str]:
-    """A note on folders of which none says its units.
+    """Return a note if no folder declares its units.
 
     Raises:
-        UnitsError: the joints of one stand as if it were in degrees and another in radians.
+        UnitsError: the joint values of one folder look like degrees and those of another like radians.
     """
     reaches = [_reach(source) for source in sources]
     for source, reach in zip(sources[1:], reaches[1:], strict=True):
@@ -185,7 +185,7 @@ def _reach(source: EditSource) -> NDArray[np.float64] | None:
 
 
 def agreed_info(sources: Sequence[EditSource]) -> dict[str, Any]:
-    """``info.json`` of the result before it is counted: what every folder says alike, keys that LeRobot has not too."""
+    """Return ``info.json`` of the result before counting: the values and keys common to all folders."""
     first = dict(sources[0].info)
     robot = next((s.info["robot_type"] for s in sources if s.info.get("robot_type") not in _UNSAID), None)
     known = {"features", "fps", "codebase_version", "robot_type"}
@@ -213,10 +213,10 @@ def agreed_schema(sources: Sequence[EditSource]) -> pa.Schema:
 
 
 def agreed_rows(sources: Sequence[EditSource], made: Callable[[str], bool]) -> tuple[pa.Schema, list[str]]:
-    """Columns of the episode table that are carried over as they are, and what a person should know of the others.
+    """Return the columns of the episode table that are copied unchanged, and notes on the others.
 
     Args:
-        made: whether a column of that name is made anew.
+        made: whether a column of that name is computed again.
     """
     fields: dict[str, pa.Field] = {}
     notes: list[str] = []

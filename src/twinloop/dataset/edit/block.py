@@ -1,4 +1,4 @@
-"""Write the blocks of a result, episode after episode: frames, rows, and what lies beside LeRobot's files."""
+"""Write the blocks of a result, episode after episode: frames, rows, and twinloop's additional files."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def table_schemas(sources: Sequence[EditSource], leave_out: Sequence[str] = ()) 
 
 
 class SideTableEdits:
-    """One block's files beside LeRobot's, being written episode after episode."""
+    """Additional files of one block, written episode after episode."""
 
     def __init__(self, stage: Path, block: int, templates: Sequence[str], tables: Mapping[str, pa.Schema]) -> None:
         self._stage, self._block = stage, block
@@ -107,7 +107,7 @@ class SideTableEdits:
         self._schemas = dict(tables)
 
     def add(self, item: SourceEpisode, index: int, provenance: Provenance) -> None:
-        """Add what is known of one of our episodes, which becomes episode ``index``."""
+        """Add the data of one twinloop episode, which becomes episode ``index``."""
         for template in self._exact:
             self._add_exact(template, item, index)
         self._lines.append(dumps({_INDEX: index, **provenance.to_json()}))
@@ -165,7 +165,7 @@ def _as(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def carry_aside(stage: Path, sources: Sequence[EditSource], whole: Sequence[bool]) -> list[str]:
-    """Take along the set-aside attempts of the folders that are taken whole; returns what a person should know."""
+    """Copy the invalid attempts of the folders that are copied completely; return notes on the others."""
     notes: list[str] = []
     block, numbers = 0, list[int]()
     for source, all_of_it in zip(sources, whole, strict=True):
@@ -185,7 +185,7 @@ def carry_aside(stage: Path, sources: Sequence[EditSource], whole: Sequence[bool
 
 
 def carry_documents(stage: Path, sources: Sequence[EditSource], names: Sequence[str]) -> list[str]:
-    """Take along files that hold for a whole folder where all folders have them alike; returns those left out."""
+    """Copy files that describe a whole folder if they are equal in all folders; return the skipped ones."""
     left: list[str] = []
     for name in names:
         contents = {path.read_bytes() if (path := source.path / name).is_file() else b"" for source in sources}
@@ -213,10 +213,10 @@ _MOST_BYTES = 100_000_000  # of a data file, as LeRobot's data_files_size_in_mb
 
 @dataclass(frozen=True, kw_only=True)
 class EditPlan:
-    """What all blocks of a result share.
+    """Common settings of all blocks of a result.
 
     ``frames``: columns of the data files; ``carried``: columns of the episode table that come from the sources;
-    ``tables``: side tables; ``places``: where each episode's pictures are, by video feature.
+    ``tables``: side tables; ``places``: location of each episode's images, by video feature.
     """
 
     frames: pa.Schema
@@ -227,10 +227,10 @@ class EditPlan:
 
 
 class BlockWriter:
-    """Writes one block after the other; a block ends where it is full, or where episodes of another kind follow.
+    """Writes one block after the other; a block ends when it is full, or before episodes of another kind.
 
-    Episodes of one kind have the same files beside them: a block of simulated ones has states, one of recorded ones has
-    logs, and one of another program's has nothing.
+    Episodes of one kind have the same additional files: blocks of simulated ones have states, those of recorded ones
+    have logs, those of other programs have none.
     """
 
     def __init__(self, stage: Path, plan: EditPlan, totals: FrameTotals, pixels: PixelCounts) -> None:
@@ -287,7 +287,7 @@ class BlockWriter:
         self._data, self._beside, self._rows, self._kind = None, None, [], None
 
     def abandon(self) -> None:
-        """Free what is open after a failure."""
+        """Close all open files after a failure."""
         if self._data is not None:
             self._data.close()
         if self._beside is not None:

@@ -1,4 +1,4 @@
-"""The metadata of a result: what it is, how it came about, and the card."""
+"""Write the metadata of a result: description, history, and the card."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _ENCODER_KEYS = (
 
 @dataclass(frozen=True, kw_only=True)
 class EditOperation:
-    """What a person asked for: its name, its parameters, and what came of it that is worth knowing."""
+    """The requested operation: its name, its parameters, and details of its result."""
 
     name: str
     parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -48,7 +48,7 @@ class EditOperation:
 def video_features(
     features: Mapping[str, Any], codings: Mapping[str, CodecParameters], *, anew: Sequence[str]
 ) -> dict[str, Any]:
-    """The features with what their videos are now; ``anew`` are those with frames encoded anew."""
+    """Return the features with the current properties of their videos; ``anew`` are those with re-encoded frames."""
     result = dict(features)
     for key, coding in codings.items():
         entry = dict(result[key])

@@ -53,15 +53,16 @@ def split(
     seed: int = 0,
     settings: EditSettings = _AS_IS,
 ) -> dict[str, EditResult]:
-    """Write the parts of a dataset as folders ``output/NAME``, all of them at once.
+    """Write the parts of a dataset as folders ``output/NAME``, all of them in one step.
 
     Args:
         source: the dataset.
-        output: an absent or empty folder.
+        output: a missing or empty folder.
         shares: of each part, between 0 and 1; drawn by ``seed``.
-        counts: episodes of each part instead; drawn by ``seed``.
+        counts: numbers of episodes of each part instead; drawn by ``seed``.
         lists: episodes of each part instead, named as in `select`.
-        by: what shall be alike in all parts: ``task``, ``success`` or any column, see `selection.groups`.
+        by: property with the same distribution in all parts: ``task``, ``success`` or any column, see
+            `selection.groups`.
         seed: of the draw.
         settings: how to write.
 
@@ -101,7 +102,7 @@ def merge(sources: Sequence[Folder], output: Folder, *, settings: EditSettings =
 
     Raises:
         InputError: features, rates or codecs differ, or an episode is in two folders.
-        UnitsError: units differ, or not all folders say theirs.
+        UnitsError: units differ, or only some folders declare them.
         DatasetError: see `writing.write_selection`.
     """
     if not sources:
@@ -162,10 +163,10 @@ def retask(
 
 
 def reencode(source: Folder, output: Folder, encoding: Encoding, *, settings: EditSettings = _AS_IS) -> EditResult:
-    """Write all episodes with their videos encoded anew; all become children of the ones they were.
+    """Write all episodes with re-encoded videos; all become children of the originals.
 
     Raises:
-        InputError: the dataset has no videos, or their pictures are not 8-bit colour.
+        InputError: the dataset has no videos, or their images are not 8-bit colour.
         DatasetError: see `writing.write_selection`.
     """
     opened = EditSource(source)
@@ -191,19 +192,19 @@ def rebalance(
 
     Args:
         sources: one or several datasets.
-        output: an absent or empty folder.
-        by: what groups are: ``task``, ``success``, ``source`` or any column, see `selection.groups`.
-        shares: of each group; equal where none are given. A group without a share is left out.
-        seed: which episodes are left out follows from it.
-        repeat: leave none out of the fullest group, and repeat episodes of the others. A repeated one is a child of
-            the one it repeats, so that no id is there twice.
+        output: a missing or empty folder.
+        by: definition of groups: ``task``, ``success``, ``source`` or any column, see `selection.groups`.
+        shares: of each group; equal by default. A group without a share is left out.
+        seed: determines which episodes are left out.
+        repeat: keep all episodes of the largest group, and repeat episodes of the others. A repeated one is a child of
+            the original, so that ids are unique.
         settings: how to write.
 
     Returns:
-        What was written; ``details`` has the counts of each group before and after, and which episodes were left out.
+        The result; ``details`` has the counts of each group before and after, and the skipped episodes.
 
     Raises:
-        InputError: a column that is not there, shares of groups that are not there or that do not sum to 1.
+        InputError: a missing column, shares of missing groups, or shares that do not sum to 1.
         DatasetError: see `writing.write_selection`.
     """
     opened = [EditSource(source) for source in sources]

@@ -1,7 +1,4 @@
-"""Give episodes their place in a result.
-
-What is done to each, new ids and parents, episode rows, and frames with new numbers.
-"""
+"""Compute the rows of episodes in a result: transforms, new ids and parents, and renumbered frames."""
 
 from __future__ import annotations
 
@@ -61,7 +58,7 @@ _NOTHING = np.empty((0, 0))
 
 
 def transform(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """An entry of the list of what was done to an episode's parents."""
+    """Return an entry of the list of transforms of an episode."""
     plain = dict(parameters)
     return {
         "name": name,
@@ -141,7 +138,7 @@ _MADE_SERIES = ("data/", "videos/", "meta/episodes/")
 
 
 def is_made(name: str, numeric: Sequence[str]) -> bool:
-    """Whether a column is made anew in every edit; ``numeric`` are the features whose statistics are."""
+    """Return whether a column is computed again in every edit; ``numeric`` are the features with statistics."""
     if name in _MADE or name.startswith(_MADE_SERIES):
         return True
     return name.startswith("stats/") and name.removeprefix("stats/").rpartition("/")[0] in numeric
@@ -220,7 +217,7 @@ def numeric_features(features: Mapping[str, Any]) -> dict[str, int]:
 
 
 def column_slices(widths: Mapping[str, int]) -> dict[str, slice]:
-    """Where each feature stands when all are put side by side."""
+    """Return the columns of each feature in an array of all features."""
     ends = np.cumsum(list(widths.values()))
     return {key: slice(int(end - width), int(end)) for (key, width), end in zip(widths.items(), ends, strict=True)}
 
@@ -228,7 +225,7 @@ def column_slices(widths: Mapping[str, int]) -> dict[str, slice]:
 def placed_frames(
     table: pa.Table, schema: pa.Schema, *, index: int, start: int, tasks: NDArray[np.int64], where: str
 ) -> pa.Table:
-    """One episode's frames as they stand in the result.
+    """Return one episode's frames as rows of the result.
 
     Args:
         schema: the columns of the result.
@@ -238,7 +235,7 @@ def placed_frames(
         where: names the episode in messages.
 
     Raises:
-        DatasetError: a column cannot be brought to the type that it has in the result.
+        DatasetError: a column cannot be converted to its type in the result.
     """
     length = len(table)
     new = {

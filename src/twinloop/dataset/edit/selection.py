@@ -68,10 +68,10 @@ def _named(source: EditSource, text: str) -> int:
 
 
 def groups(source: EditSource, by: str) -> list[str]:
-    """What each episode is in one respect: its ``task``, ``success``, ``source`` or any column of the episode table.
+    """Return the group of each episode: its ``task``, ``success``, ``source`` or any column of the episode table.
 
     Raises:
-        InputError: the folder does not say that of its episodes.
+        InputError: the folder does not have that property.
     """
     if by == "task":
         return ["; ".join(texts or ()) for texts in source.column("tasks")]

@@ -23,10 +23,10 @@ _TASK_COLUMNS = ("__index_level_0__", "task")  # the first where pandas named no
 
 
 class EditSource:
-    """One folder, open for an edit; nothing is read before it is asked for.
+    """One folder, open for an edit; everything is read at first access.
 
     Raises:
-        DatasetError: it is no LeRobot v3.0 dataset, or its metadata contradicts itself.
+        DatasetError: it is not a LeRobot v3.0 dataset, or its metadata contradicts itself.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -154,14 +154,14 @@ class EditSource:
         return self._column(f"videos/{key}/from_timestamp").astype(np.float64)
 
     def exact(self, index: int) -> tuple[str, ...]:
-        """Which of our exact files tell of an episode, as templates; none where another program wrote it."""
+        """Return the templates of twinloop's exact files with this episode; empty for an episode of another program."""
         if not self.reader.ours or self.reader.appended(index):
             return ()
         block = int(self.files[index])
         return tuple(path for path in _EXACT if (self.path / layout.of_block(path, block)).is_file())
 
     def kept(self, index: int) -> bool:
-        """Whether we wrote the episode, so that its provenance lies beside it."""
+        """Return whether twinloop wrote the episode, so that it has provenance."""
         return self.reader.ours and not self.reader.appended(index)
 
     @functools.cached_property
@@ -190,7 +190,7 @@ class EditSource:
         return self._every[name].to_pylist()
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close all open files."""
         self._frames.close()
 
     @functools.cached_property

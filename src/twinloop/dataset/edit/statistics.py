@@ -65,7 +65,7 @@ class FrameTotals:
         return {**result, **{key: pooled.stats() for key, pooled in self.pictures.items()}}
 
     def _wide(self, where: slice) -> bool:
-        """Whether numbers lie outside of those that 32 bits can be."""
+        """Return whether some values do not fit into 32 bits."""
         return self.moments is not None and (
             self.moments.low[where].min() < 0 or self.moments.high[where].max() >= 2.0**32
         )
@@ -77,10 +77,11 @@ def _shaped(name: str, values: list[Any], shape: Sequence[int]) -> list[Any]:
 
 @dataclass(kw_only=True)
 class PooledImageStatistics:
-    """One camera over all episodes.
+    """Image statistics of one camera over all episodes.
 
-    Extremes, mean and spread follow exactly from those of the episodes, which were taken of the pictures before they
-    were encoded. Quantiles do not: they are counted over pixels.
+    Extremes, mean and standard deviation follow exactly from those of the episodes, which were computed before
+    encoding.
+    Quantiles do not: they are counted over pixels.
     """
 
     moments: Moments | None = None
@@ -98,7 +99,7 @@ class PooledImageStatistics:
         self.moments = own if self.moments is None else self.moments.merge(own)
 
     def count(self, histogram: NDArray[np.int64], sampled: int) -> None:
-        """Count pixels ``(3, 256)`` of some sampled pictures in."""
+        """Add the pixel counts ``(3, 256)`` of some sampled images."""
         before = self.pixels
         self.pixels = CameraSum(
             sampled=sampled + (before.sampled if before else 0),
@@ -143,10 +144,10 @@ def known_counts(key: str, items: Sequence[SourceEpisode]) -> list[CameraSum] | 
 
 
 def counted_video(path: Path, start_s: float, length: int, fps: Fraction) -> CameraSum:
-    """Pixel counts of evenly spaced pictures of one episode in a video.
+    """Return pixel counts of evenly spaced images of one episode in a video.
 
     Raises:
-        DatasetError: the file is damaged or has no picture at one of the times; names both.
+        DatasetError: the file is damaged or has no image at one of the times; names both.
     """
     chosen = sample_indices(length)
     histogram = np.zeros((3, 256), dtype=np.int64)
@@ -156,7 +157,7 @@ def counted_video(path: Path, start_s: float, length: int, fps: Fraction) -> Cam
 
 
 def _pictures(path: Path, times_s: Sequence[float], fps: float) -> Iterator[NDArray[np.uint8]]:
-    """Single pictures at ascending times, each from the key frame before it unless it is reached sooner by going on."""
+    """Yield single images at ascending times, each from the previous key frame unless continuing is faster."""
     import av
 
     try:
@@ -179,7 +180,7 @@ def _pictures(path: Path, times_s: Sequence[float], fps: float) -> Iterator[NDAr
 
 
 def counted_cells(column: pa.ChunkedArray, *, where: str) -> CameraSum | None:
-    """Pixel counts of evenly spaced pictures in a column; None where it holds paths instead of pictures."""
+    """Return pixel counts of evenly spaced images in a column; None if it holds paths instead of images."""
     chosen = sample_indices(len(column))
     cells = column.take(pa.array(chosen)).to_pylist()
     if any(not isinstance(cell, dict) or not cell.get("bytes") for cell in cells):
@@ -191,11 +192,11 @@ def counted_cells(column: pa.ChunkedArray, *, where: str) -> CameraSum | None:
 
 
 class PixelCounts:
-    """Statistics of the pictures of every episode of a result, for its rows and for all of it.
+    """Image statistics of every episode of a result, for its rows and for the whole result.
 
-    An episode whose pictures are the source's keeps the source's statistics. What is not known of it is counted: all of
-    it where its pictures were encoded anew or the source says nothing, and the pixels where only their quantiles over
-    the whole result are wanted.
+    An episode whose images are copied keeps the source's statistics. Missing ones are computed: all of them if images
+    were re-encoded or the source has none, and only the pixel counts if just the quantiles of the whole result are
+    missing.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The videos of a result: files linked whole, packets copied, and frames encoded anew only where it must be."""
+"""Write the videos of a result: link whole files, copy packets, and re-encode frames only if necessary."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ class CameraFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class PixelEdits:
-    """What is to become of the videos.
+    """Settings for videos.
 
-    ``encoding``: how frames are encoded where they must be; ``everything``: all of them, though they need not.
-    ``link``: share whole files with the source by hard links where the disk can, instead of copying them.
+    ``encoding``: settings for frames that must be encoded; ``everything``: encode all of them. ``link``: share whole
+    files with the source by hard links if the file system supports them, instead of copying them.
     """
 
     encoding: Encoding | None = None
@@ -95,7 +95,7 @@ def codings(key: str, items: Sequence[SourceEpisode]) -> dict[Path, CodecParamet
 
 
 class _CameraWriter:
-    """One camera on its way: the file that is open, the reader of the last source, and what was done so far."""
+    """Writer of one camera: the open file, the reader of the last source, and counts so far."""
 
     def __init__(
         self, stage: Path, key: str, items: Sequence[SourceEpisode], pixels: PixelEdits, fps: Fraction
@@ -178,7 +178,7 @@ class _CameraWriter:
         return coding.codec != wanted.codec or (several and coding.pix_fmt != PIXELS)
 
     def _made_ahead(self) -> Iterator[Future[Path]]:
-        """Episodes being encoded, some ahead of the one that is asked for, in order."""
+        """Yield encoded episodes in order, with some encoded in advance."""
         ahead = collections.deque[Future[Path]]()
         for at in range(len(self._items)):
             if self._anew(at):
@@ -194,7 +194,7 @@ class _CameraWriter:
         return target
 
     def _whole_file(self, at: int) -> int:
-        """How many items from here on are all the episodes of one video file, in order; 0 where they are not."""
+        """Return the number of items from here on that are exactly the episodes of one video file, in order; else 0."""
         item, key = self._items[at], self.result.key
         files = item.source.video_files(key)
         members = np.flatnonzero(files == files[item.index])
@@ -250,7 +250,7 @@ class _CameraWriter:
         self.result.places.append(VideoLocation(file=self._number, start_s=float(out.add(cut) / self._fps)))
 
     def _finish(self) -> None:
-        """Close the file that is open, and count what is in it."""
+        """Close the open file, and count its frames."""
         if self._out is None:
             return
         out, self._out = self._out, None

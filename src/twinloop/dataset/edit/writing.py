@@ -52,13 +52,13 @@ _NO_PIXELS = np.zeros((3, 256), dtype=np.int64)
 
 @dataclass(frozen=True, kw_only=True)
 class EditSettings:
-    """How an edit writes.
+    """Settings of an edit.
 
     Attributes:
-        pixels: what becomes of videos.
-        same_units: the joint columns of all folders mean the same, whatever the folders say of their units.
-        common: carry only the features that all folders have, instead of refusing folders whose features differ.
-        leave_out: side tables that are not carried over.
+        pixels: settings for videos.
+        same_units: the joint columns of all folders have the same units, whether declared or not.
+        common: keep only the features that all folders have, instead of refusing folders with different features.
+        leave_out: side tables that are not copied.
         twice: what to do with an episode that is given twice: refuse it, or keep the first.
     """
 
@@ -71,10 +71,10 @@ class EditSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class EditResult:
-    """What an edit wrote.
+    """Result of an edit.
 
-    ``videos`` says of each camera how many episodes were linked with their whole file, copied packet by packet, and
-    encoded anew; ``notes`` are what a person should know, ``details`` what the operation has to say besides.
+    ``videos`` counts for each camera the episodes that were linked with their whole file, copied packet by packet, and
+    re-encoded; ``notes`` are remarks for people, ``details`` further results of the operation.
     """
 
     output: Path
@@ -107,24 +107,25 @@ def write_selection(
     common: bool = False,
     link: bool = True,
 ) -> EditResult:
-    """Write episodes of any folders, ours or other programs', into one new folder, in the given order.
+    """Write episodes of any folders into one new folder, in the given order.
 
-    Ids, provenance, states, logs and side tables come along; statistics are those of all frames of the result.
-    Pictures are not decoded: whole video files are linked, packets of single episodes are copied.
+    Ids, provenance, states, logs and side tables are copied; statistics are those of all frames of the result. Images
+    are
+    not decoded: whole video files are linked, packets of single episodes are copied.
 
     Args:
         sources: folder and ``episode_index`` of each episode.
-        output: an absent or empty folder.
-        codec: where the folders' videos are coded differently, which codec (h264, av1, hevc) the result has; the
-            others are encoded anew, and their episodes become children of the ones they were.
-        same_units: the joint columns mean the same in all folders, whatever these say.
-        common: carry only the features that all folders have; the result names those that are left out.
-        link: share whole video files with the sources by hard links where possible; else they are copied.
+        output: a missing or empty folder.
+        codec: of the result (h264, av1, hevc), if the folders' codecs differ; other videos are re-encoded, and their
+            episodes become children of the originals.
+        same_units: the joint columns have the same units in all folders, whether declared or not.
+        common: keep only the features that all folders have; the result names the others.
+        link: share whole video files with the sources by hard links if possible; else they are copied.
 
     Raises:
         InputError: no episode, one beyond the end or given twice, features that differ, or several codecs.
-        UnitsError: the folders' units differ, or not all say theirs.
-        DatasetError: a source is damaged, the output exists or lies inside a dataset, or the disk is full.
+        UnitsError: the folders' units differ, or only some declare them.
+        DatasetError: a source is damaged, the output exists or is inside a dataset, or the disk is full.
         DatasetLockedError: another writer has the output open.
     """
     opened: dict[Path, EditSource] = {}
@@ -158,10 +159,10 @@ def write_parts(
 
 @contextmanager
 def _new_folder(path: Path, items: Sequence[SourceEpisode]) -> Iterator[Path]:
-    """A folder in preparation that becomes ``path`` when the block ends well.
+    """Yield a temporary folder that is renamed to ``path`` if the block succeeds.
 
     Raises:
-        DatasetError: the output exists, or one of output and sources lies in the other.
+        DatasetError: the output exists, or one of output and sources is inside the other.
     """
     for source in {item.source.path.resolve() for item in items}:
         if path.resolve() == source:
@@ -183,11 +184,11 @@ def _new_folder(path: Path, items: Sequence[SourceEpisode]) -> Iterator[Path]:
 
 
 def _checked(items: Sequence[SourceEpisode], settings: EditSettings, name: str) -> list[SourceEpisode]:
-    """The items to write.
+    """Return the items to write, after checks.
 
     Raises:
-        InputError: there are none, one does not exist or is there twice, or the folders' features differ.
-        UnitsError: the folders' units differ, or not all say theirs.
+        InputError: there are none, one does not exist or occurs twice, or the folders' features differ.
+        UnitsError: the folders' units differ, or only some declare them.
     """
     part = f" for {name}" if name else ""
     if not items:
@@ -283,7 +284,7 @@ class _EditRun:
         )
 
     def _videos(self) -> dict[str, CameraFiles]:
-        """Write the videos; episodes whose pictures are encoded anew become children."""
+        """Write the videos; episodes with re-encoded images become children."""
         cameras: dict[str, CameraFiles] = {}
         for key in self.sources[0].keys("video"):
             files = cameras[key] = write_camera(self.stage, key, self.items, self.settings.pixels, self.fps)
@@ -360,7 +361,7 @@ class _EditRun:
         )
 
     def _verify(self, blocks: BlockWriter) -> None:
-        """Read what was written as any reader would."""
+        """Read the written folder as any reader would."""
         reader = DatasetReader(self.stage)
         if len(reader) != blocks.episodes or int(reader.lengths.sum()) != blocks.frames:
             raise DatasetError(
@@ -370,7 +371,7 @@ class _EditRun:
 
 
 def _documents(root: Path) -> list[str]:
-    """Files of a folder that hold for all of it and that no edit makes anew."""
+    """Return the files that describe a whole folder and that edits do not write again."""
     found = [*root.glob("meta/*"), *root.glob("twinloop/*.json")]
     names = [path.relative_to(root).as_posix() for path in found if path.is_file()]
     return [name for name in names if name not in (*_OURS, *_META)]

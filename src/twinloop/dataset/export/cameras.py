@@ -1,4 +1,4 @@
-"""One camera of a dataset on its way out: its packets copied where they can be, its pictures encoded where not."""
+"""Export one camera of a dataset: copy packets if possible, otherwise encode images."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _SHORT = 120  # frames of a clip that is decoded in one go where a few of it are
 _AGAIN = Encoding(codec="h264")
 
 Counts = tuple[NDArray[np.int64], int]
-"""Pixel counts ``(3, 256)`` of some of an episode's pictures, evenly spread, and of how many."""
+"""Pixel counts ``(3, 256)`` of evenly spaced images of an episode, and their number."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClipLocation:
-    """Where an episode's pictures are in the result: the number of the file, and when they begin and end there."""
+    """Location of an episode's images in the result: number of the file, start and end time in it."""
 
     file: int
     start_s: float
@@ -66,11 +66,11 @@ class ExportCamera:
 
     @property
     def note(self) -> str:
-        """What a reader of the export must know; empty where packets are copied."""
+        """Note for readers of the export; empty if packets are copied."""
         return f"{self.key} was encoded again as H.264, crf {_AGAIN.quality}: {self._why}" if self._why else ""
 
     def histogram(self, episode: int) -> Counts:
-        """Counts of an episode's pictures."""
+        """Return pixel counts of an episode's images."""
         clip = self._source.clip(episode, self.key)
         chosen = sample_indices(clip.frames)
         if clip.frames <= _SHORT:
@@ -81,12 +81,12 @@ class ExportCamera:
         return counts, len(chosen)
 
     def write(self, episode: int, path: Path) -> None:
-        """Write an episode's pictures into a file of their own."""
+        """Write an episode's images into a separate file."""
         self._add(episode, lambda _: path, alone=True)
         self.finish()
 
     def append(self, episode: int, stage: Path, template: str, *, chunk: int) -> ClipLocation:
-        """Add an episode's pictures to the file that is open, or to the next one where that is full or differs."""
+        """Append an episode's images to the open file, or to the next one if it is full or different."""
 
         def named(number: int) -> Path:
             values = {"chunk_index": number // chunk, "file_index": number % chunk, "video_key": self.key}
@@ -98,14 +98,14 @@ class ExportCamera:
         )
 
     def finish(self) -> None:
-        """Close what is open."""
+        """Close all open files."""
         for opened in (self._file, self._reader):
             if opened is not None:
                 opened.close()
         self._file = self._reader = None
 
     def feature(self, feature: dict[str, Any]) -> dict[str, Any]:
-        """The feature's entry of ``info.json``, with what is true of the written video."""
+        """Return the feature's entry of ``info.json``, with the properties of the written video."""
         given = feature.get("info") or feature.get("video_info") or {}
         told = {
             "video.height": self._coding.height,
@@ -166,13 +166,13 @@ class ExportCamera:
 
 
 class TableCamera:
-    """A camera whose pictures lie in the table, encoded one by one; they are copied with their column."""
+    """A camera whose images are in the table, encoded one by one; they are copied with their column."""
 
     def __init__(self, source: SourceV3 | SourceV21, key: str) -> None:
         self.key, self._source = key, source
 
     def histogram(self, episode: int, table: pa.Table) -> Counts:
-        """Counts of an episode's pictures."""
+        """Return pixel counts of an episode's images."""
         chosen = sample_indices(table.num_rows)
         cells = table[self.key].take(pa.array(chosen)).to_pylist()
         pictures = decoded_cells(cells, where=f"{self._source.path}: {self.key} of episode {episode}")

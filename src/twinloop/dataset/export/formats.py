@@ -1,4 +1,4 @@
-"""The formats that datasets can be exported to, by name; a format's file is imported when it is asked for."""
+"""Export formats by name; a format's module is imported at first use."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""NVIDIA Isaac-GR00T: LeRobot v2.1 with ``modality.json`` and the statistics that its loader asks for.
+"""Export for NVIDIA Isaac-GR00T: LeRobot v2.1 with ``modality.json`` and the statistics of its loader.
 
 Its loader (Isaac-GR00T, ``gr00t/data/dataset/lerobot_episode_loader.py``) reads info, episodes, tasks, modality and
 ``meta/stats.json`` with mean, std, min, max, q01 and q99 of every float feature. ``relative_stats.json`` depends on the
-embodiment's action horizon, which only the training configuration knows: GR00T's ``stats.py`` makes it.
+embodiment's action horizon, which is in the training configuration only: GR00T's ``stats.py`` writes it.
 """
 
 from __future__ import annotations

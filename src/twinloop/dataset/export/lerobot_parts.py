@@ -131,7 +131,7 @@ def kept_tasks(source: SourceV3 | SourceV21, episodes: Sequence[int]) -> tuple[l
 
 
 def side_files(source: SourceV3 | SourceV21, stage: Path) -> None:
-    """Copy what says something of the whole: unit map, licence, ``modality.json`` (made where there is none)."""
+    """Copy files that describe the whole dataset: unit map, licence, ``modality.json`` (created if missing)."""
     named = [source.path / name for name in (layout.UNIT_MAP, layout.MODALITY)]
     for path in [*named, *sorted(source.path.glob("LICENSE*"))]:
         if path.is_file() and path.resolve().is_relative_to(source.path.resolve()):

@@ -1,7 +1,7 @@
-"""LeRobot v2.1: one Parquet file and one video per episode and camera, metadata as lines of JSON.
+"""Export to LeRobot v2.1: one Parquet file and one video per episode and camera, metadata as lines of JSON.
 
-Everything that LeRobot's v3.0 says of a frame has its place there. What v2.1 has no place for, such as provenance by
-episode and the unit map, lies beside in ``twinloop/`` and comes back with an export to v3.0.
+All of LeRobot's v3.0 data of a frame are kept. Data without a place in v2.1, such as provenance by episode and the unit
+map, are in ``twinloop/`` and are restored by an export to v3.0.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""LeRobot v3.0 out of either version: every column kept, video packets copied, statistics exact, quantiles included.
+"""Export to LeRobot v3.0 from either version: every column kept, video packets copied, exact statistics and quantiles.
 
-The result holds what LeRobot knows and nothing else of ours but the episode table's provenance columns and the unit
-map; a dataset that is to keep states, logs and side tables is edited (`dataset.edit`), or its folder copied.
+The result has LeRobot's files, and of twinloop's data only the episode table's provenance columns and the unit map. To
+keep states, logs and side tables, edit the dataset (`dataset.edit`) or copy its folder.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class _FolderWriter:
         facts: dict[str, Any],
         episode: int,
     ) -> None:
-        """Write an episode's frames and pictures, and note its row of the episode table."""
+        """Write an episode's frames and images, and store its row of the episode table."""
         place = layout.chunk_and_file(self._write_frames(table))
         videos: dict[str, Any] = {}
         for camera in self.cameras:
@@ -177,7 +177,7 @@ class _FolderWriter:
 
 
 def _same_keys(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows that all have the columns of any of them: what an episode says nothing of is empty."""
+    """Return rows with the columns of all of them; missing values are empty."""
     keys = dict.fromkeys(key for row in rows for key in row)
     return [{key: row.get(key) for key in keys} for row in rows]
 

@@ -1,7 +1,7 @@
-"""Frames of an exported MCAP file, named as the dataset that it was made from names them.
+"""Export to MCAP, and read frames of an exported file under the dataset's names.
 
-An output ``NAME.mcap`` holds all episodes, one second apart; any other is a folder with a file for each. The bytes
-follow from the dataset alone.
+An output ``NAME.mcap`` has all episodes, one second apart; any other is a folder with a file for each. The bytes are a
+function of the dataset alone.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class McapReader:
 
     @property
     def cameras(self) -> Sequence[str]:
-        """Feature keys of the pictures that are there."""
+        """Feature keys of the existing cameras."""
         keys = [key for key, entry in self._features.items() if entry["dtype"] in ("video", "image")]
         return [key for key in keys if self._messages(0, CAMERA + key.removeprefix(PICTURES))]
 
@@ -85,7 +85,7 @@ class McapReader:
         return found
 
     def picture(self, episode: int, camera: str, frame: int) -> NDArray[np.uint8]:
-        """One picture."""
+        """Return one image."""
         return self._pictures(episode, camera)[frame]
 
     @functools.lru_cache(maxsize=64)  # noqa: B019 - the object lives as long as a comparison
@@ -111,7 +111,7 @@ class McapReader:
 
 
 def decoded(samples: Sequence[bytes], codec: str) -> list[NDArray[np.uint8]]:
-    """The pictures of samples, by nothing but what stands in them.
+    """Return the images of samples, decoded from their own data only.
 
     Raises:
         DatasetError: they cannot be decoded.
@@ -255,7 +255,7 @@ class _McapFile:
             self._writer.add_attachment(0, 0, name, "application/json", dumps(value).encode())
 
     def describe(self, streams: EpisodeStreams, zero: int) -> None:
-        """Where an episode comes from, and where in the file its own time 0 lies."""
+        """Write the origin of an episode, and its time 0 in the file."""
         words = {
             "dataset": streams.reader.path.resolve().name,
             "episode_index": str(streams.index),

@@ -1,4 +1,4 @@
-"""What an episode's streams say, as messages in order of time: one generator per topic, so that none is held whole."""
+"""Yield an episode's streams as messages in order of time: one generator per topic, to limit memory."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def nanoseconds(time: NDArray[np.float64]) -> NDArray[np.int64]:
 def entries(
     streams: EpisodeStreams, truth: GroundTruth, cameras: Sequence[str], zero: int, notes: list[str], *, copied: bool
 ) -> list[Iterator[McapMessage]]:
-    """Every topic's messages.
+    """Return every topic's messages.
 
     Args:
-        zero: where the episode's own time 0 lies in the file, in ns.
-        notes: what is to be said is added here.
-        copied: whether packets of video are copied where that can be done.
+        zero: the episode's time 0 in the file, in ns.
+        notes: list to which remarks are added.
+        copied: whether video packets are copied if possible.
     """
     at = (nanoseconds(streams.time) + zero).tolist()
     found = [
@@ -138,7 +138,7 @@ def _pictures(
 
 
 def _calibrations(streams: EpisodeStreams, camera: str, at: Sequence[int]) -> list[Iterator[McapMessage]]:
-    """The pinhole and the pose of a camera at each picture, where annotations tell them."""
+    """Return the pinhole and the pose of a camera at each image, if there are annotations."""
     table = streams.rows(f"{PREFIX}/cameras", _CAMERAS)
     if table is None:
         return []

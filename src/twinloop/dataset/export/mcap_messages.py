@@ -3,8 +3,8 @@
 Names and fields are those of Foxglove's documented message schemas (docs.foxglove.dev/docs/sdk/schemas), which the
 program recognises by name; times are seconds and nanoseconds, bytes are base64.
 
-Numbers that have no schema in Foxglove are flat objects with a field per column. What is not finite is null, because
-JSON has no word for it.
+Numbers without a schema in Foxglove are flat objects with a field per column. Values that are not finite are null,
+because JSON cannot represent them.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ _RED = (0.9, 0.2, 0.1, 0.9)
 
 
 def encoded(message: Message) -> bytes:
-    """A message as it stands in the file."""
+    """Return a message as bytes of the file."""
     return json.dumps(message, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
@@ -146,7 +146,7 @@ def stamp(nanoseconds: int) -> Message:
 
 
 def finite(values: Sequence[float]) -> list[float | None]:
-    """Numbers with None where they are not finite."""
+    """Return numbers with None for values that are not finite."""
     return [value if math.isfinite(value) else None for value in values]
 
 
@@ -158,7 +158,7 @@ def fields_of(columns: Sequence[str]) -> list[str]:
 
 
 def numbers_schema(channel: TimeSeries) -> dict[str, Any]:
-    """The schema of a channel of plain numbers: each field says its column and unit."""
+    """Return the schema of a channel of plain numbers: each field has its column and unit."""
     pairs = zip(fields_of(channel.columns), channel.columns, channel.units, strict=True)
     return object_schema(
         {
@@ -189,7 +189,7 @@ def log(at: int, event: StreamEvent) -> Message:
 
 
 def picture(at: int, camera: str, data: bytes, form: str) -> Message:
-    """One picture, as a packet of video or an encoded image."""
+    """Return one image as a message, as a video packet or an encoded image."""
     return {"timestamp": stamp(at), "frame_id": camera, "data": base64.b64encode(data).decode(), "format": form}
 
 

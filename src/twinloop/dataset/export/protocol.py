@@ -1,4 +1,4 @@
-"""What an exporter is, what it is asked for and what it answers; one door for the built-in ones and a user's own."""
+"""Protocol of exporters, with their options and results; the same for built-in ones and those of users."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from twinloop.dataset.storage.snapshot import forget_locks, locked_snapshot, wri
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
-    """What the caller says about an export.
+    """Options of an export.
 
-    ``episodes`` are indices in the source, in the order in which they are exported; None takes all. ``settings`` are
-    the format's own, by the names that its `Exporter` declares.
+    ``episodes`` are indices in the source, in the order of the export; None takes all. ``settings`` are the format's
+    own, by the names that its `Exporter` declares.
     """
 
     episodes: tuple[int, ...] | None = None
@@ -30,9 +30,10 @@ class ExportOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ExportResult:
-    """What an export wrote; ``episodes`` are the source's indices in the order of the export.
+    """Result of an export; ``episodes`` are the source's indices in the order of the export.
 
-    ``notes`` say what was left behind or changed in this one dataset, beyond what the format never takes.
+    ``notes`` list the content of this dataset that was skipped or changed, besides the content that the format never
+    has.
     """
 
     output: Path
@@ -63,7 +64,7 @@ class ExportReader(Protocol):
 
     @property
     def cameras(self) -> Sequence[str]:
-        """Feature keys of its pictures, as the source dataset names them."""
+        """Feature keys of its images, with the source dataset's names."""
         ...
 
     def numbers(self, episode: int, frame: int) -> Mapping[str, NDArray[Any]]:
@@ -71,15 +72,15 @@ class ExportReader(Protocol):
         ...
 
     def picture(self, episode: int, camera: str, frame: int) -> NDArray[np.uint8]:
-        """One picture ``(height, width, 3)`` of a camera."""
+        """Return one image ``(height, width, 3)`` of a camera."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exporter:
-    """One format: what it is, what it never takes along, and how it is written and read back.
+    """One export format: its description, the content that it never has, and functions to write and read it.
 
-    ``settings`` are the names of what a caller may set, with their meaning. ``play`` opens what ``write`` wrote.
+    ``settings`` are the names of a caller's settings, with their meaning. ``play`` opens the output of ``write``.
     """
 
     name: str
@@ -120,10 +121,10 @@ def wants_pictures(options: ExportOptions) -> bool:
 
 
 def chosen_episodes(options: ExportOptions, present: Sequence[int], *, where: Path) -> tuple[int, ...]:
-    """The source's episodes that are asked for.
+    """Return the requested episodes of the source.
 
     Raises:
-        InputError: one is not there or is asked for twice, or none is left.
+        InputError: one does not exist or is given twice, or none is left.
     """
     wanted = tuple(present) if options.episodes is None else options.episodes
     missing = sorted(set(wanted) - set(present))
@@ -139,12 +140,12 @@ def chosen_episodes(options: ExportOptions, present: Sequence[int], *, where: Pa
 
 @contextlib.contextmanager
 def fresh_folder(output: Path) -> Iterator[Path]:
-    """A folder in preparation, which becomes ``output`` when the block ends well, and is removed when it does not.
+    """Yield a temporary folder, which is renamed to ``output`` if the block succeeds, and is removed otherwise.
 
     Raises:
-        InputError: ``output`` holds something, is a file, or lies inside a dataset.
+        InputError: ``output`` is not empty, is a file, or is inside a dataset.
         DatasetLockedError: another process exports to it.
-        DatasetError: the disk is full, or no folder can be made there.
+        DatasetError: the disk is full, or no folder can be created there.
     """
     output = output.absolute()
     _require_absent(output)

@@ -1,8 +1,8 @@
-"""How a recording is laid out when it is opened: pictures and scene on the left, plots and words on the right.
+"""Export to Rerun, with a layout: images and scene on the left, plots and texts on the right.
 
-An output ``NAME.rrd`` holds one episode; any other is a folder with a file for each. Numbers are on the timelines
-``time`` (the episode's own, s) and ``frame``; what was sampled between frames is on ``time`` alone. Videos are cut out
-packet by packet. Rerun stamps its chunks, so the bytes of two exports differ where their content does not.
+An output ``NAME.rrd`` has one episode; any other is a folder with a file for each. Numbers are on the timelines
+``time`` (the episode's, s) and ``frame``; samples between frames are on ``time`` only. Videos are cut packet by packet.
+Rerun adds time stamps to its chunks, so the bytes of two exports differ although their content is the same.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class RerunReader:
 
     @property
     def cameras(self) -> Sequence[str]:
-        """Feature keys of the pictures that are there."""
+        """Feature keys of the existing cameras."""
         first = self._recordings[0]
         keys = [key for key in first.facts["features"] if key.startswith(PICTURES)]
         return [key for key in keys if first.holds(_camera(key))]
@@ -92,7 +92,7 @@ class RerunReader:
         return found
 
     def picture(self, episode: int, camera: str, frame: int) -> NDArray[np.uint8]:
-        """One picture."""
+        """Return one image."""
         return self._recordings[episode].pictures(_camera(camera))[frame]
 
 
@@ -119,7 +119,7 @@ class _Recording:
 
     @functools.lru_cache(maxsize=2)  # noqa: B019 - the object lives as long as a comparison
     def pictures(self, entity: str) -> list[NDArray[np.uint8]]:
-        """The pictures of an entity, in order of time."""
+        """Return the images of an entity, in order of time."""
         if encoded := self._cells(entity, "EncodedImage:blob"):
             from PIL import Image
 
@@ -141,7 +141,7 @@ class _Recording:
 
 
 def _shown(video: bytes, timestamps: Sequence[int]) -> list[NDArray[np.uint8]]:
-    """The picture of a video at each time in ns."""
+    """Return the image of a video at each time in ns."""
     import av
 
     with av.open(io.BytesIO(video)) as container:

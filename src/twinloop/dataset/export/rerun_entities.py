@@ -1,13 +1,13 @@
-"""What an episode's streams say, as Rerun's entities; a stream is one chunk of columns, not a call per frame.
+"""Log an episode's streams as Rerun's entities; a stream is one chunk of columns, not a call per frame.
 
 =========================  ==========================================================================
 ``joints/NAME/commanded``  and ``measured``: rad or m, or commanded torques
-``dataset/FEATURE``        every number as the dataset has it, a line per column
-``signals/NAME``           what was sampled at times of its own, a line per column
-``cameras/NAME``           video or pictures
-``world/BODY``             where a body is, with its shapes below it; ``world/contacts``: forces as arrows
-``log``, ``about``         words at their times; where the episode comes from
-``features``               what ``info.json`` says of them
+``dataset/FEATURE``        every number of the dataset, a line per column
+``signals/NAME``           samples with their own times, a line per column
+``cameras/NAME``           video or images
+``world/BODY``             pose of a body, with its shapes below it; ``world/contacts``: forces as arrows
+``log``, ``about``         texts at their times; origin of the episode
+``features``               description in ``info.json``
 =========================  ==========================================================================
 """
 
@@ -34,7 +34,7 @@ _RED = (230, 50, 25)
 def log_episode(
     recording: Any, streams: EpisodeStreams, truth: GroundTruth, cameras: Sequence[str], *, copied: bool
 ) -> list[str]:
-    """Log everything; returns what is to be said of it."""
+    """Log everything; return notes."""
     logger = _Logger(recording, streams)
     notes: list[str] = []
     logger.about()
@@ -98,7 +98,7 @@ class _Logger:
         self._static(FEATURES, self._rerun.TextDocument(dumps(facts), media_type="application/json"))
 
     def camera(self, camera: str, notes: list[str], *, copied: bool) -> None:
-        """A video of the episode's own packets, or encoded pictures."""
+        """Log a video of the episode's packets, or encoded images."""
         rerun, path, clip = self._rerun, f"{CAMERAS}/{escaped(camera)}", self._streams.clip(camera)
         content = video.episode_file(clip) if clip is not None and copied else None
         if content is None:
@@ -168,7 +168,7 @@ class _Logger:
         return self._rerun.Ellipsoids3D(half_sizes=[sides], centers=[shape.position], **place)
 
     def _capsule(self, radius: float, half: float, shape: BodyShape, place: dict[str, Any]) -> Any:
-        """Rerun's capsules begin in their first end, MuJoCo's lie about their centre."""
+        """Return Rerun's capsule, which begins at its first end, for MuJoCo's, which is centred."""
         w, x, y, z = shape.quaternion
         axis = np.array([2 * (x * z + w * y), 2 * (y * z - w * x), 1 - 2 * (x * x + y * y)])
         begin = np.asarray(shape.position) - half * axis

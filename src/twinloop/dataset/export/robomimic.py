@@ -60,7 +60,7 @@ class RobomimicReader:
 
     @property
     def cameras(self) -> Sequence[str]:
-        """Feature keys of the pictures that are there."""
+        """Feature keys of the existing cameras."""
         return [self._known[key]["feature"] for key in self._demos[0]["obs"] if key.endswith("_image")]
 
     def numbers(self, episode: int, frame: int) -> Mapping[str, NDArray[Any]]:
@@ -73,7 +73,7 @@ class RobomimicReader:
         return found
 
     def picture(self, episode: int, camera: str, frame: int) -> NDArray[np.uint8]:
-        """One picture."""
+        """Return one image."""
         return np.asarray(self._demos[episode]["obs"][names.observation_key(camera)][frame])
 
     @property
@@ -207,7 +207,7 @@ def _write_demo(
     simulation: StoredSimulation | None,
     limits: tuple[names.Array, names.Array],
 ) -> list[str]:
-    """One demonstration; returns what is to be said of it."""
+    """Write one demonstration; return notes."""
     notes: list[str] = []
     action = streams.reader.array(streams.index, ACTION).reshape(streams.length, -1)
     demo.create_dataset("actions", data=names.to_unit(action, *limits) if settings.scaled else action, **_NUMBERS)
@@ -261,7 +261,7 @@ def _write_observation(demo: Any, channel: TimeSeries) -> None:
 
 
 def _write_pictures(h5py: Any, demo: Any, streams: EpisodeStreams, camera: str, compression: str | None) -> None:
-    """Pictures ``(T, height, width, 3)`` uint8, one chunk each; ``next_obs`` is a view of them that takes no room."""
+    """Write images ``(T, height, width, 3)`` uint8, one chunk each; ``next_obs`` is a view of them without storage."""
     key, stored = names.observation_key(PICTURES + camera), None
     for frame, picture in enumerate(streams.pictures(camera)):
         if stored is None:
@@ -292,7 +292,7 @@ def _write_ours(demo: Any, streams: EpisodeStreams) -> None:
 def _write_simulation(
     demo: Any, streams: EpisodeStreams, simulation: StoredSimulation | None, notes: list[str]
 ) -> None:
-    """States, the T of them that robomimic knows and the last beside, and the model."""
+    """Write robomimic's T states, the last state separately, and the model."""
     states = streams.states if streams.simulated else None if simulation is None else simulation.states
     if states is None:
         # robomimic asks for the dataset, with dummy values where there is no simulator

@@ -30,7 +30,7 @@ EPISODE_FACTS = "twinloop/episodes.jsonl"  # where a v2.1 folder of ours has wha
 
 @dataclass(frozen=True, kw_only=True)
 class VideoClip:
-    """Pictures of one episode in a video file: ``frames`` many from ``start_s`` on, ``fps`` per second."""
+    """Images of one episode in a video file: ``frames`` from ``start_s`` on, ``fps`` per second."""
 
     path: Path
     start_s: float
@@ -69,19 +69,19 @@ class ExportSource(Protocol):
         ...
 
     def clip(self, episode: int, key: str) -> VideoClip:
-        """Where an episode's pictures are."""
+        """Return the location of an episode's images."""
         ...
 
     def facts(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """What else the folder says of each episode, such as its provenance, by column of v3.0's episode table."""
+        """Yield further data of each episode, such as its provenance, by column of v3.0's episode table."""
         ...
 
 
 def open_source(path: Path | str, *, pictures: bool = True) -> SourceV3 | SourceV21:
-    """A LeRobot folder of version 2 or 3; without its videos where ``pictures`` is false.
+    """Open a LeRobot folder of version 2 or 3; without its videos if ``pictures`` is false.
 
     Raises:
-        DatasetError: neither; says what is there.
+        DatasetError: it is neither; describes its content.
     """
     path = Path(path)
     info = path / layout.INFO
@@ -115,7 +115,7 @@ class _Folder:
 
     @property
     def image_keys(self) -> list[str]:
-        """Keys of features that are pictures in the table."""
+        """Keys of features that are images in the table."""
         return [key for key, feature in self.features.items() if feature["dtype"] == "image"]
 
     def numeric_keys(self) -> list[str]:
@@ -171,10 +171,10 @@ class SourceV3(_Folder):
 
 
 class SourceV21(_Folder):
-    """A v2.0 or v2.1 folder, which may hold part of what its metadata describes.
+    """A v2.0 or v2.1 folder, which may be incomplete.
 
     Raises:
-        DatasetError: its metadata is damaged, or nothing that it describes is there.
+        DatasetError: its metadata is damaged, or all files are missing.
     """
 
     def __init__(self, path: Path, *, pictures: bool = True) -> None:
@@ -220,7 +220,7 @@ class SourceV21(_Folder):
         return VideoClip(path=path, start_s=begin, frames=self.length(episode), fps=self.fps)
 
     def facts(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """What lies beside in our own exports, and further keys of ``episodes.jsonl``."""
+        """Yield the additional data of twinloop's exports, and further keys of ``episodes.jsonl``."""
         beside = self.path / EPISODE_FACTS
         told = {int(row.pop("episode_index")): row for row in (_json_lines(beside) if beside.is_file() else [])}
         for episode, row in self._rows.items():
@@ -284,7 +284,7 @@ def check_info(info: Mapping[str, Any], *, where: Path) -> None:
 
 
 def read_tasks(path: Path) -> list[str]:
-    """Task texts by index out of ``tasks.parquet``, whatever its index column is called.
+    """Return task texts by index from ``tasks.parquet``, for any name of its index column.
 
     Raises:
         DatasetError: missing or damaged, or indices with gaps.

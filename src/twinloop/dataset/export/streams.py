@@ -1,8 +1,6 @@
-"""Show one episode as streams over time, each with its own clock.
+"""Read one episode as streams over time, each with its own clock: images, signals, and data of the simulator.
 
-Pictures, signals, and what is known beyond the dataset.
-
-Times are the episode's true ones: the simulator's clock, a recorded log's own times, ``observation.time``, or else
+Times are the episode's true ones: the simulator's clock, a recorded log's times, ``observation.time``, or else
 LeRobot's nominal ``frame / fps``.
 """
 
@@ -81,9 +79,9 @@ def _no_events(_index: int) -> Sequence[StreamEvent]:
 
 @dataclass(frozen=True, kw_only=True)
 class GroundTruth:
-    """What the simulator, and whoever labels episodes, know of them beyond the dataset; each is asked when needed.
+    """Data of the simulator and of labels beyond the dataset; each is read when needed.
 
-    ``command`` is what the twin takes, ``position`` or ``torque``. ``notes`` are said with every export.
+    ``command`` is the twin's input, ``position`` or ``torque``. ``notes`` are added to every export.
     """
 
     simulation: Callable[[int], StoredSimulation | None] = _nothing
@@ -121,7 +119,7 @@ class TimeSeries:
 
 
 class EpisodeStreams:
-    """One episode; everything is read when it is asked for."""
+    """One episode; everything is read at first access."""
 
     def __init__(self, reader: DatasetReader, index: int) -> None:
         self.reader, self.index = reader, index
@@ -137,12 +135,12 @@ class EpisodeStreams:
 
     @functools.cached_property
     def tasks(self) -> tuple[str, ...]:
-        """What was to be done."""
+        """Task texts."""
         return tuple(map(str, self.reader.row(self.index).get("tasks") or ()))
 
     @functools.cached_property
     def provenance(self) -> dict[str, Any]:
-        """Where the episode comes from, as plain values; empty where nothing says."""
+        """Origin of the episode, as plain values; empty without provenance."""
         return self.reader.provenance(self.index).to_json() if self.ours else {}
 
     @functools.cached_property
@@ -162,7 +160,7 @@ class EpisodeStreams:
 
     @property
     def units(self) -> UnitMap | None:
-        """The unit map of the joints' columns, where there is one."""
+        """The unit map of the joints' columns, if there is one."""
         return self.reader.units
 
     def features(self) -> Iterator[TimeSeries]:
@@ -176,10 +174,10 @@ class EpisodeStreams:
             yield TimeSeries(name=key, time=self.time, values=values, columns=columns, units=units)
 
     def joints_si(self, command: str = "position") -> Iterator[TimeSeries]:
-        """Joints commanded and measured in SI; none where the dataset does not tell the unit.
+        """Yield commanded and measured joints in SI; none if the dataset does not declare the unit.
 
         Args:
-            command: what the twin takes, where the episode itself does not say: ``position`` or ``torque``.
+            command: the twin's input, if the episode itself does not declare it: ``position`` or ``torque``.
         """
         map_ = self.units
         if map_ is None or not map_.known:
@@ -197,7 +195,7 @@ class EpisodeStreams:
             yield TimeSeries(name=name, time=self.time, values=values, columns=map_.names, units=units)
 
     def signals(self) -> Iterator[TimeSeries]:
-        """What was measured at times of its own, by our names (``wrench/SITE``), in SI."""
+        """Yield measurements with their own times, by twinloop's names (``wrench/SITE``), in SI."""
         found: dict[str, LoggedSignal] = {}
         if self.recorded:
             found = stored_signals(self.reader, self.index)
@@ -208,7 +206,7 @@ class EpisodeStreams:
             yield TimeSeries(name=name, time=signal.time, values=signal.values, columns=signal.columns, units=units)
 
     def rows(self, table: str, columns: Sequence[str]) -> pa.Table | None:
-        """Some columns of the episode's rows of a side table, or None where there is none."""
+        """Return some columns of the episode's rows of a side table, or None without that table."""
         if not self.ours or table not in self.reader.side_tables:
             return None
         return self.reader.side_rows(table, self.index, columns)
@@ -227,7 +225,7 @@ class EpisodeStreams:
         return found
 
     def clip(self, camera: str) -> VideoClip | None:
-        """Where the pictures of a camera lie in a video file, or None where they are pictures in a table."""
+        """Return the location of a camera's images in a video file, or None for images in a table."""
         key = PICTURES + camera
         if self.reader.info["features"][key]["dtype"] != "video":
             return None
@@ -238,7 +236,7 @@ class EpisodeStreams:
         return VideoClip(path=path, start_s=start, frames=self.length, fps=self.reader.fps)
 
     def pictures(self, camera: str) -> Iterator[NDArray[np.uint8]]:
-        """The pictures of a camera in turn, decoded some at a time."""
+        """Yield the images of a camera in order, decoded in batches."""
         read = picture_rows(self.reader, camera)[self.index].read
         for start in range(0, self.length, _CHUNK):
             yield from read(range(start, min(start + _CHUNK, self.length)))
@@ -267,19 +265,19 @@ def open_reader(source: Path) -> DatasetReader:
 
 
 def picture_rows(reader: DatasetReader, camera: str) -> dict[int, EpisodeImages]:
-    """The pictures of a camera by episode."""
+    """Return the images of a camera by episode."""
     return {int(row.name.rpartition(" ")[2]): row for row in open_pictures(reader.path, camera).episodes}
 
 
 def cameras_of(reader: DatasetReader) -> list[str]:
-    """Names of the cameras whose pictures a dataset holds, as video or in its tables."""
+    """Return the names of a dataset's cameras, as video or in its tables."""
     features = reader.info["features"]
     named = {key: entry["dtype"] for key, entry in features.items() if key.startswith(PICTURES)}
     return [key.removeprefix(PICTURES) for key, dtype in named.items() if dtype in ("video", "image")]
 
 
 def chosen_cameras(reader: DatasetReader, words: str | None) -> list[str]:
-    """The cameras that a setting asks for: all by default, ``none``, or names with commas.
+    """Return the cameras of a setting: all by default, ``none``, or names with commas.
 
     Raises:
         InputError: there are none.
@@ -300,10 +298,10 @@ def chosen_cameras(reader: DatasetReader, words: str | None) -> list[str]:
 
 
 def require_absent(output: Path) -> None:
-    """Refuse a file that is there already, or would lie in a dataset's folder.
+    """Refuse a file that exists, or that would be inside a dataset's folder.
 
     Raises:
-        InputError: says which.
+        InputError: names the file.
     """
     if output.exists():
         raise InputError(f"{output} exists. Nothing is written over: choose another output.")
@@ -321,7 +319,7 @@ def column_names(reader: DatasetReader, key: str, width: int) -> tuple[str, ...]
 
 
 def feature_units(reader: DatasetReader, key: str, width: int) -> tuple[str, ...]:
-    """The unit of each column of a feature, "" where nothing says."""
+    """Return the unit of each column of a feature, "" if unknown."""
     known: list[str] = []
     if key in (ACTION, STATE) and reader.units is not None:
         known = [unit.unit for unit in reader.units.joints]
@@ -348,13 +346,13 @@ class ExportSelection:
 
 
 def read_asked(reader: DatasetReader, options: ExportOptions, truth: GroundTruth, *, name: str) -> ExportSelection:
-    """What the options ask of a format.
+    """Return the selection of a format's options.
 
     Args:
         name: the format's, for messages.
 
     Raises:
-        UnknownNameError: no such camera or kind of pictures.
+        UnknownNameError: no such camera or kind of images.
     """
     pictures = options.settings.get("pictures", _PICTURES[0])
     if pictures not in _PICTURES:

@@ -1,4 +1,4 @@
-"""Compare an export with its source: frames at random, number by number and picture by picture."""
+"""Compare an export with its source: random frames, number by number and image by image."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ class FolderReader:
 
     @property
     def cameras(self) -> list[str]:
-        """Features with pictures."""
+        """Features with images."""
         return [*self._source.video_keys, *self._source.image_keys]
 
     def numbers(self, episode: int, frame: int) -> Mapping[str, NDArray[Any]]:
-        """Numeric features, without those that an export counts anew."""
+        """Return numeric features, without those that an export renumbers."""
         keys = [key for key in self._source.numeric_keys() if key not in RENUMBERED]
         table = self._source.frames(self._episodes[episode], keys)
         return {key: np.asarray(table[key][frame].as_py(), dtype=_kind(table[key].type)).reshape(-1) for key in keys}
 
     def picture(self, episode: int, camera: str, frame: int) -> NDArray[np.uint8]:
-        """One picture."""
+        """Return one image."""
         number = self._episodes[episode]
         if camera in self._source.image_keys:
             cell = self._source.frames(number, [camera])[camera].slice(frame, 1).to_pylist()
@@ -61,19 +61,21 @@ def _kind(type_: pa.DataType) -> Any:
 
 FRAMES = 10
 LEAST_PSNR_DB = 30.0
-"""Below this two pictures count as different ones: lossy coding of camera pictures lies at 30 to 50 dB for 8 bits
-(https://en.wikipedia.org/wiki/Peak_signal-to-noise_ratio, "typical values"), and a wrong frame of a moving scene below.
+"""PSNR in dB below which two images count as different.
+
+Lossy coding of camera images has 30 to 50 dB for 8 bits
+(https://en.wikipedia.org/wiki/Peak_signal-to-noise_ratio, "typical values"), a wrong frame of a moving scene less.
 """
 _STREAM = "verify export"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportVerification:
-    """How an export's frames compare with the source's.
+    """Comparison of an export's frames with the source's.
 
-    ``numbers`` and ``cameras`` are the features that were compared. ``worst_number`` is the largest absolute
-    difference after rounding the source to float32, as LeRobot stores numbers; ``psnr_db`` the smallest
-    peak-signal-to-noise ratio of a picture, infinite where all are equal.
+    ``numbers`` and ``cameras`` are the compared features. ``worst_number`` is the largest absolute difference after
+    rounding the source to float32, as LeRobot stores numbers; ``psnr_db`` the smallest peak-signal-to-noise ratio of an
+    image, infinite if all are equal.
     """
 
     frames: int
@@ -86,7 +88,7 @@ class ExportVerification:
 
     @property
     def accepted(self) -> bool:
-        """Whether numbers are equal and pictures the same within their codec's error."""
+        """Whether numbers are equal and images equal within their codec's error."""
         return not self.defects
 
     def to_json(self) -> dict[str, Any]:
@@ -104,14 +106,14 @@ class ExportVerification:
 def verify_export(
     source: ExportReader, export: ExportReader, episodes: Sequence[int], *, frames: int = FRAMES, seed: int = 0
 ) -> ExportVerification:
-    """Compare frames that a seed picks, evenly over all frames of the export.
+    """Compare random frames, uniformly drawn from all frames of the export.
 
     Args:
-        source: what was exported.
-        export: what was written.
-        episodes: the source's episode, counted from 0 among those it plays, of each of the export's.
-        frames: how many.
-        seed: which.
+        source: the source of the export.
+        export: the written export.
+        episodes: for each of the export's episodes, the source's, counted from 0 among those it plays.
+        frames: number of frames.
+        seed: of the draw.
 
     Raises:
         DatasetError: the export has another number of episodes, or shares no feature with its source.
@@ -140,13 +142,13 @@ def verify_export(
 
 
 def psnr(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> float:
-    """Peak-signal-to-noise ratio of two pictures of 8 bits, in dB."""
+    """Return the peak-signal-to-noise ratio of two 8-bit images, in dB."""
     error = float(np.mean((one.astype(np.float64) - other) ** 2))
     return math.inf if error == 0 else 10 * math.log10(255.0**2 / error)
 
 
 class _ComparedFrames:
-    """What was compared so far."""
+    """Results of the comparison so far."""
 
     def __init__(self) -> None:
         self.frames, self.worst, self.psnr = 0, 0.0, math.inf

@@ -1,4 +1,4 @@
-"""The pictures of an episode as encoded samples that any program decodes one after the other, without decoding here."""
+"""Return the images of an episode as encoded samples that any program decodes in order, without decoding here."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def copied_samples(clip: VideoClip) -> VideoSamples | None:
 
 
 def episode_file(clip: VideoClip) -> bytes | None:
-    """A clip's packets as an MP4 file of their own, or None where they cannot be had without their neighbours'.
+    """Return a clip's packets as a separate MP4 file, or None if they depend on neighbouring packets.
 
     Raises:
         DatasetError: the file is damaged.
@@ -87,7 +87,7 @@ def _rate(clip: VideoClip) -> Fraction:
 
 
 def jpeg(picture: NDArray[np.uint8]) -> bytes:
-    """A picture as JPEG, the same bytes for the same pixels."""
+    """Return an image as JPEG, the same bytes for the same pixels."""
     from PIL import Image
 
     buffer = io.BytesIO()

@@ -5,7 +5,7 @@ cancellation. Image statistics come from histograms of sampled frames, which are
 addition.
 
 Quantiles are exact and use bounded memory, by radix selection. Every value is mapped to an integer of the same order,
-its key. The first pass counts the upper 16 bits of the keys and finds the bins of the wanted order statistics; each
+its key. The first pass counts the upper 16 bits of the keys and finds the bins of the requested order statistics; each
 further pass counts the next bits within those bins. The result are the stored values themselves, not approximations.
 Keys of float32, flags and whole numbers up to 2^32 have 32 bits (two passes); keys of float64 and other whole numbers
 have 64 bits (four passes).
@@ -208,9 +208,9 @@ def streamed_quantiles(
 
 
 class _QuantileSearch:
-    """Radix selection of the wanted order statistics of one column; each pass narrows their bins by one digit.
+    """Radix selection of the requested order statistics of one column; each pass narrows their bins by one digit.
 
-    ``left`` is the number of key bits not yet known; ``found`` becomes the key at each wanted rank.
+    ``left`` is the number of key bits that are not determined yet; ``found`` becomes the key at each requested rank.
     """
 
     def __init__(self, bits: int, count: int) -> None:

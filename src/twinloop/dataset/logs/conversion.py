@@ -30,22 +30,22 @@ def write_log_dataset(
     licence: str = "",
     block_size: int = 64,
 ) -> Path:
-    """Write the episodes of one log as a v3.0 dataset of source ``real`` (or what the episodes say).
+    """Write the episodes of one log as a v3.0 dataset of source ``real`` (or the source of the episodes).
 
-    LeRobot's files get nominal timestamps at the log's median rate and float32 values; the log's own times and
-    numbers are kept beside them, and `load_log` on the result returns them unchanged. Signals are kept exactly, and
-    those that all episodes have become features as well (see `recorded_signals`).
+    LeRobot's files get nominal timestamps at the log's median rate and float32 values; the log's times and numbers are
+    stored in addition, and `load_log` on the result returns them unchanged. Signals are stored exactly, and those that
+    all episodes have become features as well (see `recorded_signals`).
 
     Args:
-        episodes: with the same joints and units; numbered by position in the dataset, their own index kept.
-        path: an absent or empty folder.
+        episodes: with the same joints and units; numbered by position in the dataset, with their original index stored.
+        path: a missing or empty folder.
         name: the dataset's name; by default the folder's.
-        data_hash: the hash of the log's files, kept in the provenance.
+        data_hash: the hash of the log's files, stored in the provenance.
         licence: the data's licence, for the card.
         block_size: episodes per file.
 
     Raises:
-        LogError: no episodes, none with a joint, or they differ in joints, units or what is commanded.
+        LogError: no episodes, none with a joint, or they differ in joints, units or kind of command.
         DatasetError: the folder is not empty, or the disk is full.
     """
     if not episodes:

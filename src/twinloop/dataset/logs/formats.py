@@ -34,13 +34,13 @@ def importers() -> tuple[Importer, ...]:
 
 
 class LogMetadata(TypedDict, total=False):
-    """What a caller may say about a log that does not say it itself.
+    """Metadata of a log that the log itself lacks.
 
     ``units``: the unit of every joint, or one per joint (see `LogOptions`). ``calibration``: LeRobot's
-    ``calibration.json``, which gives ±100 and 0–100 their radians. ``joints``: names of the joint columns where the log
-    has none; a selection where it has. ``task``, ``robot_type``: in place of what the log says. ``origin``: what the
-    episodes say they come from; by default the path. ``topics``: the topics of a ROS recording by role (``state``,
-    ``command``, ``imu:SITE``, …). ``description``: a YAML file that says what a table's columns are.
+    ``calibration.json``, which maps ±100 and 0–100 to radians. ``joints``: names of the joint columns if the log has
+    none; otherwise a selection. ``task``, ``robot_type``: replace those of the log. ``origin``: the recorded origin of
+    the episodes; by default the path. ``topics``: the topics of a ROS recording by role (``state``, ``command``,
+    ``imu:SITE``, …). ``description``: a YAML file that describes a table's columns.
     """
 
     units: UnitMap | str | Sequence[str] | None
@@ -54,17 +54,17 @@ class LogMetadata(TypedDict, total=False):
 
 
 def load_log(path: Path | str, **said: Unpack[LogMetadata]) -> list[Episode]:
-    """The episodes of a robot log, whatever its format.
+    """Return the episodes of a robot log of any format.
 
     Args:
         path: a LeRobot v2.1 or v3.0 folder, an Arrow folder or file, a CSV file, a ROS recording, a robomimic HDF5
             file, a Crazyflie's µSD log.
-        **said: what the log does not say, see `LogMetadata`.
+        **said: metadata that the log lacks, see `LogMetadata`.
 
     Raises:
-        InputError: nothing is there, or no format recognises it.
-        UnitsError: the log does not say its units; the message is the question to answer.
-        LogError: empty, NaN, time that does not increase, a missing joint, several topics that may be meant.
+        InputError: there is no file, or no format recognises it.
+        UnitsError: the log does not declare its units; the message is the question to answer.
+        LogError: empty, NaN, time that does not increase, a missing joint, several matching topics.
         DatasetError: a damaged file; names it.
         MissingDependencyError: the format needs a package that is not installed; names it.
     """
@@ -72,10 +72,10 @@ def load_log(path: Path | str, **said: Unpack[LogMetadata]) -> list[Episode]:
 
 
 def read_raw(path: Path | str, **said: Unpack[LogMetadata]) -> list[RawEpisode]:
-    """As `load_log`, with NaN, repeated times and whatever else is wrong left as it is.
+    """Return the episodes as `load_log`, but unchecked: with NaN, repeated times and other defects.
 
     Raises:
-        TwinloopError: as `load_log`, but for what is wrong with values and times.
+        TwinloopError: as `load_log`, except for defects of values and times.
     """
     path = Path(path)
     if not path.exists():

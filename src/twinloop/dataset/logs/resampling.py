@@ -1,6 +1,6 @@
-"""Episodes at uneven times onto a uniform grid: commands held, measurements interpolated, gaps kept as gaps.
+"""Resample episodes with irregular times to a uniform rate: commands held, measurements interpolated, gaps kept.
 
-Nothing is filtered: a slower grid folds what is faster than half its rate, so choose one near the log's own.
+Nothing is filtered: a lower rate aliases frequencies above half of it, so choose one near the log's.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ HELD = ("motor", "enabled")  # signals that are commands or switches: they hold 
 
 
 def split_gaps(episode: Episode, *, longest_s: float | None = None) -> list[Episode]:
-    """The pieces of an episode between its gaps, each with the episode's number and its own times.
+    """Return the parts of an episode between its gaps, each with the episode's number and its own times.
 
-    Signals go to the piece during which they were measured, what is held also to those after it. Pieces of one frame
-    are left out.
+    Signals belong to the part during which they were measured, held values also to the later parts. Parts of one frame
+    are removed.
 
     Args:
         episode: with increasing times.
@@ -88,7 +88,7 @@ def interpolate_rotation(time: ArrayLike, wxyz: ArrayLike, at: ArrayLike) -> NDA
 
 
 def turn_of(units: UnitMap) -> NDArray[np.float64]:
-    """What a full turn is in each joint's own units, ``(n,)``; infinite where a joint slides or nobody says."""
+    """Return a full turn in each joint's units, ``(n,)``; infinite for a slide joint or an unknown unit."""
     angular = [unit.scale is not None and unit.unit not in ("m", "cm", "mm") for unit in units.joints]
     pairs = zip(units.joints, angular, strict=True)
     return np.array([_TURN / abs(unit.scale) if turns and unit.scale else math.inf for unit, turns in pairs])

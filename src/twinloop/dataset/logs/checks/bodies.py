@@ -1,4 +1,4 @@
-"""Check what is measured of bodies: poses, accelerations and turning rates, in their units and their order."""
+"""Check measurements of bodies: units and order of poses, accelerations and angular velocities."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _IDENTITY = 0.99  # of the fourth number at the beginning, where the first shoul
 
 
 def check_poses(record: LogRecord) -> Iterator[LogFinding]:
-    """Every ``pose/BODY`` of one episode; what its velocity says is in `derivatives`."""
+    """Check every ``pose/BODY`` of one episode; `derivatives` compares it with its velocity."""
     for name, signal in record.signals.items():
         if not name.startswith("pose/") or signal.values.shape[1:] != (7,) or not len(signal.time):
             continue

@@ -26,12 +26,11 @@ _ALONE = (check_timing, check_numbers, check_jumps, check_standstill, check_cut_
 
 
 def check_log(records: Sequence[LogRecord], expectations: JointExpectations | None = None) -> LogReport:
-    """What is wrong with a log, found before anything is fitted to it.
+    """Return the defects of a log, before a fit.
 
     Args:
-        records: its episodes, raw (whatever their defects) or checked.
-        expectations: what the twin expects that the log is meant for; without it, units and signs are judged by the
-            log alone.
+        records: its episodes, raw (with all defects) or checked.
+        expectations: of the twin for this log; without it, units and signs are judged by the log alone.
 
     Raises:
         LogError: there is no episode.

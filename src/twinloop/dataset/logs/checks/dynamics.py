@@ -1,8 +1,8 @@
 """Check velocities against the derivative of positions, and torques against the acceleration that they cause.
 
-Whatever drives a joint, a torque of the right sign has a positive part that goes with the joint's acceleration: the
-diagonal of a mass matrix is positive. That part is what correlates once velocity, Coulomb friction, gravity and the
-other joints' accelerations are regressed out of both.
+A torque with the right sign is positively correlated with the joint's acceleration, because the diagonal of a mass
+matrix is positive. The correlation is computed after velocity, Coulomb friction, gravity and the other joints'
+accelerations are regressed out of both.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ _COULOMB_RAD_S = 0.1  # speed over which friction turns round
 def check_torques(
     record: LogRecord, series: UnbrokenSeries, expectations: JointExpectations | None
 ) -> Iterator[LogFinding]:
-    """Measured torques, and commands where they are torques."""
+    """Check measured torques, and commands if they are torques."""
     window = max(5, round(_SMOOTH_S / series.dt) | 1)
     if not record.joints or not record.units.known or len(series.time) < max(_FEWEST_FOR_TORQUE, 2 * window):
         return

@@ -1,7 +1,4 @@
-"""Describe what a check of a log is given and what it finds.
-
-The twin's expectations, findings with evidence and remedy.
-"""
+"""Input and results of log checks: the twin's expectations, findings with evidence and correction."""
 
 from __future__ import annotations
 
@@ -22,16 +19,16 @@ InverseDynamics = Callable[[NDArray[np.float64], NDArray[np.float64], NDArray[np
 
 @dataclass(frozen=True, kw_only=True)
 class JointExpectations:
-    """A twin's joints as a log should show them.
+    """A twin's joints as a log should describe them.
 
     Attributes:
         name: the twin's, for messages.
         joints: its robot's joints.
-        ranges: their positions in rad or m, ``(n, 2)``; infinite where a joint has no limits.
-        slides: which of them slide, ``(n,)``.
-        control: what it is commanded.
+        ranges: their positions in rad or m, ``(n, 2)``; infinite for a joint without limits.
+        slides: whether each is a slide joint, ``(n,)``.
+        control: kind of command.
         inverse_dynamics: joint torques ``(T, n)`` from positions, velocities and accelerations ``(T, n)``, in SI and in
-            the order of ``joints``; None where the twin cannot say.
+            the order of ``joints``; None if the twin cannot compute them.
     """
 
     name: str
@@ -117,10 +114,10 @@ def in_episode(
 
 @dataclass(frozen=True, kw_only=True)
 class LogReport:
-    """Everything that was found in a log, errors first.
+    """All findings of a log, errors first.
 
-    ``lags`` is by how many seconds each joint's measurement follows its command, the median over the episodes; joints
-    that did not move enough to tell are missing.
+    ``lags`` is the delay in seconds of each joint's measurement behind its command, the median over the episodes;
+    joints with too little motion are missing.
     """
 
     findings: tuple[LogFinding, ...]
@@ -160,7 +157,7 @@ class LogReport:
 
 
 def merged(findings: Iterable[LogFinding]) -> tuple[LogFinding, ...]:
-    """One finding for what recurs in several episodes, as it is in the first of them; errors first."""
+    """Merge findings that recur in several episodes into one, with the first episode's values; errors first."""
     groups: dict[tuple[str, str, str], list[LogFinding]] = {}
     for finding in findings:
         groups.setdefault((finding.kind, finding.severity, finding.column), []).append(finding)
@@ -200,8 +197,8 @@ _NEAR = 1.35  # a known factor within this much: servos answer weakly, velocitie
 
 
 def name_factor(slope: float, known: Mapping[float, str]) -> str | None:
-    """The mistake that a positive factor, which should be 1, comes from; None where it is near none that is known.
+    """Return the unit error that causes a positive factor, which should be 1; None if it is near no known one.
 
-    A joint that answers its command by a third only is weak, not in another unit.
+    A joint that moves by a third of its command is weak, not in another unit.
     """
     return next((name for size, name in known.items() if size / _NEAR < slope < size * _NEAR), None)

@@ -22,19 +22,20 @@ _COMMAND = "action/"
 
 @dataclass(frozen=True, kw_only=True)
 class LogRepairs:
-    """What is to be changed in every episode of a log, in this order.
+    """Corrections of every episode of a log, applied in this order.
 
     Attributes:
         time_scale: factor to seconds of all times.
         scale: factor of a signal, by name.
         quaternions_xyzw: poses have their quaternions as xyzw.
-        flip: names whose sign turns: a joint's measurement, ``action/JOINT``, a signal or ``SIGNAL/COLUMN``.
-        shift: seconds by which measurements are moved on: of all joints (""), a joint, or a signal.
-        clock_rate: factor by which the commands' clock is stretched about the episode's beginning.
-        unwrap: joints whose turns are joined.
-        drop_missing: leave out frames in which something is no number.
-        drop_duplicates: leave out frames at the time of the one before, and those that repeat it while the robot moves.
-        resample_hz: bring the checked episodes onto a uniform grid, split at gaps.
+        flip: names whose sign changes: a joint's measurement, ``action/JOINT``, a signal or ``SIGNAL/COLUMN``.
+        shift: seconds by which measurements are delayed: of all joints (""), a joint, or a signal.
+        clock_rate: scale of the commands' clock, relative to the episode's beginning.
+        unwrap: joints whose angles are unwrapped.
+        drop_missing: remove frames with a value that is not a number.
+        drop_duplicates: remove frames with the time of the previous one, and those that repeat it while the robot
+            moves.
+        resample_hz: resample the checked episodes to a uniform rate, split at gaps.
     """
 
     time_scale: float = 1.0
@@ -80,10 +81,10 @@ class LogRepairs:
         return drop_duplicates(record) if self.drop_duplicates else record
 
     def episodes(self, records: Sequence[RawEpisode]) -> list[Episode]:
-        """The checked episodes of a log, mended and, if asked for, on a uniform grid.
+        """Return the checked episodes of a log, corrected and, if requested, resampled.
 
         Raises:
-            LogError: what is still wrong with one.
+            LogError: an episode is still invalid; has the reason.
         """
         made = [self.mended(record).episode() for record in records]
         if self.resample_hz is None:
@@ -169,7 +170,7 @@ def _flipped(record: RawEpisode, name: str) -> RawEpisode:
 
 
 def _shifted(record: RawEpisode, name: str, seconds: float) -> RawEpisode:
-    """Measurements later by ``seconds``; where it is all joints, the commands keep times of their own."""
+    """Delay measurements by ``seconds``; for all joints at once the commands get their own times."""
     if not name:
         own = record.time if record.action_time is None else record.action_time
         return replace(record, time=record.time + seconds, action_time=own)

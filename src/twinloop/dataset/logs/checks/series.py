@@ -39,9 +39,9 @@ class UnbrokenSeries:
         return values[self.stride :] - values[: -self.stride]
 
     def mean(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Columns ``(N, …)`` averaged as the trapezoid rule does over `stride` frames, ``(N − stride, …)``.
+        """Return columns ``(N, …)`` averaged by the trapezoid rule over `stride` frames, ``(N − stride, …)``.
 
-        Of a rate, times `stride` · `dt`, it is what `moves` is of the position.
+        For a rate, the result times `stride` · `dt` corresponds to `moves` of the position.
         """
         sums = np.cumsum((values[1:] + values[:-1]) / 2, axis=0)
         sums = np.concatenate([np.zeros_like(sums[:1]), sums])
@@ -56,11 +56,11 @@ class UnbrokenSeries:
 
 
 def prepare(record: LogRecord, *, whole: bool = False) -> UnbrokenSeries | None:
-    """The longest unbroken stretch of an episode while its motors were on, or None where there is too little of it.
+    """Return the longest uninterrupted part of an episode with the motors on, or None if it is too short.
 
     Args:
-        record: any episode, with whatever defects.
-        whole: also while the motors were off.
+        record: any episode, with all defects.
+        whole: also with the motors off.
     """
     usable = np.isfinite(record.time) & (_enabled(record) | whole)
     first, stop = _longest_stretch(record.time, usable)
@@ -109,7 +109,7 @@ def _longest_stretch(time: NDArray[np.float64], usable: NDArray[np.bool_]) -> tu
 def _action(
     record: LogRecord, stretch: slice, at: NDArray[np.float64], turns: NDArray[np.float64]
 ) -> NDArray[np.float64] | None:
-    """Commands at moments: the stretch's own, or all where they have times of their own."""
+    """Return commands at given times: those of the segment, or of the whole episode if they have their own times."""
     if record.command == "none" or not record.action.size:
         return None
     own = getattr(record, "action_time", None)
@@ -126,7 +126,7 @@ def _filled(
     at: NDArray[np.float64],
     turns: NDArray[np.float64] | None = None,
 ) -> NDArray[np.float64]:
-    """Columns at moments, over what is not finite; a column without a finite value is 0."""
+    """Interpolate columns at given times, ignoring values that are not finite; a column without a finite value is 0."""
     made = np.zeros((len(at), values.shape[1]))
     for column in range(values.shape[1]):
         good = np.isfinite(values[:, column])

@@ -235,10 +235,10 @@ def median_lags(answers: Sequence[Sequence[CommandResponse]]) -> dict[str, float
 
 
 def check_drift(index: int, pair: CommandPair, answers: Sequence[CommandResponse]) -> Iterator[LogFinding]:
-    """A lag that grows, or steps, over one episode: the clocks run at unlike rates, or one was set anew.
+    """Find a lag that grows, or steps, over one episode: clocks with different rates, or a clock that was set.
 
-    All joints are seen through one bent clock after another; what counts is how much of their movement that a constant
-    lag of each leaves unexplained the best one explains.
+    All joints are compared through candidates of one drifting clock; the criterion is the share of movement,
+    unexplained by constant lags per joint, that the best candidate explains.
     """
     dt = max(pair.series.dt, _GRID_S)
     rows = np.arange(0, len(pair.series.time) - pair.series.stride, max(1, round(dt / pair.series.dt)))

@@ -1,4 +1,4 @@
-"""Check joints against the twin or what joints can do: whether they are the robot's, and in the unit that is said."""
+"""Check joints against the twin or physical limits: whether they are the robot's, and in the declared unit."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _SATURATED = 0.002  # part of the frames at exactly ±100 that only a normalized
 
 
 def check_units(records: Sequence[LogRecord], expectations: JointExpectations | None) -> Iterator[LogFinding]:
-    """Every joint's unit: against the twin's range where there is one, else against what joints can do."""
+    """Check every joint's unit: against the twin's range if there is one, else against physical limits."""
     ranges: Mapping[str, Array] = {}
     if expectations is not None:
         ranges = {joint: expectations.ranges[row] for row, joint in enumerate(expectations.joints)}

@@ -193,7 +193,7 @@ _SPIKE = 8.0  # times the median step in motion, and twice the 98th percentile o
 
 
 def check_jumps(record: LogRecord) -> Iterator[LogFinding]:
-    """Wrap-around and spikes in measured positions and, where they are positions, in commands."""
+    """Find wrap-around and spikes in measured positions and, if they are positions, in commands."""
     own = getattr(record, "action_time", None)
     tables = [("", record.time, record.state)]
     if record.command == "position":

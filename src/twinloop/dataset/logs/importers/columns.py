@@ -17,16 +17,16 @@ from twinloop.dataset.spec import INDEX_FEATURES
 
 
 class EpisodeBuilder:
-    """Turns tables of LeRobot columns into episodes of one log, all with the same joints and units.
+    """Converts tables of LeRobot columns to episodes of one log, all with the same joints and units.
 
     Args:
         where: the log's name, for messages and as the episodes' origin.
-        options: what the caller says about the log.
+        options: the caller's metadata of the log.
         action_names: the log's names of the action's columns, or none.
         state_names: the log's names of the state's columns, or none.
-        fps: the rate that the log states, if any.
-        units: the unit map that the log itself carries, if any.
-        present: all columns that the log has; those that nothing is made of are noted.
+        fps: the log's declared rate, if any.
+        units: the log's unit map, if any.
+        present: all columns of the log; unused ones are noted.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class EpisodeBuilder:
         return [self._options.action_key, self._options.state_key, "timestamp"]
 
     def build(self, index: int, table: pa.Table, *, task: str = "", source: Source = "real") -> RawEpisode:
-        """One episode from its rows.
+        """Return one episode from its rows.
 
         Raises:
             LogError: a column or joint is missing, or the values cannot be used (see `Episode`).
-            UnitsError: nothing says the units.
+            UnitsError: the units are unknown.
         """
         where = f"Episode {index} of {self._where}"
         require_columns(self.columns, table.column_names, where=where)

@@ -1,4 +1,4 @@
-"""CSV logs that say what they hold: in their own names, or in a YAML file beside them (see `describe`).
+"""Read CSV logs whose column names, or a YAML file of the same name (see `describe`), describe their content.
 
 The format: an optional header of ``# key: value`` lines, then one header row and one row per frame::
 
@@ -11,10 +11,10 @@ The format: an optional header of ``# key: value`` lines, then one header row an
 
 ``time_s`` or ``time_ms`` is required; ``episode`` is optional (without it the file is one episode). Each joint has a
 column ``action/JOINT`` and one ``state/JOINT``, in any order. Its unit is a suffix of both columns
-(``action/shoulder_pan_deg``), or stands in the ``units`` line: one unit for all, exceptions as ``JOINT=UNIT``.
+(``action/shoulder_pan_deg``), or is in the ``units`` line: one unit for all, exceptions as ``JOINT=UNIT``.
 
-``# command: torque`` says that actions are torques in N·m, ``# command: none`` that there are none. What else was
-measured stands in columns in SI: ``velocity/JOINT``, ``torque/JOINT``, ``pose/BODY/x``, ``y``, ``z``, ``qw`` … ``qz``,
+``# command: torque`` declares actions as torques in N·m, ``# command: none`` that there are none. Other measurements
+are columns in SI: ``velocity/JOINT``, ``torque/JOINT``, ``pose/BODY/x``, ``y``, ``z``, ``qw`` … ``qz``,
 ``twist/BODY/vx`` … ``wz``, ``acceleration/SITE/x``, ``angular_velocity/SITE/x``, ``wrench/SITE/fx`` … ``tz``,
 ``motor/m1`` …, ``enabled``. Other columns are ignored.
 """
@@ -48,13 +48,13 @@ def recognizes(path: Path) -> bool:
 
 
 def read(path: Path, options: LogOptions) -> list[RawEpisode]:
-    """The file's episodes, in order of appearance.
+    """Return the file's episodes, in order of appearance.
 
     Raises:
-        LogError: no rows, no time, no joints, a joint with only one of its two columns, a text where a number
-            should be, an episode that is no whole number.
-        UnitsError: a joint's unit is nowhere, or is said twice and differently: by its two columns, a suffix, the
-            ``units`` line or the caller.
+        LogError: no rows, no time, no joints, a joint with only one of its two columns, a text instead of a number, an
+            episode that is not an integer.
+        UnitsError: a joint's unit is missing or contradictory: in its two columns, a suffix, the ``units`` line or the
+            caller's options.
     """
     header, body = _split(path)
     described = describe(path, options)
@@ -172,7 +172,7 @@ def _parse(path: Path, body: str, delimiter: str = ",") -> pa.Table:
 
 
 def _joint_units(path: Path, columns: Sequence[str], command: str, *, alone: bool) -> dict[str, str]:
-    """Unit suffix (or "") by joint, in the order of the state columns; none where a table may stand without joints."""
+    """Return the unit suffix (or "") by joint, in the order of the state columns; empty for a table without joints."""
     found: dict[str, dict[str, str]] = {"action": {}, "state": {}}
     for column in columns:
         kind, _, rest = column.partition("/")

@@ -16,16 +16,16 @@ from twinloop.dataset.logs.importers.protocol import Importer, LogOptions, RawEp
 
 
 def recognizes(path: Path) -> bool:
-    """Whether a folder says it is LeRobot v2."""
+    """Return whether a folder declares itself as LeRobot v2."""
     info = path / layout.INFO
     return info.is_file() and str(read_json(info).get("codebase_version", "")).startswith("v2")
 
 
 def read(path: Path, options: LogOptions) -> list[RawEpisode]:
-    """The episodes that are there, in order; a folder may hold part of what its metadata describes.
+    """Return the existing episodes, in order; a folder may be incomplete.
 
     Raises:
-        LogError: no episode is there, or one cannot be used.
+        LogError: there is no episode, or one cannot be used.
         UnitsError: the units are not given.
         DatasetError: a file is damaged, or a path leaves the folder.
     """

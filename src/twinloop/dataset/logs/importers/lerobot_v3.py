@@ -16,7 +16,7 @@ from twinloop.dataset.signals import generated_signals, restored
 
 
 def recognizes(path: Path) -> bool:
-    """Whether a folder says it is LeRobot v3."""
+    """Return whether a folder declares itself as LeRobot v3."""
     info = path / layout.INFO
     return info.is_file() and str(read_json(info).get("codebase_version", "")).startswith("v3")
 
@@ -49,7 +49,7 @@ def read(path: Path, options: LogOptions) -> list[RawEpisode]:
 
 
 def _said(episode: RawEpisode, options: LogOptions) -> RawEpisode:
-    """The episode with what the caller says about it in place of what it says itself."""
+    """Return the episode with the caller's metadata in place of its own."""
     return replace(
         episode,
         task=options.task or episode.task,

@@ -1,7 +1,7 @@
-"""Say what an importer is, what a person may add to a log, and the raw episode that comes of both.
+"""Protocol of importers, the user's options, and the raw episode that an importer returns.
 
-Importers make these; `RawEpisode.episode` turns one into the `Episode` that the other rooms work with and refuses
-what is no episode. Checks that look for defects read the raw one, because a defect is what the strict one refuses.
+`RawEpisode.episode` converts a raw episode to the `Episode` of all other packages and refuses an invalid one. Checks of
+defects read the raw one, because `Episode` refuses defects.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from twinloop.dataset.lerobot.calibration import calibrated_units, read_calibrat
 
 @dataclass(frozen=True, kw_only=True)
 class RawEpisode:
-    """The fields of an `Episode`, unchecked: there may be NaN, times that repeat or go backwards, or no frame at all.
+    """The fields of an `Episode`, unchecked: possibly with NaN, repeated or decreasing times, or no frame.
 
-    ``time`` ``(T,)`` and ``state`` ``(T, n)`` belong together, and ``action`` ``(T, n)`` too, unless ``action_time``
-    ``(K,)`` says that commands have times of their own: then ``action`` is ``(K, n)``. Both count from the same zero.
-    ``notes`` say how the file was read, where there was a choice.
+    ``time`` ``(T,)`` and ``state`` ``(T, n)`` belong together, and ``action`` ``(T, n)`` too, unless commands have
+    their own times ``action_time`` ``(K,)``: then ``action`` is ``(K, n)``. Both count from the same zero. ``notes``
+    record the choices made while reading the file.
     """
 
     index: int
@@ -48,7 +48,7 @@ class RawEpisode:
 
     @classmethod
     def of(cls, episode: Episode) -> RawEpisode:
-        """What has been checked, as what is to be."""
+        """Return a checked episode as a raw one."""
         return cls(**{item.name: getattr(episode, item.name) for item in fields(episode)})
 
     @property
@@ -60,9 +60,9 @@ class RawEpisode:
         return len(self.time)
 
     def episode(self) -> Episode:
-        """The checked record. A command with a time of its own counts from then until the next one.
+        """Return the checked episode. A command with its own time is valid from then until the next one.
 
-        Frames before the first command are left out, because nothing says what held then.
+        Frames before the first command are removed, because their command is unknown.
 
         Raises:
             LogError: as `Episode`; commands whose times do not increase, or none before the last frame.
@@ -130,13 +130,13 @@ _NOMINAL_TOLERANCE_S = 1e-4  # LeRobot's default tolerance_s for timestamps
 
 @dataclass(frozen=True, kw_only=True)
 class LogOptions:
-    """What the caller says about a log.
+    """The caller's metadata of a log.
 
     ``units`` is a unit map, one unit name for every joint, or one per joint (`rad`, `deg`, `m`, `cm`, `mm`,
-    `range_m100_100`, `range_0_100`). ``joints`` names the columns where the log does not, and selects and orders
-    them where it does. ``calibration`` is LeRobot's ``calibration.json``. ``origin`` is what the episodes say they
-    come from, by default the path. ``topics`` gives the topics of a ROS recording their roles (see `ros.topics`).
-    ``description`` is a YAML file that says what a table's columns are (see `describe`).
+    `range_m100_100`, `range_0_100`). ``joints`` names the columns if the log does not, otherwise it selects and orders
+    them. ``calibration`` is LeRobot's ``calibration.json``. ``origin`` is the recorded origin of the episodes, by
+    default the path. ``topics`` assigns roles to the topics of a ROS recording (see `ros.topics`). ``description`` is a
+    YAML file that describes a table's columns (see `describe`).
     """
 
     units: UnitMap | str | Sequence[str] | None = None
@@ -161,19 +161,19 @@ class Importer:
 
 
 def resolve_units(joints: Sequence[str], options: LogOptions, *, where: str, sample: NDArray[np.float64]) -> UnitMap:
-    """The unit map of a log whose own file does not give one.
+    """Return the unit map of a log without its own.
 
-    Degrees and radians are taken to count from the joint's zero. ±100 and 0–100 have no radians without a
+    Degrees and radians are assumed to count from the joint's zero. ±100 and 0–100 have no radians without a
     calibration: scale and offset stay None.
 
     Args:
         joints: joint names in column order.
-        options: what the caller says.
+        options: the caller's metadata.
         where: the log's name, for messages.
         sample: some positions ``(T, n)``, shown in the question.
 
     Raises:
-        UnitsError: nothing says the units; the message is the question to answer.
+        UnitsError: the units are unknown; the message is the question to answer.
         UnknownNameError: an unknown unit name.
     """
     if isinstance(options.units, UnitMap):
@@ -208,10 +208,10 @@ def stated_unit(joint: str, unit: str) -> JointUnit:
 
 
 def name_columns(names: Sequence[str], width: int, options: LogOptions, *, where: str) -> tuple[list[str], list[int]]:
-    """Joint names and the columns they are in, from the log's own names and the caller's.
+    """Return joint names and their columns, from the log's names and the caller's.
 
     Raises:
-        LogError: a wanted joint is missing, or there are no names at all; then asks for the units too, if not given.
+        LogError: a requested joint is missing, or there are no names at all; then it also asks for missing units.
     """
     bare = [name.removesuffix(".pos") for name in names]
     if len(bare) == width:

@@ -1,13 +1,13 @@
-"""HDF5 files of robomimic and what robosuite collects in its layout.
+"""Read HDF5 files of robomimic and of robosuite in the same layout.
 
-``data/demo_N`` holds ``actions`` ``(T, k)`` and ``obs/KEY`` ``(T, …)``, each observed before the action beside it;
+``data/demo_N`` has ``actions`` ``(T, k)`` and ``obs/KEY`` ``(T, …)``, each observed before the action of the same row;
 ``data`` has the attribute ``env_args``, JSON with the environment's name, ``control_freq`` and controller. Joint
-positions stand in ``obs/robot0_joint_pos`` (rad). What an action is depends on the controller (robosuite docs):
-``JOINT_POSITION`` adds it, clipped and rescaled, to the measured positions, or takes it as it is where its inputs are
-absolute; ``JOINT_TORQUE`` rescales it. Inputs of the hand's controllers command no joint.
+positions are in ``obs/robot0_joint_pos`` (rad). The meaning of an action depends on the controller (robosuite docs):
+``JOINT_POSITION`` adds it, clipped and rescaled, to the measured positions, or uses it directly if its inputs are
+absolute; ``JOINT_TORQUE`` rescales it. Inputs of end-effector controllers are not joint commands.
 
-Where a demonstration has ``states`` and ``model_file``, both come back (`Episode.simulation`). A file that `twinloop
-export robomimic` wrote comes back with the dataset's own numbers, units and times.
+``states`` and ``model_file`` of a demonstration are restored (`Episode.simulation`). A file of `twinloop export
+robomimic` is restored with the dataset's numbers, units and times.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def _signals(observations: Any, time: Array, joints: tuple[str, ...], where: str
 
 
 def _env(path: Path, demos: Any) -> dict[str, Any]:
-    """What ``env_args`` say that is needed here."""
+    """Return the required content of ``env_args``."""
     said = stored.document(demos, "env_args", str(path))
     settings = said.get("env_kwargs") or {}
     controller = settings.get("controller_configs") or {}

@@ -1,6 +1,7 @@
-"""Arrays, texts and simulations out of an HDF5 file that nobody vouches for.
+"""Read arrays, texts and simulations from an untrusted HDF5 file.
 
-Nothing outside the file is opened, nothing is unpickled, and what is absurdly large is refused before memory is taken.
+Nothing outside the file is opened, nothing is unpickled, and absurdly large data are refused before memory is
+allocated.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ _PLAIN = "fiub"  # kinds of dtype that are numbers; all else may name other thin
 
 
 def member(group: Any, key: str, where: str) -> Any:
-    """What lies in a group under a name, looked at only where it is in this file.
+    """Return the member of a group with a name, only if it is in this file.
 
     Raises:
-        LogError: there is nothing, or a link that leaves the file.
+        LogError: there is none, or a link that leaves the file.
     """
     link = group.get(key, getlink=True)
     if link is None:
@@ -56,7 +57,7 @@ def matrix(group: Any, key: str, where: str) -> Array:
 
 
 def text(owner: Any, key: str, where: str) -> str:
-    """An attribute that is text, "" where there is none.
+    """Return a text attribute, "" without one.
 
     Raises:
         LogError: it is something else or absurdly long.
@@ -72,7 +73,7 @@ def text(owner: Any, key: str, where: str) -> str:
 
 
 def document(owner: Any, key: str, where: str) -> dict[str, Any]:
-    """An attribute that is a JSON object, empty where there is none.
+    """Return an attribute that is a JSON object, empty without one.
 
     Raises:
         LogError: it is something else.
@@ -132,7 +133,7 @@ def _bytes(group: Any, name: str, where: str) -> bytes:
 
 
 def _checked(group: Any, key: str, where: str) -> Any:
-    """A dataset whose numbers lie in this file itself and fit into memory."""
+    """Return a dataset whose numbers are in this file and fit into memory."""
     stored = member(group, key, where)
     if not hasattr(stored, "dtype"):
         raise LogError(f"{where}/{key} is a group where an array should be.")

@@ -1,6 +1,6 @@
-"""A YAML file that says what the columns of a table are, for logs whose own names do not.
+"""Read a YAML file that describes the columns of a table, for logs whose column names do not.
 
-Beside ``log.csv`` as ``log.yaml``, or named by the caller::
+For ``log.csv`` it is ``log.yaml``, or named by the caller::
 
     time: {column: t, unit: ms}
     episode: run                     # optional; without it the file is one episode
@@ -17,7 +17,7 @@ Beside ``log.csv`` as ``log.yaml``, or named by the caller::
     robot: so101_follower
     delimiter: ";"
 
-Every measured column has a unit: a table that does not say it is refused. Commanded torques are in ``action_unit``.
+Every measured column needs a unit: a table without one is refused. Commanded torques are in ``action_unit``.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _JOINT_KEYS = ("state", "action", "unit", "action_unit", "velocity", "velocity_u
 
 @dataclass(frozen=True, kw_only=True)
 class TableDescription:
-    """What a YAML file says, and where it says it."""
+    """Content of a YAML description, with its file."""
 
     path: Path
     said: Mapping[str, Any]
@@ -99,10 +99,10 @@ class TableDescription:
 
 
 def describe(path: Path, options: LogOptions) -> TableDescription | None:
-    """The description of a table: the one that the caller names, else the YAML file beside it, if there is one.
+    """Return the description of a table: the caller's file, else the YAML file of the same name, if there is one.
 
     Raises:
-        InputError: it is missing, too large, no YAML or no mapping.
+        InputError: it is missing, too large, not YAML or not a mapping.
         UnknownNameError: a key that does not exist.
     """
     file = options.description or path.with_suffix(".yaml")

@@ -177,10 +177,10 @@ def unit_factor(unit: str, *, where: str) -> tuple[str, float]:
 
 
 def check_signal(name: str, labels: Sequence[str], units: Sequence[str], *, where: str) -> None:
-    """Refuse a signal whose columns or SI units are not those that its name stands for.
+    """Refuse a signal whose columns or SI units are not those of its name.
 
     Raises:
-        LogError: says what the name stands for.
+        LogError: has the columns and units of the name.
     """
     kind, _, site = name.partition("/")
     if kind in KNOWN:
@@ -258,7 +258,7 @@ def _matrix(path: Path, table: pa.Table, columns: Sequence[str]) -> Array:
 
 
 def _owner(path: Path, table: pa.Table, column: str | None) -> Array:
-    """The episode of each row; all zeros where there is no such column."""
+    """Return the episode of each row; all zeros without such a column."""
     if column is None:
         return np.zeros(table.num_rows)
     owner = numbers(path, table, column)

@@ -1,1 +1,1 @@
-"""Readers of the public sets: each reads a folder by its layout, so that further recordings of a set are read alike."""
+"""Readers of the public sets: each reads any folder with the layout of a set, also further recordings."""

@@ -67,7 +67,7 @@ class _Storage:
 
 @dataclass(frozen=True)
 class _Tensor:
-    """How a tensor lies in its storage, in elements."""
+    """Layout of a tensor in its storage, in elements."""
 
     storage: _Storage
     offset: int
@@ -261,7 +261,7 @@ def _cassie_episode(path: Path, offsets: dict[int, float]) -> RawEpisode:
 
 
 def _into_body(wxyz: NDArray[np.float64], vectors: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Vectors ``(T, 3)`` in the axes of a body with these orientations; whatever is wrong with those stays wrong."""
+    """Return vectors ``(T, 3)`` in the axes of a body; invalid orientations give invalid vectors."""
     with np.errstate(over="ignore", invalid="ignore"):
         axis = -wxyz[:, 1:]
         across = 2 * np.cross(axis, vectors)
@@ -318,10 +318,10 @@ def _planar_episode(path: Path) -> RawEpisode:
 
 @dataclass(frozen=True, kw_only=True)
 class Bounces:
-    """Single impacts, one a row: ``before`` and ``after`` ``(n, 6)`` are x, z, th, vx, vz, vth.
+    """Single impacts, one per row: ``before`` and ``after`` ``(n, 6)`` are x, z, th, vx, vz, vth.
 
-    ``normal`` and ``tangent`` ``(n, 3)`` are the contact point's Jacobian rows against (vx, vz, vth).
-    ``flagged`` ``(n,)`` says that the recording marks the bounce as doubtful, for whichever reason.
+    ``normal`` and ``tangent`` ``(n, 3)`` are the contact point's Jacobian rows against (vx, vz, vth). ``flagged``
+    ``(n,)`` means that the recording marks the impact as doubtful, for any reason.
     """
 
     before: NDArray[np.float64]

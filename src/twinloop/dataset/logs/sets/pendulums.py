@@ -1,17 +1,17 @@
 """Read the public sets of pendulums: Rhoban's servos (BAM), and the DFKI's single and double pendulum.
 
-One JSON file per run: a header (mass kg, length m, kp in the firmware's own unit, vin V, motor, trajectory) and entries
-(timestamp s, position and goal_position rad with 0 hanging down, speed rad/s, load in the firmware's unit, input_volts,
-temp °C, torque_enable).
+BAM: one JSON file per run: a header (mass kg, length m, kp in the firmware's unit, vin V, motor, trajectory) and
+entries (timestamp s, position and goal_position rad with 0 hanging down, speed rad/s, load in the firmware's unit,
+input_volts, temp °C, torque_enable).
 
-CSV: time s, pos_* rad (0 hangs; the second joint is relative to the first link), vel_* rad/s, tau_* N·m, each for
-joints 1 and 2. ``tau_con`` is what was asked of the motors, ``tau_fric`` the part of it that compensates friction,
-``tau_meas`` what the motors' currents say. Further columns (``pos_des1``, …) are ignored.
+Double pendulum: CSV: time s, pos_* rad (0 hangs; the second joint is relative to the first link), vel_* rad/s, tau_*
+N·m, each for joints 1 and 2. ``tau_con`` is the commanded torque, ``tau_fric`` its part that compensates friction,
+``tau_meas`` the torque by the motors' currents. Further columns (``pos_des1``, …) are ignored.
 
-Each run is a pair of CSV files of equal columns (time s, position rad with 0 hanging, velocity rad/s, torque N·m):
-``data_measured*.csv`` and ``data_desired*.csv``, what was wanted. Where a controller followed a trajectory in the
-drive's own position loop, the wanted torque is only its feed-forward part: `drive_loop` among the conditions is 1
-there, and `joint_torque`, which the motor's current tells, is the whole.
+Simple pendulum: each run is a pair of CSV files of equal columns (time s, position rad with 0 hanging, velocity rad/s,
+torque N·m): ``data_measured*.csv`` and ``data_desired*.csv``. If a controller followed a trajectory in the drive's
+internal position loop, the commanded torque is only its feed-forward part: the condition `drive_loop` is then 1, and
+`joint_torque`, from the motor's current, is the total.
 """
 
 from __future__ import annotations
@@ -148,10 +148,9 @@ _PREFIX = "control_method_"
 
 
 def read_simple_pendulum(folder: Path) -> list[RawEpisode]:
-    """All runs, in ``control_method_*``; the task is the controller's folder, such as ``pd/system_identification``.
+    """Return all runs in ``control_method_*``; the task is the controller's folder (``pd/system_identification``).
 
-    ``mass_variant`` among the conditions is the mass in kg that the name of a file says (``data_measured_1kg.csv``),
-    where it does.
+    The condition ``mass_variant`` is the mass in kg in the name of a file (``data_measured_1kg.csv``), if it has one.
     """
     files = recordings(folder, ".", f"{_PREFIX}*/**/data_measured*.csv")
     return [_simple_episode(index, path, folder) for index, path in enumerate(files)]

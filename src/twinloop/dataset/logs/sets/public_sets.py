@@ -31,8 +31,8 @@ _G1_ARM = ("ShoulderPitch", "ShoulderRoll", "ShoulderYaw", "Elbow", "WristRoll",
 class RealSet:
     """One public set of real measurements: one kind of recording of one system.
 
-    ``read`` turns a folder of its layout into episodes, whichever recordings lie there. Sets may share a ``folder``,
-    which is the set's name if not given. ``note`` says what a user must know.
+    ``read`` converts any folder of its layout to episodes. Sets may share a ``folder``, by default the set's name.
+    ``note`` is a remark for users.
     """
 
     name: str
@@ -205,7 +205,7 @@ _SEEN = "first_download.json"
 
 
 class RealDataUnavailableError(MissingDependencyError):
-    """A public set is neither in the data folder nor can it be downloaded; virtual robots can stand in."""
+    """A public set is neither in the data folder nor can it be downloaded; virtual robots can replace it."""
 
 
 def download(entry: RealSet) -> tuple[Path, bool]:

@@ -1,9 +1,9 @@
-"""Public sets of real measurements by name: where they lie, and how to get and read them.
+"""Locate, download and read public sets of real measurements by name.
 
-A folder named by ``TWINLOOP_DATA`` is looked in first, and what lies there is used as it is. Else the files are
-downloaded from their public address at a fixed commit and checked against the SHA-256 in ``manifests/NAME.json``,
-which were taken from copies of the public files. A file whose public hash is not known (null there) is not verified,
-only remembered: `LocatedSet.verified` says so. `load_set` reads any folder of a set's layout.
+The folder in ``TWINLOOP_DATA`` is searched first, and its files are used unchecked. Otherwise the files are downloaded
+from their public address at a fixed commit and checked against the SHA-256 in ``manifests/NAME.json``, which were
+computed from copies of the public files. A file without a known public hash (null) is not verified, only recorded:
+`LocatedSet.verified` is then false. `load_set` reads any folder of a set's layout.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from twinloop.dataset.logs.sets.public_sets import RealSet as RealSet
 
 @dataclass(frozen=True, kw_only=True)
 class LocatedSet:
-    """A set that is at hand: its folder, the hash of what is there, and where that came from.
+    """An available set: its folder, the hash of its files, and their origin.
 
-    ``origin`` is ``"TWINLOOP_DATA"`` or the public address. ``verified`` says that every file that the registry names
-    is there with the SHA-256 that it gives; false for part of a set, and where the registry knows no hash.
+    ``origin`` is ``"TWINLOOP_DATA"`` or the public address. ``verified`` means that every file of the registry exists
+    with its SHA-256; false for part of a set, and if the registry has no hash.
     """
 
     entry: RealSet
@@ -53,12 +53,12 @@ class LocatedSet:
 
 
 def fetch(name: str) -> LocatedSet:
-    """A set's folder on this machine, downloaded if need be.
+    """Return a set's folder on this machine, downloaded if necessary.
 
     Raises:
         UnknownNameError: no such set.
-        RealDataUnavailableError: it is not in the data folder and cannot be downloaded; one line says so.
-        DatasetError: a downloaded file is not the one that the registry names.
+        RealDataUnavailableError: it is not in the data folder and cannot be downloaded.
+        DatasetError: a downloaded file differs from that of the registry.
     """
     entry = SETS.find(name)
     folder = os.environ.get(DATA_VARIABLE)
@@ -97,22 +97,22 @@ def load_raw(name: str) -> tuple[list[RawEpisode], LocatedSet]:
 
 
 def load_set(name: str, folder: Path | str) -> list[Episode]:
-    """The episodes that lie in a folder laid out like a set, whichever they are.
+    """Return the episodes in any folder with the layout of a set.
 
     Args:
-        name: the set whose layout the folder has.
-        folder: what corresponds to the set's own folder.
+        name: the set with the same layout.
+        folder: corresponds to the set's folder.
 
     Raises:
         UnknownNameError: no such set.
         InputError: no such folder.
-        LogError: it holds no recording of this set, or one that cannot be used.
+        LogError: it has no recording of this set, or one that cannot be used.
     """
     return [episode.episode() for episode in read_set(name, folder)]
 
 
 def read_set(name: str, folder: Path | str, *, label: str = "") -> list[RawEpisode]:
-    """As `load_set`, unchecked. ``label`` is what the episodes say they come from, by default the set's name."""
+    """Return the episodes as `load_set`, unchecked. ``label`` is their recorded origin, by default the set's name."""
     entry, folder = SETS.find(name), Path(folder)
     if not folder.is_dir():
         raise InputError(f"{folder} is no folder. Give one that is laid out like the set {name}.")

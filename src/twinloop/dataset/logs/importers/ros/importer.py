@@ -146,7 +146,7 @@ def _commands(
 
 
 def _units(path: Path, joints: tuple[str, ...], state: Array, options: LogOptions) -> UnitMap:
-    """As the caller says, else radians (REP 103), which for a sliding joint stand for metres."""
+    """Return the caller's units, else radians (REP 103), which mean metres for a slide joint."""
     if options.units is not None:
         return resolve_units(joints, options, where=str(path), sample=state)
     return unit_map(dict.fromkeys(joints, RADIANS), source="REP 103")

@@ -19,11 +19,10 @@ _NS = 1_000_000_000
 
 @dataclass(kw_only=True)
 class TopicSeries:
-    """What a topic's messages hold, message by message.
+    """A topic's messages as arrays.
 
-    ``recorded`` and ``stamped`` are times in ns: when the recorder heard a message, and what its header says (0 where
-    there is none). ``names`` are the joints of each message, or its frame. ``values`` are rows by field; a field that a
-    message leaves empty is an empty row.
+    ``recorded`` and ``stamped`` are times in ns: of the recorder, and of the header (0 without one). ``names`` are the
+    joints of each message, or its frame. ``values`` are rows by field; an empty field is an empty row.
     """
 
     topic: str
@@ -47,10 +46,10 @@ class TopicSeries:
         return len(self.recorded)
 
     def joints(self, wanted: Sequence[str] | None = None) -> tuple[str, ...]:
-        """The joints that every message names, in the order of the first message or as wanted.
+        """Return the joints that every message names, in the order of the first message or of ``wanted``.
 
         Raises:
-            LogError: messages name different joints and nobody chose; a wanted joint is in none.
+            LogError: messages name different joints and none were selected; a selected joint is in none.
         """
         groups = dict.fromkeys(frozenset(names) for names in self.names)
         if wanted is None:
@@ -120,7 +119,7 @@ def _trajectory(message: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
 
 
 def _controller(message: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """What the controller wanted and measured: reference and feedback, or desired and actual before Humble."""
+    """Return the controller's target and measurement: reference and feedback, or desired and actual before Humble."""
     wanted, found = (_filled(message, names) for names in (("reference", "desired"), ("feedback", "actual")))
     return tuple(message.joint_names), {
         "wanted_position": wanted.positions,
@@ -183,18 +182,18 @@ def read_commands(
     chosen: bool,
     measured: tuple[Array, Array],
 ) -> CommandSeries:
-    """The commands of a topic for those of the measured joints that it commands.
+    """Return the commands of a topic for its measured joints.
 
     Args:
         series: the topic's messages.
-        time: when each counts, in s.
+        time: of each message, in s.
         joints: the measured joints.
-        said: "position" or "torque" where the caller said what the numbers are.
+        said: "position" or "torque" if the caller declared the kind of numbers.
         chosen: the caller named the joints: then all of them must be commanded.
         measured: times and positions ``(T, n)``, from which a first trajectory starts.
 
     Raises:
-        LogError: the messages hold no positions and no torques, do not say their joints, or name others.
+        LogError: the messages have neither positions nor torques, do not name their joints, or name others.
     """
     if series.kind == kinds.ARRAY:
         return _array_commands(series, time, joints, said, chosen)
@@ -247,7 +246,7 @@ def _array_commands(series: TopicSeries, time: Array, joints: Sequence[str], sai
 
 
 def _kind_of_name(topic: str) -> str:
-    """What a controller's name says that it is commanded in, as those of ros2_control do."""
+    """Return the command type in a controller's name, as in ros2_control."""
     if re.search(r"position", topic.lower()):
         return "position"
     return "torque" if re.search(r"effort|torque", topic.lower()) else ""

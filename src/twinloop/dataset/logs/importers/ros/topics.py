@@ -1,6 +1,6 @@
-"""Open a ROS recording through `rosbags`, and tell which topic is what.
+"""Open a ROS recording through `rosbags`, and determine the role of each topic.
 
-By type and name, as the caller said, or asked.
+Roles come from types and names, from the caller, or from a question.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Bag:
         self._reader, self._path = reader, path
 
     def topics(self) -> list[Topic]:
-        """All topics by name; a topic with two types stands there twice."""
+        """Return all topics by name; a topic with two types occurs twice."""
         counts: dict[tuple[str, str], int] = {}
         for connection in self._reader.connections:
             key = connection.topic, _kind(connection.msgtype)
@@ -45,10 +45,10 @@ class Bag:
         return [Topic(name=name, kind=kind, count=count) for (name, kind), count in sorted(counts.items())]
 
     def messages(self, names: Sequence[str]) -> Iterator[tuple[str, int, Any]]:
-        """Topic, time of recording in ns and message, of the named topics, in the order of recording.
+        """Yield topic, recording time in ns and message, of the named topics, in the order of recording.
 
         Raises:
-            LogError: a message cannot be decoded; says which.
+            LogError: a message cannot be decoded; names it.
         """
         connections = [c for c in self._reader.connections if c.topic in names]
         if not connections:
@@ -103,7 +103,7 @@ def open_bag(path: Path) -> Iterator[Bag]:
 
 
 def _store(path: Path, stores: Any) -> Any:
-    """Which definitions stand in where a recording holds none (sqlite3 before Iron)."""
+    """Return the message definitions for a recording without its own (sqlite3 before Iron)."""
     return stores.ROS1_NOETIC if path.suffix == ".bag" else stores.LATEST
 
 
@@ -159,8 +159,8 @@ _HOW = "Answer with topics={…} (--topics ROLE=TOPIC,…)"
 class TopicRoles:
     """The topics to read: ``state`` and ``command`` (None: there is none), and IMUs and wrenches by their site.
 
-    A site of "" is named after the messages' frame. ``command_is`` says what commanded numbers are, where the caller
-    said it. ``left`` are the topics that are read for nothing.
+    A site of "" is named after the messages' frame. ``command_is`` is the kind of the commanded numbers, if the caller
+    declared it. ``left`` are the unused topics.
     """
 
     state: Topic | None
@@ -177,12 +177,12 @@ class TopicRoles:
 
 
 def choose(topics: Sequence[Topic], said: Mapping[str, str], *, where: str) -> TopicRoles:
-    """The role of each topic.
+    """Return the role of each topic.
 
     Args:
-        topics: what the recording has.
-        said: topic by role: ``state``, ``command`` (or ``position`` or ``torque``: a command whose numbers are that),
-            ``imu:SITE``, ``wrench:SITE``; ``none`` where the recording has no such topic.
+        topics: of the recording.
+        said: topic by role: ``state``, ``command`` (or ``position`` or ``torque``: a command of that kind),
+            ``imu:SITE``, ``wrench:SITE``; ``none`` if the recording has no such topic.
         where: the recording's name, for messages.
 
     Raises:
@@ -248,7 +248,7 @@ def _command(
 
 
 def _reported(topic: Topic, found: Sequence[Topic]) -> bool:
-    """Whether a trajectory's controller reports, in the same namespace, what it made of it at each moment."""
+    """Return whether a trajectory's controller reports its reference in the same namespace at each time."""
     spaces = {t.name.rpartition("/")[0] for t in found if t.kind == CONTROLLER}
     return topic.kind == TRAJECTORY and topic.name.rpartition("/")[0] in spaces
 
@@ -276,7 +276,7 @@ def _given(name: str, by_name: Mapping[str, Topic], kinds: Sequence[str], role: 
 
 
 def commanding(name: str) -> bool:
-    """Whether a topic's name says that it tells what is wanted, not what is."""
+    """Return whether a topic's name denotes a command rather than a measurement."""
     return _COMMANDING.search(name.lower()) is not None
 
 
