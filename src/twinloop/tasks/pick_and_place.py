@@ -89,12 +89,12 @@ class PickAndPlace:
         return placed & held_for(scene.left, self.rest_steps) & ever(rise >= config.lifted)
 
     def progress(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
-        """How far the task has come at each recorded state, ``(nworld, nstep + 1)`` in [0, 1]: the mean of four stages.
+        """Return the progress at each recorded state, ``(nworld, nstep + 1)`` in [0, 1]: the mean of four stages.
 
-        ``reach``: how much of the distance between tool and object was made up; ``lift``: the object's height over the
-        height that counts as lifted; ``carry``, of a lifted object: how much of the horizontal distance to the target's
-        disc was made up; ``placed``: success. Each lies in [0, 1]; the first three are the best so far, and what was
-        lifted was reached. The stages are those of `twinloop.tasks.goals`; that they weigh the same is our choice.
+        ``reach``: covered share of the distance between tool and object; ``lift``: the object's height over the height
+        that counts as lifted; ``carry``, of a lifted object: covered share of the horizontal distance to the target's
+        disc; ``placed``: success. Each is in [0, 1]; the first three are the best so far, and a lifted object counts as
+        reached. The stages are those of `twinloop.tasks.goals`; equal weights are our choice.
         """
         scene, config = self.scene(states), self.config
         rise = scene.height - scene.height[:, :1]
@@ -140,9 +140,9 @@ class PickAndPlace:
         return (*places, f"{thing}.heading.cos", f"{thing}.heading.sin")
 
     def environment(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
-        """What a tracker without faults sees in recorded states ``(…, nstate)``: tool, object and target, ``(…, 11)``.
+        """Return the true tracked values in recorded states ``(…, nstate)``: tool, object and target, ``(…, 11)``.
 
-        Where joints report a wrong angle or a gear has play, it still sees the hand where it is.
+        A tracker measures the true position of the hand, independent of errors of joint encoders or backlash.
         """
         scene = self.scene(states)
         row = self.object.qpos + 3
@@ -193,9 +193,9 @@ class PickAndPlace:
         return initial.mocap_pos[:, self._target]
 
     def ground(self, initial: InitialState) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """How high above the model's own the table is at the target ``(nworld,)``, and its slope along x and y.
+        """Return the table's height at the target relative to the model ``(nworld,)``, and its slope along x and y.
 
-        Read from the target, which lies on it: ``(nworld,)`` in m and ``(nworld, 2)``.
+        Read from the target on the table: ``(nworld,)`` in m and ``(nworld, 2)``.
         """
         body = int(np.flatnonzero(self.twin.model.body_mocapid == self._target)[0])
         rise = initial.mocap_pos[:, self._target, 2] - self.twin.model.body_pos[body, 2]
@@ -228,11 +228,11 @@ class PickAndPlace:
 
 @dataclass(frozen=True, kw_only=True)
 class SceneFeatures:
-    """What can be said of each state alone, all of the same leading shape.
+    """Features of single states, all of the same leading shape.
 
-    Positions ``(…, 3)`` in m of the object's centre, the target and the tool site; ``height`` is the object's above
-    the plane of the target. ``over``: over the target's disc; ``left``: at rest, the hand open and out of reach.
-    States that are not finite are read as zeros and are not ``over``.
+    Positions ``(…, 3)`` in m of the object's centre, the target and the tool site; ``height`` is the object's above the
+    plane of the target. ``over``: above the target's disc; ``left``: at rest, the hand open and out of reach. States
+    that are not finite are read as zeros and are not ``over``.
     """
 
     object: NDArray[np.float64]
@@ -244,10 +244,10 @@ class SceneFeatures:
 
 
 class PlacementSuccess:
-    """`PickAndPlace.success` state by state; worlds may begin anew one by one.
+    """`PickAndPlace.success` state by state; worlds may restart one by one.
 
-    ``lifted`` ``(nworld,)`` says which objects have been lifted since their world began, ``rise`` how high each is now
-    above where it began, in m.
+    ``lifted`` ``(nworld,)`` is whether the object has been lifted since the world's start, ``rise`` its current height
+    above its start, in m.
     """
 
     def __init__(self, config: PickAndPlaceConfig, rest_steps: int, nworld: int) -> None:

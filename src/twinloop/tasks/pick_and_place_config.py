@@ -16,16 +16,16 @@ NAME = "pick_and_place"
 
 @dataclass(frozen=True, kw_only=True)
 class PickAndPlaceConfig:
-    """The numbers of the task, in m, s and rad; those without a default stand in the twin's ``task:`` section.
+    """Settings of the task, in m, s and rad; those without a default are in the twin's ``task:`` section.
 
-    ``x``, ``y``, ``target_x``, ``target_y`` are the region the expert is made for. The rest of the upper part is
-    geometry: height of the tool site at the grasp and while carrying, tilt of the hand towards the outside at that
-    height, radius of the target. ``duration`` is the length of an episode.
+    ``x``, ``y``, ``target_x``, ``target_y`` are the region of the expert. The next settings are geometry: height of the
+    tool site at the grasp and while carrying, outward tilt of the hand at that height, radius of the target.
+    ``duration`` is the length of an episode.
 
-    Success: the object's centre over the target disc, within ``height_tolerance`` of its height at the beginning,
-    where it rested, slower than ``rest_speed`` and ``rest_spin`` for ``rest_time``, the hand open and out of reach,
-    after having been ``lifted`` above that. Heights count from the plane of the target, which lies on the table. These
-    limits and the duration are our choice, no published range.
+    Success: the object's centre above the target disc, within ``height_tolerance`` of its initial height at rest,
+    slower than ``rest_speed`` and ``rest_spin`` for ``rest_time``, the hand open and out of reach, after having been
+    ``lifted`` above that. Heights are measured from the plane of the target on the table. These limits and the duration
+    are our choice, not a published range.
     """
 
     object: str

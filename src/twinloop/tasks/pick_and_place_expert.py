@@ -1,8 +1,7 @@
-"""A script that picks and places, over worlds: phases as an array, straight paths, differential inverse kinematics.
+"""Scripted expert of pick and place over worlds: phases as an array, straight paths, differential inverse kinematics.
 
-It sees the true state of its world, as a script in a simulator may; what a policy could have seen is recorded apart.
-Every operation is elementwise over worlds or on one small matrix per world, so that a world's commands depend on that
-world alone.
+It uses the true state of its world; the observations of a policy are recorded separately. Every operation is
+elementwise over worlds or on one small matrix per world, so a world's commands depend on that world alone.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ _YAW_PERIOD = np.pi / 2  # a box can be held by either pair of sides
 
 
 class ExpertScene(Protocol):
-    """What the script asks of its task; see `PickAndPlace` for what each is."""
+    """Methods of the task that the script uses; `PickAndPlace` describes them."""
 
     twin: Twin
     config: PickAndPlaceConfig

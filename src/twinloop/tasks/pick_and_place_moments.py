@@ -23,11 +23,11 @@ _OPENING = 0.05  # of the hand's stroke: less is an encoder's step or a finger t
 class PlacementSeries:
     """A pick and place as series over states ``(T + 1,)``.
 
-    ``distance`` of tool and object (m), ``rise`` of the object above its first height (m), ``opening`` of the hand
-    (0 closed, 1 open), ``aside`` from the target (m, horizontal), ``way`` of the object from where it began (m,
-    horizontal); ``speed`` of the tool (m/s, up in the second column, sideways in the first). ``done`` is the task's
-    predicate. Lengths in m: ``reach``, beyond which no part of the hand touches the object; ``lifted``, what counts
-    as lifted; ``radius`` of the target; ``tolerance`` of heights.
+    ``distance`` of tool and object (m), ``rise`` of the object above its initial height (m), ``opening`` of the hand (0
+    closed, 1 open), ``aside`` the horizontal distance from the target (m), ``way`` the object's horizontal distance
+    from its start (m); ``speed`` of the tool (m/s, upwards in the second column, horizontal in the first). ``done`` is
+    the task's success condition. Lengths in m: ``reach``, beyond which no part of the hand touches the object;
+    ``lifted``, the height that counts as lifted; ``radius`` of the target; ``tolerance`` of heights.
     """
 
     distance: Array
@@ -117,7 +117,7 @@ class PlacementSeries:
 
 
 def phases(placing: PlacementSeries) -> list[tuple[str, int | None]]:
-    """Return the phases by what hand and object did, and the state at which each begins."""
+    """Return the phases by the motion of hand and object, and the state at which each begins."""
     starts = [("reach", 0), ("grasp", placing.closing)]
     if placing.held is not None:
         starts.append(("lift", placing.held))

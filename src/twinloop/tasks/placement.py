@@ -26,11 +26,11 @@ _ALONE = 5  # a geom group of its own, for the object as if nothing else were th
 
 
 def camera_position(twin: Twin, params: ParamTable, camera: str) -> NDArray[np.float64]:
-    """Where a camera of the world stands in every world, ``(nworld, 3)``.
+    """Return the position of a fixed camera in every world, ``(nworld, 3)``.
 
     Raises:
         UnknownNameError: no camera has that name.
-        InputError: it is carried by a body.
+        InputError: it is attached to a moving body.
     """
     model = twin.model
     names = [model.camera(i).name for i in range(model.ncam)]
@@ -75,7 +75,7 @@ def visible_fraction(
 
 
 def _radius(sizes: NDArray[np.float64], model: mujoco.MjModel, geoms: NDArray[np.intp]) -> NDArray[np.float64]:
-    """A bounding radius of some geoms in every world, generous for what a world has made larger."""
+    """Return a bounding radius of some geoms in every world, with a margin for enlarged ones."""
     grown = (sizes / np.where(model.geom_size[geoms] > 0, model.geom_size[geoms], np.inf)).max(axis=(1, 2))
     reach = np.linalg.norm(model.geom_pos[geoms], axis=1) + model.geom_rbound[geoms]
     return reach.max() * np.maximum(grown, 1.0)
@@ -131,9 +131,9 @@ class ClutterDrop:
     """A draw for some worlds.
 
     Attributes:
-        qpos: where everything lies after `fall`, ``(nworld, nq)``.
-        reasons: why each world is refused, empty where it is not.
-        visible: part of an object that is seen, ``(nworld,)`` by object.
+        qpos: positions after `fall`, ``(nworld, nq)``.
+        reasons: why each world is refused, empty if it is not.
+        visible: visible part of an object, ``(nworld,)`` by object.
     """
 
     def __init__(self, twin: Twin, params: ParamTable, initial: InitialState, keep: KeepOut) -> None:
@@ -184,7 +184,7 @@ class ClutterDrop:
             self.reasons[world] = reason
 
     def _start(self, slot: int, clutter: ClutterSpec, u: NDArray[np.float64], *, hides: bool) -> None:
-        """Put one thing above a free place; a thing without one is said to have no room."""
+        """Place one object above a free position; an object without one is refused with the reason "no room"."""
         there, radius = self._there[:, slot], self._radius[:, slot]
         places = self._sight_places(clutter, u[:, 5:], radius) if hides else _region(clutter, u[:, 5:])
         free = self._free(slot, clutter, places, hides=hides)
@@ -200,7 +200,7 @@ class ClutterDrop:
         self.qpos[there, column : column + 7] = pose[there]
 
     def _free(self, slot: int, clutter: ClutterSpec, places: NDArray[np.float64], *, hides: bool) -> NDArray[np.bool_]:
-        """Which places ``(nworld, n, 2)`` are far enough from what must stay clear and from what is there already."""
+        """Return which positions ``(nworld, n, 2)`` are far enough from regions to avoid and from placed objects."""
         radius = self._radius[:, slot, None]
         free = np.ones(places.shape[:2], dtype=bool)
         for name, point in self._keep.points.items():
@@ -233,14 +233,14 @@ class ClutterDrop:
         return centre[:, None] + ahead[..., None] * way[:, None] + aside[..., None] * across[:, None]
 
     def _take(self, worlds: NDArray[np.intp], settled: NDArray[np.float64]) -> None:
-        """Of what fell, the clutter alone: the robot and what was placed are as they were."""
+        """Copy the settled clutter alone; the robot and the placed objects keep their poses."""
         for slot in self._scene.clutter:
             columns = slice(self._scene.qpos[slot], self._scene.qpos[slot] + 7)
             there = self._there[worlds, slot]
             self.qpos[worlds[there], columns] = settled[there, columns]
 
     def _shift(self, worlds: NDArray[np.intp], settled: NDArray[np.float64], joints: list[int]) -> NDArray[np.float64]:
-        """How far what was placed has moved at most in some worlds, in m."""
+        """Return the largest displacement of placed objects in some worlds, in m."""
         furthest = np.zeros(len(settled))
         for joint in joints:
             row = int(self._twin.model.jnt_qposadr[joint])
@@ -325,16 +325,16 @@ def place_clutter(
     attempt: int = 0,
     keep: KeepOut | None = None,
 ) -> InitialState:
-    """Worlds with the clutter of their scene lying still where it fell; others as they are.
+    """Return worlds with the clutter of their scene at rest where it fell; others are unchanged.
 
-    A draw is refused for the reasons of `ClutterDrop`, and drawn again up to ``TRIALS`` times. A world is a function
-    of its parameters, the run seed, its episode number and the attempt. The notes ``scene/trials`` and
-    ``scene/visible/<object>`` of the result say how many draws it took and which part of an object is seen.
+    A draw is refused for the reasons of `ClutterDrop`, and drawn again up to ``TRIALS`` times. A world is a function of
+    its parameters, the run seed, its episode number and the attempt. The notes ``scene/trials`` and
+    ``scene/visible/<object>`` of the result are the number of draws and the visible part of an object.
 
-    A world whose clutter could not be placed is ``refused``, with the reason that was the most frequent.
+    A world without a valid placement is ``refused``, with the most frequent reason.
 
     Args:
-        keep: what clutter keeps away from; where it is not given, from all other free bodies and all mocap bodies.
+        keep: regions that clutter avoids; by default all other free bodies and all mocap bodies.
     """
     scene = twin.scene
     if scene is None or not scene.spec.clutter:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 
 def in_disc(position: NDArray[np.float64], centre: NDArray[np.float64], radius: float) -> NDArray[np.bool_]:
-    """Whether points lie over a disc: the horizontal distance of ``(…, 3)`` to ``(…, 3)`` is at most ``radius``."""
+    """Return whether points are above a disc: horizontal distance of ``(…, 3)`` to ``(…, 3)`` at most ``radius``."""
     offset = position[..., :2] - centre[..., :2]
     return offset[..., 0] ** 2 + offset[..., 1] ** 2 <= radius**2
 

@@ -34,9 +34,9 @@ class Task(Protocol):
         ...
 
     def success(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Whether the task is done at each recorded state: ``(nworld, nstep + 1, nstate)`` to ``(nworld, nstep + 1)``.
+        """Return success at each recorded state: ``(nworld, nstep + 1, nstate)`` to ``(nworld, nstep + 1)``.
 
-        A function of the states alone, so that anybody can check a stored episode again.
+        It is a function of the states alone, so that a stored episode can be checked again.
         """
         ...
 
@@ -46,12 +46,12 @@ class Task(Protocol):
 
 
 class TrackedTask(Task, Protocol):
-    """A task that says what a tracker of its scene sees: LeRobot's ``observation.environment_state``."""
+    """A task with tracked values of its scene: LeRobot's ``observation.environment_state``."""
 
     environment_names: tuple[str, ...]
 
     def environment(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
-        """What a tracker without faults sees in recorded states: ``(…, nstate)`` to ``(…, n)``, as the names say."""
+        """Return the true tracked values in recorded states: ``(…, nstate)`` to ``(…, n)``, named by the names."""
         ...
 
 
@@ -61,7 +61,7 @@ def is_tracked(task: Task) -> TypeGuard[TrackedTask]:
 
 
 class ProgressTask(Task, Protocol):
-    """A task that says how far it has come, beside whether it is done."""
+    """A task with a measure of progress in addition to success."""
 
     def progress(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
         """How far the task has come at each recorded state: ``(nworld, nstep + 1, nstate)`` to [0, 1], 1 when done."""
@@ -95,7 +95,7 @@ def is_explained(task: Task | None) -> TypeGuard[PhasedTask]:
 
 @dataclass(frozen=True, kw_only=True)
 class GoalState:
-    """What a goal says of one state of each of k worlds: success and potential ``(k,)``, and the truth ``(k, n)``."""
+    """Evaluation of one state of k worlds: success and potential ``(k,)``, and the privileged state ``(k, n)``."""
 
     success: NDArray[np.bool_]
     potential: NDArray[np.float64]
@@ -103,7 +103,7 @@ class GoalState:
 
 
 class Goal(Protocol):
-    """Success and potential of running worlds of ``task``; ``truth_names`` says what each number of `truth` is."""
+    """Success and potential of running worlds of ``task``; ``truth_names`` names the numbers of `truth`."""
 
     @property
     def task(self) -> Task:
@@ -115,7 +115,7 @@ class Goal(Protocol):
     truth_names: tuple[str, ...]
 
     def truth(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return what only a simulator knows of the scene in states ``(k, nstate)``: ``(k, n)``."""
+        """Return the privileged state of the scene in states ``(k, nstate)``: ``(k, n)``."""
         ...
 
     def look(self, states: NDArray[np.float64], envs: NDArray[np.intp], *, begin: ArrayLike = False) -> GoalState:

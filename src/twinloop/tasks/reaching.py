@@ -1,4 +1,4 @@
-"""How the hand should be turned where it is, and the joint step that brings it there."""
+"""Compute the required orientation of the hand at its position, and the joint step towards it."""
 
 from __future__ import annotations
 

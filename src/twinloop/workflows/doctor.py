@@ -1,4 +1,4 @@
-"""What this machine can do, and the command that adds what it cannot."""
+"""Report the capabilities of this machine, and the commands that install missing ones."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _EXTRAS = {
 
 
 def run_doctor(_: DoctorRequest, console: Console) -> dict[str, Any]:
-    """Print what is here; returns it."""
+    """Print and return the capabilities of this machine."""
     renderers = probe_all()
     faults = known_faults(ENGINE, mujoco.mj_versionString())
     packages = {name: _version(name) for name in (*_PACKAGES, *_EXTRAS)}
@@ -99,7 +99,7 @@ def _version(package: str) -> str | None:
 
 
 def run_approve(request: ApproveRequest, console: Console) -> dict[str, Any]:
-    """Approve code that data name, withdraw an approval, or list what is approved."""
+    """Approve code referenced by data, withdraw an approval, or list approvals."""
     if request.revoke and not request.files:
         raise InputError("--revoke needs the files whose approval is withdrawn.")
     if request.revoke:

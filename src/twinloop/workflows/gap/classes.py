@@ -1,4 +1,4 @@
-"""Name the failure classes of practice: gather what a person has, check what it allows, and say what was not."""
+"""Diagnose failure classes: run all checks that the given inputs allow, and list the others."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from twinloop.workflows.run.results import MeasuredRun, Outcome
 
 
 def classes_section(page: ReportPage, found: FailureDiagnosis) -> None:
-    """What fires with its evidence and remedy, every check, and what was not looked at."""
+    """Add the reported classes with evidence and remedy, every check, and the skipped ones."""
     page.section(
         "Failure classes",
         f"{len(found.classes)} classes fire on {len(found.checks)} checks. A check fires only on evidence that is "
@@ -154,7 +154,7 @@ def _coverage(
 
 
 def training_support(training: str) -> TrainingSupport:
-    """What a dataset visited, episode by episode, or the ranges that an identify run stands for.
+    """Return the states visited in a dataset, episode by episode, or the ranges of an identify run.
 
     Raises:
         InputError, DatasetError: neither of them.

@@ -1,4 +1,4 @@
-"""Compare two policies, tell how many trials that needs, and estimate real scores with simulated trials."""
+"""Compare two policies, compute the required number of trials, and estimate real scores with simulated trials."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def power_section(page: ReportPage, figures: dict[str, Any]) -> None:
 
 
 def estimate_section(page: ReportPage, found: RealEstimate) -> None:
-    """Real scores with and without simulation, and what it saved."""
+    """Add real scores with and without simulation, and the saved trials."""
     page.section(
         "Real scores, with and without simulation",
         "The same starts were tried on the robot and in simulation, and many more in simulation only. How far the two "

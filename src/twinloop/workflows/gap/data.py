@@ -34,7 +34,7 @@ _DRAWN = 6
 
 
 def data_section(page: ReportPage, gap: StatesGap, real: str, sim: str) -> None:
-    """What was compared, whether it can be told apart, by what, and how far each feature was moved."""
+    """Add the compared sets, whether they are distinguishable, the deciding features, and each feature's shift."""
     _summary(page, gap, real, sim)
     _groups(page, gap)
     _features(page, gap)
@@ -179,9 +179,9 @@ _HALVES = ("half A", "half B")
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonTarget:
-    """What real episodes are compared with: ``sim`` episodes, in pairs where they are replays; ``label`` names them.
+    """The ``sim`` episodes that real ones are compared with, paired if they are replays; ``label`` names them.
 
-    ``sides`` are what the two sets are called.
+    ``sides`` are the names of the two sets.
     """
 
     real: Sequence[Episode]
@@ -198,13 +198,13 @@ def run_gap_data(request: GapDataRequest, console: Console) -> Outcome:
 
 
 def compare_logs(request: GapDataRequest, real: LogEpisodes, sim: LogEpisodes | None, console: Console) -> Outcome:
-    """Print and store how far simulated trajectories are from real ones as distributions.
+    """Print and store the distance between the distributions of simulated and real trajectories.
 
     Args:
-        request: what was asked for; see its fields.
+        request: its fields describe the options.
         real: the recorded episodes.
         sim: simulated ones.
-        console: for people.
+        console: output for people.
 
     Raises:
         InputError: both ``sim`` and ``twin`` are given, or ``params`` without ``twin``.
@@ -327,7 +327,7 @@ def replayed(twin: Twin, episodes: Sequence[Episode], values: dict[str, float], 
 
 
 def calibrated(against: ComparisonTarget, twin: Twin) -> ComparisonTarget:
-    """Both sides with the twin's joint ranges in place of a calibration that a log lacks, which is said in the label.
+    """Return both sides with the twin's joint ranges in place of a missing calibration; the label records it.
 
     Raises:
         LogError: a log lacks a joint of the twin.

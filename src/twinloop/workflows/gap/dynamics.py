@@ -37,7 +37,7 @@ Camera = Callable[[int, NDArray[np.float64]], list[NDArray[np.uint8]]]
 
 
 def horizon_section(page: ReportPage, gap: GapReport) -> None:
-    """Error against the time since a window's beginning, beside the guesses and the noise floor."""
+    """Add the error against the time since a window's beginning, with the baselines and the noise floor."""
     floor = "" if gap.floor is None else (
         " The broken dark line is how far reality is from itself where one motion was repeated: no prediction that "
         "does not know which run it predicts comes closer on average."
@@ -67,16 +67,16 @@ def clips_section(
     options: ReplayOptions | None = None,
     camera: Camera | None = None,
 ) -> None:
-    """The worst clips: what was measured beside what the twin did, drawn, and the channel that was worst.
+    """Add the worst clips: images of measurement and twin, and the channel with the largest error.
 
     Args:
         page: the report.
         gap: with the clips.
         twin: the twin.
-        episodes: that the clips are of.
-        params: of the twin that is judged.
-        options: the gap was measured with.
-        camera: pictures that were taken of the robot; the twin at the measured positions stands in for them.
+        episodes: of the clips.
+        params: of the evaluated twin.
+        options: of the measured gap.
+        camera: images of the robot; without it the twin is rendered at the measured positions.
     """
     page.section(
         "The worst clips",
@@ -101,7 +101,7 @@ def clips_section(
 
 
 def recorded_camera(episodes: Sequence[Episode], *, height: int = 180, width: int = 240) -> Camera | None:
-    """The pictures of a dataset's first camera at any times, in the size of a strip; None where it recorded none."""
+    """Return the images of a dataset's first camera at any times, scaled for a strip; None without a camera."""
     folder = Path(episodes[0].origin)
     if not folder.is_dir() or any(episode.origin != episodes[0].origin for episode in episodes):
         return None

@@ -27,7 +27,7 @@ _HASH = 8  # characters of a hash that tell versions apart by eye
 
 @dataclass(frozen=True, kw_only=True)
 class PastRun:
-    """One stored measurement: when, of which twin and data, and what it found."""
+    """One stored measurement: time, twin, data, and metrics."""
 
     folder: Path
     made: str
@@ -110,7 +110,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _named(value: Any) -> dict[str, Any]:
-    """What a result says of its twin or data: a record, or no more than a name."""
+    """Return a result's description of its twin or data as a record, also if it is only a name."""
     return value if isinstance(value, dict) else {"label": value, "name": value} if value else {}
 
 
@@ -148,7 +148,7 @@ def _chosen(runs: Sequence[PastRun], patterns: Sequence[str]) -> list[str]:
 
 
 def _table(runs: Sequence[PastRun], names: Sequence[str], kind: str) -> Table:
-    """A row per figure where runs are few enough to stand side by side, else a row per run."""
+    """Return a row per metric with a column per run if there are few runs, else a row per run."""
     units = {name: figure.unit for run in runs for name, figure in run.figures.items()}
     titles = [f"{name} ({units[name]})" if units[name] else name for name in names]
     head = ["run", "made", "twin", "data", *titles]

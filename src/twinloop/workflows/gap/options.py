@@ -1,4 +1,4 @@
-"""What a person asks of a gap: options of a replay, which episodes are measured, and which log is which."""
+"""Options of gap commands: replay, selected episodes, and the real and simulated log."""
 
 from __future__ import annotations
 
@@ -107,12 +107,12 @@ def held_out_split(log: LogEpisodes, run: dict[str, Any] | None) -> EpisodeSplit
 
 
 def require_two_sides(real: LogEpisodes, sim: LogEpisodes) -> None:
-    """Refuse what was given as --real and --sim where it cannot be that.
+    """Refuse arguments of --real and --sim that contradict their logs.
 
-    Two real logs, or two simulated ones, may be compared: not every log says what it is.
+    Two real logs, or two simulated ones, may be compared: not every log declares its source.
 
     Raises:
-        InputError: both are the same log, or the real one says that it is simulated and the simulated one real.
+        InputError: both are the same log, or the real one declares itself as simulated and the simulated one as real.
     """
     if real.hash and real.hash == sim.hash:
         raise InputError(

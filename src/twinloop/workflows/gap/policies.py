@@ -232,7 +232,7 @@ def run_gap_policies(request: GapPoliciesRequest, console: Console) -> Outcome:
 
 
 def measures_of(trials: Trials) -> tuple[Measure, ...]:
-    """What can be compared: successes where all are told, scores where they say more than successes."""
+    """Return the comparable measures: success if all trials have it, scores if they contain more than success."""
     if not trials.tells_success:
         return ("score",)
     same = np.array_equal(trials.score, trials.values("success"))
@@ -262,7 +262,7 @@ def run_gap_predictivity(request: GapPredictivityRequest, console: Console) -> O
 
 
 def chosen_measure(trials: Trials, asked: Asked) -> Measure:
-    """What to compare where it was left open: successes where every trial tells them."""
+    """Return the measure to compare; by default success if every trial has it."""
     if asked != "auto":
         return asked
     return "success" if trials.tells_success else "score"

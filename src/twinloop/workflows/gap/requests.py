@@ -16,7 +16,7 @@ _Trials = tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="TRIALS")]]
 
 @request
 class ComparisonOptions:
-    """How a log is cut, what of it is compared, and what is simulated."""
+    """Windows of a log, compared channels, and simulated effects."""
 
     window: float | None = None
     """Replay windows of so many seconds from measured states; default 1, or whole episodes where half of them are
@@ -27,8 +27,9 @@ class ComparisonOptions:
     """Kinds of measurement: position, velocity, pose/BODY, pose_error/BODY (distance and angle), twist/BODY,
     acceleration/SITE, angular_velocity/SITE. Default: joint positions, or the pose errors of a twin without a robot."""
     contacts: bool = False
-    """Simulate contacts and joint stops, which a log of joint positions alone does not tell; always done for a twin
-    without a robot. Errors are then told apart by contact."""
+    """Simulate contacts and joint stops, which a log of joint positions alone does not determine; always on for a twin
+    without a robot. Errors are then reported separately by contact.
+    """
     measured_torque: bool = False
     """Drive a torque-controlled twin by the torques that were measured, instead of those that were commanded."""
     condition: tuple[str, ...] = ()
@@ -64,20 +65,20 @@ class AttributionOptionsRequest(SeedOption):
     """Which groups the error is shared out among, and how surely."""
 
     by: Literal["quantity", "joint", "quantity and joint", "parameter"] = "quantity"
-    """How parameters that differ from nominal are grouped: by what they mean, by joint, by both, or each alone."""
+    """Grouping of the parameters that differ from nominal: by meaning, by joint, by both, or each parameter alone."""
     group: tuple[str, ...] = ()
-    """Groups of your own, NAME=PATTERN,PATTERN; parameters that none takes are grouped as --by says."""
+    """Your groups, NAME=PATTERN,PATTERN; the remaining parameters are grouped by --by."""
     groups: Path | None = None
     """YAML file with groups of your own: NAME: [PATTERN, …]."""
     draws: int = 12
-    """Draws of the identified parameters, so that what is not known of them counts; 0 for the estimate alone."""
+    """Number of draws of the identified parameters, to include their uncertainty; 0 uses the estimate alone."""
     over: Literal["identified", "ranges", "none"] = "identified"
-    """Drawn from to see what moves the predictions: what was identified, the default ranges, or none."""
+    """Distribution for the sensitivity of the predictions: identified, the default ranges, or none to skip it."""
 
 
 @request
 class GapWhyRequest(FailIfOption, ReportedRequest):
-    """Say why a twin errs: the share of each group of parameters, and what no parameter explains and where it sits.
+    """Attribute a twin's error to groups of parameters, and locate the unexplained part in events and states.
 
     Example conditions of --fail-if: 'unexplained > 0.3' and 'unexplained/elbow_flex > 0.5'.
     """
@@ -109,41 +110,41 @@ class GapSensorsRequest(FailIfOption, ReportedRequest):
     same: tuple[str, ...] = ()
     """REAL=SIM for a signal that has two names, such as acceleration/imu=acceleration/tool_imu."""
     reading: LogReading = field(default_factory=LogReading)
-    """What the real log does not say of itself."""
+    """Metadata that the real log lacks."""
 
 
 @request
 class GapVisionRequest(FailIfOption, SeedOption, ReportedRequest):
-    """How far simulated pictures are from real ones, where it shows, and which camera parameter would close it.
+    """Measure the distance between simulated and real images, the regions that differ, and the parameters to change.
 
     Example conditions of --fail-if: 'auc > 0.8' and 'mmd.low > 0'.
     """
 
     real: str
-    """A LeRobot dataset with pictures, or a folder with one folder of pictures (or one array) for each episode."""
+    """A LeRobot dataset with images, or a folder with one folder of images (or one array) for each episode."""
     sim: str
     """The simulated one, such as what `twinloop render` wrote."""
     camera: str | None = None
-    """Camera, as in observation.images.NAME; may be left out where there is one."""
+    """Camera, as in observation.images.NAME; optional if there is only one."""
     sim_camera: str | None = None
-    """Camera of the simulated pictures where it has another name."""
+    """Camera of the simulated images, if it has another name."""
     embedding: str = "classical"
     """classical, onnx:FILE, torch:FILE (TorchScript), policy:FOLDER, or my_file.py:Encoder."""
     frames: int = 8
-    """Pictures of each episode, at most, chosen by seed."""
+    """Largest number of images of each episode, drawn by --seed."""
     size: str | None = None
-    """WIDTHxHEIGHT to scale all pictures to; by default both sides must have one size."""
+    """WIDTHxHEIGHT to which all images are scaled; by default both sides must have the same size."""
     twin: str | None = None
-    """The twin whose sensor the simulated pictures were seen through, where the dataset does not say it."""
+    """The twin with the sensor of the simulated images, if the dataset does not record it."""
     draws: int = 4999
     """Relabellings of episodes for each test."""
 
 
 @request
 class GapDataRequest(FailIfOption, LevelOption, SeedOption, ReportedRequest):
-    """Compare real trajectories with simulated ones as distributions: distances, a classifier, and what gives it away.
+    """Compare real and simulated trajectories as distributions: distances, a classifier, and the deciding features.
 
-    With neither --sim nor --twin the real episodes are compared half with half: what is seen where there is no gap.
+    With neither --sim nor --twin the real episodes are compared half with half: the result without a gap.
 
     Example condition of --fail-if: 'auc > 0.7'.
     """
@@ -157,7 +158,7 @@ class GapDataRequest(FailIfOption, LevelOption, SeedOption, ReportedRequest):
     params: Path | None = None
     """Folder of an identify run, whose estimates replace the twin's nominal values."""
     ranges: str | None = None
-    """A twin whose joint ranges stand in for the calibration of a log that has none, as for identify."""
+    """A twin whose joint ranges replace the calibration of a log without one, as for identify."""
     clip: float = 2.0
     """Length of a clip in s; every clip becomes one row of features."""
     draws: int = 999
@@ -175,7 +176,7 @@ class GapPoliciesRequest(FailIfOption, LevelOption, SeedOption, ReportedRequest)
     trials: Annotated[Path | None, tyro.conf.Positional] = None
     """Trials of both domains in one table: policy,domain,success,score,task,condition,pair (CSV or JSON)."""
     real: Path | None = None
-    """Real trials: a table, a LeRobot dataset whose episodes say how they ended, or a folder with one per policy."""
+    """Real trials: a table, a LeRobot dataset with recorded outcomes, or a folder with one of these per policy."""
     sim: Path | None = None
     """Simulated trials, likewise."""
 
@@ -190,11 +191,11 @@ class GapPredictivityRequest(FailIfOption, LevelOption, SeedOption, ReportedRequ
     scores: Annotated[Path | None, tyro.conf.Positional] = None
     """CSV or JSON: trials (policy,domain,success…), counts (…,successes,trials), or means (policy,real,sim,trials)."""
     real: Path | None = None
-    """Real trials, where they are kept apart from the simulated ones: a table, a dataset or a folder of them."""
+    """Real trials, if they are separate from the simulated ones: a table, a dataset or a folder of them."""
     sim: Path | None = None
     """Simulated trials."""
     measure: Literal["auto", "success", "score"] = "auto"
-    """What is compared; by default success where every trial tells it, else the score."""
+    """Compared measure; by default success if every trial has it, else the score."""
 
 
 @request
@@ -231,7 +232,7 @@ class GapClassesRequest(FailIfOption, ReportedRequest):
 
 @request
 class GapCompareRequest(FailIfOption, LevelOption, SeedOption, ReportedRequest):
-    """Is one policy better than another, as good within a margin, or can neither be said yet?
+    """Test whether one policy is better than another, equivalent within a margin, or undecided.
 
     Example conditions of --fail-if: 'difference.low < 0' and 'p_equivalent > 0.05'.
     """
@@ -245,9 +246,9 @@ class GapCompareRequest(FailIfOption, LevelOption, SeedOption, ReportedRequest):
     domain: Literal["real", "sim"] = "real"
     """Which trials are compared."""
     measure: Literal["auto", "success", "score"] = "auto"
-    """What is compared; by default success where every trial tells it, else the score."""
+    """Compared measure; by default success if every trial has it, else the score."""
     within: float | None = None
-    """The largest difference that does not matter, such as 0.1: asks whether the policies are equivalent within it."""
+    """Margin of equivalence, such as 0.1: also test whether the policies are equivalent within it."""
     paired: bool = False
     """Insist that trials share their starts (column pair); where all do, they are paired anyway."""
     sequential: bool = False
@@ -261,9 +262,9 @@ class GapPowerRequest(SeedOption, ReportedRequest):
     p: tuple[float, float]
     """The success rates, such as 0.56 0.92; with --paired the chances that only a, and only b, succeeds."""
     power: float = 0.9
-    """The wished chance of finding what is there."""
+    """Required probability of detecting the difference."""
     alpha: float = 0.05
-    """The chance of finding what is not there."""
+    """Probability of a false detection."""
     within: float | None = None
     """Show that the rates are equivalent within this margin, instead of different."""
     ratio: float = 1.0
@@ -286,12 +287,12 @@ class GapEstimateRequest(FailIfOption, LevelOption, SeedOption, ReportedRequest)
     trials: _Trials
     """Real and simulated trials; those of one start share their name in the column pair."""
     measure: Literal["auto", "success", "score"] = "auto"
-    """What is estimated; by default success where every trial tells it, else the score."""
+    """Estimated measure; by default success if every trial has it, else the score."""
 
 
 @request
 class GapHistoryRequest(Request):
-    """How the gap moved over runs: every figure of earlier `gap` runs in order of time, beside the twin's version."""
+    """Show every metric of earlier `gap` runs in order of time, with the twin's version."""
 
     runs: tyro.conf.Positional[tuple[Annotated[Path, tyro.conf.arg(metavar="DIR")], ...]]
     """Folders of gap runs, or folders that hold such folders at any depth."""

@@ -65,7 +65,7 @@ def sensors_section(page: ReportPage, gap: SensorGap) -> None:
 
 
 def remedy_text(row: SensorDifference) -> str:
-    """What to change, in words; "" where there is nothing."""
+    """Return the recommended change as a text; "" without one."""
     if row.remedy is None:
         return ""
     value = "" if math.isnan(row.remedy.value) else f" = {row.remedy.value:.4g}"

@@ -1,4 +1,4 @@
-"""Compare real with simulated pictures: figures, result.json, report."""
+"""Compare real with simulated images: metrics, result.json, report."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ ALPHA = 0.05
 def vision_section(
     page: ReportPage, gap: VisionGap, tones: Mapping[str, NDArray[np.float64]], again: Sequence[Pictures]
 ) -> None:
-    """What both sides look like, how far apart they are, where it shows, and what would close it.
+    """Add the images of both sides, their distance, the regions that differ, and the remedies.
 
     Args:
         page: to add to.
-        gap: what was measured.
+        gap: the measured gap.
         tones: mean quantiles of display values ``(3, q)`` by ``real``, ``sim`` and, with remedies, ``remedied``.
-        again: the simulated pictures that were kept, with all remedies.
+        again: the stored simulated images, with all remedies.
     """
     _summary(page, gap)
     _remedies(page, gap, tones)
@@ -197,7 +197,7 @@ def _distances(page: ReportPage, gap: VisionGap) -> None:
 
 
 def _by_episode(scores: NDArray[np.float64], side: ImageSide) -> NDArray[np.float64]:
-    """Mean score of each episode; pictures that no fold held out do not count."""
+    """Return the mean score of each episode over its held-out images."""
     _, number = np.unique(side.embedding.clusters, return_inverse=True)
     there = np.isfinite(scores)
     counts = np.bincount(number[there], minlength=number.max() + 1)
@@ -234,7 +234,7 @@ def _key(label: str, interval: Interval) -> KeyMetric:
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedCamera:
-    """The camera that simulated pictures were seen through: its sensor's name, its look, and how that is known."""
+    """The camera of the simulated images: its sensor's name, its look, and the source of both."""
 
     sensor: str
     look: CameraResponse
@@ -242,7 +242,7 @@ class SimulatedCamera:
 
 
 def run_gap_vision(request: GapVisionRequest, console: Console) -> Outcome:
-    """Print and store how far simulated pictures are from real ones."""  # fmt: skip
+    """Print and store the distance between simulated and real images."""  # fmt: skip
     run = MeasuredRun.begin("gap", "vision", request.output, request.fail_if, console)
     refuse_draws(request.draws, 0.95)
     real, sim, camera, seed = request.real, request.sim, request.camera, request.seed
@@ -277,13 +277,13 @@ def run_gap_vision(request: GapVisionRequest, console: Console) -> Outcome:
 
 
 def simulated_camera(path: Path, camera: str, twin: str | None) -> SimulatedCamera:
-    """The camera of simulated pictures, as far as dataset and twin say.
+    """Return the camera of simulated images, as far as dataset and twin describe it.
 
-    A dataset of ours says whether its pictures were seen through a sensor, of which device, and what each episode drew;
-    means over episodes count. A twin gives settings and nominal values of its own sensor.
+    twinloop's datasets record the sensor of their images, its device, and the values drawn for each episode; means over
+    episodes are used. A twin provides settings and nominal values of its sensor.
 
     Raises:
-        InputError: the twin cannot be read, or its sensor is no camera.
+        InputError: the twin cannot be read, or its sensor is not a camera.
     """
     made, drawn = _recorded(path, camera)
     if made is not None and "sensor" not in made:
@@ -321,7 +321,7 @@ def simulated_camera(path: Path, camera: str, twin: str | None) -> SimulatedCame
 
 
 def _recorded(path: Path, camera: str) -> tuple[dict[str, Any] | None, dict[str, float]]:
-    """How a dataset of ours says that pictures of a camera were made, and means of what episodes drew."""
+    """Return a twinloop dataset's record of a camera's images, and means of the values drawn for episodes."""
     if not (path / layout.SPEC).is_file():
         return None, {}
     reader = DatasetReader(path)
@@ -332,7 +332,7 @@ def _recorded(path: Path, camera: str) -> tuple[dict[str, Any] | None, dict[str,
 
 
 def _same_camera(sim: str, camera: str | None) -> str | None:
-    """The simulated camera of the same name, or none where there is no such."""
+    """Return the simulated camera of the same name, or None."""
     try:
         return None if camera is None else open_pictures(sim, camera).camera
     except UnknownNameError:
@@ -340,7 +340,7 @@ def _same_camera(sim: str, camera: str | None) -> str | None:
 
 
 def _tones(gap: VisionGap, again: Sequence[Pictures]) -> dict[str, NDArray[np.float64]]:
-    """Mean quantiles of display values of both sides, and of simulated pictures with all remedies."""
+    """Return mean quantiles of display values of both sides, and of simulated images with all remedies."""
     tones = {"real": gap.real.statistics.levels.mean(axis=0), "sim": gap.sim.statistics.levels.mean(axis=0)}
     if gap.remedies:
         tones["remedied"] = statistics_of(again).levels.mean(axis=0)

@@ -1,4 +1,4 @@
-"""Where a twin's error lives: replay it with its best parameters, and read what nested models said before."""
+"""Locate a twin's unexplained error by replays, and read earlier comparisons of nested models."""
 
 from __future__ import annotations
 
@@ -50,20 +50,20 @@ def where_it_lives(
     level: float = 0.95,
     seed: int = 0,
 ) -> UnexplainedResult:
-    """What the identified twin leaves over of the nominal one's error, in which events and on which states.
+    """Measure the identified twin's remaining share of the nominal one's error, by events and states.
 
-    Every parameter is moved a little once, so that there are as many replays as parameters, and two.
+    Every parameter is perturbed once, so the number of replays is the number of parameters plus two.
 
     Args:
         twin: the twin.
         episodes: held out from the fit of ``params``.
-        backend: where the replays run.
-        params: the identified parameters, with the noise of the fit where it is known.
-        options: how episodes are cut and what is compared.
+        backend: runs the replays.
+        params: the identified parameters, with the noise of the fit if it is known.
+        options: windows of episodes and compared channels.
         floor: mean square of real-against-real repeats, halved, by channel.
-        physics_hz: rate of the physics, at most the twin's own; that of a fit and of an attribution by default.
-        steps: physics steps of all replays together; of a longer log a part is replayed, evenly spread.
-        part: what is replayed instead, so that shares are those of an attribution to the same part.
+        physics_hz: rate of the physics, at most the twin's; by default that of a fit and of an attribution.
+        steps: physics steps of all replays together; of a longer log a part is replayed, evenly spaced.
+        part: the replayed part instead, so that shares are those of an attribution to the same part.
         level: of the intervals.
         seed: of resamples.
 
@@ -143,7 +143,7 @@ class NestedModel:
 
 @dataclass(frozen=True, kw_only=True)
 class NestedModels:
-    """What nested models said of the twin on episodes that they had not seen; those not compared with the reason."""
+    """Results of nested models of the twin on held-out episodes; those not compared with the reason."""
 
     twin: str
     rows: tuple[NestedModel, ...]
@@ -151,7 +151,7 @@ class NestedModels:
     source: str
 
     def sentences(self) -> list[str]:
-        """What is missing, what else helps, or that nothing is."""
+        """Return sentences on missing physics, on other helpful structures, or that none is missing."""
         found = [row for row in self.rows if row.p_value <= ALPHA and row.improvement >= LEAST_GAIN]
         if not found:
             names = ", ".join(row.name for row in self.rows) or "none"
@@ -274,7 +274,7 @@ def where_section(page: ReportPage, found: UnexplainedResult) -> None:
 
 
 def nested_section(page: ReportPage, nested: NestedModels) -> None:
-    """What nested models said on episodes that they had not seen."""
+    """Add the results of nested models on held-out episodes."""
     page.section("What nested models say", " ".join(nested.sentences()))
     page.table(
         ["structure", "physics", "error it takes away", "p (Holm)", "verdict"],

@@ -159,7 +159,7 @@ def own_groups(attributing: AttributionOptionsRequest) -> dict[str, tuple[str, .
 
 @dataclass(frozen=True, kw_only=True)
 class GapCauses:
-    """Attribution, what is left, and sensitivity (None where it was not asked for, or nothing can be drawn)."""
+    """Attribution, unexplained part, and sensitivity (None if not requested, or without draws)."""
 
     twin: str
     data: str
@@ -168,7 +168,7 @@ class GapCauses:
     moved: Sensitivity | None
 
     def explanations(self) -> list[ChannelExplanation]:
-        """Of all channels together, then of each, the largest error left first; with noise where it is known."""
+        """Return the explanation of all channels together, then of each, the largest remaining error first."""
         noise = dict(zip(self.where.channels, self.where.noise.estimate.tolist(), strict=True))
         every = [replace(e, floor=noise.get(e.channel, e.floor)) for e in self.attribution.explanations()]
         first, *others = every
@@ -179,7 +179,7 @@ class GapCauses:
         return [explanation.sentence(self._place(explanation.channel)) for explanation in self.explanations()]
 
     def _place(self, channel: str) -> str:
-        """Where what is left of a channel lives, and what to try first."""
+        """Return where a channel's unexplained part occurs, and the term to try first."""
         hint = None if channel == OVERALL else self.where.hint(channel)
         if hint is None:
             return ""
@@ -207,7 +207,7 @@ class GapCauses:
         return [f"Replayed for {what}: {part}." for what, part in every if part]
 
     def headline(self) -> list[HeadlineMetric]:
-        """Shares of all channels together by group, and what is left of each channel and of all."""
+        """Return shares of all channels together by group, and the unexplained part of each channel and of all."""
         found, last = self.attribution, len(self.attribution.channels)
         left, share = found.left.interval, found.share.interval
         rows = [
@@ -248,17 +248,17 @@ def explain(
     note: str = "",
     names: tuple[str, str] = ("TWIN", "LOG"),
 ) -> GapCauses:
-    """Attribute the error, find where the rest lives, and what moves the predictions.
+    """Attribute the error, locate the rest, and compute the sensitivity of the predictions.
 
     Args:
         twin: the twin.
-        episodes: better held out from the fit of ``params``.
-        params: what identification knows.
-        backend: where the replays run.
-        options: how the log is cut into windows, and what is compared.
+        episodes: preferably held out from the fit of ``params``.
+        params: the identified distribution.
+        backend: runs the replays.
+        options: windows of the log and compared channels.
         asking: groups, draws, sensitivity.
-        note: what a reader must know of the episodes.
-        names: of twin and log, for commands in the answer.
+        note: remark on the episodes for readers.
+        names: of twin and log, for commands in the result.
     """
     asked = asking or AttributionOptionsRequest()
     told = {name: value for name, value in params.estimate.items() if name not in options.conditions}

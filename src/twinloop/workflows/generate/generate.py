@@ -1,4 +1,4 @@
-"""Generate from a YAML file: states, then pixels where asked for; figures for people and programs."""
+"""Generate from a YAML file: states, then images if requested; results for people and programs."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ STEPS = {
 
 
 def profile_figures(profile: Profile, *, seconds: float, workers: int, attempted: int) -> dict[str, Any]:
-    """Seconds, share of all processes' time and milliseconds per attempted episode, by step.
+    """Return seconds, share of all processes' time and milliseconds per attempted episode, by step.
 
     Args:
-        profile: of the process that wrote, with what the workers measured.
-        seconds: the wall clock.
-        workers: processes beside the writing one.
+        profile: of the writing process, with the workers' measurements.
+        seconds: wall time.
+        workers: processes besides the writing one.
         attempted: episodes attempted in this time.
     """
     elsewhere = dict(profile.elsewhere)
@@ -105,7 +105,7 @@ _NOTHING = {"attempted": 0, "episodes": 0, "frames": 0}  # done before a run tha
 
 
 def run_generate(request: GenerateRequest, console: Console) -> dict[str, Any]:
-    """Generate what a YAML file asks for and print its figures."""
+    """Generate a dataset from a YAML file and print the result."""
     names = ("episodes", "seed", "keep", "backend", "randomize_from")
     config = read_config(request.file, **{name: getattr(request, name) for name in names})
     ranges = identified_ranges(config.identified, config.kappa, load_twin(config.twin)) if config.identified else []
@@ -135,7 +135,7 @@ def run_generate(request: GenerateRequest, console: Console) -> dict[str, Any]:
 
 
 def _images_folder(config: GenerateConfig, output: str, *, resume: bool) -> Path | None:
-    """Where pixels go, after checking that they can be made; None where none are asked for."""
+    """Return the folder of the images, after checking that they can be rendered; None if none are requested."""
     if config.render is None:
         return None
     if is_address(output):
@@ -234,7 +234,7 @@ def _views(figures: Mapping[str, Any]) -> str:
 
 
 def pictures_pass(source: Path, target: Path, settings: RenderConfig, *, workers: int, resume: bool) -> dict[str, Any]:
-    """Pass two, timed; what a run that goes on had committed before counts for nothing."""
+    """Run and time the second pass; blocks committed before a resumed run are not counted."""
     began = time.perf_counter()
     before = _done_so_far(target) if resume else _NOTHING
     rendered = render_dataset(source, target, settings, workers=checked_workers(workers), resume=resume)
@@ -270,7 +270,7 @@ def _log(output: Path | str, entry: Mapping[str, Any]) -> None:
 
 
 def run_replay(request: ReplayRequest, console: Console) -> tuple[dict[str, Any], int]:
-    """Simulate a stored episode again and compare; 1 where equality was asked for and does not hold."""
+    """Simulate a stored episode again and compare; return 1 if equality was required and does not hold."""
     result = (replay_aside if request.aside else replay_episode)(request.dataset, request.episode)
     console.print(result.line())
     return result.to_json(), 1 if request.verify and not result.equal else 0

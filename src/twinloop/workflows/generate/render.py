@@ -16,7 +16,7 @@ from twinloop.workflows.generate.requests import RenderRequest
 
 
 def run_render(request: RenderRequest, console: Console) -> dict[str, Any]:
-    """Render a dataset into a new one and print its figures; beside the source where no place is named."""
+    """Render a dataset into a new one and print the result; by default next to the source."""
     settings = settings_of(request)
     target = request.output or request.dataset.with_name(f"{request.dataset.resolve().name}-{_suffix(settings)}")
     figures = pictures_pass(request.dataset, target, settings, workers=request.workers, resume=request.resume)
@@ -25,16 +25,16 @@ def run_render(request: RenderRequest, console: Console) -> dict[str, Any]:
 
 
 def _suffix(settings: RenderConfig) -> str:
-    """How the new dataset is told from its source: by renderer, and by whose eyes."""
+    """Return the suffix of the new dataset's name: the renderer, and the sensor if any."""
     name = "images" if settings.renderer == "auto" else Path(settings.renderer.partition(":")[0]).stem
     return name if settings.sensors == CLEAN else f"{name}-{DEVICE}"
 
 
 def settings_of(request: RenderRequest) -> RenderConfig:
-    """The settings that a request asks for.
+    """Return the settings of a request.
 
     Raises:
-        InputError: names the word that is not understood.
+        InputError: names the invalid word.
     """
     values: dict[str, Any] = {
         "renderer": request.renderer,
@@ -63,7 +63,7 @@ def settings_of(request: RenderRequest) -> RenderConfig:
 
 
 def _pairs(words: Sequence[str], option: str) -> tuple[dict[str, str], list[str]]:
-    """Words with an equals sign as a mapping, and the others; refused where two of them say the same thing."""
+    """Return words with an equals sign as a mapping, and the others; refuse two values for one name."""
     parts = [word.partition("=") for word in words]
     said = [key if sign else "" for key, sign, _ in parts]
     if (option != "--quality" and said.count("") > 1) or any(key and said.count(key) > 1 for key in said):

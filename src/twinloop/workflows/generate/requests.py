@@ -17,7 +17,7 @@ class GenerateRequest(WorkersOption, Request):
     file: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="FILE")]]
     """What to generate: scene, randomization, rollout, and optionally render."""
     output: str
-    """Folder of the dataset, or an address such as s3://bucket/prefix; pixels, if asked for, go to OUTPUT-images."""
+    """Folder of the dataset, or an address such as s3://bucket/prefix; images, if requested, go to OUTPUT-images."""
     episodes: int | None = None
     """Attempts, instead of parallel_envs × episodes_per_env; the successes among them are kept."""
     seed: int | None = None
@@ -42,17 +42,17 @@ class RenderRequest(WorkersOption, Request):
     """Render stored episodes again from their states into a new dataset: another renderer, camera, size, or sensor."""
 
     dataset: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="DATASET")]]
-    """Folder of a generated dataset, with or without pictures."""
+    """Folder of a generated dataset, with or without images."""
     renderer: str = "auto"
     """mitsuba, gl, warp, one of your own as FILE.py:CLASS, or auto: the fastest that works here."""
     camera: tuple[str, ...] = ()
-    """Cameras to render, all by default. Pictures of other cameras that the dataset has are carried over."""
+    """Cameras to render, all by default. Existing images of other cameras are copied."""
     size: tuple[str, ...] = ("320x240",)
     """Width x height in pixels; of one camera alone as front=640x480."""
     episodes: str | None = None
     """How many (30), ranges (0:30, 40:), or indices with commas (3,5,8); all by default."""
     output: Path | None = None
-    """Folder of the new dataset; by default beside the source, with the renderer's name added."""
+    """Folder of the new dataset; by default next to the source, with the renderer's name added."""
     resume: bool = False
     """Go on from a run that was stopped, or whose renderer died."""
     samples: int | None = None
@@ -60,11 +60,11 @@ class RenderRequest(WorkersOption, Request):
     quality: tuple[str, ...] = ()
     """More settings of the renderer, as KEY=VALUE."""
     annotations: str = ""
-    """The truth beside the pictures, with commas: see docs/guides/annotations.md; or all."""
+    """Annotations, separated by commas, or all: see docs/guides/annotations.md."""
     sensors: tuple[str, ...] = ("clean",)
     """clean: as rendered; device: as the twin's own cameras see; or CAMERA=DEVICE for each."""
     subframes: int = 16
-    """Drawings at most for one picture that a sensor takes of something that moves; 1: no blur, no rolling shutter."""
+    """Largest number of renderings for one image of a sensor with motion in view; 1: no blur, no rolling shutter."""
 
 
 @request
@@ -76,6 +76,6 @@ class ReplayRequest(Request):
     episode: tyro.conf.Positional[Annotated[int, tyro.conf.arg(metavar="EPISODE")]]
     """Its episode_index."""
     aside: bool = False
-    """EPISODE is the number of an attempt whose world was lost and set aside."""
+    """EPISODE is the number of an attempt whose world became invalid."""
     verify: bool = False
     """Exit with 1 unless the states are equal bit for bit."""

@@ -1,4 +1,4 @@
-"""`identify --plan`: what a log can tell before it is fitted, and the excitation that would tell the rest."""
+"""Plan an identification (`identify --plan`): parameters that a log determines, and a motion for the others."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _options(planning: PlanOptions) -> ExcitationOptions:
 
 
 def run_plan(asked: IdentifyRequest, log: LogEpisodes | None, config: FitConfig, console: Console) -> dict[str, Any]:
-    """Print what a log, or none, can tell about a twin; store an excitation, and figures where a folder is given."""
+    """Print the parameters that a log, or none, determines; store an excitation, and results if a folder is given."""
     request, reference, output = asked.planning, asked.twin, asked.output
     if not 0 < request.speed_share <= 1:
         share = f"--speed-share {request.speed_share:g} is no share."
@@ -117,7 +117,7 @@ def _file(
 
 
 def _said(made: ExcitationPlan, suggested: Excitation, request: PlanOptions) -> str:
-    """What was made, and how much more it tells than chance."""
+    """Return a text on the excitation, and on its information compared with random motion."""
     mean, best = suggested.random_gain
     unit = " nats" if request.optimal == "D" else ""
     return (

@@ -41,10 +41,10 @@ _LEAST_REFITS = 40  # one beyond each end of a 95 % interval
 
 
 def read_fit(path: Path) -> FitConfig:
-    """The configuration in a YAML file; what it leaves out keeps its default.
+    """Return the configuration in a YAML file; missing keys keep their default.
 
     Raises:
-        InputError: the file is missing, is no YAML, or a value has the wrong type; names the key.
+        InputError: the file is missing, is not YAML, or a value has the wrong type; names the key.
         UnknownNameError: a key that does not exist; names the nearest.
     """
     value = load_yaml(path)
@@ -58,7 +58,7 @@ def read_fit(path: Path) -> FitConfig:
 
 
 def fit_config(fitting: FitOptions) -> FitConfig:
-    """The configuration in a file, or the default one, with what was said besides.
+    """Return the configuration in a file, or the default one, with the flags applied.
 
     Raises:
         InputError: a fitting.window that is not longer than 0, or as `read_fit`.
@@ -114,9 +114,9 @@ def _is_mapping(hint: Any) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class IdentifyOutcome:
-    """A fit, its ranges and, where episodes were held out, the gap on them before and after.
+    """A fit, its ranges and, with held-out episodes, the gap on them before and after.
 
-    ``compared``, ``drifted`` and ``learned`` (a posterior) are there where they were asked for.
+    ``compared``, ``drifted`` and ``learned`` (a posterior) exist if they were requested.
     """
 
     twin: Twin
@@ -133,7 +133,7 @@ class IdentifyOutcome:
 
     @property
     def distribution(self) -> ParamDistribution:
-        """What was found, with noise and calibration where anything was determined."""
+        """The identified distribution, with noise and calibration if any parameter was determined."""
         return self.result.distribution if self.ranges is None else self.ranges.distribution
 
     def figures(self) -> dict[str, Any]:
@@ -236,10 +236,10 @@ def split_log(
 
 
 def run_identify(request: IdentifyRequest, console: Console) -> dict[str, Any]:
-    """Print and store what a log says about a twin; or plan what to record for it.
+    """Identify a twin from a log; or plan the recording of one.
 
     Raises:
-        InputError: flags that would do nothing, or no data or output.
+        InputError: flags without effect, or no data or output.
     """
     planning = request.planning
     if planning.plan:
@@ -268,7 +268,7 @@ def _refuse_with_plan(request: IdentifyRequest) -> None:
 def identify_log(
     request: IdentifyRequest, log: LogEpisodes, output: Path, config: FitConfig, console: Console
 ) -> dict[str, Any]:
-    """Fit a log, and what is asked for beyond the fit; print and store it."""
+    """Fit a log, run the requested analyses, and print and store the result."""
     asked, holdout = request.ranging, request.holdout
     if (asked.structures or asked.structure_file) and not asked.compare:
         raise InputError("--structures and --structure-file name what --compare fits. Say --compare as well.")
@@ -295,7 +295,7 @@ def _refuse_early(log: LogEpisodes, asked: PostFitAnalyses, holdout: str | None)
 
 
 def _further(found: IdentifyOutcome, asked: PostFitAnalyses, holdout: str | None, console: Console) -> IdentifyOutcome:
-    """Rival structures, drift and a posterior, where they are asked for."""
+    """Compare model structures, test for drift and learn a posterior, as requested."""
     compared = drifted = None
     backend, episodes = open_backend(), found.log.episodes
     if asked.compare:

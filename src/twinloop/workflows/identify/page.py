@@ -41,7 +41,7 @@ _DRIFTS = 8  # parameters whose course is drawn, the surest changes first
 def identify_section(
     page: ReportPage, result: IdentifyResult, twin: Twin, training: Sequence[Episode], config: FitConfig
 ) -> None:
-    """Estimates with intervals beside the nominal values, what the data cannot tell, and what is left over."""
+    """Add estimates with intervals and nominal values, unidentifiable parameters, and the residual."""
     known = sum(estimate.determined for estimate in result.estimates)
     page.section(
         "What the log says about the twin",
@@ -72,7 +72,7 @@ def identify_section(
 
 
 def _identifiability(page: ReportPage, result: IdentifyResult) -> None:
-    """What was believed beforehand and what the data added, what they tell only together, and what not at all."""
+    """Add prior and estimate of each parameter, their correlations, and undetermined directions."""
     found = result.distribution
     rows = np.flatnonzero(np.isfinite(found.prior_sd)) if len(found.prior_sd) else np.zeros(0, dtype=int)
     worst = max(result.condition, default=math.nan)
@@ -124,7 +124,7 @@ def _profiles(page: ReportPage, result: IdentifyResult) -> None:
 def _residuals(
     page: ReportPage, result: IdentifyResult, twin: Twin, training: Sequence[Episode], config: FitConfig
 ) -> None:
-    """How long what is left over resembles itself."""
+    """Add the autocorrelation of the residual."""
     logs = prepare_replay(twin, training, config.replay)
     table = logs.twin.table(1, {**config.fixed, **result.values})
     residual = replay(open_backend(), logs, table)[0] - logs.measured
@@ -214,7 +214,7 @@ def _held_out_clips(
 
 
 def structures_section(page: ReportPage, compared: StructureComparison) -> None:
-    """Which physics is missing, and which added term buys nothing."""
+    """Add the comparison of structures: missing physics, and terms without improvement."""
     rows = [row for row in compared.results if row.improvement is not None and row.error is not None]
     how = f"cross-fitted over {compared.folds} folds" if compared.folds > 1 else "on the held-out part"
     page.section(

@@ -15,13 +15,13 @@ class FitOptions:
     """How the fit walks, where the defaults do not suit the log."""
 
     fit: Path | None = None
-    """YAML with the options of the fit (docs/guides/identify.md); the flags below replace what it says."""
+    """YAML with the options of the fit (docs/guides/identify.md); the flags below override it."""
     window: float | None = None
     """Replay windows of so many seconds instead of whole episodes, from measured positions and speeds."""
     free: tuple[str, ...] = ()
-    """Parameters to fit, as patterns such as 'joint/*/damping'; by default those of the robot that a log can tell."""
+    """Parameters to fit, as patterns such as 'joint/*/damping'; by default the robot's that a log can determine."""
     bootstrap: int = 0
-    """Fit so many times again to episodes (or blocks of time) drawn anew, for the intervals."""
+    """Number of fits to resampled episodes (or blocks of time), for the intervals."""
     profile: tuple[str, ...] = ()
     """Parameters whose profile likelihood is walked: how much worse the fit is where each is held elsewhere."""
     measured_torque: bool = False
@@ -30,12 +30,12 @@ class FitOptions:
 
 @request
 class PlanOptions:
-    """Look before the fit: what the data can tell, and a motion that would tell the rest."""
+    """Analysis before a fit: parameters that the data determine, and a motion that determines the others."""
 
     plan: bool = False
-    """Say what the data, or none, can tell about each parameter; fit nothing. Needs neither --data nor --output."""
+    """Report how well the data, or none, determine each parameter, without a fit. Needs neither --data nor --output."""
     excitation: Path | None = None
-    """With --plan: write the motion that would tell the rest, within the robot's limits, to this .yaml."""
+    """With --plan: write a motion that determines the other parameters, within the robot's limits, to this .yaml."""
     duration: float = 30.0
     """Seconds of one pass of that motion."""
     repeat: int = 4
@@ -53,9 +53,11 @@ class PostFitAnalyses:
     """Beyond the fit: ranges that cover real clips, physics that is missing, change in time."""
 
     calibrate: str | None = None
-    """Clips of their own that widen the ranges until they cover: last:K of those not held out, every:K, or numbers."""
+    """Additional clips that widen the ranges to their nominal coverage: last:K of those not held out, every:K, or
+    numbers.
+    """
     compare: bool = False
-    """Fit rival structures (delay, backlash, Stribeck friction, …) and say which physics is missing."""
+    """Fit alternative structures (delay, backlash, Stribeck friction, …) and report missing physics."""
     structures: tuple[str, ...] = ()
     """Names of the structures to compare; by default all."""
     structure_file: Path | None = None
@@ -65,14 +67,14 @@ class PostFitAnalyses:
     drift: str | None = None
     """Test for change between groups of episodes: a number of groups in order, hour, day, or a condition's name."""
     posterior: Literal["sbi"] | None = None
-    """Learn a posterior by simulation-based inference beside the fit, and check it (docs/concepts/uncertainty.md)."""
+    """Also learn a posterior by simulation-based inference, and check it (docs/concepts/uncertainty.md)."""
 
 
 @request
 class IdentifyRequest(ReportedRequest):
     """Identify a twin's parameters from logs, and test them on held-out episodes.
 
-    Intervals are clustered by episode, or by blocks of time where episodes are few; the result says which.
+    Intervals are clustered by episode, or by blocks of time if there are few episodes; the result names the method.
     """
 
     twin: str
@@ -80,7 +82,7 @@ class IdentifyRequest(ReportedRequest):
     data: tuple[str, ...] = ()
     """A log or dataset, or the name of a public set; of several, the episodes are counted through."""
     holdout: str | None = None
-    """Held-out episodes: last:K, every:K, or episode numbers separated by commas; without them the fit says so."""
+    """Held-out episodes: last:K, every:K, or episode numbers separated by commas; by default none, with a warning."""
     fitting: FitOptions = field(default_factory=FitOptions)
     planning: PlanOptions = field(default_factory=PlanOptions)
     ranging: PostFitAnalyses = field(default_factory=PostFitAnalyses)

@@ -67,13 +67,13 @@ def _recorded(
     started: datetime,
     ended: datetime,
 ) -> str | None:
-    """Write a command down in the workspace it ran in, and add the dataset that it made.
+    """Record a command in its workspace, and add the dataset that it made.
 
-    The workspace is the nearest folder with a ``twinloop.yaml`` upwards from what the command wrote or, where it wrote
-    nothing, from here; without one nothing happens. What the command did stands whatever comes of this.
+    The workspace is the nearest folder with a ``twinloop.yaml`` upwards from the command's output or, without one, from
+    the working folder; without a workspace nothing happens. A failure here does not affect the command's result.
 
     Returns:
-        A line for people: what was added, or why the run was not written down.
+        A line for people: the added dataset, or why the run was not recorded.
     """
     if record not in ("measures", "makes") or figures.get("run_id"):
         return None
@@ -111,7 +111,7 @@ def _written(words: Sequence[str], figures: Mapping[str, Any]) -> Path | None:
 
 
 def _datasets(folder: Path | None) -> list[Path]:
-    """The datasets that a command made: its output, parts of it, and the pixels beside it."""
+    """Return the datasets that a command made: its output, parts of it, and the images next to it."""
     if folder is None:
         return []
     parts = sorted(path for path in folder.iterdir() if path.is_dir())

@@ -1,7 +1,7 @@
-"""Requests: one dataclass per verb, which makes the flags of the command line and is handed to the verb's workflow.
+"""Requests: one dataclass per command, which defines its flags and is passed to its workflow.
 
-A field is a flag: its name, type, default and docstring are the flag's. Files of requests import nothing heavy, because
-the command line reads all of them before it knows which verb it was given.
+A field is a flag, with its name, type, default and docstring. Modules of requests import nothing heavy, because the
+command line reads all of them before it selects the command.
 """
 
 from __future__ import annotations

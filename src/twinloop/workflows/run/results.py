@@ -30,7 +30,7 @@ from twinloop.report import ReportPage
 
 
 def finite(value: Any) -> Any:
-    """The same plain value with what JSON cannot say (NaN, infinity) as null."""
+    """Return the same JSON-compatible value with null for NaN and infinity, which JSON cannot represent."""
     if isinstance(value, Mapping):
         return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -41,11 +41,10 @@ def finite(value: Any) -> Any:
 
 
 def claim_output(folder: Path) -> None:
-    """Refuse a run's folder before the work begins, where it could not be written afterwards.
+    """Refuse a run's folder before the work begins if it could not be written afterwards.
 
     Raises:
-        InputError: it holds an earlier run, lies in a dataset, or lies below something that is no folder or not
-            writable.
+        InputError: it has an earlier run, is in a dataset, or is below something that is not a folder or not writable.
     """
     if (folder / "result.json").exists():
         forget_locks(folder)
@@ -87,7 +86,7 @@ def made_by(command: str, request: Any) -> Generator[None]:
 
 
 def write_request(folder: Path) -> None:
-    """Store the request of the command that runs, where there is one, as ``FOLDER/request.json``."""
+    """Store the request of the current command, if there is one, as ``FOLDER/request.json``."""
     if (made := _COMMAND.get()) is not None:
         form = {"schema": 1, "twinloop": __version__, "command": made[0], "request": redacted_values(plain(made[1]))}
         write_json(folder / "request.json", form)
@@ -106,7 +105,7 @@ def write_result(folder: Path, figures: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_report(page: ReportPage, fill: Callable[[ReportPage], None], path: Path, console: Console) -> Path | None:
-    """Fill and write a page, or say in one line what it needs: the figures do not depend on it."""
+    """Fill and write a page, or print what it needs: the metrics do not depend on it."""
     try:
         fill(page)
         page.write(path)
@@ -173,11 +172,11 @@ _FIGURES: Mapping[tuple[str, str], tuple[str, ...]] = {
 
 
 def figures_of(verb: str, kind: str) -> tuple[str, ...]:
-    """The names that conditions on a command may have; none where only the command itself can tell.
+    """Return the metric names for conditions on a command; empty if only the command itself can determine them.
 
     Args:
         verb: the command.
-        kind: the word after it, or what was asked of it.
+        kind: its subcommand or variant.
     """
     return _FIGURES.get((verb, kind)) or _FIGURES.get((verb, ""), ())
 
@@ -193,9 +192,9 @@ _PATTERN = re.compile(r"^\s*(?P<name>[^<>]+?)(?:\.(?P<end>low|high))?\s*(?P<sign
 
 @dataclass(frozen=True, kw_only=True)
 class FailCondition:
-    """``text`` as it was given; it compares the estimate of figures ``name``, or an ``end`` of their intervals.
+    """A condition ``text``; it compares the estimate of metrics ``name``, or an ``end`` of their intervals.
 
-    What a figure's own name cannot hold (spaces, =) may be written, and stands for the underscore there.
+    Characters that a metric's name cannot have (spaces, =) may be written, and match the underscore in it.
     """
 
     text: str
@@ -205,7 +204,7 @@ class FailCondition:
     number: float
 
     def matches(self, figures: Mapping[str, HeadlineMetric]) -> list[HeadlineMetric]:
-        """The figures that the condition speaks of.
+        """Return the metrics that the condition names.
 
         Raises:
             UnknownNameError: there is none.
@@ -216,10 +215,10 @@ class FailCondition:
         return found
 
     def holds(self, figure: HeadlineMetric) -> bool:
-        """Whether the condition is true of a figure.
+        """Return whether the condition is true for a metric.
 
         Raises:
-            InputError: the figure is not known, or has no interval where an end of it is asked for.
+            InputError: the metric is unknown, or has no interval although the condition names an end of it.
         """
         value = getattr(figure, self.end or "estimate")
         if math.isnan(value):
@@ -259,11 +258,11 @@ def _number(text: str) -> float:
 
 
 def check_names(conditions: Sequence[FailCondition], figures: Sequence[str]) -> None:
-    """Refuse a condition on what a command never tells, before the work begins.
+    """Refuse a condition on a metric that a command never has, before the work begins.
 
     Args:
-        conditions: what was asked.
-        figures: names of figures; ``*`` stands for what only the data say, such as a joint's name.
+        conditions: of the user.
+        figures: names of metrics; ``*`` matches names from the data, such as a joint's.
 
     Raises:
         UnknownNameError: a condition names none of them.
@@ -327,7 +326,7 @@ Outcome = tuple[dict[str, Any], int]
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredRun:
-    """One run of a command that measures. ``kind`` is the word after ``twinloop`` ``verb``, or what was asked of it.
+    """One run of a measuring command. ``kind`` is the word after ``twinloop`` ``verb``, or its variant.
 
     Without ``output`` nothing is stored.
     """
@@ -340,11 +339,11 @@ class MeasuredRun:
 
     @classmethod
     def begin(cls, verb: str, kind: str, output: Path | None, fail_if: Sequence[str], console: Console) -> MeasuredRun:
-        """Claim the folder and read the conditions, before anything is computed.
+        """Claim the folder and read the conditions, before any computation.
 
         Raises:
             InputError: the folder is taken, or a condition cannot be read.
-            UnknownNameError: a condition is on a figure that this command never tells.
+            UnknownNameError: a condition is on a metric that this command never has.
         """
         run = cls(verb=verb, kind=kind, output=output, conditions=parse_conditions(fail_if), console=console)
         run.expect(figures_of(verb, kind))
@@ -353,7 +352,7 @@ class MeasuredRun:
         return run
 
     def expect(self, figures: Sequence[str]) -> None:
-        """Say which figures there will be, ``*`` where only the data tell, as soon as that is known; none says nothing.
+        """Check the conditions against the metric names as soon as these are known, ``*`` for names from the data.
 
         Raises:
             UnknownNameError: a condition names none of them.
@@ -362,7 +361,7 @@ class MeasuredRun:
             check_names(self.conditions, figures)
 
     def storing(self) -> AbstractContextManager[None]:
-        """Hold the folder while a command writes files of its own there, before `end` writes the others.
+        """Lock the folder while a command writes its own files there, before `end` writes the others.
 
         Raises:
             DatasetLockedError: another process writes there.

@@ -35,7 +35,7 @@ def gap_section(
     options: ReplayOptions | None = None,
     target: Sequence[float] | None = None,
 ) -> None:
-    """Skill, mean absolute errors beside the baselines, and one episode."""
+    """Add skill, mean absolute errors with the baselines, and one episode."""
     cut = "whole episodes" if gap.windows == len(gap.episodes) else f"{gap.windows} windows of {gap.length:.3g} s"
     page.section(
         "How far the twin is from the recorded robot",

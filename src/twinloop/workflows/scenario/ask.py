@@ -109,7 +109,7 @@ def doses_section(
 
 
 def terms_section(page: ReportPage, ablation: AblationResult, level: float) -> None:
-    """Terms by what the failure needs."""
+    """Add the terms, ranked by how much the failure needs them."""
     rows = ablation.terms
     bare = ablation.bare.success_rate(level).percent()
     page.section(
@@ -168,10 +168,10 @@ class ScenarioQuestion:
 
     @classmethod
     def begin(cls, request: CounterfactualRequest | AblateRequest) -> ScenarioQuestion:
-        """Open the scenario and find who acts; nothing is tried yet.
+        """Open the scenario and find its actor, without a run.
 
         Raises:
-            InputError: nobody is named who acts and nobody was stored, or the tries are too few.
+            InputError: no actor is given and none was stored, or there are too few tries.
         """
         tries, chance, level = request.tries, request.chance, request.level
         if tries < 1:
@@ -320,7 +320,7 @@ def _contrasts_table(contrasts: Sequence[CounterfactualEffect], level: float) ->
 
 
 def _first_words(first: TermEffect) -> str:
-    """What the ranking says."""
+    """Return the ranking's result as a text."""
     if first.needed <= 0:
         return (
             "No single term is needed: without any one of them it fails as often. Ask for several with counterfactual."

@@ -103,7 +103,7 @@ def changes_page(
     decision: GateDecision,
     augmented: Mapping[str, Any],
 ) -> None:
-    """Success before and after, what was done for it, and whether the failure is mended."""
+    """Add success before and after, the changes, and whether the failure is fixed."""
     page.section(pinned.name, pinned.meaning or pinned.reason)
     page.figures(
         [
@@ -153,13 +153,13 @@ _KEPT = ("batch", "task", "weight_decay", "ema", "clip")  # of the configuration
 
 
 def run_circle(circle: LoopRequest, console: Console) -> tuple[dict[str, Any], int]:
-    """Regenerate, retrain, try, gate; the new policy lies in ``OUTPUT/policy``, whatever the gate says.
+    """Generate data, retrain, evaluate, gate; the new policy is in ``OUTPUT/policy``, for any decision of the gate.
 
     Returns:
-        The figures, and exit code 1 where the gate said no.
+        The result, and exit code 1 if the gate decided no.
 
     Raises:
-        InputError: the scenario or the policy cannot be opened, or nobody knows what the policy was trained on.
+        InputError: the scenario or the policy cannot be opened, or the policy's training data are unknown.
     """
     output, scenarios = circle.output, circle.scenarios
     run = MeasuredRun.begin("scenario", "loop", output, (), console)
@@ -218,7 +218,7 @@ def run_circle(circle: LoopRequest, console: Console) -> tuple[dict[str, Any], i
 
 
 def _sources(circle: LoopRequest, folder: Path) -> list[dict[str, Any]]:
-    """What the policy was trained on: what is given, or what its result says."""
+    """Return the policy's training data: the given ones, or those in its result."""
     if not 0 < circle.share < 1:
         raise InputError(f"--share {circle.share:g}: give a part of every batch, between 0 and 1.")
     if circle.data:
@@ -232,7 +232,7 @@ def _sources(circle: LoopRequest, folder: Path) -> list[dict[str, Any]]:
 
 
 def _said(folder: Path) -> dict[str, Any]:
-    """The configuration that a policy was trained with; nothing where its folder does not say."""
+    """Return the training configuration of a policy; empty if its folder has none."""
     file = folder / _RESULT
     said = read_json(file) if file.is_file() else {}
     return said.get("config", {}) if isinstance(said, dict) else {}
@@ -241,7 +241,7 @@ def _said(folder: Path) -> dict[str, Any]:
 def _train(
     circle: LoopRequest, folder: Path, sources: Sequence[Mapping[str, Any]], targeted: Path, output: Path
 ) -> dict[str, Any]:
-    """The champion's weights, trained on with old and targeted data in the shares asked for."""
+    """Continue training from the champion's weights with old and targeted data in the given shares."""
     from twinloop.policies import open_policy
     from twinloop.train import TrainConfig
     from twinloop.train.run import train
@@ -269,7 +269,7 @@ def _train(
 
 
 def _evaluated(circle: LoopRequest, pinned: PinnedWorld, policy: Path, home: Path, output: Path) -> list[Evaluation]:
-    """A policy in the nominal suite and in every stored scenario, on the same trials for all; stored beside."""
+    """Evaluate a policy in the nominal suite and in every stored scenario, on the same trials, and store the results."""
     from twinloop.evaluate.acting import candidate
     from twinloop.evaluate.run import evaluate
     from twinloop.policies import open_policy
@@ -293,7 +293,7 @@ def _evaluated(circle: LoopRequest, pinned: PinnedWorld, policy: Path, home: Pat
 
 
 def _apart(made: Sequence[Evaluation], name: str) -> list[Evaluation]:
-    """The evaluations, and once more the trials of one scenario: the gate asks for an effect outside of regressions."""
+    """Return the evaluations plus one with the trials of one scenario, for a rule on its effect besides regressions."""
     failures = made[-1]
     chosen = pc.equal(failures.trials["slice"], name)  # pyright: ignore[reportAttributeAccessIssue]
     return [*made, replace(failures, suite=_THIS, trials=failures.trials.filter(chosen))]
@@ -302,10 +302,10 @@ def _apart(made: Sequence[Evaluation], name: str) -> list[Evaluation]:
 def _gated(
     circle: LoopRequest, after: Sequence[Evaluation], before: Sequence[Evaluation], names: Sequence[str]
 ) -> GateDecision:
-    """Not worse nominally, better at the failure, and no other stored failure lost: what a round can show by itself.
+    """Decide: not worse nominally, better at the failure, and no other stored failure lost.
 
-    Nothing is promoted by it. Floor, invariants, latency, context and trials on a robot are asked of what is released,
-    by the release gate, in which nothing is waived for a policy that comes from here.
+    Nothing is promoted. The release gate checks floor, invariants, latency, context and trials on a robot, without any
+    exception for a policy from here.
     """
     from twinloop.release.gate import GateContext, gate
     from twinloop.release.gate_config import parse_gate

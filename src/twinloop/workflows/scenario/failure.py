@@ -36,8 +36,9 @@ from twinloop.workflows.scenario.requests import FromFailureRequest
 class RebuiltWorld:
     """A world with its twin and task.
 
-    ``exact`` says whether the stored states came out bit for bit, None of a log, which has none. ``parameters`` says
-    where they are from; ``lines`` tell people. ``policy_hash`` is of the policy that acted, where the episode says it.
+    ``exact`` is whether the stored states were reproduced bit for bit, None for a log, which has none. ``parameters``
+    is the source of the parameters; ``lines`` are output for people. ``policy_hash`` is of the actor, if the episode
+    records it.
     """
 
     world: PinnedWorld
@@ -119,17 +120,17 @@ def _bit_for_bit(world: PinnedWorld, twin: Twin, task: Task, episode: SimEpisode
 
 
 def _class(reader: DatasetReader, index: int, task: Task) -> tuple[str, str]:
-    """The failure class by the task's rule, and its sentence; empty where no rule tells."""
+    """Return the failure class by the task's rule, and its sentence; empty if no rule decides."""
     material = RuleEpisode(episode_id="", reader=reader, index=index, world=task)
     found = [one for one in FailureFromStates().label(material) if one.value != UNKNOWN]
     return (found[0].value, found[0].reason) if found else ("", "")
 
 
 def from_log(located: DatasetEpisode, asked: FromFailureRequest) -> RebuiltWorld:
-    """The log of a robot, rebuilt in a twin.
+    """Return the world of a robot's log, rebuilt in a twin.
 
     Raises:
-        InputError: it succeeded, says nothing of where things lay, or does not fit the twin.
+        InputError: it succeeded, has no object poses, or does not fit the twin.
     """
     twin = load_twin(asked.twin)
     task = open_task(asked.task, twin)
@@ -224,7 +225,7 @@ def _policy_hash(located: DatasetEpisode) -> str:
 
 
 def _name(located: DatasetEpisode, failure: str) -> str:
-    """A name that tells where it comes from."""
+    """Return a name that contains the origin."""
     letters = Path(located.reader.path).resolve().name
     stem = "".join(letter if letter.isalnum() else "-" for letter in letters).strip("-")
     return f"{failure.replace('_', '-') or 'failure'}-{stem or 'data'}-{located.index}"[:80]
@@ -278,7 +279,7 @@ def _rebuilt(asked: FromFailureRequest, backend: Backend) -> RebuiltWorld:
 
 
 def acting_again(rebuilt: RebuiltWorld) -> tuple[str, str]:
-    """Who acted in the episode, where they are here to act again, else ""; and a sentence about that."""
+    """Return the episode's actor, if it is available, else ""; and a sentence about that."""
     actor = rebuilt.world.origin.actor
     if actor == rebuilt.task.expert_version:
         return places.EXPERT, "Who acts: the task's expert, as in the episode."
@@ -295,7 +296,7 @@ def acting_again(rebuilt: RebuiltWorld) -> tuple[str, str]:
 def _tried(
     rebuilt: RebuiltWorld, reference: str, tries: int, backend: Backend
 ) -> tuple[TrialOutcomes, TrialOutcomes | None]:
-    """Under the commands of the episode, and under whoever acts."""
+    """Run with the commands of the episode, and with the actor."""
     world, twin, task = rebuilt.world, rebuilt.twin, rebuilt.task
     open_loop = try_commands(world, twin, task, tries, backend=backend)
     if not reference:

@@ -1,4 +1,4 @@
-"""Where scenarios lie, which episode is meant, who acts, and all that is known of one."""
+"""Find the folders of scenarios, episodes and actors, and show one scenario."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def run_list(request: ScenarioListRequest, console: Console) -> dict[str, Any]:
 
 
 def run_show(request: ScenarioShowRequest, console: Console) -> dict[str, Any]:
-    """One scenario: where it comes from, its own parameters, and what was measured of it."""
+    """Print one scenario: its origin, its parameters, and its measurements."""
     folder, pinned = opened(request.name, request.scenarios)
     console.print(f"{pinned.name} ({folder})", soft_wrap=True)
     for line in filter(None, (pinned.meaning, pinned.reason)):

@@ -84,10 +84,10 @@ def _one(
 
 
 def _any_expected(worlds: Sequence[PinnedWorld]) -> None:
-    """Whether there is anything to compare with; a scenario without is refused in its row, beside the others.
+    """Refuse if no scenario has an expectation; a single one without is refused in its row.
 
     Raises:
-        InputError: nothing is known of any.
+        InputError: there is no expectation for any.
     """
     for at, pinned in enumerate(worlds, start=1):
         try:
@@ -100,7 +100,7 @@ def _any_expected(worlds: Sequence[PinnedWorld]) -> None:
 
 
 def _was(pinned: PinnedWorld, *, accept: bool) -> TrialOutcomes:
-    """What was stored; nothing where what is found now will be stored."""
+    """Return the stored expectation; empty if the current result will be stored."""
     try:
         return expected(pinned.evidence, pinned.name)[1]
     except InputError:
@@ -110,7 +110,7 @@ def _was(pinned: PinnedWorld, *, accept: bool) -> TrialOutcomes:
 
 
 def _placed(pinned: PinnedWorld, loaded: Twin | None, reference: str) -> tuple[PinnedWorld, Twin, Task, str]:
-    """The world on the twin that it is to be tried on, and what was moved."""
+    """Return the world on its twin for this run, and the changes."""
     if loaded is None or loaded.hash == pinned.twin_hash:
         twin, task = pinned.open(loaded)
         return pinned, twin, task, _versions(pinned, task)
@@ -130,7 +130,7 @@ def _versions(pinned: PinnedWorld, task: Task) -> str:
 def _accept(
     moved: Sequence[tuple[Path, PinnedWorld]], verdicts: Sequence[RegressionVerdict], policy: str, console: Console
 ) -> None:
-    """What was found becomes what is expected, on the twin that it was found on."""
+    """Store the current results as the expectations, with the current twin."""
     kept = 0
     for (folder, world), verdict in zip(moved, verdicts, strict=True):
         if verdict.now is None:

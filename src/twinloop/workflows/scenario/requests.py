@@ -31,20 +31,20 @@ class FromFailureRequest(SeedOption, ScenarioFolderRequest):
     name: str = ""
     """What to call it; by default its failure class and where it comes from."""
     policy: str = ""
-    """Who acts again: a policy's folder or name, or expert; by default whoever the episode says acted."""
+    """Actor: a policy's folder or name, or expert; by default the episode's actor."""
     twin: str = DEFAULT_TWIN
-    """Of a log: the twin of the robot. A simulated episode knows its own."""
+    """For a robot's log: the twin of the robot. A simulated episode records its own."""
     task: str = DEFAULT_TASK
     """Of a log: the task."""
     identified: Path | None = None
     """Of a log: a run of `twinloop identify` whose distribution parameters come from; else the twin's."""
     tries: int = 32
-    """How many worlds like it are tried: with other chance and, of a log, other draws of what is not known."""
+    """Number of similar worlds: with new random numbers and, for a log, new draws of unknown parameters."""
     # our choice: below a tenth, what made it fail out there is more likely what the twin lacks than these worlds
     least: float = 0.1
     """Share of tries that must fail for the failure to have happened again."""
     reason: str = ""
-    """Why it failed, in words; by default what the task's rule says."""
+    """Reason of the failure as a text; by default that of the task's rule."""
     meaning: str = ""
     """Why it is kept, in words."""
     anyway: bool = False
@@ -60,10 +60,11 @@ class CounterfactualRequest(FailIfOption, LevelOption, ReportedRequest, Scenario
 
     name: _Name
     what: Texts = ()
-    """PARAMETER=0.05,0.1 sets it, PARAMETER*=2 scales it, PARAMETER+=0.01 shifts it, PARAMETER=0.02..0.2:7 asks for
-    seven values; * stands for any name, units are SI; again for each question."""
+    """PARAMETER=0.05,0.1 sets it, PARAMETER*=2 scales it, PARAMETER+=0.01 shifts it, PARAMETER=0.02..0.2:7 takes seven
+    values; * matches any name, units are SI; repeat the flag for each change.
+    """
     policy: str = ""
-    """Who acts: a policy's folder or name, or expert; by default whoever was stored with the scenario."""
+    """Actor: a policy's folder or name, or expert; by default the actor stored with the scenario."""
     tries: int = 16
     """Worlds, the pinned one first."""
     chance: Literal["varied", "held"] = "varied"
@@ -83,7 +84,7 @@ class AblateRequest(FailIfOption, LevelOption, ReportedRequest, ScenarioFolderRe
     term: Texts = ()
     """Only these terms; again for each. See docs/guides/scenarios.md for all."""
     policy: str = ""
-    """Who acts: a policy's folder or name, or expert; by default whoever was stored with the scenario."""
+    """Actor: a policy's folder or name, or expert; by default the actor stored with the scenario."""
     tries: int = 16
     """Worlds, the pinned one first."""
     chance: Literal["varied", "held"] = "varied"
@@ -99,11 +100,11 @@ class RegressRequest(LevelOption, ScenarioFolderRequest):
     ] = ()
     """Scenarios; all of them by default."""
     policy: str = ""
-    """Who acts: a policy's folder or name, or expert; by default whoever was stored with each scenario."""
+    """Actor: a policy's folder or name, or expert; by default the actor stored with each scenario."""
     twin: str = ""
     """Another version of the twin: a file or a name. Scenarios are moved over, or refused with the difference."""
     accept: bool = False
-    """What is found becomes what is expected, and the twin theirs."""
+    """Store the current results and the current twin as the new expectation."""
     alpha: float = 0.05
     """Chance that any scenario is called regressed where none is."""
     output: Path | None = None
@@ -134,11 +135,11 @@ class LoopRequest(SeedOption, WorkersOption, ScenarioFolderRequest):
 
     name: _Name
     policy: str
-    """The present champion: a policy's folder or name. Training goes on from its weights."""
+    """The current champion: a policy's folder or name. Training continues from its weights."""
     output: Path
     """Folder for the targeted data, the new policy, evaluations, result.json and report.html."""
     data: tuple[str, ...] = ()
-    """What the champion was trained on; by default what its folder says."""
+    """Training data of the champion; by default those recorded in its folder."""
     episodes: int = 64
     """Attempts at demonstrations around the failure."""
     width: float = 0.125
@@ -176,13 +177,13 @@ class ScenarioShowRequest(ScenarioFolderRequest):
 
 @request
 class ScenarioSearchRequest(FailIfOption, LevelOption, SeedOption, ReportedRequest, ScenarioFolderRequest):
-    """Find failures that nobody logged: how often they happen, even if rarely, where, and the most probable ones.
+    """Search for rare failures: their rate, their region, and the most probable ones.
 
     Example condition of --fail-if: 'failure rate > 1e-3'.
     """
 
     file: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="FILE.yaml")]]
-    """A generate file: twin, task, and what is drawn, which the failure rate is asked about."""
+    """A generate file: twin, task, and the distribution that defines the failure rate."""
     policy: str = "expert"
     """Who acts: a policy's folder or name, or expert."""
     worlds: int = 256
@@ -196,7 +197,7 @@ class ScenarioSearchRequest(FailIfOption, LevelOption, SeedOption, ReportedReque
     illuminate: int = 512
     """Further worlds that fill the map of failures; 0 for none."""
     simplify: int = 8
-    """Rounds in which what a failure does not need goes back to the middle of what is drawn; 0 for none."""
+    """Rounds in which unnecessary parameters of a failure return to the middle of their range; 0 for none."""
     by: Texts = ()
     """A parameter that the map is drawn over; again for the second. By default those that failures depend on most."""
     keep: int = 0

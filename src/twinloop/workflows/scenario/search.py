@@ -1,4 +1,4 @@
-"""Looking for failures that nobody logged: how often, where, and the most probable ones kept as scenarios."""
+"""Search for rare failures: their rate, their region, and the most probable ones stored as scenarios."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class _CountedSearch:
 
 
 def run_search(asked: ScenarioSearchRequest, console: Console) -> tuple[dict[str, Any], int]:
-    """Search, say what was found, and keep the most probable failures."""
+    """Search, print the result, and store the most probable failures."""
     run = MeasuredRun.begin("scenario", "search", asked.output, asked.fail_if, console)
     config = read_config(asked.file, seed=None, keep="all")
     plan = load_plan(config)

@@ -91,7 +91,7 @@ _METHODS = {
 
 
 def adaptation_section(page: ReportPage, figures: Mapping[str, Any]) -> None:
-    """Of a run that went on from a policy, aligned features, or changed pictures; nothing for others."""
+    """Add the details of continued training, aligned features, or adapted images; nothing for other runs."""
     facts = figures.get("adaptation") or {}
     if not facts:
         return

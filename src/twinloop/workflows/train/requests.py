@@ -14,8 +14,8 @@ from twinloop.workflows.run.request import Request, request
 class TrainRequest(Request):
     """Train a policy on LeRobot v3.0 folders, frozen datasets or queries: exact shares, resumable, reproducible.
 
-    What stands in FILE can be said by a flag instead. The policy's folder gets result.json and report.html; in a
-    workspace the list of episodes is frozen and the policy recorded. See docs/guides/training.md.
+    Flags override FILE. The policy's folder gets result.json and report.html; in a workspace the list of episodes is
+    frozen and the policy recorded. See docs/guides/training.md.
     """
 
     file: tyro.conf.Positional[Annotated[Path | None, tyro.conf.arg(metavar="FILE")]] = None
@@ -47,7 +47,7 @@ class TrainRequest(Request):
     curriculum: bool = False
     """Weakly randomized episodes first."""
     domain_token: bool = False
-    """Tell the policy which source a sample is from, and leave it out at times."""
+    """Give the policy the source of a sample as an input, with dropout."""
     keep_failures: bool = False
     """Train on failed episodes too."""
     adapt: str | None = None
@@ -63,7 +63,7 @@ class TrainRequest(Request):
     align_weight: float | None = None
     """Weight of that term; 1 by default."""
     pixels: Literal["moments", "fda"] | None = None
-    """Give simulated pictures the real ones' channel moments, or their amplitudes of low frequencies."""
+    """Give simulated images the channel moments of the real ones, or their amplitudes of low frequencies."""
     seed: int | None = None
     """Run seed; the same seed gives the same weights on one device."""
     device: str | None = None

@@ -1,6 +1,6 @@
-"""Train a policy from a file or from flags; in a workspace, write down what it was trained on.
+"""Train a policy from a file or from flags; in a workspace, record its training data.
 
-A policy ``lerobot:NAME`` goes to ``train/lerobot.py``, at the beginning of `run_train`.
+A policy ``lerobot:NAME`` is trained by ``train/lerobot.py``, at the beginning of `run_train`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _REPORT = "report.html"
 
 
 def begun(request: TrainRequest) -> bool:
-    """Whether a checkpoint lies there that --resume can go on from, ours or LeRobot's."""
+    """Return whether there is a checkpoint for --resume, twinloop's or LeRobot's."""
     output = request.output
     theirs = output.with_name(f"{output.name}.lerobot").glob("*/checkpoints/[0-9]*/pretrained_model")
     return (output / CHECKPOINT).is_file() or any(theirs)
@@ -41,7 +41,7 @@ _SAME = ("policy", "steps", "batch", "lr", "sim_fraction", "holdout", "patience"
 
 
 def said_of_config(request: TrainRequest) -> dict[str, Any]:
-    """Fields of `TrainConfig` that flags say beside the file; None where nothing is said."""
+    """Return fields of `TrainConfig` from the flags; None for those that are not given."""
     return {name: getattr(request, name) for name in _SAME} | {
         "sources": [{"data": one} for one in request.data] or None,
         "settings": read_settings_words(request.set) or None,
@@ -56,7 +56,7 @@ def said_of_config(request: TrainRequest) -> dict[str, Any]:
 
 
 def _said(**section: Any) -> dict[str, Any] | None:
-    """What of a section the command line says, if anything."""
+    """Return the flags of a section, if any are given."""
     return {key: value for key, value in section.items() if value is not None} or None
 
 
@@ -161,7 +161,7 @@ def _remember(
     root: Path, output: Path, figures: Mapping[str, Any], config: TrainConfig, frozen: str, started: datetime,
     console: Console,
 ) -> None:  # fmt: skip
-    """Write down the run and the policy; the policy stands whatever comes of this."""
+    """Record the run and the policy; a failure here does not affect the policy."""
     short = {
         key: figures[key]
         for key in ("hash", "policy", "seed", "steps", "seconds", "sources", "held_out", "notes", "checkpoint")

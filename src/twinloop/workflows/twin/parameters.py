@@ -128,7 +128,7 @@ def parameters_page() -> str:
 
 
 def _twin_section(twin: Twin, rows: list[tuple[str, ...]], shown: dict[str, list[tuple[str, ...]]]) -> str:
-    """A twin's table; of one that is mostly another's, what is its own."""
+    """Return a twin's table; for a twin based on another, only the differences."""
     head = f"### {twin.name}\n\n{twin.spec.description}.\n"
     for other, others in shown.items():
         own = [row for row in rows if row not in others]

@@ -30,7 +30,7 @@ class TwinShowRequest(OfTwin):
 
 @request
 class SensorsShowRequest(OfTwin):
-    """One moment as a sensor makes it, stage by stage beside the clean picture, on a sheet."""
+    """Write an image of a sensor's stages at one time, with the clean image."""
 
     camera: str | None = None
     """The camera to look from, the twin's first by default."""
@@ -39,7 +39,7 @@ class SensorsShowRequest(OfTwin):
     device: str | None = None
     """What to put before the camera, instead of the twin's own sensor: see twinloop sensors list."""
     size: str = "320x240"
-    """Width x height of each picture in pixels."""
+    """Width x height of each image in pixels."""
     renderer: str = "auto"
     """Who draws."""
     output: Path | None = None

@@ -1,4 +1,4 @@
-"""What a twin's sensors do to what they see, stage by stage, in a moment in which it moves; the devices there are."""
+"""Show the stages of a twin's sensors at a time with motion, and list devices."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class MovingTwin:
         self.states = SceneStates(**state_poses(twin.model, states[:-1]))
 
     def busiest(self, camera: str, *, height: int, width: int) -> float:
-        """A time in s at which much moves in the pictures of a camera."""
+        """Return a time in s with much motion in the images of a camera."""
         motion, fields = ImageMotion(self.twin.model, camera), self.world.fields(np.array([0]))
         pinhole = intrinsics(self.twin.model, camera, height=height, width=width, fields=fields)
         first = int(np.searchsorted(self.world.time, _EARLIEST))
@@ -89,11 +89,11 @@ _NOTHING = (0, 0, 0)
 
 
 def show_sensor(request: SensorsShowRequest, console: Console) -> dict[str, Any]:
-    """Write a picture of what a sensor makes of a moment in which the twin moves; returns what is on it.
+    """Write an image of a sensor's stages at a time with motion; return its description.
 
     Raises:
         UnknownNameError: no such twin, camera, sensor, device or renderer.
-        InputError: the camera has no sensor and no device is named, or a device that makes no pictures.
+        InputError: the camera has no sensor and no device is named, or a device without images.
     """
     twin, name = _chosen(load_twin(request.twin), request.camera, request.sensor, request.device)
     kind, seen_from = twin.devices[name].kind, sensor_camera(twin, name)
@@ -233,7 +233,7 @@ def _depth_stages(
 
 
 def _coloured(values: NDArray[np.floating], most: float) -> NDArray[np.uint8]:
-    """Numbers from 0 to ``most`` in colours, what is none in black."""
+    """Return numbers from 0 to ``most`` as colours, NaN in black."""
     place = np.clip(np.nan_to_num(values) / most, 0.0, 1.0) * (len(_NEAR_TO_FAR) - 1)
     low = np.minimum(place.astype(np.intp), len(_NEAR_TO_FAR) - 2)
     part = (place - low)[..., None]
