@@ -269,7 +269,7 @@ def _train(
 
 
 def _evaluated(circle: LoopRequest, pinned: PinnedWorld, policy: Path, home: Path, output: Path) -> list[Evaluation]:
-    """Evaluate a policy in the nominal suite and in every stored scenario, on the same trials, and store the results."""
+    """Evaluate a policy in the nominal suite and in every stored scenario, on the same trials; store the results."""
     from twinloop.evaluate.acting import candidate
     from twinloop.evaluate.run import evaluate
     from twinloop.policies import open_policy
