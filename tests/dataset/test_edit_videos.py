@@ -73,7 +73,7 @@ def test_several_codecs_are_refused_with_the_remedy_or_become_one(tmp_path):
     with pytest.raises(InputError) as raised:
         merge([one, two], tmp_path / "out")
     text = str(raised.value)
-    assert f"{KEY} comes in several codecs, and a dataset has one:" in text
+    assert f"{KEY} has several codecs, but a dataset has one:" in text
     for folder, codec in ((one, "h264"), (two, "av1")):
         assert f"{folder / layout.of_block(layout.VIDEO_PATH, 0, video_key=KEY)}: {codec} yuv420p" in text
     assert "as in --codec h264; the others are then encoded anew" in text

@@ -187,7 +187,7 @@ def test_a_worlds_model_as_text_is_the_model_that_was_simulated(generated):
 def test_a_recorded_log_has_no_states_and_says_so(tmp_path):
     done = EXPORTER.export(recorded_dataset(tmp_path / "set"), tmp_path / "demos.hdf5")
     assert done.notes == (
-        "nothing says when an episode succeeds: rewards are 0",
+        "the dataset has no outcomes: rewards are 0",
         "no simulator's states: states is empty, and there is no model_file",
     )
     (episode,), log = load_log(done.output), recorded_log()

@@ -144,10 +144,10 @@ def test_commanded_torques_are_described_with_their_unit(tmp_path):
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        (("time: {column: t, unit: ms}", "time: t"), InputError, r"time is 't'; say which column and unit, as time: "),
+        (("time: {column: t, unit: ms}", "time: t"), InputError, r"time is 't'; give column and unit, as in time: "),
         ((", unit: ms", ""), UnitsError, r"in which unit is the time\?"),
         (("unit: ms", "unit: rad"), UnitsError, r"time is in rad, which is no time"),
-        (("unit: deg,", ""), UnitsError, r"joints.hip does not say its unit: rad, deg, m"),
+        (("unit: deg,", ""), UnitsError, r"joints.hip has no unit. Which is it: rad, deg, m"),
         (("unit: deg,", "unit: degree,"), UnknownNameError, r"Unknown joint unit 'degree'.*Nearest existing: deg"),
         ((", velocity_unit: rpm", ""), UnitsError, r"joints.hip does not say its unit. Say it as velocity_unit: rad/s"),
         (("velocity_unit: rpm", "velocity_unit: Nm"), LogError, r"joint_velocity is in N·m, which cannot become rad/s"),

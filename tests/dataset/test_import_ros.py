@@ -121,7 +121,9 @@ def test_numbers_without_names_are_commands_once_they_have_names(ros, tmp_path):
     assert alone.command == "none"
     assert not alone.action.any()
     other = states(ros) + commanded(ros, lambda t, i: ros.array([i, -i]), topic="/arm/commands")
-    with pytest.raises(LogError, match=r"does not say what its numbers are. Answer with --topics position=/arm/comm"):
+    with pytest.raises(
+        LogError, match=r"does not declare the kind of its numbers. Answer with --topics position=/arm/comm"
+    ):
         load_log(write_bag(tmp_path / "other", ros.store, other), joints=JOINTS)
 
 

@@ -194,7 +194,7 @@ def test_a_wrong_choice_is_told(asked, said):
 
 @pytest.mark.parametrize("text", ["0x480", "640x0", "33x32", "640", "640x480x3", "-2x16", "9000x16", "x"])
 def test_a_size_that_is_none_is_told(text):
-    with pytest.raises(InputError, match="is no size of a picture. Give width x height as in 640x480"):
+    with pytest.raises(InputError, match="is not an image size. Give width x height as in 640x480"):
         picture_size(text)
 
 

@@ -134,11 +134,11 @@ def test_verdicts_follow_from_interval_and_adjusted_p():
     assert [r.verdict for r in rows] == [
         "MISSING from the base",
         "helps, but best explains more",
-        "buys nothing: real, but less than 1%",
+        "no relevant gain: significant, but less than 1%",
         "needed, the base has it",
         "buys nothing",
         "makes it worse on new clips",
-        "buys nothing that these clips show (at most +30.0%)",
+        "no significant gain on these clips (at most +30.0%)",
         "",
     ]
     assert rows[0].p_value == pytest.approx(0.007)  # of seven that were compared

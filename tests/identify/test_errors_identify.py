@@ -74,7 +74,7 @@ def test_identify_refuses_before_it_fits(folder, capsys, words: str, message: st
     [
         (
             "torque",
-            "says that its commands are torques; the twin swing takes positions. Choose a twin with robot.control",
+            "declares its commands as torques, but the twin swing takes positions. Choose a twin with robot.control",
         ),
         ("none", "has no commands, which a replay needs. To go on, give a log that has them"),
     ],

@@ -47,7 +47,7 @@ def test_everything_beyond_the_fit_is_printed_stored_and_drawn(log, tmp_path, ca
     assert json.loads((tmp_path / "run" / "result.json").read_text())["drift"]["groups"] == ["0–8", "9–17"]
     page = (tmp_path / "run" / "report.html").read_text()
     for title in (
-        "What the log says about the twin",
+        "Parameters identified from the log",
         "Priors, correlation, identifiability",
         "What is left over",
         "Ranges for randomization",

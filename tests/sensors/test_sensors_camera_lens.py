@@ -198,7 +198,9 @@ class TestView:
     def test_what_is_too_wide_for_a_flat_picture_has_rays(self):
         target = Intrinsics(fx=20.0, fy=20.0, cx=32.0, cy=24.0, width=64, height=48)
         lens = Lens(model="fisheye", lens_k1=-0.01)
-        with pytest.raises(InputError, match=r"sees 117\.5° off the axis, and a flat picture is drawn up to 80°.*warp"):
+        with pytest.raises(
+            InputError, match=r"sees 117\.5° off the axis, but a flat image is rendered up to 80°.*warp"
+        ):
             rendered_view(lens, target)
         rays = lens_rays(lens, target)
         assert rays.shape == (48, 64, 3)

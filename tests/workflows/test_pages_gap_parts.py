@@ -282,7 +282,7 @@ def test_remedies_and_statistics_stand_under_their_headings():
         "of MMD² closed": ["60%"],
         "statistics that it closes": ["red, noise"],
     }
-    assert "With all of them together 25% of MMD² remain, by pictures developed again." in page.words
+    assert "With all of them together 25% of MMD² remain, for images processed again." in page.words
     assert statistics == {
         "statistic": ["red", "noise"],
         "unit": ["1", "1"],
@@ -339,13 +339,13 @@ def test_without_remedies_there_is_no_table_of_them_and_one_map():
 
 
 def test_the_verdict_names_the_first_remedy_only_where_a_gap_is_shown():
-    opening = "A classifier tells held-out pictures apart with an AUC of 0.9 [0.7, 0.95] (½ is chance)"
+    opening = "A classifier separates held-out images with an AUC of 0.9 [0.7, 0.95] (½ is chance)"
     assert verdict(pictured()) == (f"{opening}, p = 0.05; first to change: sensor/cam/gain: 1 → 1.5 [1.25, 1.875] dB.")
     assert verdict(pictured(remedies=())) == f"{opening}, p = 0.05; no camera parameter closes it."
     unsure = NS(auc=interval(0.9, 0.7, 0.95), p_value=0.051)
     assert verdict(pictured(classifier=unsure)).startswith(f"{opening}, p = 0.051: no gap is shown")
     untested = NS(auc=interval(0.9, 0.7, 0.95), p_value=NAN)
-    assert verdict(pictured(classifier=untested)).startswith(f"{opening}, and no test was asked for; first to change")
+    assert verdict(pictured(classifier=untested)).startswith(f"{opening}, without a test; first to change")
     unknown = StatisticDifference(name="red", unit="1", real=1, sim=2, difference=interval(NAN, NAN, NAN), p_value=NAN)
     assert difference_row(unknown)[4] == "–"
 

@@ -308,7 +308,7 @@ def test_errors_before_stand_beside_those_after_of_the_same_source():
 )
 def test_changed_pictures_are_told(said, words):
     page = adapted({"pixels": said})
-    assert page.words == [f"Simulated pictures got the real ones' {words}."]
+    assert page.words == [f"Simulated images got the real ones' {words}."]
     assert page.tables == []
 
 

@@ -110,7 +110,7 @@ class ImageClipEncoder:
         """
         if clips.pictures is None:
             raise InputError(
-                f"The encoder {self.name} needs pictures, and an episode has none. Take --embedding trajectory."
+                f"The encoder {self.name} needs images, but an episode has none. Use --embedding trajectory."
             )
         chosen = [
             np.linspace(a, b, FRAMES).round().astype(int).tolist() for a, b in zip(clips.first, clips.last, strict=True)
@@ -196,7 +196,7 @@ def _checked(made: Any, reference: str) -> ClipEncoder:
         what = f"lacks {', '.join(lacking)}" if lacking else f"says that it needs {made.needs!r}"
         raise InputError(
             f"{reference} {what}. An encoder of clips has name, hash (a text that changes with its numbers), needs "
-            '("motion" or "pictures") and encode(clips: ClipBatch) -> (nclip, d). One of pictures is named '
+            '("motion" or "pictures") and encode(clips: ClipBatch) -> (nclip, d). An encoder of images is named '
             f"pictures:{reference}."
         )
     return _UserEncoder(made, reference)

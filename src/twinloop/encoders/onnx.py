@@ -24,7 +24,9 @@ def open_onnx(file: Path) -> NetworkEncoder:
     session = _session(file)
     inputs, outputs = session.get_inputs(), [output.name for output in session.get_outputs()]
     if len(inputs) != 1:
-        raise InputError(f"{file} has the inputs {', '.join(i.name for i in inputs)}; an encoder has pictures alone.")
+        raise InputError(
+            f"{file} has the inputs {', '.join(i.name for i in inputs)}; an encoder has images as its only input."
+        )
     preprocessing = stated_preprocessing(file, session.get_modelmeta().custom_metadata_map.get(METADATA))
     output = preprocessing.output or outputs[0]
     if output not in outputs:

@@ -143,12 +143,12 @@ class NetworkEncoder:
             found = np.asarray(self._run(self.preprocessing(pictures)), dtype=np.float64)
         except Exception as error:  # whatever a network's runtime raises, it is the file or what is stated of it
             raise InputError(
-                f"{self._file} does not run on pictures of {self.preprocessing.size} (height, width) laid out as "
+                f"{self._file} does not run on images of {self.preprocessing.size} (height, width) laid out as "
                 f"{self.preprocessing.layout}: {raised(error)}. Check size and layout of its preprocessing."
             ) from error
         if found.ndim < 2 or len(found) != len(pictures):
             raise InputError(
-                f"{self._file} gives {found.shape} for {len(pictures)} pictures; the first axis must be the pictures'."
+                f"{self._file} gives {found.shape} for {len(pictures)} images; the first axis must be the image."
             )
         return found.reshape(len(found), -1)
 

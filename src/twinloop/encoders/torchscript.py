@@ -40,8 +40,8 @@ def open_torch(file: Path) -> NetworkEncoder:
             module = torch.jit.load(str(file), map_location="cpu").eval()
     except RuntimeError as error:
         raise InputError(
-            f"{file} is no TorchScript ({str(error).splitlines()[0]}). Save the module with torch.jit.trace(module, "
-            "pictures).save(FILE); a state dict or a pickled module does not say how it is run."
+            f"{file} is not TorchScript ({str(error).splitlines()[0]}). Save the module with torch.jit.trace(module, "
+            "pictures).save(FILE); a state dict or a pickled module has no code to run."
         ) from error
     preprocessing = stated_preprocessing(file)
 

@@ -187,8 +187,8 @@ def _work(batch: GenerateBatch) -> BatchOutcome:
     config, plan, task = setup(batch.config)
     if plan.hash != batch.plan_hash:
         raise InputError(
-            f"A worker read another twin {config.twin} than the run was started with: its files were changed since, or "
-            "differ on that machine. Leave them alone while a run goes on, and put the same ones everywhere."
+            f"A worker read a different twin {config.twin} than the one of the run: its files were changed, or "
+            "differ on that machine. Do not change them during a run, and use the same ones on all machines."
         )
     plan = plan.knowing(batch.rounds) if batch.rounds else plan
     result = simulate_batch(config, plan, task, batch.numbers, nthread=batch.nthread)

@@ -56,7 +56,7 @@ def drawn_from(section: Any, run: Path, *, where: str) -> dict[str, Any]:
     by_hand = sorted(set(kept) - set(OPTIONS))
     if by_hand:
         raise InputError(
-            f"{where}: --randomize-from {run} draws what was identified, and prior ranges for the rest, in place of "
+            f"{where}: --randomize-from {run} draws identified parameters, and prior ranges for the others, replacing "
             f"randomization.{', randomization.'.join(by_hand)}. Remove these, or leave the option out."
         )
     return {**kept, "identified": str(run.resolve())}
@@ -75,7 +75,7 @@ def identified_section(section: Any, where: str, folder: Path) -> tuple[dict[str
     extra = set(section) - (set(OPTIONS) - {"default"})
     if extra:
         raise InputError(
-            f"{where}: randomization.identified draws what it determined, and default ranges for the rest; remove "
+            f"{where}: randomization.identified draws determined parameters, and default ranges for the others. Remove "
             f"{', '.join(sorted(extra))}."
         )
     run = section["identified"]

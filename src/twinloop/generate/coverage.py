@@ -174,7 +174,7 @@ def _measured(source: Path, root: Path, strength: int) -> dict[str, Any]:
     if plan.twin.hash != reader.spec.twin_hash:
         raise InputError(
             f"The twin {plan.twin.name} is not the one that {source} was made with, so its draws cannot be repeated. "
-            f"Read what was measured then: {root / layout.COVERAGE}."
+            f"The stored coverage is in {root / layout.COVERAGE}."
         )
     return measure_coverage(_known(source, resolved, plan), root, episodes=resolved.episodes, strength=strength)
 

@@ -49,7 +49,7 @@ def environment_spec(task: Task) -> ReadingSpec:
     """
     if not is_tracked(task):
         raise InputError(
-            f"The task {task.name} does not say what a tracker sees (environment_names, environment). "
+            f"The task {task.name} has no tracked values (environment_names, environment). "
             "Leave environment_state out, or add them to the task."
         )
     names = task.environment_names

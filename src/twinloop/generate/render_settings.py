@@ -110,7 +110,7 @@ def picture_size(text: str) -> tuple[int, int]:
     width, height = (int(match[1]), int(match[2])) if match else (0, 0)
     if not all(16 <= side <= 8192 and side % 2 == 0 for side in (width, height)):
         raise InputError(
-            f"{text!r} is no size of a picture. Give width x height as in 640x480; both are even, from 16 to 8192."
+            f"{text!r} is not an image size. Give width x height as in 640x480; both are even, from 16 to 8192."
         )
     return width, height
 

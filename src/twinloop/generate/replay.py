@@ -168,6 +168,6 @@ def _run(reader: DatasetReader, runs: dict[str, Any], config_hash: str) -> dict[
     if len(runs) == 1:
         return next(iter(runs.values()))
     raise InputError(
-        f"{reader.path} holds episodes of {len(runs)} runs, and this needs those of one. Select them into a folder of "
-        "their own first, or use the folders that it was merged from."
+        f"{reader.path} has episodes of {len(runs)} runs, but this needs those of one. Select them into a new "
+        "folder first, or use the folders that it was merged from."
     )

@@ -147,12 +147,12 @@ def _verdict(row: StructureResult, best: str) -> str:
     if _found(row):
         return "MISSING from the base" if row.name == best else f"helps, but {best} explains more"
     if row.p_value <= ALPHA:
-        return f"buys nothing: real, but less than {LEAST_GAIN:.0%}"
+        return f"no relevant gain: significant, but less than {LEAST_GAIN:.0%}"
     if row.improvement.high < 0:
         return "makes it worse on new clips"
     if row.improvement.high < LEAST_GAIN:
         return "buys nothing"
-    return f"buys nothing that these clips show (at most {float(row.improvement.high):+.1%})"
+    return f"no significant gain on these clips (at most {float(row.improvement.high):+.1%})"
 
 
 _FOLDS = 3

@@ -65,7 +65,7 @@ def read_labels(path: Path) -> list[LabelLine]:
         InputError: the file is missing, too large, or no such file; names the first lines that are wrong.
     """
     if path.suffix not in (".csv", ".jsonl"):
-        raise InputError(f"{path} is neither a .csv nor a .jsonl file. docs/guides/labels.md says what they hold.")
+        raise InputError(f"{path} is neither a .csv nor a .jsonl file. docs/guides/labels.md describes both.")
     text = read_text(path, MOST_LINES_BYTES)
     rows = _csv_rows(path, text) if path.suffix == ".csv" else _json_rows(path, text)
     lines, wrong = list[LabelLine](), list[str]()

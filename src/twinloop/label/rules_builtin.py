@@ -102,7 +102,7 @@ class SuccessFromPredicate:
 
     name = "success/predicate"
     version = "1"
-    meaning = "what the task's predicate said at the end: provenance, else next.success of the last frame"
+    meaning = "the task's success condition at the end: provenance, else next.success of the last frame"
 
     @property
     def hash(self) -> str:
@@ -120,7 +120,9 @@ class SuccessFromPredicate:
             held = reader.array(index, _SUCCESS).reshape(-1) > 0
             before = "" if held[-1] or not held.any() else f", though it was at frame {int(np.argmax(held))}"
             return [_success(bool(held[-1]), f"next.success of the last frame{before}")]
-        return [RuleFinding(kind="success", value=UNKNOWN, reason="neither provenance nor next.success says so")]
+        return [
+            RuleFinding(kind="success", value=UNKNOWN, reason="neither provenance nor next.success has the outcome")
+        ]
 
 
 class SuccessFromGripper:
@@ -258,5 +260,5 @@ def _success(value: bool | int, reason: str) -> RuleFinding:
 
 def _why_not(material: RuleEpisode) -> str:
     if material.opening is None:
-        return "no column says how far the gripper is open (a joint named gripper, in 0 to 100)"
-    return "the gripper hardly moves, or there are fewer than three frames"
+        return "no column has the opening of the gripper (a joint named gripper, in 0 to 100)"
+    return "the gripper barely moves, or there are fewer than three frames"

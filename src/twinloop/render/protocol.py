@@ -61,11 +61,11 @@ CHANNELS: dict[str, ImageChannel] = {
     "linear": _channel(
         np.float32,
         3,
-        "linear Rec. 709 light, 1 where sRGB is white, more where it is brighter; a renderer that computes in display "
-        "values gives those decoded",
+        "linear Rec. 709 light, 1 at sRGB white, more if brighter; a renderer that computes display "
+        "values decodes them",
     ),
-    "depth": _channel(np.float32, None, "distance in m along the optical axis, inf where there is nothing"),
-    "geom": _channel(np.int32, None, "id of the model's geom, -1 where there is none"),
+    "depth": _channel(np.float32, None, "distance in m along the optical axis, inf without a surface"),
+    "geom": _channel(np.int32, None, "id of the model's geom, -1 for none"),
     "normal": _channel(
         np.float32, 3, "unit normal of the surface towards the camera, in its axes x right, y down, z forward; 0: none"
     ),
@@ -162,7 +162,7 @@ def check_size(height: int, width: int) -> None:
         InputError: a side is below 1 or above 8192 pixels.
     """
     if not (1 <= height <= 8192 and 1 <= width <= 8192):
-        raise InputError(f"A picture of {height}×{width} pixels cannot be made. Both sides must lie in 1…8192.")
+        raise InputError(f"An image of {height}×{width} pixels is impossible. Both sides must be from 1 to 8192.")
 
 
 def check_channels(wanted: Sequence[str], made: Sequence[str], *, renderer: str) -> None:

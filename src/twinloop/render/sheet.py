@@ -27,12 +27,10 @@ def contact_sheet(
     from PIL import Image, ImageDraw, ImageFont
 
     if not len(pictures) or len(pictures) != len(labels):
-        raise InputError(
-            f"A contact sheet needs one label per picture: {len(pictures)} pictures, {len(labels)} labels."
-        )
+        raise InputError(f"A contact sheet needs one label per image: {len(pictures)} images, {len(labels)} labels.")
     shapes = {picture.shape for picture in pictures}
     if len(shapes) > 1:
-        raise InputError(f"A contact sheet needs pictures of one size, these have {sorted(shapes)}.")
+        raise InputError(f"A contact sheet needs images of one size, these have {sorted(shapes)}.")
     height, width = pictures[0].shape[:2]
     font_size = max(11, width // 22)
     font = ImageFont.load_default(size=font_size)

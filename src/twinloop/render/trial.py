@@ -64,7 +64,7 @@ def problem(model: mujoco.MjModel, seen: Mapping[str, NDArray]) -> str:
     if green < _LEAST:
         return f"The picture is wrong: {green} pixels show the box, at least {_LEAST} should."
     if "linear" in seen and not np.median(np.abs(encode_srgb(seen["linear"]) - light)) <= 2.0:
-        return "The picture is wrong: its linear light is not that of its colours."
+        return "The image is wrong: its linear light is not that of its colours."
     geom, depth, normal = _truth(model)
     middle = HEIGHT // 2, WIDTH // 2
     if "geom" in seen and (seen["geom"][middle] != geom or np.sum(seen["geom"] == _BOX) < _LEAST):

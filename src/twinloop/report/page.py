@@ -117,7 +117,7 @@ class ReportPage:
         media = next((media for magic, media in _MEDIA.items() if data.startswith(magic)), None)
         if media is None:
             what = str(picture) if isinstance(picture, Path) else f"data beginning with {data[:4]!r}"
-            raise InputError(f"{what} is not a picture. A report takes PNG, JPEG or GIF.")
+            raise InputError(f"{what} is not an image. A report takes PNG, JPEG or GIF.")
         source = f"data:{media};base64,{base64.b64encode(data).decode()}"
         tag = f'<img src="{source}" alt="{_escaped(alt or caption)}">'
         self._blocks.append(f"<figure>{tag}{_caption(caption)}</figure>")

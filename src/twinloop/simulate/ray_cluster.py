@@ -76,7 +76,7 @@ class RayCluster:
         except errors.RayError as error:
             raise TwinloopError(
                 f"Ray gave up on {item!r:.80} ({type(error).__name__}): its process died {_RETRIES + 1} times, or the "
-                "cluster is gone. What was finished before is whole; run again with --resume to go on from there."
+                "cluster is gone. Finished blocks are complete; run the command again with --resume to continue."
             ) from error
 
     def __enter__(self) -> RayCluster:

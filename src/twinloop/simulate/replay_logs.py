@@ -278,7 +278,7 @@ def _refuse_command(twin: Twin, episode: Episode, options: ReplayOptions) -> Non
         raise LogError(f"{where} has no commands, which a replay needs. To go on, {remedy}give a log that has them.")
     if takes == "position" and episode.command == "torque":
         raise LogError(
-            f"{where} says that its commands are torques; the twin {twin.name} takes positions. Choose a twin with "
+            f"{where} declares its commands as torques, but the twin {twin.name} takes positions. Choose a twin with "
             "robot.control: torque, or give a log of commanded positions."
         )
 

@@ -40,7 +40,9 @@ class GroundPlane:
             raise UnknownNameError("geom", geom, [name for name in names if name], where=f"the twin {twin.name}")
         index = model.geom(geom).id
         if int(model.geom_type[index]) not in _FLAT or model.geom_bodyid[index]:
-            raise InputError(f"Things stand on a box or a plane of the world itself, {geom} is none. Name another.")
+            raise InputError(
+                f"Objects are placed on a box or a plane of the world itself, {geom} is none. Name another."
+            )
         fields = twin.fields(params).arrays
         position, quaternion, size = (
             fields[name][:, index] if name in fields else np.tile(getattr(model, name)[index], (params.nworld, 1))

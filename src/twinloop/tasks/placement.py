@@ -39,9 +39,7 @@ def camera_position(twin: Twin, params: ParamTable, camera: str) -> NDArray[np.f
     index = model.camera(camera).id
     if model.cam_bodyid[index]:
         body = model.body(int(model.cam_bodyid[index])).name
-        raise InputError(
-            f"The camera {camera} is carried by {body}; occlusion is asked for of cameras that stand still."
-        )
+        raise InputError(f"The camera {camera} is carried by {body}; occlusion needs a fixed camera.")
     fields = twin.fields(params, visual=True).arrays
     return fields["cam_pos"][:, index] if "cam_pos" in fields else np.tile(model.cam_pos[index], (params.nworld, 1))
 

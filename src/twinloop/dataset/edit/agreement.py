@@ -118,14 +118,14 @@ def agreed_units(sources: Sequence[EditSource], *, same_units: bool) -> tuple[Un
         if map_ is None:
             says = sources[maps.index(known[0])]
             raise UnitsError(
-                f"{source} does not say the units of its joints; {says} does "
-                f"({_units(known[0])}). Are they the same? If so, say {_SAME_UNITS}; if not, import {source} with "
+                f"{source} does not declare the units of its joints; {says} does "
+                f"({_units(known[0])}). Are they the same? If so, add {_SAME_UNITS}; if not, import {source} with "
                 "--units first."
             )
         if line := _unlike(known[0], map_):
             raise UnitsError(
                 f"{sources[maps.index(known[0])]} and {source} have other units: {line}. The same number would mean "
-                f"two positions. Bring them to one unit, or say {_SAME_UNITS} if the joints mean the same after all; "
+                f"two positions. Convert them to one unit, or add {_SAME_UNITS} if the unit is the same after all; "
                 "each episode keeps its own unit map in its provenance."
             )
     return known[0], []
@@ -164,11 +164,11 @@ def _unsaid(sources: Sequence[EditSource]) -> list[str]:
         near, far = sorted((float(np.median(reaches[0])), float(np.median(reach))))
         if near <= _ONE_TURN < far and far > _ANOTHER_SCALE * near:
             raise UnitsError(
-                f"Neither {sources[0]} nor {source} says the units of its joints, and the actions of one reach to "
+                f"Neither {sources[0]} nor {source} declares the units of its joints, and the actions of one reach "
                 f"{far:.3g} and those of the other to {near:.3g} (medians over the joints), as degrees and radians do. "
-                f"Are they the same? If so, say {_SAME_UNITS}; if not, import one of them with --units first."
+                f"Are they the same? If so, add {_SAME_UNITS}; if not, import one of them with --units first."
             )
-    return ["no folder says the units of its joints; they are taken to be the same"]
+    return ["no folder declares the units of its joints; they count as the same"]
 
 
 def _reach(source: EditSource) -> NDArray[np.float64] | None:

@@ -180,7 +180,7 @@ def carry_aside(stage: Path, sources: Sequence[EditSource], whole: Sequence[bool
                 block += 1
             numbers += found
     if twice := len(numbers) - len(set(numbers)):
-        notes.append(f"{twice} set-aside attempts share their number with one of another folder; the first is found")
+        notes.append(f"{twice} invalid attempts have the number of one in another folder; a replay finds the first")
     return notes
 
 

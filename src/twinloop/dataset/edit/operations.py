@@ -260,7 +260,7 @@ def _new_texts(item: SourceEpisode, task: str | None, rename: Mapping[str, str] 
     old = item.tasks
     new = {text: task if task is not None else (rename or {}).get(text, text) for text in old}
     if any(not text.strip() for text in new.values()):
-        raise InputError("A task text cannot be empty: say in words what the robot does.")
+        raise InputError("A task text cannot be empty. Describe what the robot does.")
     return {before: after for before, after in new.items() if before != after}
 
 

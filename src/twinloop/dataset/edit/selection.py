@@ -110,7 +110,7 @@ def checked_shares(shares: Mapping[str, float]) -> dict[str, float]:
     """
     wrong = [name for name, share in shares.items() if not 0 < share <= 1]
     if wrong:
-        raise InputError(f"The share of {wrong[0]} is {shares[wrong[0]]}; shares lie between 0 and 1.")
+        raise InputError(f"The share of {wrong[0]} is {shares[wrong[0]]}; shares must be between 0 and 1.")
     if sum(shares.values()) > 1 + _WHOLE:
         raise InputError(f"The shares {_listed(shares)} sum to {sum(shares.values()):g}, which is more than 1.")
     return dict(shares)
@@ -177,7 +177,7 @@ def balanced(groups: Sequence[str], shares: Mapping[str, float] | None, *, seed:
         for place in rows:
             result[place] += count // len(rows)
     if not any(result):
-        raise InputError(f"The shares {_listed(wanted)} leave no episode. Give larger ones, or say --repeat.")
+        raise InputError(f"The shares {_listed(wanted)} leave no episode. Give larger ones, or add --repeat.")
     return result
 
 

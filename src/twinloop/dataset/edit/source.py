@@ -263,7 +263,7 @@ class _FrameFiles:
         file = self._opened(path)
         if not len(self._ends) or stop > self._ends[-1]:
             total = int(self._ends[-1]) if len(self._ends) else 0
-            raise DatasetError(f"{path} has {total} rows; the episode table asks for rows {start} to {stop}.")
+            raise DatasetError(f"{path} has {total} rows; the episode table needs rows {start} to {stop}.")
         first = int(np.searchsorted(self._ends, start, side="right"))
         last = int(np.searchsorted(self._ends, stop, side="left"))
         offset = int(self._ends[first - 1]) if first else 0

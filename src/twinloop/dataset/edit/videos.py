@@ -142,8 +142,8 @@ class _CameraWriter:
         if len(kinds) > 1:
             lines = [f"  {path}: {coding.codec} {coding.pix_fmt}" for path, coding in self._one_of_each().items()]
             raise InputError(
-                f"{key} comes in several codecs, and a dataset has one:\n" + "\n".join(lines) + "\nSay which it shall "
-                f"be, as in --codec {self._most_frames()}; the others are then encoded anew."
+                f"{key} has several codecs, but a dataset has one:\n" + "\n".join(lines) + "\nSelect one with "
+                f"--codec, such as --codec {self._most_frames()}; the others are then re-encoded."
             )
         codec = next(iter(kinds))[0]
         return Encoding(codec=codec if codec in CODECS else "h264")

@@ -211,8 +211,8 @@ def _checked(items: Sequence[SourceEpisode], settings: EditSettings, name: str) 
             kept.append(item)
         elif settings.twice == "refuse":
             raise InputError(
-                f"{item.where[0].upper()}{item.where[1:]} is the same as {seen[key].where}: it would be there "
-                "twice. Leave one out, or say --twice first to keep the first of each."
+                f"{item.where[0].upper()}{item.where[1:]} is the same as {seen[key].where}: the result would have it "
+                "twice. Leave one out, or add --twice first to keep the first of each."
             )
     return kept
 
@@ -290,7 +290,7 @@ class _EditRun:
             files = cameras[key] = write_camera(self.stage, key, self.items, self.settings.pixels, self.fps)
             if files.forced:
                 self.notes.append(
-                    f"{files.forced} episodes of {key} were encoded anew: their packets cannot be told from those of "
+                    f"{files.forced} episodes of {key} were re-encoded: their packets depend on those of "
                     "the episodes around them, because they begin without a key frame"
                 )
         anew: dict[int, list[str]] = {}

@@ -161,7 +161,7 @@ class ExportCamera:
         if len(kinds) > 1:
             return f"its files are of several kinds ({', '.join(sorted(kinds))})"
         if whole < len(episodes):
-            return f"{len(episodes) - whole} of {len(episodes)} episodes do not begin with a key frame of their own"
+            return f"{len(episodes) - whole} of {len(episodes)} episodes do not begin with a key frame"
         return ""
 
 

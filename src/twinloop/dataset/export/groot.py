@@ -46,7 +46,7 @@ def write(path: Path, output: Path, options: ExportOptions) -> ExportResult:
         _json(stage / layout.STATS, _statistics(source.features, files))
         if chosen != "keep":
             _json(stage / layout.MODALITY, modality(source.features, grouped=chosen == "grouped"))
-    left = [f"{key} is pictures in the table, which GR00T does not read" for key in source.image_keys]
+    left = [f"{key} are images in the table, which GR00T does not read" for key in source.image_keys]
     return ExportResult(output=output, episodes=episodes, frames=exported.frames, notes=(*exported.notes, *left))
 
 

@@ -290,7 +290,7 @@ class _McapFile:
 
 EXPORTER = Exporter(
     name="mcap",
-    meaning="MCAP for Foxglove: pictures, joints, readings, contacts and logs over time (.mcap or a folder)",
+    meaning="MCAP for Foxglove: images, joints, readings, contacts and logs over time (.mcap or a folder)",
     lost="statistics and the exact simulator states",
     write=export_mcap,
     play=play,

@@ -132,7 +132,7 @@ def _pictures(
     else:
         schema, form, content = "foxglove.CompressedImage", "jpeg", map(video.jpeg, streams.pictures(camera))
         if copied:
-            notes.append(f"{camera}: pictures cannot be copied as packets and are stored as JPEG")
+            notes.append(f"{camera}: images cannot be copied as packets and are stored as JPEG")
     for when, data in zip(at, content, strict=True):
         yield _foxglove(when, CAMERA + camera, schema, messages.picture(when, camera, data, form))
 

@@ -132,7 +132,7 @@ def chosen_episodes(options: ExportOptions, present: Sequence[int], *, where: Pa
         shown = ", ".join(map(str, missing[:5])) + (", …" if len(missing) > 5 else "")
         raise InputError(f"{where} has no episode {shown}; it has {_spans(present)}.")
     if len(set(wanted)) != len(wanted):
-        raise InputError(f"An episode is asked for twice: {', '.join(map(str, wanted))}. Name each once.")
+        raise InputError(f"An episode is given twice: {', '.join(map(str, wanted))}. Name each once.")
     if not wanted:
         raise InputError(f"{where} has no episodes to export.")
     return wanted

@@ -233,7 +233,7 @@ def _import_rerun() -> Any:
 def _require_one(output: Path, episodes: Sequence[int]) -> None:
     if len(episodes) > 1:
         raise InputError(
-            f"{output} is one recording, and {len(episodes)} episodes were asked for. Give --episodes {episodes[0]}, "
+            f"{output} is one recording, but {len(episodes)} episodes are selected. Give --episodes {episodes[0]}, "
             f"or a folder: --output {output.with_suffix('')}."
         )
 
@@ -262,7 +262,7 @@ def _write(rerun: Any, path: Path, asked: ExportSelection, index: int) -> list[s
 
 EXPORTER = Exporter(
     name="rerun",
-    meaning="Rerun recordings with a layout of pictures, plots and scene (.rrd or a folder)",
+    meaning="Rerun recordings with a layout of images, plots and scene (.rrd or a folder)",
     lost="statistics and the exact simulator states",
     write=export_rerun,
     play=play,

@@ -103,7 +103,7 @@ class _Logger:
         content = video.episode_file(clip) if clip is not None and copied else None
         if content is None:
             if copied:
-                notes.append(f"{camera}: pictures cannot be copied as packets and are stored as JPEG")
+                notes.append(f"{camera}: images cannot be copied as packets and are stored as JPEG")
             pictures = [video.jpeg(picture) for picture in self._streams.pictures(camera)]
             columns = rerun.EncodedImage.columns(blob=pictures, media_type=["image/jpeg"] * len(pictures))
             self._columns(path, self._streams.time, columns)

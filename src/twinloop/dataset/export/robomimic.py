@@ -93,7 +93,7 @@ def play(path: Path) -> RobomimicReader:
 
 _SETTINGS = {
     "cameras": "cameras with commas, all (default) or none",
-    "compression": "of pictures: lzf (default, fast; h5py alone reads it), gzip, or none",
+    "compression": "of images: lzf (default, fast; only h5py reads it), gzip, or none",
     "valid": "part of the episodes that mask/valid holds, 0.1 by default; which ones follows from their content",
     "actions": "scaled (to -1 … 1, default) or own (the dataset's units)",
 }
@@ -234,7 +234,7 @@ def _write_outcome(demo: Any, streams: EpisodeStreams, notes: list[str]) -> None
     features = streams.reader.info["features"]
     key = next((key for key in (REWARD, SUCCESS) if key in features), None)
     if key is None:
-        notes.append("nothing says when an episode succeeds: rewards are 0")
+        notes.append("the dataset has no outcomes: rewards are 0")
     rewards = np.zeros(streams.length) if key is None else streams.reader.array(streams.index, key).reshape(-1)
     demo.create_dataset("rewards", data=rewards.astype(np.float64), **_NUMBERS)
     demo.create_dataset("dones", data=(np.arange(streams.length) == streams.length - 1).astype(np.int64))
@@ -368,7 +368,7 @@ def _write_masks(target: Any, reader: DatasetReader, episodes: Sequence[int], va
 EXPORTER = Exporter(
     name="robomimic",
     meaning="robomimic HDF5 with the simulator's states and models (.hdf5)",
-    lost="statistics, side tables and video: pictures are stored decoded",
+    lost="statistics, side tables and video: images are stored decoded",
     write=export_robomimic,
     play=play,
     settings=_SETTINGS,

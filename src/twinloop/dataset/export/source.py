@@ -268,7 +268,7 @@ def check_info(info: Mapping[str, Any], *, where: Path) -> None:
         raise DatasetError(f"{where} has no table of features. Restore the file.")
     for key, feature in features.items():
         if not isinstance(feature, Mapping) or "dtype" not in feature:
-            raise DatasetError(f"{where}: the feature {key} says no dtype. Restore the file.")
+            raise DatasetError(f"{where}: the feature {key} has no dtype. Restore the file.")
         shape = feature.get("shape") or [1]
         if not isinstance(shape, list | tuple) or not all(isinstance(size, int) and size > 0 for size in shape):
             raise DatasetError(f"{where}: the feature {key} has the shape {shape!r}, which is none. Correct it.")
@@ -280,7 +280,7 @@ def check_info(info: Mapping[str, Any], *, where: Path) -> None:
     if missing := [key for key in INDEX_FEATURES if key not in features]:
         raise DatasetError(f"{where} has no feature {', '.join(missing)}, which every LeRobot dataset has. Restore it.")
     if any(feature["dtype"] == "video" for feature in features.values()) and not info.get("video_path"):
-        raise DatasetError(f"{where} has videos and no video_path that says where. Restore it.")
+        raise DatasetError(f"{where} has videos but no video_path. Restore it.")
 
 
 def read_tasks(path: Path) -> list[str]:

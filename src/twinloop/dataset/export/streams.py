@@ -290,7 +290,7 @@ def chosen_cameras(reader: DatasetReader, words: str | None) -> list[str]:
         return []
     wanted = [word.strip() for word in words.split(",") if word.strip()]
     if wanted and not present:
-        raise InputError(f"{reader.path} has no pictures, so none from {', '.join(wanted)}. Leave cameras out.")
+        raise InputError(f"{reader.path} has no images, so none from {', '.join(wanted)}. Leave cameras out.")
     for name in wanted:
         if name not in present:
             raise UnknownNameError("camera", name, present, where=str(reader.path))

@@ -125,7 +125,7 @@ def _own_renderer(name: str) -> Iterator[None]:
         if name in RENDERERS.builtin:
             raise
         raise TwinloopError(
-            f"The renderer {name} failed: {raised(error)}. Mend it; with --resume what was finished is not made again."
+            f"The renderer {name} failed: {raised(error)}. Correct it; --resume keeps finished blocks."
         ) from error
 
 

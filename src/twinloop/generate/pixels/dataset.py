@@ -276,8 +276,8 @@ def _lost(work: _RenderPass, writer: DatasetWriter, lost: list[tuple[RenderBlock
     told = "; ".join(f"{one.reported or f'episode {job.indices[0]}'}: its process {one.how}" for job, one in lost)
     return TwinloopError(
         f"The renderer {work.renderer} ended its process twice at the same place ({told}). {writer.episodes} episodes "
-        "are committed and what else was finished is kept beside them: the same command with --resume goes on from "
-        "there, once there is more memory or --workers is smaller. Or leave these episodes out with --episodes."
+        "are committed and further finished frames are stored: the same command with --resume continues from "
+        "there, with more memory or fewer --workers. Or leave these episodes out with --episodes."
     )
 
 

@@ -157,7 +157,7 @@ _FRAMES = 16  # rendered at once
 DEPTH_COLUMNS: Mapping[str, tuple[pa.DataType, str]] = {
     "number": (pa.int64(), "the episode's number"),
     "frame_index": (pa.int64(), "frame, from 0"),
-    "depth": (pa.binary(), "PNG, 16 bits: counts of unit along the optical axis; 0 where the device knows nothing"),
+    "depth": (pa.binary(), "PNG, 16 bits: counts of unit along the optical axis; 0 without a measurement"),
     "unit": (pa.float64(), "m of one count"),
 }
 

@@ -105,8 +105,8 @@ def draw_annotations(
     pinhole = annotations.intrinsics[frame]
     if picture.shape[:2] != (pinhole.height, pinhole.width):
         raise InputError(
-            f"The picture has {picture.shape[0]}×{picture.shape[1]} pixels, its annotations have "
-            f"{pinhole.height}×{pinhole.width}. Give the picture of the same camera."
+            f"The image has {picture.shape[0]}×{picture.shape[1]} pixels, its annotations have "
+            f"{pinhole.height}×{pinhole.width}. Give the image of the same camera."
         )
     base = picture.astype(np.float64)
     if masks:

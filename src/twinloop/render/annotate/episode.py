@@ -166,7 +166,9 @@ class AnnotationSettings:
             if name not in (*ANNOTATIONS, "all"):
                 raise UnknownNameError("annotation", name, (*ANNOTATIONS, "all"))
         if not 0.0 < self.depth_unit <= _LARGEST_UNIT:
-            raise InputError(f"A unit of depth of {self.depth_unit:g} m; it lies above 0 and up to {_LARGEST_UNIT:g}.")
+            raise InputError(
+                f"The depth unit is {self.depth_unit:g} m; it must be above 0 and at most {_LARGEST_UNIT:g}."
+            )
         chosen = ANNOTATIONS if "all" in self.wanted else self.wanted
         object.__setattr__(self, "wanted", tuple(name for name in ANNOTATIONS if name in chosen))
 

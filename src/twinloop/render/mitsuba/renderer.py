@@ -60,7 +60,7 @@ class MitsubaCamera:
         if not math.isclose(lens.fx, lens.fy, rel_tol=1e-6):
             raise InputError(
                 f"The mitsuba renderer has square pixels only; this camera's focal lengths are {lens.fx:g} and "
-                f"{lens.fy:g} pixels. Ask for a picture with the aspect ratio of its sensor, or render it with gl."
+                f"{lens.fy:g} pixels. Use an image with the aspect ratio of its sensor, or render it with gl."
             )
         pose = world_from_camera * [-1.0, -1.0, 1.0, 1.0]  # Mitsuba's axes are x left, y up, z forward
         left, _, right = np.linalg.svd(pose[:3, :3])

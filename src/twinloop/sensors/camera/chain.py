@@ -87,7 +87,7 @@ class CameraPipeline:
     def __init__(self, model: CameraModel, seeds: CameraSeeds | None = None, *, compiled: bool | None = None) -> None:
         if seeds is None and needs_chance(model):
             raise InputError(
-                "This camera has noise, a pattern, dust or a drift of its own, and nothing seeds them. Give it "
+                "This camera has noise, a pattern, dust or a drift, but no seeds. Give it "
                 "CameraSeeds(path=SeedPath.of(run_seed, episode), sensor=NAME)."
             )
         self.model = model
@@ -238,7 +238,7 @@ def develop_steps(
 def _check(light: NDArray[np.float32], model: CameraModel) -> None:
     if light.ndim != 4 or light.shape[-1] != 3:
         raise InputError(
-            f"Light of shape {light.shape} is no pictures. Give captures, height, width and three colours."
+            f"Light of shape {light.shape} is not an array of images. The axes are image, height, width, colour (3)."
         )
     if light.size and not -np.inf < light.min() <= light.max() < np.inf:  # compiled code would look up its place
         raise InputError(

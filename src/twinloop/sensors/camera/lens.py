@@ -132,8 +132,8 @@ class Lens:
         ray = self.rays(positions)
         if (ray[..., 2] <= 0.0).any():
             raise InputError(
-                f"{(ray[..., 2] <= 0.0).sum()} of {ray[..., 2].size} positions see 90° or more off the axis, where no "
-                "flat picture reaches. Take directions, with rays."
+                f"{(ray[..., 2] <= 0.0).sum()} of {ray[..., 2].size} positions are 90° or more off the axis, outside "
+                "of any flat image. Use directions, with rays."
             )
         return ray[..., :2] / ray[..., 2:]
 
@@ -163,7 +163,7 @@ class Lens:
     def _refuse(self, lost: NDArray[np.bool_], radius: NDArray[np.float64]) -> None:
         if lost.any():
             raise InputError(
-                f"No light reaches {lost.sum()} of {lost.size} positions in the picture, up to {radius.max():.4g} "
+                f"No light reaches {lost.sum()} of {lost.size} positions in the image, up to {radius.max():.4g} "
                 f"focal lengths off its principal point: this lens folds at {self.picture_limit:.4g}. Take smaller "
                 "coefficients of distortion, or a narrower field of view."
             )

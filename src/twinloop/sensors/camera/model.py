@@ -156,7 +156,7 @@ class CameraModel:
         if self.bits != 0 and not (4 <= self.bits <= 16 and 0.0 <= self.black_level < 2**self.bits - 1):
             raise InputError(
                 f"A camera's converter cannot have {self.bits} bits and a black level of {self.black_level:g}. "
-                "Bits are 4 to 16, or 0 for none, and the black level lies below their largest number."
+                "Bits are 4 to 16, or 0 for none, and the black level must be below their largest number."
             )
         if len(self.colour_matrix) != 9 or abs(np.linalg.det(np.reshape(self.colour_matrix, (3, 3)))) < 1e-6:
             raise InputError(

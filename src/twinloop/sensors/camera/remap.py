@@ -40,7 +40,7 @@ def rendered_view(lens: Lens, target: Intrinsics, *, margin: float = 1.0, densit
     angle = float(np.arctan2(np.hypot(rays[:, 0], rays[:, 1]), rays[:, 2]).max())
     if angle > WIDEST:
         raise InputError(
-            f"This lens sees {math.degrees(angle):.4g}° off the axis, and a flat picture is drawn up to "
+            f"This lens sees {math.degrees(angle):.4g}° off the axis, but a flat image is rendered up to "
             f"{math.degrees(WIDEST):.0f}°. Trace the lens's own rays instead (lens_rays), with the renderer warp."
         )
     focal = density * max(target.fx, target.fy)
@@ -100,7 +100,7 @@ class Remap:
         if outside.any():
             raise InputError(
                 f"{outside.sum()} pixels look beyond the drawn view of {view.width}×{view.height} pixels. "
-                "Draw the view that rendered_view gives for this lens and picture."
+                "Render the view of rendered_view for this lens and image."
             )
         pixels = np.clip(np.round(pixels, _DECIMALS), 0.0, last).astype(np.float32)
         return cls(column=pixels[..., 0].copy(), row=pixels[..., 1].copy(), source=(view.height, view.width))

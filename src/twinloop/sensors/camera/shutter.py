@@ -82,7 +82,7 @@ def captures(
         return DeliveredCaptures(taken, newest, np.where(newest > 0, np.minimum(taken + latency, asked), 0.0))
     if seeds is None:
         raise InputError(
-            "Pictures that are late, lost or repeated by chance need seeds. Give the table of parameters its seed path."
+            "Randomly late, lost or repeated images need seeds. Give the table of parameters its seed path."
         )
     times, arrivals, shown = _deliveries(asked, clock, int(newest.max()), seeds, stream)
     slot = newest

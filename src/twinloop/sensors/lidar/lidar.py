@@ -27,7 +27,7 @@ def subrays(
     if count == 1:
         return directions(azimuth, elevation)[:, None], np.ones(1)
     if count < 4:
-        raise InputError(f"{count} rays cannot stand for a beam. Take 1, which has no width, or 4 and more.")
+        raise InputError(f"{count} rays cannot represent a beam. Use 1, without width, or 4 and more.")
     around = 2.0 * np.pi * np.arange(count - 1) / (count - 1)
     rim = np.asarray(divergence, dtype=np.float64) / 2.0
     middle = directions(azimuth, elevation)

@@ -27,11 +27,11 @@ def comparison_section(page: ReportPage, found: PolicyComparison, words: dict[st
     page.section(
         "How to read this",
         "A p-value is the chance of trials at least as unlike as these if both policies were equally good. Small means "
-        "different. Large does not mean equal: that two policies are equal within a margin has to be shown by trials "
-        "of its own, which is what the test of equivalence does; where it has not, the answer is undecided.\n\n"
-        "A p-value at a fixed number of trials holds if that number was planned. If one looks after every pair and "
-        "stops when it looks good, only the sequential test holds: an e-value is the wealth of someone who bets "
-        "against equality at fair odds, and 1/α times the stake is reached by chance with probability α at most.",
+        "different. Large does not mean equal: that two policies are equal within a margin must be shown separately, "
+        "by the test of equivalence; otherwise the answer is undecided.\n\n"
+        "A p-value at a fixed number of trials holds if that number was planned. If you look after every pair and "
+        "may stop early, only the sequential test is valid: an e-value is the wealth of a bet against equality at "
+        "fair odds, and reaches 1/α times the stake by chance with a probability of at most α.",
     )
 
 
@@ -86,8 +86,8 @@ def power_section(page: ReportPage, figures: dict[str, Any]) -> None:
     curve = np.array(figures["curve"])
     page.plot(
         power_curve(curve[:, 0], curve[:, 1], wished=needed["wished"], needed=needed["trials_a"], name=needed["test"]),
-        "The chance that the test finds what is there, by adding up all possible outcomes. It saw-tooths because "
-        "counts are whole numbers; the orange line is where it stays above the wish.",
+        "The probability that the test detects the difference, by summing over all possible outcomes. It is not "
+        "monotonic because counts are integers; from the orange line on it stays above the required power.",
     )
     if figures.get("sequential"):
         rows = [[name, value] for name, value in figures["sequential"].items()]
@@ -98,8 +98,8 @@ def estimate_section(page: ReportPage, found: RealEstimate) -> None:
     """Add real scores with and without simulation, and the saved trials."""
     page.section(
         "Real scores, with and without simulation",
-        "The same starts were tried on the robot and in simulation, and many more in simulation only. How far the two "
-        "agree on the common ones says how much the others may tell. Both intervals hold for any number of trials.",
+        "The same starts were tried on the robot and in simulation, and many more in simulation only. The agreement "
+        "on the common ones determines the weight of the others. Both intervals are valid for any number of trials.",
     )
     names, groups, intervals = [], [], []
     for row in found.policies:
@@ -136,7 +136,7 @@ def estimate_section(page: ReportPage, found: RealEstimate) -> None:
             for row in found.policies
             for i in row.asymptotic.values()
         ],
-        caption="For many trials; for few they cover less than they say, and may reach below 0 or above 1.",
+        caption="For many trials; with few their coverage is below nominal, and they may extend below 0 or above 1.",
     )
     for row in found.policies:
         for note in row.notes:

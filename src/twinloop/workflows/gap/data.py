@@ -47,10 +47,10 @@ def _summary(page: ReportPage, gap: StatesGap, real: str, sim: str) -> None:
     page.section(
         f"Can {other} trajectories be told from {mine} ones?",
         f"{real} ({mine}) against {sim}. Episodes were cut into clips of {gap.clip_s:g} s at {gap.rate_hz:.4g} Hz, and "
-        f"every clip described by {len(gap.features)} numbers: where the joints were, how fast and how jerkily they "
-        "moved, how far and how late they followed their commands. A small classifier learned from some episodes which "
-        f"clips are {mine} and was asked about the others. 0.5 is guessing, 1 is always right; "
-        "below 0.5 it was misled, as chance does with few episodes, and only figures above speak of a gap.\n\n"
+        f"every clip described by {len(gap.features)} numbers: positions, velocities and jerk of the joints, "
+        "and the error and delay of following their commands. A small classifier was trained on some episodes to find "
+        f"{mine} clips, and scored on the others. 0.5 is chance, 1 is always right; "
+        "values below 0.5 occur by chance with few episodes, and only values above 0.5 indicate a gap.\n\n"
         + verdict(gap),
     )
     auc = gap.classifier.auc
@@ -135,10 +135,10 @@ def _features(page: ReportPage, gap: StatesGap) -> None:
 def _distances(page: ReportPage, gap: StatesGap) -> None:
     page.section(
         "Distances",
-        "MMD² and the energy distance are zero on average where both sets come from one source, and then below zero "
-        "as often as above. Precision and recall, density and coverage ask whether clips of the one set lie where "
-        f"those of the other do ({gap.sides[0]}: recall, coverage; {gap.sides[1]}: precision, density); what they are "
-        "where there is no gap depends on the number of clips and stands beside them.",
+        "MMD² and the energy distance are zero on average if both sets come from one source, with positive and "
+        "negative values. Precision and recall, density and coverage test whether clips of one set are near "
+        f"those of the other ({gap.sides[0]}: recall, coverage; {gap.sides[1]}: precision, density); their values "
+        "without a gap depend on the number of clips and are listed with them.",
     )
     rows = [
         [name, float(found.distance.estimate), _range(found.distance), "0", found.p_value]
@@ -173,7 +173,7 @@ def _percent(interval: Interval) -> float:
 
 
 _FEWEST = 4  # episodes of which each half has two
-_HALF = "its own other half, which shows what is seen without any gap"
+_HALF = "its other half, as a reference without any gap"
 _HALVES = ("half A", "half B")
 
 
@@ -247,7 +247,7 @@ def headlines_of(gap: StatesGap) -> list[HeadlineMetric]:
     """The figures that conditions and the history see."""
     around = gap.neighbours
     mine, other = gap.sides
-    told = f"share of pairs of held-out clips, one {mine} and one {other}, that are told apart; 0.5 is chance"
+    told = f"share of pairs of held-out clips, one {mine} and one {other}, in the right order; 0.5 is chance"
     return [
         gap.classifier.auc.headline("auc", meaning=told),
         gap.mmd.distance.headline("mmd", meaning="squared maximum mean discrepancy of all features"),
@@ -355,7 +355,7 @@ def _against(
     if sim is not None and twin is not None:
         raise InputError("Both --sim and --twin were given. Compare with stored episodes, or with a twin's replays.")
     if params is not None and twin is None:
-        raise InputError("--params says which values a twin takes, and no --twin was given. Give --twin too.")
+        raise InputError("--params gives the values of a twin, but --twin is missing. Give --twin too.")
     if sim is not None:
         require_two_sides(real, sim)
         return ComparisonTarget(real=real.episodes, sim=sim.episodes, paired=False, label=sim.label)
@@ -364,7 +364,7 @@ def _against(
     if len(real.episodes) < _FEWEST:
         count = f"{len(real.episodes)} episode{'' if len(real.episodes) == 1 else 's'}"
         raise InputError(
-            f"{real.label} has {count}, and half of it says nothing of how episodes differ. Give a log of at least "
+            f"{real.label} has {count}, and half of it is too little to compare episodes. Give a log of at least "
             f"{_FEWEST}, or something to compare with: --sim or --twin."
         )
     mixed = generator(seed, "gap/data/halves").permutation(len(real.episodes))

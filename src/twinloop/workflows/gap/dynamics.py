@@ -39,13 +39,13 @@ Camera = Callable[[int, NDArray[np.float64]], list[NDArray[np.uint8]]]
 def horizon_section(page: ReportPage, gap: GapReport) -> None:
     """Add the error against the time since a window's beginning, with the baselines and the noise floor."""
     floor = "" if gap.floor is None else (
-        " The broken dark line is how far reality is from itself where one motion was repeated: no prediction that "
-        "does not know which run it predicts comes closer on average."
+        " The dashed dark line is the noise floor from repeated motions: a prediction that is the same for "
+        "all repeats cannot be closer on average."
     )  # fmt: skip
     page.section(
         "How the error grows",
-        "Root mean square error against the time since a window began, at the measured state: a twin that is right "
-        "stays low, a guess that knows no physics does not, and the worse of them soon leave their panel. Bands are "
+        "Root mean square error against the time since a window began, at the measured state: an accurate twin "
+        "stays low, a non-physics baseline does not, and the worse ones soon leave their panel. Bands are "
         "intervals; point at a curve for its values." + floor,
     )
     twins = [_curve(f"twin, {name}", gap.curves[name]) for name in gap.names]
@@ -80,8 +80,8 @@ def clips_section(
     """
     page.section(
         "The worst clips",
-        "Each begins where the robot was measured to be and goes on with the recorded commands alone. Above: the twin "
-        "put at what was measured. Below: where it went by itself. Last: both laid over each other.",
+        "Each begins at the measured state and continues with the recorded commands alone. Top: the twin in the "
+        "measured poses. Middle: the simulated motion. Bottom: both overlaid.",
     )
     try:
         strips = film_strips(
@@ -183,7 +183,7 @@ def run_gap(request: GapDynamicsRequest, console: Console) -> Outcome:
                 names=(request.twin, log.name),
             )
         except (InputError, LogError) as error:  # the gap is measured all the same
-            unsaid = f"Why the twin errs is not told: {error}"
+            unsaid = f"The attribution of the error is missing: {error}"
         console.print("\n" + (reason.text() if reason else unsaid), soft_wrap=True)
     return started.end(
         {**report.to_json(), "twin": name_and_hash(twin), "data": log.describe(), "note": split.note}

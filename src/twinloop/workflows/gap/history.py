@@ -182,7 +182,7 @@ def _fill(page: ReportPage, runs: Sequence[PastRun], names: Sequence[str]) -> No
     page.section(
         "Every run, oldest first",
         "A point per run with its interval. Runs on other data or with other settings are not comparable; the table "
-        "says which data.",
+        "has the data of each run.",
     )
     labels = [f"{run.folder.name}<br>{run.version}" for run in runs]
     for name in names:

@@ -121,6 +121,5 @@ def require_two_sides(real: LogEpisodes, sim: LogEpisodes) -> None:
     sources = [{episode.source for episode in log.episodes} for log in (real, sim)]
     if sources == [{"sim"}, {"real"}]:
         raise InputError(
-            f"{real.name}, given as --real, says that it is simulated, and {sim.name}, given as --sim, that it is "
-            "real. Swap them."
+            f"{real.name}, given as --real, is marked as simulated, and {sim.name}, given as --sim, as real. Swap them."
         )

@@ -38,8 +38,8 @@ def predictivity_section(page: ReportPage, report: PredictivityReport) -> None:
     page.section(
         "Does a better score in simulation mean a better score in reality?",
         f"{len(main.scores.policies)} policies were scored in both. If simulation predicts reality, the dots below "
-        "rise together: the policy that wins in simulation wins on the robot too. They need not lie on the dotted "
-        "line for that; a simulation that is too easy for every policy alike still ranks them well.",
+        "rise together: the policy that wins in simulation wins on the robot too. They need not be on the dotted "
+        "line for that; a simulation that is equally too easy for all policies still ranks them well.",
     )
     page.figures([_key(main, name) for name in _KEY] + [_best(main)])
     shown = [*([] if report.average is None else [report.average]), *report.tasks]
@@ -87,13 +87,13 @@ def _explained(page: ReportPage, report: PredictivityReport) -> None:
     real, sim = report.main.result.noise_share
     page.section(
         "How to read the two intervals",
-        "“Of these policies” asks where the figure would lie if exactly these policies were tried for ever: more "
-        "trials narrow it. “Of such policies” asks what to expect of the next policies of this kind: only more "
-        "policies narrow it, and with three or four it is wide because so little is known. Both assume that true "
+        "“These policies” is the interval of the metric for exactly these policies with unlimited trials: more "
+        "trials narrow it. “Such policies” is the interval for further policies of this kind: only more "
+        "policies narrow it, and with three or four it is wide. Both assume that true "
         "scores are normally distributed; docs/evidence/compare_policies.md has their coverage where they are not.\n\n"
-        f"Of the spread of the scores shown, about {real:.0%} (real) and {sim:.0%} (simulated) is chance of a few "
-        "trials. Chance makes a correlation look smaller than it is and a wrong order more frequent, so the value that "
-        "publications print is given first, and beside it the middle of what remains when that noise is taken off.",
+        f"Of the spread of the scores shown, about {real:.0%} (real) and {sim:.0%} (simulated) is noise of few "
+        "trials. Noise reduces a correlation and makes wrong orders more frequent, so the table has the value "
+        "as published and the median value without this noise.",
     )
     for note in report.notes:
         page.text(note)

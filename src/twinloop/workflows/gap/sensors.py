@@ -56,10 +56,10 @@ def sensors_section(page: ReportPage, gap: SensorGap) -> None:
             page.plot(allan_pair(real.allan, sim.allan, gap.units[name]), name)
     page.section(
         "Every figure",
-        "Real | simulated, means over episodes. Noise is the standard deviation that white noise of the density found "
-        "in the upper half of the common band would have; lag is behind the command, for speeds behind the slope of "
-        "the position; missing are samples that a steady clock would have had besides, repeated are equal to the one "
-        "before although the channel moves; a step is the size of one count. A dash: not told; a star: differs.",
+        "Real | simulated, means over episodes. Noise is the standard deviation of white noise with the density "
+        "in the upper half of the common band; lag is relative to the command, for velocities relative to the slope of "
+        "the position; missing samples are those that a regular clock would have in addition, repeated ones equal the "
+        "previous one although the channel moves; a step is the size of one count. A dash: unknown; a star: differs.",
     )
     page.table(["channel", "unit", *_SHOWN], [_channel_row(gap, name) for name in gap.figures])
 
@@ -73,7 +73,7 @@ def remedy_text(row: SensorDifference) -> str:
 
 
 def _stands(words: str) -> str:
-    return f"The real spectrum stands higher or lower at {words}." if words else "No octave differs beyond chance."
+    return f"The real spectrum is higher or lower at {words}." if words else "No octave differs beyond chance."
 
 
 def _row(row: SensorDifference) -> list[str]:

@@ -66,10 +66,10 @@ def vision_section(
 def verdict(gap: VisionGap) -> str:
     """One sentence."""
     p, auc = gap.classifier.p_value, gap.classifier.auc
-    share = f"A classifier tells held-out pictures apart with an AUC of {_said(auc)} (½ is chance)"
-    share += ", and no test was asked for" if np.isnan(p) else f", p = {p:.2g}"
+    share = f"A classifier separates held-out images with an AUC of {_said(auc)} (½ is chance)"
+    share += ", without a test" if np.isnan(p) else f", p = {p:.2g}"
     if p > ALPHA:
-        return f"{share}: no gap is shown with so many episodes, which does not say that there is none."
+        return f"{share}: no significant gap with this number of episodes, which does not exclude a gap."
     named = f"; first to change: {remedy_text(gap.remedies[0])}" if gap.remedies else "; no camera parameter closes it"
     return f"{share}{named}."
 
@@ -91,11 +91,11 @@ HEAD = ("statistic", "unit", "real", "simulated", "real − simulated, 95 %", "p
 
 def _summary(page: ReportPage, gap: VisionGap) -> None:
     page.section(
-        "How far simulated pictures are from real ones",
-        f"{len(gap.real.embedding)} pictures of {len(gap.real.names)} real episodes and {len(gap.sim.embedding)} of "
-        f"{len(gap.sim.names)} simulated ones, seen by the encoder {gap.encoder} ({gap.encoder_hash[:12]}, "
-        f"{gap.dimension} numbers a picture). Episodes, not pictures, are what is counted: labels are exchanged and "
-        f"samples drawn episode by episode. {verdict(gap)}",
+        "Distance between simulated and real images",
+        f"{len(gap.real.embedding)} images of {len(gap.real.names)} real episodes and {len(gap.sim.embedding)} of "
+        f"{len(gap.sim.names)} simulated ones, encoded by {gap.encoder} ({gap.encoder_hash[:12]}, "
+        f"{gap.dimension} features per image). The episode is the unit, not the image: labels are permuted and "
+        f"samples drawn by whole episodes. {verdict(gap)}",
     )
     differ = sum(row.p_value <= ALPHA for row in gap.differences)
     page.figures(
@@ -109,16 +109,16 @@ def _summary(page: ReportPage, gap: VisionGap) -> None:
     )
     real, sim = _some(gap.real.kept), _some(gap.sim.kept)
     labels = ["real"] * len(real) + ["simulated"] * len(sim)
-    page.image(contact_sheet([*real, *sim], labels, columns=_SHEET), "Some of the pictures that were compared.")
+    page.image(contact_sheet([*real, *sim], labels, columns=_SHEET), "Some of the compared images.")
 
 
 def _remedies(page: ReportPage, gap: VisionGap, tones: Mapping[str, NDArray[np.float64]]) -> None:
     page.section(
         "Which camera parameter would close it",
-        "Simulated pictures are developed again by the sensor's own formulas with other values of the twin's camera, "
-        "until colours, edges and noise are as in the real pictures. A parameter is named where its change differs "
-        "from none and closes something; the one that closes most of MMD² comes first. Both sides must show the same "
-        "scenes on average: what the scenes themselves differ in is put down to the camera too.",
+        "Simulated images are processed again by the sensor's formulas with other values of the twin's camera, "
+        "until colours, edges and noise equal those of the real images. A parameter is listed if its change is "
+        "significant and reduces the gap; the one that closes most of MMD² comes first. Both sides must show the same "
+        "scenes on average: differences of the scenes are attributed to the camera too.",
     )
     if gap.remedies:
         rows = [
@@ -128,11 +128,9 @@ def _remedies(page: ReportPage, gap: VisionGap, tones: Mapping[str, NDArray[np.f
         ]  # fmt: skip
         page.table(["parameter", "unit", "now", "value", "95 %", "of MMD² closed", "statistics that it closes"], rows)
         if math.isfinite(gap.left):
-            page.text(
-                f"With all of them together {max(gap.left, 0.0):.0%} of MMD² remain, by pictures developed again."
-            )
+            page.text(f"With all of them together {max(gap.left, 0.0):.0%} of MMD² remain, for images processed again.")
     else:
-        page.text("None: no parameter of the camera brings the simulated pictures nearer beyond chance.")
+        page.text("None: no parameter of the camera reduces the gap of the simulated images significantly.")
     page.plot(
         tone_quantiles(QUANTILES, tones["real"], tones["sim"], tones.get("remedied")),
         "Tone by quantile matching: on the dotted line both sides are equally bright. A line through the origin of "
@@ -148,9 +146,9 @@ def _remedies(page: ReportPage, gap: VisionGap, tones: Mapping[str, NDArray[np.f
 def _regions(page: ReportPage, gap: VisionGap, again: Sequence[Pictures]) -> None:
     page.section(
         "Where it shows",
-        "Each region is judged alone: a classifier that sees only that region learns from some episodes and is judged "
-        "by others. Clear regions tell nothing, red ones give the simulation away; the same map lies over both "
-        "pictures.",
+        "Each region is tested alone: a classifier of that region is trained on some episodes and scored on "
+        "others. Transparent regions do not differ, red ones distinguish the simulation; the same map is drawn over "
+        "both images.",
     )
     for regions, sim, when in (
         (gap.regions, gap.sim.kept, ""),
@@ -160,17 +158,17 @@ def _regions(page: ReportPage, gap: VisionGap, again: Sequence[Pictures]) -> Non
             middle = [some[len(some) // 2] for some in (_some(gap.real.kept), _some(sim))]
             page.plot(
                 telling_regions(middle, ["real", "simulated" + when], regions.apart, _hover(regions)),
-                f"{regions.telling} of {regions.auc.size} regions tell beyond chance{when} (permuted episodes, Holm). "
-                "Colour is the distance of scores in standard deviations, on a scale of its own.",
+                f"{regions.telling} of {regions.auc.size} regions are significant{when} (permuted episodes, Holm). "
+                "Colour is the distance of scores in standard deviations, on a separate scale.",
             )
 
 
 def _distances(page: ReportPage, gap: VisionGap) -> None:
     page.section(
         "Distances in the embedding",
-        "MMD² and KID are zero on average where both sides come from one source, and may be negative by chance. "
-        "Precision and density ask whether simulated pictures look like real ones, recall and coverage whether all of "
-        "the real ones are there.",
+        "MMD² and KID are zero on average if both sides come from one source, and may be negative by chance. "
+        "Precision and density test whether simulated images look like real ones, recall and coverage whether they "
+        "include all of the real ones.",
     )
     distance = gap.mmd.distance
     page.plot(
@@ -247,7 +245,7 @@ def run_gap_vision(request: GapVisionRequest, console: Console) -> Outcome:
     refuse_draws(request.draws, 0.95)
     real, sim, camera, seed = request.real, request.sim, request.camera, request.seed
     if Path(real).resolve() == Path(sim).resolve():
-        raise InputError(f"--real and --sim are the same folder, {real}: nothing can differ. Give simulated pictures.")
+        raise InputError(f"--real and --sim are the same folder, {real}: nothing can differ. Give simulated images.")
     encoder = open_encoder(request.embedding)
     pictures = open_pictures(real, camera), open_pictures(sim, request.sim_camera or _same_camera(sim, camera))
     for one in pictures:
@@ -292,7 +290,7 @@ def simulated_camera(path: Path, camera: str, twin: str | None) -> SimulatedCame
         )
     settings: dict[str, Any] = {}
     values: dict[str, float] = {}
-    name, known = camera, "nothing says through which camera, so an ideal one is assumed (--twin TWIN says)"
+    name, known = camera, "the camera is unknown, so an ideal one is assumed (--twin TWIN sets it)"
     if twin is not None:
         built = load_twin(twin)
         sensors = camera_sensors(built)

@@ -237,8 +237,8 @@ def where_section(page: ReportPage, found: UnexplainedResult) -> None:
     names = [channel.removeprefix("position/") for channel in found.channels]
     page.section(
         "What no parameter explains",
-        f"The mean squared error of the {found.reference} twin by channel: what better parameters take away, what is "
-        f"noise ({found.noise_source}), and what is left. Over {found.episodes} episodes.",
+        f"The mean squared error of the {found.reference} twin by channel: the part removed by the identified "
+        f"parameters, noise ({found.noise_source}), and the unexplained rest. Over {found.episodes} episodes.",
     )
     page.plot(
         share_bars(
@@ -256,8 +256,8 @@ def where_section(page: ReportPage, found: UnexplainedResult) -> None:
     page.table(
         ["channel", "error left (RMS)", "unit", "explained", "unexplained", "noise", "predictable from states"],
         rows,
-        caption="In parentheses the 95 % interval over episodes. Predictable is the part of what is left that the "
-        "states below predict on episodes that they were not fitted to: a better model could take away that much.",
+        caption="In parentheses the 95 % interval over episodes. Predictable is the part of the rest that the "
+        "states below predict on held-out episodes: a better model could remove that much.",
     )
     if found.hints:
         page.table(
@@ -266,7 +266,7 @@ def where_section(page: ReportPage, found: UnexplainedResult) -> None:
                 [h.channel, h.rule.where, h.term, f"{h.share:.0%}", "; ".join(h.evidence), h.command()]
                 for h in found.hints
             ],
-            caption="What to try first, by rule; whether it is missing is for the command to say.",
+            caption="Terms to try first, by rule; the command tests whether they are missing.",
         )
     _events(page, found)
     _states(page, found)
@@ -329,8 +329,8 @@ def _states(page: ReportPage, found: UnexplainedResult) -> None:
     rows = sorted(found.states, key=lambda s: (not _stands_out(s), -float(s.share.estimate)))[:_MOST_ROWS]
     page.section(
         "What it depends on",
-        "Of what parameters leave, the part that functions of a state predict on episodes that they were not fitted "
-        "to; `linear` is the part of the whole residual that parameters a little off would explain.",
+        "Part of the rest that functions of a state predict on held-out "
+        "episodes; `linear` is the part of the whole residual that slightly different parameters would explain.",
     )
     ends = 100 * np.array([[float(part) for part in (s.share.estimate, s.share.low, s.share.high)] for s in rows])
     page.plot(
@@ -339,7 +339,7 @@ def _states(page: ReportPage, found: UnexplainedResult) -> None:
             ends[:, 0],
             (ends[:, 1], ends[:, 2]),
             [_stands_out(s) for s in rows],
-            title="part of the power of what is left / %",
+            title="share of the residual's power / %",
             null=0.0,
             words=[f"{STATES[s.state]}: {percent(s.share, 0)}, p {s.p_value:.2g}" for s in rows],
         )

@@ -50,19 +50,19 @@ def why_section(
     page.section(
         "Why the twin errs",
         "The twin was replayed with its nominal parameters, with the identified ones, and with mixtures of both, "
-        f"always on the same windows of {len(found.episodes)} episodes ({found.note}). The error that goes away is "
-        "shared out among groups of parameters by Shapley values: the mean of what a group takes away over all orders "
-        "in which groups can be exchanged. Shares are of the mean squared error with nominal parameters, and with what "
-        "no parameter explains they add up to 100 %. A negative share adds error. Groups that the data cannot tell "
-        "apart are told of together.",
+        f"always on the same windows of {len(found.episodes)} episodes ({found.note}). The removed error is "
+        "divided among groups of parameters by Shapley values: the mean error that a group removes over all orders "
+        "of exchanging groups. Shares are of the mean squared error with nominal parameters, and with the "
+        "unexplained part they add up to 100 %. A negative share adds error. Groups that the data cannot "
+        "separate are reported together.",
     )
     for sentence in sentences:
         page.text(sentence)
     page.plot(
         _panels(found.explanations()),
-        "Bars are shares of each channel's squared error, lines their 95 % intervals over episodes and over what is "
-        "not known of the parameters. Blue takes error away, orange adds it, violet is what no parameter explains. "
-        "Grey is not told apart from 0: bars of a panel are judged together (Holm), so that an interval may miss 0 by "
+        "Bars are shares of each channel's squared error, lines their 95 % intervals over episodes and the "
+        "uncertainty of the parameters. Blue removes error, orange adds it, violet is explained by no parameter. "
+        "Grey is not significant: bars of a panel are tested together (Holm), so an interval may exclude 0 by "
         "a little and still be grey.",
     )
     _exchanges(page, found)
@@ -103,7 +103,7 @@ def _exchanges(page: ReportPage, found: Attribution) -> None:
         + (f", and {found.ndraw} draws of the identified parameters." if found.ndraw else ".")
         + f" Beyond pairs, groups interact by up to {100 * float(np.nan_to_num(found.interactions).max()):.0f} % of a "
         "channel's error."
-        + (f" Not told by the data and held at their estimates: {', '.join(found.held)}." if found.held else ""),
+        + (f" Unidentifiable and fixed at their estimates: {', '.join(found.held)}." if found.held else ""),
     )
 
 

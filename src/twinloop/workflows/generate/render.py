@@ -67,7 +67,7 @@ def _pairs(words: Sequence[str], option: str) -> tuple[dict[str, str], list[str]
     parts = [word.partition("=") for word in words]
     said = [key if sign else "" for key, sign, _ in parts]
     if (option != "--quality" and said.count("") > 1) or any(key and said.count(key) > 1 for key in said):
-        raise InputError(f"{option} {' '.join(words)} says the same thing twice. Keep one.")
+        raise InputError(f"{option} {' '.join(words)} sets the same name twice. Keep one.")
     return {key: value for key, sign, value in parts if sign}, [word for word in words if "=" not in word]
 
 

@@ -249,9 +249,11 @@ def run_identify(request: IdentifyRequest, console: Console) -> dict[str, Any]:
     if planning.plan:
         return run_plan(request, log, config, console)
     if planning.excitation is not None:
-        raise InputError("--excitation suggests a motion before a fit. Say --plan as well.")
+        raise InputError("--excitation suggests a motion before a fit. Add --plan.")
     if log is None or request.output is None:
-        raise InputError("A fit needs --data and --output. Say --plan to see what data, or none, could tell.")
+        raise InputError(
+            "A fit needs --data and --output. Add --plan to see which parameters the data, or none, would determine."
+        )
     return identify_log(request, log, request.output, config, console)
 
 
@@ -271,7 +273,7 @@ def identify_log(
     """Fit a log, run the requested analyses, and print and store the result."""
     asked, holdout = request.ranging, request.holdout
     if (asked.structures or asked.structure_file) and not asked.compare:
-        raise InputError("--structures and --structure-file name what --compare fits. Say --compare as well.")
+        raise InputError("--structures and --structure-file select the structures of --compare. Add --compare.")
     twin = load_twin(request.twin)
     claim_output(output)
     _refuse_early(log, asked, holdout)

@@ -44,9 +44,9 @@ def identify_section(
     """Add estimates with intervals and nominal values, unidentifiable parameters, and the residual."""
     known = sum(estimate.determined for estimate in result.estimates)
     page.section(
-        "What the log says about the twin",
+        "Parameters identified from the log",
         f"{known} of {len(result.estimates)} parameters are determined by {len(result.training)} training episodes; "
-        "the others are printed without an interval, because the data do not tell them. "
+        "unidentifiable parameters are printed without an interval. "
         f"{result.evidence.text()} Residuals are correlated in time, and intervals that ignore it are far too narrow.",
     )
     rows = result.estimates
@@ -141,8 +141,8 @@ def _residuals(
     frames = int(np.mean(logs.lengths))
     page.section(
         "What is left over",
-        "Autocorrelation of training residuals. White noise would lie in the grey band; what stays above it for long "
-        "is physics that the twin lacks, or a disturbance that the log does not tell.",
+        "Autocorrelation of training residuals. White noise would be in the grey band; longer correlation "
+        "is physics that the twin lacks, or a disturbance that the log does not record.",
     )
     figure = residual_correlation(
         np.arange(lags + 1) / logs.twin.control_hz,
@@ -185,7 +185,7 @@ def ranges_section(
         curve = ranges.curve
         page.plot(
             coverage_curve(curve.levels, curve.plain, curve.calibrated, curve.low, curve.high),
-            f"Part of {curve.clips} test clips that lie inside the ranges as a whole.",
+            f"Share of {curve.clips} test clips that are completely inside the ranges.",
         )
     if held_out and not math.isnan(ranges.within):
         _held_out_clips(page, ranges, twin, held_out[:_CLIPS], config)

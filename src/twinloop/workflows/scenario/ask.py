@@ -203,16 +203,14 @@ def who(pinned: PinnedWorld, policy: str) -> str:
     stored = pinned.evidence.get("expected")
     reference = policy or (str(stored.get("reference", "")) if isinstance(stored, dict) else "")
     if not reference:
-        raise InputError(
-            f"Nobody was stored who acts in scenario {pinned.name}. Name a policy or the expert: --policy."
-        )
+        raise InputError(f"No actor is stored in the scenario {pinned.name}. Name a policy or the expert: --policy.")
     return reference
 
 
 def run_counterfactual(request: CounterfactualRequest, console: Console) -> tuple[dict[str, Any], int]:
     """Success with and without changes, in the same worlds with the same chance."""
     if not request.what:
-        raise InputError("Say what would have been different: --what 'object/cube/mass=0.05,0.1'.")
+        raise InputError("Give the change: --what 'object/cube/mass=0.05,0.1'.")
     run = MeasuredRun.begin("scenario", "counterfactual", request.output, request.fail_if, console)
     asking = ScenarioQuestion.begin(request)
     whats = [parse_what(text, asking.twin) for text in request.what]
@@ -327,7 +325,9 @@ def _first_words(first: TermEffect) -> str:
         )
     said = f"The failure needs {first.term.name} most ({first.term.meaning}): {first.verdict()}"
     shown = first.without.p_adjusted <= 0.05
-    return f"{said}." if shown else f"{said}; {first.without.pairs.pairs} worlds do not tell it from chance, try more."
+    return (
+        f"{said}." if shown else f"{said}; {first.without.pairs.pairs} worlds are too few for significance; try more."
+    )
 
 
 def _terms_table(rows: Sequence[TermEffect]) -> Table:

@@ -226,7 +226,7 @@ def _sources(circle: LoopRequest, folder: Path) -> list[dict[str, Any]]:
     sources = _said(folder).get("sources")
     if not sources:
         raise InputError(
-            f"{folder} does not say what the policy was trained on. Give that with --data, so that it is not forgotten."
+            f"{folder} does not record the policy's training data. Give them with --data, to train on them again."
         )
     return list(sources)
 
@@ -322,7 +322,7 @@ def _gated(
             "invariants": {"waived": "trials here compare policies; safety is the envelope's and the release gate's"},
             "regressions": {"suites": ["failures"]},
             "latency": {"waived": "the network is the champion's"},
-            "context": {"waived": "tried on the twin of the scenario only; the release gate asks for the deployment's"},
+            "context": {"waived": "tried on the twin of the scenario only; the release gate tests the deployment's"},
         },
         where="the gate of scenario loop",
     )

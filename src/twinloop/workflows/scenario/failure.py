@@ -73,7 +73,7 @@ def from_provenance(located: DatasetEpisode, asked: FromFailureRequest, backend:
         raise InputError(f"Episode {index} of {reader.path} succeeded. Give one that failed (`--keep all` keeps them).")
     config = root_config(reader, record.config_hash).get("generate")
     if not isinstance(config, dict) or not {"twin", "task"} <= config.keys():
-        raise InputError(f"{reader.path} does not say which twin and task made it, so nothing can be rebuilt from it.")
+        raise InputError(f"{reader.path} does not record its twin and task, so it cannot be rebuilt.")
     twin = load_twin(str(config["twin"]))
     task = open_task(str(config["task"]), twin)
     episode = SimEpisode(
@@ -177,7 +177,7 @@ def _log(located: DatasetEpisode, twin: Twin) -> LoggedEpisode:
     reader, index = located.reader, located.index
     if ENVIRONMENT not in reader.info["features"]:
         raise InputError(
-            f"{reader.path} has no {ENVIRONMENT}, so nobody says where things lay. Record with a tracker, or pin a "
+            f"{reader.path} has no {ENVIRONMENT}, so the object poses are unknown. Record with a tracker, or use a "
             "simulated episode."
         )
     row: dict[str, Any] = reader.row(index)
@@ -285,12 +285,12 @@ def acting_again(rebuilt: RebuiltWorld) -> tuple[str, str]:
         return places.EXPERT, "Who acts: the task's expert, as in the episode."
     name = actor.removeprefix("policy:")
     if name == actor:
-        return "", "The episode does not say that a policy acted."
+        return "", "The episode does not record a policy as its actor."
     for reference in (rebuilt.policy_hash, name):
         if reference and places.is_here(reference, rebuilt.policy_hash):
-            return reference, f"Who acts: the policy {name}, as the episode says; another by --policy."
+            return reference, f"Actor: the policy {name}, as recorded in the episode; --policy selects another."
     digest = f" ({rebuilt.policy_hash[:12]})" if rebuilt.policy_hash else ""
-    return "", f"The episode says that the policy {name}{digest} acted, and it is not here."
+    return "", f"The episode records the policy {name}{digest} as its actor, which is not available here."
 
 
 def _tried(
@@ -329,7 +329,7 @@ def _lines(
     rows = [(open_loop, "the commands of the episode")] + ([(closed, reference)] if closed is not None else [])
     lines = [f"Under {who}: {rate_words(tried)}." for tried, who in rows]
     if closed is None:
-        lines.append("Nobody acted again: name who does with --policy, so that `scenario regress` can compare.")
+        lines.append("No actor was run: name one with --policy, so that `scenario regress` can compare.")
     if not again:
         return [*lines, "It does NOT happen again: a gap, not a scenario."]
     return [*lines, "It happens again, exactly." if rebuilt.exact else "It happens again."]

@@ -132,7 +132,7 @@ def policy_folder(reference: str) -> Path:
 
     if Workspace.find(Path.cwd()) is None:
         raise InputError(
-            f"{reference!r} is no folder of a policy, and there is no workspace here whose registry could know it. "
+            f"{reference!r} is not a policy's folder, and there is no workspace here with a registry. "
             f"Give a folder, or {EXPERT!r}."
         )
     from twinloop.release.registry import PolicyRegistry

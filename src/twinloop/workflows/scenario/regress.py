@@ -138,7 +138,10 @@ def _accept(
         evidence = {**world.evidence, "expected": expectation(who(world, policy), verdict.now)}
         rewrite_pinned(replace(world, evidence=evidence), folder)
         kept += 1
-    console.print(f"Accepted: {kept} of {len(verdicts)} scenarios expect from now on what was found.", soft_wrap=True)
+    console.print(
+        f"Accepted: {kept} of {len(verdicts)} scenarios now have the current result as their expectation.",
+        soft_wrap=True,
+    )
 
 
 def _table(verdicts: Sequence[RegressionVerdict]) -> Table:

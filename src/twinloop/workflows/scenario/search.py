@@ -180,10 +180,10 @@ def _say(figures: dict[str, Any], console: Console) -> None:
     )
     if rate["warning"]:
         console.print(rate["warning"], style="yellow", soft_wrap=True, markup=False)
-    named = ", ".join(figures["depends_on"]) or "nothing that the search could tell"
+    named = ", ".join(figures["depends_on"]) or "no parameter that the search could identify"
     console.print(f"It depends on {named}.", soft_wrap=True)
     table = Table(
-        "failure", "progress", "distance", "farthest from the middle of what is drawn, in standard deviations"
+        "failure", "progress", "distance", "farthest from the centre of the distribution, in standard deviations"
     )
     for number, failure in enumerate(figures["failures"]):
         said = ", ".join(f"{name} {value:+.1f}" for name, value in failure["deviations"].items())

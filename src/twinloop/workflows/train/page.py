@@ -106,10 +106,10 @@ def adaptation_section(page: ReportPage, figures: Mapping[str, Any]) -> None:
         ]
         page.table(
             ("source", "unit", "before", "95 %", "after", "95 %"), rows,
-            caption="Held-out action error of the policy to go on from, and of what it became.",
+            caption="Held-out action error of the base policy, and of the trained one.",
         )  # fmt: skip
     if "pixels" in facts:
-        page.text(f"Simulated pictures got the real ones' {_pixels(facts['pixels'])}.")
+        page.text(f"Simulated images got the real ones' {_pixels(facts['pixels'])}.")
     if "alignment" in facts:
         _alignment(page, facts["alignment"])
 

@@ -176,7 +176,7 @@ def _remember(
             run = held.record_run("train", output, short, started, datetime.now(UTC), words)
             base = figures.get("adaptation", {}).get("base_hash")
             if base is not None and not len(held.query("SELECT policy FROM policies WHERE policy = ?", [base])):
-                console.print(f"Note: the workspace does not know the base policy {base[:16]}.", soft_wrap=True)
+                console.print(f"Note: the workspace has no record of the base policy {base[:16]}.", soft_wrap=True)
                 base, extra = None, {**extra, "base_hash": base}
             held.record_policy(figures["hash"], output.name, frozen, run, extra, base=base)
     except TwinloopError as error:

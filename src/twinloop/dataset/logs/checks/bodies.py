@@ -30,7 +30,7 @@ def check_poses(record: LogRecord) -> Iterator[LogFinding]:
             yield in_episode(
                 record, name, float(signal.time[off[0]]), "quaternion_norm", "error" if worst > _WRONG else "warning",
                 f"{len(off)} quaternions are not of unit length, {norm[off[0]]:.5g} at frame {off[0]}.",
-                "Divide by the length where it is rounding; else the columns are not a quaternion.",
+                "If this is rounding, divide by the length; otherwise the columns are not a quaternion.",
                 count=float(len(off)), worst=worst,
             )  # fmt: skip
         elif (

@@ -163,7 +163,7 @@ def _angular(
     if errors[""] > 0.2 and errors[best] < 0.5 * errors[""] and 1 - errors[best] > _ALIKE:
         if best == "xyzw":
             yield in_episode(record, pose, time[0], "quaternion_order", "error",
-                "turns as its angular velocity says only if it is read as xyzw "
+                "agrees with its angular velocity only if it is read as xyzw "
                 f"(correlation {1 - errors[best]:.2f} instead of {1 - errors['']:.2f}).",
                 "--quaternions xyzw", **figures)  # fmt: skip
         else:
@@ -257,13 +257,13 @@ def _against_twin(
     slope = float(x @ y) / power if power > 0 else 0.0
     if correlation < _AGAINST_TWIN:
         yield _against(record, series, name, joint,
-            f"is against the torque that the twin's inverse dynamics asks for (correlation {correlation:.2f}, "
+            f"is opposite to the torque of the twin's inverse dynamics (correlation {correlation:.2f}, "
             f"{slope:.3g} times).", correlation=correlation, slope=slope)  # fmt: skip
     elif correlation > -_AGAINST_TWIN and slope > _MILLI:
         yield LogFinding(
             kind="torque_unit", severity="warning", column=name + record.joints[joint], episodes=(record.index,),
             begin_s=float(series.time[0]),
-            evidence=f"is {slope:.4g} times the torque that the twin's inverse dynamics asks for (correlation "
+            evidence=f"is {slope:.4g} times the torque of the twin's inverse dynamics (correlation "
             f"{correlation:.2f}).", remedy="Give it in N·m: it may be mN·m, or a current.",
             figures={"correlation": correlation, "slope": slope},
         )  # fmt: skip

@@ -69,7 +69,7 @@ def check_response(record: LogRecord, pair: CommandPair) -> Iterator[LogFinding]
             begin_s=float(pair.series.time[0]),
             evidence=f"follows the command of {record.joints[other]} (correlation {better:.2f}) and not its own "
             f"({own:.2f}).",
-            remedy=f"Put the columns right: what stands as {record.joints[column]} is {record.joints[other]}.",
+            remedy=f"Correct the columns: {record.joints[column]} contains {record.joints[other]}.",
             figures={"own": own, "other": better, "other_column": float(other)},
         )  # fmt: skip
     for column, name in enumerate(pair.columns):

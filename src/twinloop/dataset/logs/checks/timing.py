@@ -51,7 +51,7 @@ def check_rates(records: Sequence[LogRecord]) -> Iterator[LogFinding]:
                 episodes=(index,),
                 begin_s=0.0,
                 evidence=f"{1 / step:.2f} Hz, the log's median is {1 / usual:.2f} Hz.",
-                remedy="Fit it apart, or resample the log to one rate.",
+                remedy="Fit it separately, or resample the log to one rate.",
                 figures={"rate_hz": 1 / step, "usual_hz": 1 / usual},
             )
 
@@ -94,7 +94,7 @@ def _check_clock(record: LogRecord, name: str, time: Array) -> Iterator[LogFindi
     if len(twice):
         row = int(rows[twice[0] + 1])
         yield found(
-            "time_duplicate", "error", row, f"{len(twice)} times stand there twice, first at frame {row}.",
+            "time_duplicate", "error", row, f"{len(twice)} times occur twice, first at frame {row}.",
             "--drop-duplicates keeps the first of each.", count=float(len(twice)),
         )  # fmt: skip
     yield from _gaps(found, name, rows, steps, median)
@@ -273,8 +273,8 @@ def check_drift(index: int, pair: CommandPair, answers: Sequence[CommandResponse
         yield LogFinding(
             kind="clock_drift", severity="error", column="", episodes=(index,), begin_s=begin,
             evidence=f"the lag between commands and measurements grows by about {1e3 * total:+.0f} ms over "
-            f"{seconds:.3g} s, {100 * total / seconds:+.2g} % (explains {100 * gain:.0f} % of what a constant lag does "
-            "not).",
+            f"{seconds:.3g} s, {100 * total / seconds:+.2g} % (explains {100 * gain:.0f} % of the error of a "
+            "constant lag).",
             remedy=f"--clock-rate {1 + total / seconds:.4f} stretches the commands' clock to the measurements'.",
             figures={"total_s": total, "slope": total / seconds, "gain": gain},
         )  # fmt: skip
@@ -282,7 +282,7 @@ def check_drift(index: int, pair: CommandPair, answers: Sequence[CommandResponse
         yield LogFinding(
             kind="clock_step", severity="error", column="", episodes=(index,), begin_s=begin + at * seconds,
             evidence=f"from then on measurements follow commands about {1e3 * total:+.0f} ms later than before "
-            f"(explains {100 * gain:.0f} % of what a constant lag does not).",
+            f"(explains {100 * gain:.0f} % of the error of a constant lag).",
             remedy="Split the episode there: frames were lost, or a clock was set.",
             figures={"step_s": total, "gain": gain},
         )  # fmt: skip

@@ -156,7 +156,7 @@ def _normalized(record: LogRecord, joint: str, unit: str, time: Array, values: A
             kind="out_of_range", severity="warning", column=joint, episodes=(record.index,),
             begin_s=float(time[outside[0]]),
             evidence=f"{values.min():.4g} to {values.max():.4g} in {unit}, which ends at {limit:g}.",
-            remedy="Calibrate the joint anew, or --units deg if these are degrees.",
+            remedy="Calibrate the joint again, or give --units deg if these are degrees.",
             figures={"low": float(values.min()), "high": float(values.max())},
         )  # fmt: skip
 

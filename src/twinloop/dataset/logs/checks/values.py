@@ -236,7 +236,7 @@ def _column(
         row = int(rows[0])
         yield LogFinding(
             kind="spike", severity="warning", column=name, episodes=(record.index,), begin_s=float(time[row]),
-            evidence=f"{len(rows)} single frames lie far off, first {series[row]:.5g} between {series[row - 1]:.5g} "
+            evidence=f"{len(rows)} single frames are outliers, first {series[row]:.5g} between {series[row - 1]:.5g} "
             f"and {series[row + 1]:.5g}.",
             remedy="Leave those frames out, or make them NaN and use --drop-missing; a lost packet reads so.",
             figures={"count": float(len(rows)), "frame": float(row)},

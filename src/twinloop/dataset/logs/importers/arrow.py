@@ -39,7 +39,7 @@ def read(path: Path, options: LogOptions) -> list[RawEpisode]:
     owner = table["episode_index"].to_numpy()
     starts = np.flatnonzero(np.diff(owner, prepend=owner[0] - 1))
     if len(np.unique(owner)) != len(starts):
-        raise LogError(f"{path}: the rows of an episode do not lie together. Sort by episode_index and frame_index.")
+        raise LogError(f"{path}: the rows of an episode are not contiguous. Sort by episode_index and frame_index.")
     stops = [*starts[1:], len(owner)]
     chosen = table.select(builder.columns)
     return [

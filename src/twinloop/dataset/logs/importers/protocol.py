@@ -99,7 +99,7 @@ class RawEpisode:
 def _check_commands(time: NDArray[np.float64], where: str) -> None:
     """Refuse commands whose times cannot be searched."""
     if not len(time):
-        raise LogError(f"{where} holds measurements and no command. Leave it out, or say that nothing was commanded.")
+        raise LogError(f"{where} has measurements but no command. Leave it out, or declare that nothing was commanded.")
     wrong = np.flatnonzero(~np.isfinite(time[1:]) | ~(np.diff(time) > 0)) + 1
     if not np.isfinite(time[0]) or len(wrong):
         at = int(wrong[0]) if np.isfinite(time[0]) else 0
@@ -122,7 +122,7 @@ _WHICH_UNIT = (
     "(its default before), or rad"
 )
 _ANSWER_UNITS = (
-    "Answer with units=… (--units deg, or one per joint), and with LeRobot's calibration.json where there is one."
+    "Answer with units=… (--units deg, or one per joint), and with LeRobot's calibration.json if there is one."
 )
 _SHOWN = 8  # joints whose values a question shows
 _NOMINAL_TOLERANCE_S = 1e-4  # LeRobot's default tolerance_s for timestamps

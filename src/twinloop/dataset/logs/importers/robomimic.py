@@ -210,7 +210,7 @@ def _env(path: Path, demos: Any) -> dict[str, Any]:
         "simulated": said.get("type") in _SIMULATORS,
         "robot": robots[0] if isinstance(robots, list) and robots else robots,
         "rate": float(rate or _RATE_HZ),
-        "rate_from": "as env_args say" if rate else "assumed: robosuite's default, env_args do not say",
+        "rate_from": "from env_args" if rate else "assumed: robosuite's default, env_args have none",
         "arm": arm,
         "absolute": arm.get("input_type") == "absolute",
     }

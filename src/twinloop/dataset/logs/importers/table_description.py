@@ -109,7 +109,7 @@ def describe(path: Path, options: LogOptions) -> TableDescription | None:
     if not file.is_file():
         if options.description is None:
             return None
-        raise InputError(f"{file} does not exist. Give the YAML file that says what the columns of {path} are.")
+        raise InputError(f"{file} does not exist. Give the YAML file that describes the columns of {path}.")
     said = _mapping(load_yaml(file), "the file", file)
     _known_keys(said, _KEYS, "the file", file)
     return TableDescription(path=file, said=said)
@@ -118,9 +118,11 @@ def describe(path: Path, options: LogOptions) -> TableDescription | None:
 def _time(said: Mapping[str, Any], path: Path) -> tuple[str, float]:
     time = said.get("time")
     if not isinstance(time, Mapping) or not {"column", "unit"} >= set(time) or "column" not in time:
-        raise InputError(f"{path}: time is {_short(time)}; say which column and unit, as time: {{column: t, unit: s}}.")
+        raise InputError(f"{path}: time is {_short(time)}; give column and unit, as in time: {{column: t, unit: s}}.")
     if "unit" not in time:
-        raise UnitsError(f"{path}: in which unit is the time? Say it as time: {{column: {time['column']}, unit: s}}.")
+        raise UnitsError(
+            f"{path}: in which unit is the time? Declare it, as in time: {{column: {time['column']}, unit: s}}."
+        )
     unit, factor = unit_factor(_text(time["unit"], "time.unit", path), where=f"the time of {path}")
     if unit != "s":
         raise UnitsError(f"{path}: time is in {time['unit']}, which is no time. Give s, ms, us or ns.")
@@ -135,11 +137,11 @@ def _joint(name: str, row: Any, command: Command, path: Path) -> dict[str, str]:
     for key in ("state", *(() if command == "none" else ("action",))):
         if key not in values:
             raise InputError(
-                f"{path}: joints.{name} has no {key}. Name its column; say `command: none` where there was none."
+                f"{path}: joints.{name} has no {key}. Name its column; declare `command: none` if there was none."
             )
     if "unit" not in values:
         raise UnitsError(
-            f"{path}: joints.{name} does not say its unit: rad, deg, m, cm, mm, range_m100_100 or range_0_100?"
+            f"{path}: joints.{name} has no unit. Which is it: rad, deg, m, cm, mm, range_m100_100 or range_0_100?"
         )
     return values
 
@@ -148,7 +150,7 @@ def _torque(row: Mapping[str, str], joint: str, path: Path) -> float:
     unit = row.get("action_unit")
     if unit is None:
         raise UnitsError(
-            f"{path}: joints.{joint} commands a torque. In which unit? Say it as action_unit: Nm, mNm or N."
+            f"{path}: joints.{joint} commands a torque. In which unit? Declare it as action_unit: Nm, mNm or N."
         )
     found, factor = unit_factor(unit, where=f"joints.{joint} of {path}")
     if found not in ("N·m", "N"):
@@ -214,7 +216,7 @@ def _units(row: Mapping[str, Any], count: int, where: str, path: Path) -> list[t
 def _unit_of(row: Mapping[str, Any], key: str, where: str, path: Path) -> Any:
     unit = row.get(key)
     if unit is None:
-        raise UnitsError(f"{path}: {where} does not say its unit. Say it as {key}: rad/s, Nm, m/s^2, …")
+        raise UnitsError(f"{path}: {where} has no unit. Declare it as {key}: rad/s, Nm, m/s^2, …")
     return unit if isinstance(unit, list) else _text(unit, f"{where}.{key}", path)
 
 

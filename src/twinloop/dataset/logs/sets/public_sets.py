@@ -151,8 +151,8 @@ _SETS = {
             licence="BSD-3-Clause",
             citation="github.com/dfki-ric-underactuated-lab/torque_limited_simple_pendulum",
             read=pendulums.read_simple_pendulum,
-            note="Four controllers at 200 to 1000 Hz. Where a controller followed a trajectory in the drive's own "
-            "loop, the wanted torque is only its feed-forward part: use the measured one.",
+            note="Four controllers at 200 to 1000 Hz. If a controller followed a trajectory in the drive's internal "
+            "loop, the commanded torque is only its feed-forward part: use the measured one.",
         ),
         RealSet(
             name="contactnets_cube_tosses",
@@ -192,7 +192,7 @@ _SETS = {
             citation="Nima Fazeli's planar impact data (MIT MCube), kept in github.com/DAIRLab/ImpactModeling",
             read=impacts.read_planar_drops,
             note="60 of 500 drops of a square of 0.06 m, 250 Hz, velocities filtered upstream. 2000 bounces of an "
-            "ellipse have a reader of their own (dataset.logs.sets.impacts.read_ellipse).",
+            "ellipse have a separate reader (dataset.logs.sets.impacts.read_ellipse).",
         ),
     )
 }

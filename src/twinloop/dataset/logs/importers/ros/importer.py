@@ -59,7 +59,7 @@ def _episode(index: int, path: Path, options: LogOptions) -> RawEpisode:
         by_name = {topic.name: topic.kind for topic in found if topic.name in roles.names}
         series = read_series(bag.messages(roles.names), by_name)
     if silent := [name for name, found in series.items() if not len(found)]:
-        raise LogError(f"{path} holds no message of {', '.join(silent)}, although it says so. It is damaged.")
+        raise LogError(f"{path} has no message of {', '.join(silent)}, although its index lists some. It is damaged.")
     times, clock = _times(series)
     raw = _joints(path, roles, series, times, options) if roles.state else _nothing(path, roles)
     signals = {**raw.signals, **_felt(path, roles, series, times)}
@@ -176,7 +176,7 @@ def _felt(
             name = f"{kind}/{site}"
             if name in signals:
                 raise LogError(
-                    f"{path}: two topics measure {name}, one of them {topic.name}. Give each a site of its own "
+                    f"{path}: two topics measure {name}, one of them {topic.name}. Give each its own site "
                     "(--topics imu:LEFT=…,imu:RIGHT=…)."
                 )
             values = np.array([found.values[field][at] for at in rows])

@@ -239,8 +239,8 @@ def _array_commands(series: TopicSeries, time: Array, joints: Sequence[str], sai
     kind = said or _kind_of_name(series.topic)
     if not kind:
         raise LogError(
-            f"{series.topic} does not say what its numbers are. Answer with --topics position={series.topic} or "
-            f"torque={series.topic}, or with command=none where they are something else."
+            f"{series.topic} does not declare the kind of its numbers. Answer with --topics position={series.topic} or "
+            f"torque={series.topic}, or with command=none if they are something else."
         )
     return CommandSeries(time=time, values=np.array(rows), joints=tuple(joints), kind=kind)
 
